@@ -1,0 +1,50 @@
+/* rules.h - every rule that softmetal enforces
+
+   A broken rule prints "softmetal: <rule>: <text> (<detail>)" on stderr and aborts. The table is the
+   one place where a rule's name is spelled: the code refers to it as SM_RULE_<identifier>, the tests
+   read the printed name. */
+
+/* X(identifier, "name", "text") */
+#define SM_RULES(X)                                                                               \
+    /* command buffers */                                                                         \
+    X(HANDLER_AFTER_COMMIT, "handler-after-commit", "handlers are added before commit")           \
+    X(DOUBLE_COMMIT, "double-commit", "a command buffer is committed once")                       \
+    X(COMMIT_WITH_ENCODER, "commit-with-active-encoder", "endEncoding comes before commit")       \
+    X(ENCODE_AFTER_COMMIT, "encode-after-commit", "nothing is encoded after commit")              \
+    X(WAIT_BEFORE_COMMIT, "wait-before-commit", "only a committed command buffer can be waited for") \
+    X(WAIT_IN_HANDLER, "wait-in-own-handler",                                                     \
+      "a handler cannot wait for a buffer whose handlers need the same thread")                   \
+    X(ENQUEUED_NOT_COMMITTED, "enqueued-never-committed",                                         \
+      "an enqueued buffer that is dropped blocks its queue for ever")                             \
+    X(WOULD_BLOCK, "command-buffer-would-block",                                                  \
+      "commandBuffer would block: the queue is full and the manual clock does not move by itself") \
+    /* encoders */                                                                                \
+    X(SECOND_ENCODER, "second-active-encoder", "one encoder at a time")                           \
+    X(EVENT_WITH_ENCODER, "event-with-active-encoder", "events are encoded between encoders")     \
+    X(DOUBLE_END, "double-end-encoding", "endEncoding is sent once")                              \
+    X(ENCODE_AFTER_END, "encode-after-end", "nothing is encoded after endEncoding")               \
+    X(ENCODER_NOT_ENDED, "encoder-not-ended", "an encoder was dropped without endEncoding")       \
+    X(BLIT_RANGE, "blit-out-of-range", "a blit stays inside its buffers")                         \
+    X(BAD_BINDING, "bad-binding", "indexes and offsets of a binding stay in their limits")        \
+    X(NO_PIPELINE, "no-pipeline", "a dispatch needs a pipeline state")                            \
+    /* arguments */                                                                               \
+    X(NIL_ARGUMENT, "nil-argument", "Metal requires an object here")                              \
+    X(WRONG_CLASS, "wrong-class", "the argument is an object of another kind")                    \
+    X(OTHER_DEVICE, "other-device", "the object belongs to another device")                       \
+    X(BAD_LENGTH, "bad-length", "a buffer has at least one byte, a queue at least one buffer")    \
+    X(HIDDEN_SELECTOR, "hidden-selector", "the selector was hidden, so it must not be sent")      \
+    /* memory */                                                                                  \
+    X(OVER_RELEASE, "over-release", "more releases than retains")                                 \
+    X(MESSAGE_TO_FREED, "message-to-freed", "the object is gone")                                 \
+    X(NO_POOL, "autorelease-without-pool", "an autoreleased object needs a pool on this thread")  \
+    X(POOL_ORDER, "pool-order", "pools are popped innermost first, on the thread of their push")  \
+    X(DESTROYED_IN_USE, "destroyed-in-use",                                                       \
+      "a buffer with unretained references still needs the object")                               \
+    X(BLOCK_CHANGED, "block-changed", "a block was freed or rewritten before Metal released it")  \
+    /* the control panel */                                                                       \
+    X(STEP_NOT_DUE, "step-not-due", "this transition is not due")                                 \
+    X(STEP_REAL_CLOCK, "step-on-real-clock", "only the manual clock is stepped")                  \
+    X(RESET_WITH_WORK, "reset-with-work", "a command buffer is committed and not terminal")       \
+    X(PANEL_MISUSE, "panel-misuse", "the control panel was used wrongly")                         \
+    /* softmetal itself */                                                                        \
+    X(INTERNAL, "internal", "softmetal could not go on")

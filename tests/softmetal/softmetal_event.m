@@ -1,0 +1,312 @@
+/* softmetal_event.m - events, shared events, listeners */
+#import "softmetal_internal.h"
+#include <stdlib.h>
+
+typedef struct sm_postbox sm_postbox;
+
+/* A block to run when an event reaches a value. */
+struct sm_notification {
+    sm_notification *next;
+    SoftMetalEvent *event;            /* +1 from the moment it is due */
+    MTLSharedEventListener *listener; /* +1 */
+    sm_block block;
+    uint64_t value, due;
+};
+
+/* What a listener shares with its thread; outlives the listener for as long as the thread runs. */
+struct sm_postbox {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    sm_notification *first, *last;
+    bool started, dying;
+    long refs;
+};
+
+static long due_notifications;
+
+bool sm_notifications_settled(void) { return __atomic_load_n(&due_notifications, __ATOMIC_ACQUIRE) == 0; }
+
+/* -------------------------------------------------------------------------- listeners -- */
+
+static void postbox_release(sm_postbox *box) {
+    if (__atomic_fetch_sub(&box->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+    pthread_cond_destroy(&box->changed);
+    pthread_mutex_destroy(&box->lock);
+    free(box);
+}
+
+typedef void (^event_block)(id event, uint64_t value);
+
+static void free_notification(sm_notification *note) {
+    sm_block_drop(&note->block);
+    [note->event release];
+    [note->listener release];
+    free(note);
+}
+
+static void deliver(sm_notification *note) {
+    sm_block_check(&note->block);
+    ((event_block)note->block.block)(note->event, sm_event_value(note->event));
+    free_notification(note);
+    __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);
+}
+
+static sm_notification *take_first(sm_postbox *box) {
+    sm_notification *note = box->first;
+    box->first = note->next;
+    if (!box->first) box->last = NULL;
+    return note;
+}
+
+static void *listener_main(void *argument) {
+    sm_postbox *box = argument;
+    pthread_mutex_lock(&box->lock);
+    for (;;) {
+        sm_notification *note = box->first;
+        if (note && note->due > sm_now()) {
+            sm_doze(&box->changed, &box->lock, note->due);
+        } else if (note) {
+            take_first(box);
+            pthread_mutex_unlock(&box->lock);
+            deliver(note); /* may drop the last reference to the listener */
+            pthread_mutex_lock(&box->lock);
+        } else if (box->dying) {
+            break;
+        } else {
+            pthread_cond_wait(&box->changed, &box->lock);
+        }
+    }
+    pthread_mutex_unlock(&box->lock);
+    postbox_release(box);
+    return NULL;
+}
+
+static void post(sm_postbox *box, sm_notification *note) {
+    pthread_mutex_lock(&box->lock);
+    note->next = NULL;
+    if (box->last) box->last->next = note;
+    else box->first = note;
+    box->last = note;
+    if (!box->started) {
+        box->started = true;
+        __atomic_fetch_add(&box->refs, 1, __ATOMIC_RELAXED);
+        sm_thread_start(listener_main, box);
+    }
+    pthread_cond_signal(&box->changed);
+    pthread_mutex_unlock(&box->lock);
+}
+
+@implementation MTLSharedEventListener
+
++ (sm_kind)softmetalKind { return SM_LISTENER; }
+
+/* Lives as long as the process, so it is not counted. */
+static MTLSharedEventListener *shared_listener;
+
+static void make_shared_listener(void) {
+    shared_listener = [[MTLSharedEventListener alloc] init];
+    sm_count(SM_LISTENER, -1);
+}
+
++ (MTLSharedEventListener *)sharedListener {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_shared_listener);
+    return shared_listener;
+}
+
+- (id)init {
+    if (!(self = [super init])) return nil;
+    postbox = calloc(1, sizeof *postbox);
+    SM_REQUIRE(postbox, INTERNAL, "out of memory");
+    pthread_mutex_init(&postbox->lock, NULL);
+    sm_cond_init(&postbox->changed);
+    postbox->refs = 1;
+    return self;
+}
+
+/* The queue is not used: every listener has a thread of its own. */
+- (id)initWithDispatchQueue:(id)dispatch_queue {
+    (void)dispatch_queue;
+    return [self init];
+}
+
+- (id)dispatchQueue { return nil; }
+
+- (void)dealloc {
+    pthread_mutex_lock(&postbox->lock);
+    postbox->dying = true;
+    pthread_cond_signal(&postbox->changed);
+    pthread_mutex_unlock(&postbox->lock);
+    postbox_release(postbox);
+    [super dealloc];
+}
+
+@end
+
+/* ----------------------------------------------------------------------------- events -- */
+
+uint64_t sm_event_value(SoftMetalEvent *event) { return __atomic_load_n(&event->value, __ATOMIC_ACQUIRE); }
+
+/* Unlinks what `value` makes due. With the event's lock. */
+static sm_notification *take_due(SoftMetalEvent *event, uint64_t value) {
+    sm_notification *due = NULL, **due_end = &due;
+    sm_notification **link = &event->notifications;
+    while (*link) {
+        sm_notification *note = *link;
+        if (note->value > value) {
+            link = &note->next;
+            continue;
+        }
+        *link = note->next;
+        note->next = NULL;
+        *due_end = note;
+        due_end = &note->next;
+    }
+    return due;
+}
+
+static void post_all(SoftMetalEvent *event, sm_notification *due) {
+    softmetal_timing timing;
+    sm_timing(&timing);
+    while (due) {
+        sm_notification *next = due->next;
+        due->event = [event retain];
+        due->due = sm_after(sm_now(), sm_draw(timing.event_listener));
+        __atomic_fetch_add(&due_notifications, 1, __ATOMIC_RELAXED);
+        post(due->listener->postbox, due);
+        due = next;
+    }
+}
+
+void sm_event_raise(SoftMetalEvent *event, uint64_t value) {
+    pthread_mutex_lock(&event->lock);
+    sm_notification *due = NULL;
+    if (value > event->value) {
+        __atomic_store_n(&event->value, value, __ATOMIC_RELEASE);
+        due = take_due(event, value);
+        pthread_cond_broadcast(&event->changed);
+    }
+    pthread_mutex_unlock(&event->lock);
+    post_all(event, due);
+}
+
+/* Device waits look at the removal of the device, and at the watchdog, this often. */
+#define DEVICE_WAIT_SLICE SM_MILLISECOND
+
+sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed) {
+    uint64_t start = sm_now();
+    sm_wait_result result = SM_WAIT_REACHED;
+    pthread_mutex_lock(&event->lock);
+    while (event->value < value) {
+        softmetal_timing timing;
+        sm_timing(&timing);
+        uint64_t now = sm_now(), end = sm_after(start, timing.watchdog_ns);
+        if (__atomic_load_n(removed, __ATOMIC_ACQUIRE)) result = SM_WAIT_REMOVED;
+        else if (now >= end) result = SM_WAIT_TIMEOUT;
+        if (result != SM_WAIT_REACHED) break;
+        uint64_t slice = now + DEVICE_WAIT_SLICE;
+        sm_cond_wait_until(&event->changed, &event->lock, slice < end ? slice : end);
+    }
+    pthread_mutex_unlock(&event->lock);
+    return result;
+}
+
+@implementation SoftMetalEvent
+
++ (sm_kind)softmetalKind { return SM_EVENT; }
+
+- (id)init {
+    if (!(self = [super init])) return nil;
+    pthread_mutex_init(&lock, NULL);
+    sm_cond_init(&changed);
+    return self;
+}
+
+- (id)device { return device; }
+
+- (NSString *)label {
+    pthread_mutex_lock(&lock);
+    NSString *text = [label retain];
+    pthread_mutex_unlock(&lock);
+    id result = sm_handed_out(text);
+    [text release];
+    return result;
+}
+
+- (void)setLabel:(NSString *)text {
+    NSString *copy = [text copy];
+    pthread_mutex_lock(&lock);
+    NSString *old = label;
+    label = copy;
+    pthread_mutex_unlock(&lock);
+    [old release];
+}
+
+/* Listeners of an event that goes away never run; their blocks are dropped. */
+- (void)dealloc {
+    SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "event %p", (void *)self);
+    while (notifications) {
+        sm_notification *note = notifications;
+        notifications = note->next;
+        free_notification(note);
+    }
+    pthread_cond_destroy(&changed);
+    pthread_mutex_destroy(&lock);
+    [label release];
+    [device release];
+    [super dealloc];
+}
+
+@end
+
+@implementation SoftMetalSharedEvent
+
++ (sm_kind)softmetalKind { return SM_SHARED_EVENT; }
+
+- (uint64_t)signaledValue {
+    bool sent = sm_arrived(self, _cmd);
+    uint64_t now = sm_event_value(self);
+    if (sent) sm_hook_after(self, "signaledValue");
+    return now;
+}
+
+- (void)setSignaledValue:(uint64_t)wanted {
+    bool sent = sm_arrived(self, _cmd);
+    if (sent) [self retain]; /* the hook still names it */
+    sm_event_raise(self, wanted);
+    if (sent) {
+        sm_hook_after(self, "setSignaledValue:");
+        [self release];
+    }
+}
+
+- (void)notifyListener:(id)listener atValue:(uint64_t)wanted block:(id)block {
+    sm_check_argument(listener, [MTLSharedEventListener class], "listener");
+    SM_REQUIRE(block, NIL_ARGUMENT, "notifyListener:atValue:block:");
+    sm_notification *note = calloc(1, sizeof *note);
+    SM_REQUIRE(note, INTERNAL, "out of memory");
+    note->listener = [listener retain];
+    note->value = wanted;
+    note->block = sm_block_take(block);
+    pthread_mutex_lock(&lock);
+    bool due = value >= wanted;
+    if (!due) {
+        sm_notification **end = &notifications; /* at the end: equal values run in order */
+        while (*end) end = &(*end)->next;
+        *end = note;
+    }
+    pthread_mutex_unlock(&lock);
+    if (due) post_all(self, note);
+}
+
+- (BOOL)waitUntilSignaledValue:(uint64_t)wanted timeoutMS:(uint64_t)milliseconds {
+    uint64_t span = milliseconds > SM_FOREVER / SM_MILLISECOND ? SM_FOREVER : milliseconds * SM_MILLISECOND;
+    uint64_t deadline = sm_after(sm_now(), span);
+    pthread_mutex_lock(&lock);
+    while (value < wanted && sm_now() < deadline) sm_cond_wait_until(&changed, &lock, deadline);
+    BOOL reached = value >= wanted;
+    pthread_mutex_unlock(&lock);
+    return reached;
+}
+
+@end

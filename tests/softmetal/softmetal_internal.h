@@ -1,0 +1,436 @@
+/* softmetal_internal.h - what softmetal's own files share
+
+   Objective-C without ARC (-fno-objc-arc): every reference here is counted by hand.
+
+   Who guards what
+     sm_engine.lock         the state of a queue and of its command buffers: order, counters, handlers
+     SoftMetalEvent.lock    an event's value and its listeners
+     sm_postbox.lock        the blocks a shared event listener has yet to run
+     registry lock          the list of engines (softmetal_panel.m)
+   No lock is held while a block, a hook, a kernel or a dealloc runs: all of them may come back.
+   Counters, settings and reference counts are relaxed atomics wherever they can be, so that softmetal
+   orders a program's threads no more than Metal would and ThreadSanitizer still sees its races.
+
+   Contents
+     >>rules  >>time  >>random  >>object  >>block  >>engine  >>command buffer  >>event  >>other
+     objects  >>panel  >>message */
+#ifndef SOFTMETAL_INTERNAL_H
+#define SOFTMETAL_INTERNAL_H
+
+#import <Foundation/Foundation.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rules.h"
+#include "softmetal.h"
+
+/* ---------------------------------------------------------------------------- >>rules -- */
+
+typedef enum sm_rule {
+#define SM_RULE_ENUM(identifier, name, text) SM_RULE_##identifier,
+    SM_RULES(SM_RULE_ENUM)
+#undef SM_RULE_ENUM
+} sm_rule;
+
+__attribute__((noreturn, format(printf, 2, 3))) void sm_abort(sm_rule rule, const char *format, ...);
+
+/* Aborts with the rule unless `condition` holds. */
+#define SM_REQUIRE(condition, rule, ...)                 \
+    do {                                                 \
+        if (!(condition)) sm_abort(SM_RULE_##rule, __VA_ARGS__); \
+    } while (0)
+
+/* ----------------------------------------------------------------------------- >>time -- */
+
+#define SM_FOREVER UINT64_MAX
+#define SM_MILLISECOND UINT64_C(1000000)
+
+uint64_t sm_now(void); /* nanoseconds, monotonic; on a Mac the clock of mach_absolute_time */
+uint64_t sm_after(uint64_t now, uint64_t delay); /* now + delay, at most SM_FOREVER */
+
+void sm_cond_init(pthread_cond_t *cond);
+/* Sleeps until signalled, until `deadline` or for no reason at all. */
+void sm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline);
+/* Returns at `deadline` (true) or as soon as `*interrupted` is not `expected` (false). Called with
+   the lock, returns with it. Precise: sleeps only while there is time to, spins the rest unlocked. */
+bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline,
+                       const unsigned *interrupted, unsigned expected);
+/* One step towards `due`: sleeps until signalled or shortly before it, or spins the rest unlocked. */
+void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due);
+void sm_sleep_precisely(uint64_t duration);
+void sm_pause(void);
+
+void sm_thread_start(void *(*body)(void *), void *argument); /* detached */
+
+/* --------------------------------------------------------------------------- >>random -- */
+
+uint64_t sm_random(void);
+uint64_t sm_draw(softmetal_range range);
+bool sm_chance(unsigned per_mille);
+
+/* --------------------------------------------------------------------------- >>object -- */
+
+typedef enum sm_kind {
+    SM_DEVICE, SM_QUEUE, SM_COMMAND_BUFFER, SM_ENCODER, SM_BUFFER, SM_EVENT, SM_SHARED_EVENT,
+    SM_LISTENER, SM_LIBRARY, SM_FUNCTION, SM_PIPELINE, SM_ERROR, SM_BLOCK, SM_DESCRIPTOR, SM_KINDS
+} sm_kind;
+
+void sm_count(sm_kind kind, long change);
+
+/* Root of every softmetal class: a reference counter that ThreadSanitizer sees, strict about
+   over-release and about messages to what was freed. */
+@interface SoftMetalObject : NSObject {
+@public
+    long refs;
+    long uses; /* committed buffers with unretained references that still need it */
+}
++ (sm_kind)softmetalKind;
+@end
+
+/* What a freed object turns into. */
+@interface SoftMetalZombie : NSObject
+@end
+
+Class sm_zombie_class(void); /* Nil as long as nothing was freed */
+/* Aborts when `object` is nil or freed or not of `cls`; `what` names the argument. */
+void sm_check_argument(id object, Class cls, const char *what);
+
+/* Whether the thread has an autorelease pool. Apple's runtime does not say: true there. */
+bool sm_has_pool(void);
+/* [[object retain] autorelease] for what a method hands to the program, NSString included. */
+id sm_handed_out(id object);
+NSString *sm_new_string(const char *text); /* +1 */
+
+/* ---------------------------------------------------------------------------- >>block -- */
+
+typedef enum sm_block_state { SM_BLOCK_WAITING, SM_BLOCK_RUNNING, SM_BLOCK_RAN, SM_BLOCK_RELEASED } sm_block_state;
+
+/* A block that Metal holds, and what its header said when Metal took it. */
+typedef struct sm_block {
+    void *block;
+    void *isa, *invoke;
+    uint32_t flags;
+    sm_block_state state;
+} sm_block;
+
+typedef struct sm_blocks {
+    sm_block *items;
+    unsigned count, capacity;
+} sm_blocks;
+
+sm_block sm_block_take(void *block); /* copies it */
+void sm_block_check(const sm_block *held);
+void sm_block_drop(sm_block *held);  /* checks and releases it */
+void sm_blocks_add(sm_blocks *blocks, sm_block held);
+
+/* --------------------------------------------------------------------------- >>engine -- */
+
+@class SoftMetalDevice, SoftMetalQueue, SoftMetalCommandBuffer, SoftMetalEncoder, SoftMetalEvent;
+
+typedef struct sm_engine sm_engine;
+typedef struct sm_job sm_job;
+
+typedef enum sm_job_kind { SM_JOB_SCHEDULE, SM_JOB_SCHEDULED, SM_JOB_COMPLETED, SM_JOB_HANDLER } sm_job_kind;
+
+/* Something for a completion thread to do. */
+struct sm_job {
+    sm_job *next;
+    SoftMetalCommandBuffer *buffer;
+    sm_job_kind kind;
+    unsigned handler; /* SM_JOB_HANDLER: which one */
+    uint64_t due;
+    bool late;        /* lets the next buffer's handlers pass */
+};
+
+/* The part of a queue that its threads keep alive. */
+struct sm_engine {
+    sm_engine *next, *previous; /* registry */
+    pthread_mutex_t lock;
+    pthread_cond_t work;        /* for workers: a buffer may be able to start */
+    pthread_cond_t jobs_changed;/* for completion threads */
+    pthread_cond_t room;        /* for commandBuffer: an outstanding buffer ended */
+    long refs;
+    softmetal_clock clock;
+    SoftMetalDevice *device;    /* not retained: the queue does, and outlives its buffers */
+    bool dying;                 /* the queue object is gone */
+    unsigned limit, outstanding;
+    unsigned unsettled;         /* committed buffers that Metal has not let go, less the parked ones */
+    unsigned idle_workers, completers, idle_completers, waiting_jobs;
+    sm_job *first_job, *last_job;
+    SoftMetalCommandBuffer *newest;           /* living buffers, by age */
+    SoftMetalCommandBuffer *line_first, *line_last; /* enqueued and not finished, in order */
+};
+
+sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit);
+void sm_engine_retain(sm_engine *engine);
+void sm_engine_release(sm_engine *engine);
+void sm_engine_die(sm_engine *engine);
+void sm_engine_post(sm_engine *engine, sm_job *job); /* with the lock */
+void sm_engine_pump(sm_engine *engine);              /* with the lock: starts what can start */
+/* The engine whose handler the calling thread is running, or NULL. */
+sm_engine *sm_engine_of_running_handler(void);
+
+/* ------------------------------------------------------------------- >>command buffer -- */
+
+enum { SM_NOT_ENQUEUED, SM_ENQUEUED, SM_COMMITTED, SM_SCHEDULED, SM_COMPLETED, SM_ERRONEOUS };
+
+enum { SM_ERROR_INTERNAL = 1, SM_ERROR_TIMEOUT = 2, SM_ERROR_DEVICE_REMOVED = 11 };
+
+typedef struct sm_size { unsigned long width, height, depth; } sm_size;   /* MTLSize */
+typedef struct sm_range { unsigned long location, length; } sm_range;     /* NSRange */
+
+typedef enum sm_command_kind { SM_FILL, SM_COPY, SM_DISPATCH, SM_SIGNAL, SM_WAIT } sm_command_kind;
+
+#define SM_BINDINGS 31
+
+typedef struct sm_binding {
+    id buffer;       /* nil: `bytes`, or nothing */
+    void *bytes;     /* owned by the command */
+    size_t offset, length;
+} sm_binding;
+
+typedef struct sm_command {
+    sm_command_kind kind;
+    id object;       /* buffer, event or pipeline */
+    id destination;  /* SM_COPY */
+    size_t offset, destination_offset, length;
+    uint64_t value;  /* byte to fill with, event value */
+    sm_binding *bindings;
+    unsigned long grid[3];
+} sm_command;
+
+typedef struct sm_fault {
+    bool set;
+    NSString *domain, *text; /* +1 */
+    long code;
+} sm_fault;
+
+@interface SoftMetalCommandBuffer : SoftMetalObject {
+@public
+    SoftMetalQueue *queue;
+    sm_engine *engine;
+    bool retains;                 /* retained references */
+    unsigned long error_options;
+    NSString *label;
+
+    /* Until commit: the program's thread only. Then read by one worker. */
+    sm_command *commands;
+    unsigned command_count, command_capacity;
+    id *references;               /* every object named by a command */
+    unsigned reference_count, reference_capacity;
+    SoftMetalEncoder *encoder;    /* the active one, not retained */
+
+    /* Guarded by the engine's lock. */
+    unsigned long status;         /* also read without it */
+    unsigned long final_status;
+    id error;
+    sm_blocks scheduled_blocks, completed_blocks;
+    SoftMetalCommandBuffer *older, *newer;         /* by age */
+    SoftMetalCommandBuffer *line_next, *line_previous;
+    pthread_cond_t changed;
+    bool in_line, committed, started, executed, finished;
+    bool scheduled_done;          /* waitUntilScheduled may return */
+    bool handlers_done;           /* waitUntilCompleted may return */
+    bool counted;                 /* among the outstanding */
+    bool let_go;                  /* Metal keeps nothing of it any more */
+    id outcome;                   /* an error met while executing */
+    double kernel_start, kernel_end, gpu_start, gpu_end;
+    uint64_t schedule_due;
+
+    /* Faults and chaos. */
+    sm_fault fault;
+    bool has_duration, hold, parked, lose, status_after, late, overlap;
+    uint64_t duration;
+    unsigned hang;                /* also a flag to interrupt waits */
+}
+@end
+
+SoftMetalCommandBuffer *sm_command_buffer_new(SoftMetalQueue *queue, bool retains);
+sm_command *sm_record(SoftMetalCommandBuffer *buffer, sm_command_kind kind);
+void sm_refer(SoftMetalCommandBuffer *buffer, id object);
+void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
+
+/* Transitions. All take the engine's lock themselves unless they say otherwise. */
+void sm_mark_scheduled(SoftMetalCommandBuffer *buffer);  /* once; posts the scheduled handlers */
+void sm_mark_started(SoftMetalCommandBuffer *buffer);    /* the GPU begins with it */
+id sm_execute(SoftMetalCommandBuffer *buffer);           /* does the work; the error (+1) or nil */
+void sm_finish(SoftMetalCommandBuffer *buffer);          /* terminal; real clock: posts the handlers */
+void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer);
+void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k);
+void sm_end_handlers(SoftMetalCommandBuffer *buffer);    /* waiters may return */
+void sm_release_handlers(SoftMetalCommandBuffer *buffer);/* drops the blocks not dropped yet */
+void sm_let_go(SoftMetalCommandBuffer *buffer);          /* Metal's own reference goes */
+void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text); /* with the lock */
+/* Whether the two may run at the same time: no tracked buffer and no event in common. */
+bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
+
+/* ---------------------------------------------------------------------------- >>event -- */
+
+typedef struct sm_notification sm_notification;
+
+@interface SoftMetalEvent : SoftMetalObject {
+@public
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t value;               /* written under the lock, also read without it */
+    SoftMetalDevice *device;      /* +1; nil for a shared event */
+    NSString *label;
+    sm_notification *notifications; /* not due yet */
+}
+@end
+
+@interface SoftMetalSharedEvent : SoftMetalEvent
+@end
+
+@interface MTLSharedEventListener : SoftMetalObject {
+@public
+    struct sm_postbox *postbox;
+}
++ (MTLSharedEventListener *)sharedListener;
+@end
+
+uint64_t sm_event_value(SoftMetalEvent *event);
+void sm_event_raise(SoftMetalEvent *event, uint64_t value);
+
+typedef enum sm_wait_result { SM_WAIT_REACHED, SM_WAIT_TIMEOUT, SM_WAIT_REMOVED } sm_wait_result;
+sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed);
+bool sm_notifications_settled(void);
+
+/* -------------------------------------------------------------------- >>other objects -- */
+
+@interface SoftMetalDevice : SoftMetalObject {
+@public
+    unsigned removed;             /* atomic */
+    uint64_t registry_id;
+}
+@end
+
+@interface SoftMetalQueue : SoftMetalObject {
+@public
+    SoftMetalDevice *device;
+    sm_engine *engine;
+    NSString *label;              /* guarded by the engine's lock */
+}
+@end
+
+@interface MTLCommandBufferDescriptor : SoftMetalObject {
+@public
+    BOOL retains;
+    unsigned long error_options;
+}
+@end
+
+@interface SoftMetalBuffer : SoftMetalObject {
+@public
+    SoftMetalDevice *device;
+    unsigned char *bytes;
+    size_t length;
+    unsigned long options;
+    NSString *label;
+}
+@end
+
+@interface SoftMetalEncoder : SoftMetalObject {
+@public
+    SoftMetalCommandBuffer *buffer; /* +1 */
+    bool ended;
+    NSString *label;
+}
+- (id)initWithBuffer:(SoftMetalCommandBuffer *)owner;
+@end
+
+@interface SoftMetalBlitEncoder : SoftMetalEncoder
+@end
+
+@class SoftMetalPipeline;
+
+@interface SoftMetalComputeEncoder : SoftMetalEncoder {
+@public
+    SoftMetalPipeline *pipeline;
+    sm_binding bindings[SM_BINDINGS];
+}
+@end
+
+@interface SoftMetalLibrary : SoftMetalObject {
+@public
+    SoftMetalDevice *device;
+    NSArray *names;
+    NSString *label;
+}
+@end
+
+@interface SoftMetalFunction : SoftMetalObject {
+@public
+    SoftMetalDevice *device;
+    NSString *name;
+}
+@end
+
+@interface SoftMetalPipeline : SoftMetalObject {
+@public
+    SoftMetalDevice *device;
+    char *name;
+}
+@end
+
+/* An NSError in what it answers; its own class so that it is counted like the rest. */
+@interface SoftMetalError : SoftMetalObject {
+@public
+    NSString *domain, *text;
+    long code;
+}
+@end
+
+SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text); /* +1 */
+SoftMetalError *sm_new_command_buffer_error(long code);                    /* +1 */
+id sm_new_library(SoftMetalDevice *device, NSString *source, id *error);   /* +1; error +1 */
+id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function);  /* +1 */
+void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *block);
+void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block);
+
+extern NSString *const MTLCommandBufferErrorDomain;
+
+/* ---------------------------------------------------------------------------- >>panel -- */
+
+void sm_timing(softmetal_timing *out);
+softmetal_chaos sm_chaos(void);
+softmetal_clock sm_clock(void);
+/* Whether this creation call must answer nil; counts it. */
+bool sm_creation_fails(void);
+bool sm_take_failure(long *code); /* softmetal_fail_next */
+void sm_background_work(long change); /* compilations under way */
+
+void sm_registry_add(sm_engine *engine);
+void sm_registry_remove(sm_engine *engine);
+
+typedef struct sm_kernel_entry {
+    softmetal_kernel fn;
+    void *user;
+    uint64_t duration;
+} sm_kernel_entry;
+sm_kernel_entry sm_find_kernel(const char *name);
+uint64_t sm_compile_duration(void);
+void sm_count_compile(void);
+void sm_library_reset(void);
+
+/* -------------------------------------------------------------------------- >>message -- */
+
+bool sm_hidden(SEL selector);
+/* Whether the running method was entered through objc_msgSend; asked once, first thing in it. */
+bool sm_arrived(id object, SEL selector);
+void sm_hook_before(id object, SEL selector);
+void sm_hook_after(id object, const char *selector);
+void sm_message_reset(void);
+#ifndef __APPLE__
+void sm_linux_reset(void);
+uint64_t sm_linux_messages(void);
+uint64_t sm_linux_thread_messages(void);
+uint64_t sm_linux_message_count(const char *selector);
+uint64_t sm_linux_retain_count_calls(void);
+void sm_note_arrival(id object, SEL selector);
+bool sm_any_hidden(void);
+bool sm_hook_set(void);
+#endif
+
+#endif

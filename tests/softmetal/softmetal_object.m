@@ -1,0 +1,273 @@
+/* softmetal_object.m - reference counts, zombies, live counts, rules */
+#import "softmetal_internal.h"
+#include <objc/runtime.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ rules -- */
+
+static const char *const rule_names[] = {
+#define SM_RULE_NAME(identifier, name, text) name,
+    SM_RULES(SM_RULE_NAME)
+#undef SM_RULE_NAME
+};
+
+static const char *const rule_texts[] = {
+#define SM_RULE_TEXT(identifier, name, text) text,
+    SM_RULES(SM_RULE_TEXT)
+#undef SM_RULE_TEXT
+};
+
+void sm_abort(sm_rule rule, const char *format, ...) {
+    char detail[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(detail, sizeof detail, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "softmetal: %s: %s (%s)\n", rule_names[rule], rule_texts[rule], detail);
+    fflush(stderr);
+    abort();
+}
+
+/* ----------------------------------------------------------------------------- counts -- */
+
+static const char *const kind_names[SM_KINDS] = {
+    "device", "queue", "command_buffer", "encoder", "buffer", "event", "shared_event",
+    "listener", "library", "function", "pipeline", "error", "block", "descriptor",
+};
+
+static long live[SM_KINDS];
+
+void sm_count(sm_kind kind, long change) { __atomic_fetch_add(&live[kind], change, __ATOMIC_RELAXED); }
+
+static long live_of_all_kinds(void) {
+    long sum = 0;
+    for (int kind = 0; kind < SM_KINDS; kind++) sum += __atomic_load_n(&live[kind], __ATOMIC_RELAXED);
+    return sum;
+}
+
+long softmetal_live(const char *kind) {
+    if (!kind) return live_of_all_kinds();
+    for (int k = 0; k < SM_KINDS; k++)
+        if (strcmp(kind, kind_names[k]) == 0) return __atomic_load_n(&live[k], __ATOMIC_RELAXED);
+    sm_abort(SM_RULE_PANEL_MISUSE, "softmetal_live: no kind is called \"%s\"", kind);
+}
+
+/* ---------------------------------------------------------------------------- zombies -- */
+
+/* Freed objects keep their memory for a while, under a class that only knows how to complain. The
+   ring is lock-free: a slot is handed over by one exchange, which orders nothing else. */
+#define QUARANTINE 4096
+static void *quarantine[QUARANTINE];
+static unsigned long quarantine_next;
+static void *zombie_class;
+
+Class sm_zombie_class(void) { return (Class)__atomic_load_n(&zombie_class, __ATOMIC_RELAXED); }
+
+static void free_memory(id object) {
+#ifdef __APPLE__
+    object_dispose(object);
+#else
+    NSDeallocateObject(object);
+#endif
+}
+
+static void become_zombie(id object) {
+    Class zombie = [SoftMetalZombie class];
+    __atomic_store_n(&zombie_class, (void *)zombie, __ATOMIC_RELAXED);
+    object_setClass(object, zombie);
+    unsigned long slot = __atomic_fetch_add(&quarantine_next, 1, __ATOMIC_RELAXED) % QUARANTINE;
+    id oldest = (id)__atomic_exchange_n(&quarantine[slot], (void *)object, __ATOMIC_ACQ_REL);
+    if (oldest) free_memory(oldest);
+}
+
+static void __attribute__((noreturn)) complain(id zombie, SEL selector) {
+    sm_abort(SM_RULE_MESSAGE_TO_FREED, "%s sent to %p", sel_getName(selector), (void *)zombie);
+}
+
+@implementation SoftMetalZombie
+- (id)retain { complain(self, _cmd); }
+- (oneway void)release { sm_abort(SM_RULE_OVER_RELEASE, "release of the freed %p", (void *)self); }
+- (id)autorelease { complain(self, _cmd); }
+- (NSUInteger)retainCount { complain(self, _cmd); }
+- (BOOL)respondsToSelector:(SEL)selector { complain(self, selector); }
+- (BOOL)isKindOfClass:(Class)cls { (void)cls; complain(self, _cmd); }
+- (NSMethodSignature *)methodSignatureForSelector:(SEL)selector { complain(self, selector); }
+- (void)forwardInvocation:(NSInvocation *)invocation { complain(self, [invocation selector]); }
+- (void)doesNotRecognizeSelector:(SEL)selector { complain(self, selector); }
+- (NSString *)description { complain(self, _cmd); }
+- (NSUInteger)hash { complain(self, _cmd); }
+@end
+
+/* ------------------------------------------------------------------------- the object -- */
+
+@implementation SoftMetalObject
+
++ (sm_kind)softmetalKind { sm_abort(SM_RULE_INTERNAL, "%s has no kind", class_getName(self)); }
+
++ (id)allocWithZone:(NSZone *)zone {
+    (void)zone;
+    SoftMetalObject *object = NSAllocateObject(self, 0, NULL);
+    if (!object) sm_abort(SM_RULE_INTERNAL, "out of memory");
+    __atomic_store_n(&object->refs, 1, __ATOMIC_RELAXED);
+    sm_count([self softmetalKind], 1);
+    return object;
+}
+
++ (id)alloc { return [self allocWithZone:NULL]; }
+
+- (id)retain {
+    long before = __atomic_fetch_add(&refs, 1, __ATOMIC_RELAXED);
+    SM_REQUIRE(before > 0, MESSAGE_TO_FREED, "retain of %p, a %s", (void *)self, object_getClassName(self));
+    return self;
+}
+
+- (oneway void)release {
+    long before = __atomic_fetch_sub(&refs, 1, __ATOMIC_ACQ_REL);
+    SM_REQUIRE(before > 0, OVER_RELEASE, "release of %p, a %s", (void *)self, object_getClassName(self));
+    if (before == 1) [self dealloc];
+}
+
+- (id)autorelease {
+    SM_REQUIRE(sm_has_pool(), NO_POOL, "%p, a %s", (void *)self, object_getClassName(self));
+    return [super autorelease];
+}
+
+- (NSUInteger)retainCount { return (NSUInteger)__atomic_load_n(&refs, __ATOMIC_RELAXED); }
+
+- (BOOL)respondsToSelector:(SEL)selector {
+    return sm_hidden(selector) ? NO : [super respondsToSelector:selector];
+}
+
+/* The subclasses release what they hold, then come here. NSObject's dealloc is left out: it would free
+   the memory, which stays as a zombie. */
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wobjc-missing-super-calls"
+- (void)dealloc {
+    long needed = __atomic_load_n(&uses, __ATOMIC_ACQUIRE);
+    SM_REQUIRE(needed == 0, DESTROYED_IN_USE, "%p, a %s, is named by %ld", (void *)self,
+               object_getClassName(self), needed);
+    sm_count([[self class] softmetalKind], -1);
+    become_zombie(self);
+}
+#pragma clang diagnostic pop
+
+@end
+
+unsigned long softmetal_retain_count(void *object) {
+    sm_check_argument((id)object, [SoftMetalObject class], "object of softmetal_retain_count");
+    return (unsigned long)__atomic_load_n(&((SoftMetalObject *)object)->refs, __ATOMIC_RELAXED);
+}
+
+void sm_check_argument(id object, Class cls, const char *what) {
+    SM_REQUIRE(object, NIL_ARGUMENT, "%s", what);
+    Class actual = object_getClass(object);
+    SM_REQUIRE(actual != sm_zombie_class(), MESSAGE_TO_FREED, "%s is freed: %p", what, (void *)object);
+    for (Class c = actual; c; c = class_getSuperclass(c))
+        if (c == cls) return;
+    sm_abort(SM_RULE_WRONG_CLASS, "%s is a %s, not a %s", what, class_getName(actual), class_getName(cls));
+}
+
+id sm_handed_out(id object) {
+    if (!object) return nil;
+    SM_REQUIRE(sm_has_pool(), NO_POOL, "%p, a %s", (void *)object, object_getClassName(object));
+    return [[object retain] autorelease];
+}
+
+NSString *sm_new_string(const char *text) { return [[NSString alloc] initWithUTF8String:text]; }
+
+/* ----------------------------------------------------------------------------- blocks -- */
+
+/* Of a block's flags these change while it lives: the count of a heap block. */
+#define BLOCK_COUNT_BITS UINT32_C(0xffff)
+
+struct block_header {
+    void *isa;
+    uint32_t flags, reserved;
+    void *invoke;
+};
+
+extern void *_Block_copy(const void *block);
+extern void _Block_release(const void *block);
+
+sm_block sm_block_take(void *block) {
+    sm_block held = { .block = _Block_copy(block), .state = SM_BLOCK_WAITING };
+    const struct block_header *header = held.block;
+    SM_REQUIRE(header, NIL_ARGUMENT, "block");
+    held.isa = header->isa;
+    held.invoke = header->invoke;
+    held.flags = header->flags & ~BLOCK_COUNT_BITS;
+    sm_count(SM_BLOCK, 1);
+    return held;
+}
+
+void sm_block_check(const sm_block *held) {
+    const struct block_header *header = held->block;
+    bool same = header->isa == held->isa && header->invoke == held->invoke &&
+                (header->flags & ~BLOCK_COUNT_BITS) == held->flags;
+    SM_REQUIRE(same, BLOCK_CHANGED, "block %p", held->block);
+}
+
+void sm_block_drop(sm_block *held) {
+    sm_block_check(held);
+    _Block_release(held->block);
+    sm_count(SM_BLOCK, -1);
+    held->state = SM_BLOCK_RELEASED;
+}
+
+void sm_blocks_add(sm_blocks *blocks, sm_block held) {
+    if (blocks->count == blocks->capacity) {
+        blocks->capacity = blocks->capacity ? 2 * blocks->capacity : 2;
+        blocks->items = realloc(blocks->items, blocks->capacity * sizeof *blocks->items);
+        SM_REQUIRE(blocks->items, INTERNAL, "out of memory");
+    }
+    blocks->items[blocks->count++] = held;
+}
+
+/* ----------------------------------------------------------------------------- errors -- */
+
+NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
+
+@implementation SoftMetalError
++ (sm_kind)softmetalKind { return SM_ERROR; }
+- (NSString *)domain { return domain; }
+- (long)code { return code; }
+- (NSString *)localizedDescription { return sm_handed_out(text); }
+- (NSString *)localizedFailureReason { return nil; }
+- (NSDictionary *)userInfo {
+    return sm_handed_out([NSDictionary dictionaryWithObject:text forKey:NSLocalizedDescriptionKey]);
+}
+- (NSString *)description { return sm_handed_out(text); }
+- (void)dealloc {
+    [domain release];
+    [text release];
+    [super dealloc];
+}
+@end
+
+SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text) {
+    SoftMetalError *error = [[SoftMetalError alloc] init];
+    error->domain = [domain retain];
+    error->code = code;
+    error->text = [text retain];
+    return error;
+}
+
+static const char *text_of_code(long code) {
+    static const char *const texts[] = {
+        "No error", "Internal Error", "Caused GPU Timeout Error", "Caused GPU Address Fault Error",
+        "Ignored (for causing prior/excessive GPU errors)", "Unknown Error", "Unknown Error",
+        "Insufficient Permission (to submit GPU work from background)", "Insufficient Memory",
+        "Invalid Resource", "Insufficient Tile Memory", "Device Removed", "Stack Overflow",
+    };
+    return code >= 0 && code <= 12 ? texts[code] : "Unknown Error";
+}
+
+SoftMetalError *sm_new_command_buffer_error(long code) {
+    NSString *text = sm_new_string(text_of_code(code));
+    SoftMetalError *error = sm_new_error(MTLCommandBufferErrorDomain, code, text);
+    [text release];
+    return error;
+}

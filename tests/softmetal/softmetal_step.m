@@ -1,0 +1,221 @@
+/* softmetal_step.m - the manual clock: one transition at a time */
+#import "softmetal_internal.h"
+#include <stdlib.h>
+
+/* Every step holds the buffer and its engine, which the transition may be the last to need. */
+static SoftMetalCommandBuffer *begin_step(void *command_buffer, const char *what) {
+    sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
+    SoftMetalCommandBuffer *buffer = [(id)command_buffer retain];
+    SM_REQUIRE(buffer->engine->clock == SOFTMETAL_MANUAL, STEP_REAL_CLOCK, "%s", what);
+    sm_engine_retain(buffer->engine);
+    return buffer;
+}
+
+static void end_step(SoftMetalCommandBuffer *buffer) {
+    sm_engine *engine = buffer->engine;
+    [buffer release];
+    sm_engine_release(engine);
+}
+
+static unsigned long status_of(SoftMetalCommandBuffer *buffer) {
+    return __atomic_load_n(&buffer->status, __ATOMIC_ACQUIRE);
+}
+
+/* --------------------------------------------------------------------------- the work -- */
+
+static void schedule(SoftMetalCommandBuffer *buffer, const char *what) {
+    SM_REQUIRE(status_of(buffer) == SM_COMMITTED, STEP_NOT_DUE, "%s: the status is %lu", what, status_of(buffer));
+    sm_mark_scheduled(buffer);
+    pthread_mutex_lock(&buffer->engine->lock);
+    while (!buffer->scheduled_done) pthread_cond_wait(&buffer->changed, &buffer->engine->lock);
+    pthread_mutex_unlock(&buffer->engine->lock);
+}
+
+/* Buffers that share nothing may overlap; the others keep the order of the queue. */
+static void require_turn(SoftMetalCommandBuffer *buffer, const char *what) {
+    pthread_mutex_lock(&buffer->engine->lock);
+    for (SoftMetalCommandBuffer *b = buffer->line_previous; b; b = b->line_previous) {
+        SM_REQUIRE(b->committed, STEP_NOT_DUE, "%s: an enqueued buffer before it is not committed", what);
+        SM_REQUIRE(b->executed || sm_independent(buffer, b), STEP_NOT_DUE,
+                   "%s: a buffer before it shares a resource or an event", what);
+    }
+    pthread_mutex_unlock(&buffer->engine->lock);
+}
+
+static void execute(SoftMetalCommandBuffer *buffer, const char *what) {
+    SM_REQUIRE(status_of(buffer) == SM_SCHEDULED && !buffer->executed, STEP_NOT_DUE, "%s: the status is %lu",
+               what, status_of(buffer));
+    require_turn(buffer, what);
+    sm_mark_started(buffer);
+    buffer->outcome = sm_execute(buffer);
+    pthread_mutex_lock(&buffer->engine->lock);
+    buffer->executed = true;
+    pthread_mutex_unlock(&buffer->engine->lock);
+}
+
+static bool nobody_waits_for_handlers(SoftMetalCommandBuffer *buffer) {
+    return buffer->lose || buffer->completed_blocks.count == 0;
+}
+
+static void end_buffer(SoftMetalCommandBuffer *buffer) {
+    sm_end_handlers(buffer);
+    sm_release_handlers(buffer);
+    sm_let_go(buffer);
+}
+
+static void complete(SoftMetalCommandBuffer *buffer, const char *what) {
+    SM_REQUIRE(!buffer->finished, STEP_NOT_DUE, "%s: the buffer is terminal", what);
+    if (status_of(buffer) < SM_SCHEDULED) schedule(buffer, what);
+    if (!buffer->executed) execute(buffer, what);
+    sm_finish(buffer);
+    if (nobody_waits_for_handlers(buffer)) end_buffer(buffer);
+}
+
+void softmetal_schedule(void *command_buffer) {
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_schedule");
+    schedule(buffer, "softmetal_schedule");
+    end_step(buffer);
+}
+
+void softmetal_execute(void *command_buffer) {
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_execute");
+    execute(buffer, "softmetal_execute");
+    end_step(buffer);
+}
+
+void softmetal_complete(void *command_buffer) {
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_complete");
+    complete(buffer, "softmetal_complete");
+    end_step(buffer);
+}
+
+/* ----------------------------------------------------------------------- the handlers -- */
+
+unsigned softmetal_handler_count(void *command_buffer) {
+    sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], "softmetal_handler_count");
+    SoftMetalCommandBuffer *buffer = command_buffer;
+    pthread_mutex_lock(&buffer->engine->lock);
+    unsigned count = buffer->completed_blocks.count;
+    pthread_mutex_unlock(&buffer->engine->lock);
+    return count;
+}
+
+static void require_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what) {
+    SM_REQUIRE(k < buffer->completed_blocks.count, STEP_NOT_DUE, "%s: there is no handler %u", what, k);
+}
+
+static void post_handler(SoftMetalCommandBuffer *buffer, unsigned k) {
+    sm_job *job = calloc(1, sizeof *job);
+    SM_REQUIRE(job, INTERNAL, "out of memory");
+    job->buffer = buffer;
+    job->kind = SM_JOB_HANDLER;
+    job->handler = k;
+    sm_engine_post(buffer->engine, job);
+}
+
+static void wait_for_state(SoftMetalCommandBuffer *buffer, unsigned k, sm_block_state state) {
+    while (buffer->completed_blocks.items[k].state < state)
+        pthread_cond_wait(&buffer->changed, &buffer->engine->lock);
+}
+
+static void begin_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what) {
+    pthread_mutex_lock(&buffer->engine->lock);
+    require_handler(buffer, k, what);
+    SM_REQUIRE(buffer->finished, STEP_NOT_DUE, "%s: the buffer is not complete", what);
+    SM_REQUIRE(buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING, STEP_NOT_DUE,
+               "%s: handler %u was begun", what, k);
+    post_handler(buffer, k);
+    wait_for_state(buffer, k, SM_BLOCK_RUNNING);
+    pthread_mutex_unlock(&buffer->engine->lock);
+}
+
+static void join_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what) {
+    pthread_mutex_lock(&buffer->engine->lock);
+    require_handler(buffer, k, what);
+    SM_REQUIRE(buffer->completed_blocks.items[k].state != SM_BLOCK_WAITING, STEP_NOT_DUE,
+               "%s: handler %u was not begun", what, k);
+    wait_for_state(buffer, k, SM_BLOCK_RAN);
+    pthread_mutex_unlock(&buffer->engine->lock);
+}
+
+void softmetal_begin_handler(void *command_buffer, unsigned k) {
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_begin_handler");
+    begin_handler(buffer, k, "softmetal_begin_handler");
+    end_step(buffer);
+}
+
+void softmetal_join_handler(void *command_buffer, unsigned k) {
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_join_handler");
+    join_handler(buffer, k, "softmetal_join_handler");
+    end_step(buffer);
+}
+
+void softmetal_run_handler(void *command_buffer, unsigned k) {
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_run_handler");
+    begin_handler(buffer, k, "softmetal_run_handler");
+    join_handler(buffer, k, "softmetal_run_handler");
+    end_step(buffer);
+}
+
+static bool every_block_is_released(SoftMetalCommandBuffer *buffer) {
+    for (unsigned k = 0; k < buffer->completed_blocks.count; k++)
+        if (buffer->completed_blocks.items[k].state != SM_BLOCK_RELEASED) return false;
+    return true;
+}
+
+void softmetal_release_block(void *command_buffer, unsigned k) {
+    static const char what[] = "softmetal_release_block";
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
+    pthread_mutex_lock(&buffer->engine->lock);
+    require_handler(buffer, k, what);
+    sm_block *held = &buffer->completed_blocks.items[k];
+    SM_REQUIRE(held->state == SM_BLOCK_RAN, STEP_NOT_DUE, "%s: handler %u has not run, or is released", what, k);
+    sm_block taken = *held;
+    held->state = SM_BLOCK_RELEASED;
+    bool last = every_block_is_released(buffer);
+    pthread_mutex_unlock(&buffer->engine->lock);
+    sm_block_drop(&taken); /* runs the program's dispose helper: no lock */
+    if (last) sm_let_go(buffer);
+    end_step(buffer);
+}
+
+/* ------------------------------------------------------------------------ all the rest -- */
+
+static void finish(SoftMetalCommandBuffer *buffer, const char *what) {
+    if (!buffer->finished) complete(buffer, what);
+    for (unsigned k = 0; !buffer->lose && k < buffer->completed_blocks.count; k++) {
+        if (buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING) begin_handler(buffer, k, what);
+        join_handler(buffer, k, what);
+    }
+    end_buffer(buffer);
+}
+
+void softmetal_finish(void *command_buffer) {
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_finish");
+    finish(buffer, "softmetal_finish");
+    end_step(buffer);
+}
+
+/* The first in line; then what is terminal but not at its end: the oldest committed one either way. */
+static SoftMetalCommandBuffer *retain_next_unfinished(sm_engine *engine) {
+    SoftMetalCommandBuffer *next = nil;
+    pthread_mutex_lock(&engine->lock);
+    for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older)
+        if (b->finished && !b->let_go) next = b;
+    if (!next && engine->line_first && engine->line_first->committed) next = engine->line_first;
+    [next retain];
+    pthread_mutex_unlock(&engine->lock);
+    return next;
+}
+
+void softmetal_finish_queue(void *command_queue) {
+    sm_check_argument((id)command_queue, [SoftMetalQueue class], "softmetal_finish_queue");
+    sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
+    SM_REQUIRE(engine->clock == SOFTMETAL_MANUAL, STEP_REAL_CLOCK, "softmetal_finish_queue");
+    for (;;) {
+        SoftMetalCommandBuffer *buffer = retain_next_unfinished(engine);
+        if (!buffer) return;
+        finish(buffer, "softmetal_finish_queue");
+        [buffer release];
+    }
+}

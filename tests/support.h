@@ -1,0 +1,226 @@
+/* support.h - what the tests share: a device and a queue, real work, memory and hooks that count
+
+   A test program defines GPUSYNC_IMPLEMENTATION, includes this, and is done with set-up:
+
+       static void test_x(void **state) { rig r; rig_open(&r, SOFTMETAL_MANUAL); ... rig_close(&r); } */
+#ifndef SUPPORT_H
+#define SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../gpusync.h"
+#include "../examples/metal.h"
+#include "softmetal/softmetal.h"
+
+#define MAYBE_UNUSED __attribute__((unused))
+#define SECONDS(n) ((uint64_t)(n) * 1000000000u)
+#define MS(n) ((uint64_t)(n) * 1000000u)
+
+#define assert_result(call, expected) \
+    assert_result_at((call), (expected), #call, __FILE__, __LINE__)
+static MAYBE_UNUSED void assert_result_at(gpusync_result got, gpusync_result expected, const char *call,
+                                          const char *file, int line)
+{
+    if (got == expected) return;
+    print_error("%s: %d (%s), expected %d (%s)\n", call, got, gpusync_result_string(got), expected,
+                gpusync_result_string(expected));
+    _fail(file, line);
+}
+#define assert_ok(call) assert_result(call, GPUSYNC_OK)
+
+/* -- an allocator that counts, checks sizes, can fail, and makes released memory unreadable --------- */
+
+typedef struct memory_log {
+    long live, calls;
+    long fail_at;     /* fail the n-th call from now, 1 is the next; 0: never */
+    bool fail_after;  /* and every later one */
+} memory_log;
+
+static MAYBE_UNUSED void *memory_allocate(void *user, size_t size, size_t alignment)
+{
+    memory_log *log = (memory_log *)user;
+    size_t *block;
+    long at = __atomic_load_n(&log->fail_at, __ATOMIC_SEQ_CST);
+    if (at > 0 && __atomic_sub_fetch(&log->fail_at, 1, __ATOMIC_SEQ_CST) == 0) {
+        if (log->fail_after) __atomic_store_n(&log->fail_at, 1, __ATOMIC_SEQ_CST);
+        return NULL;
+    }
+    if (posix_memalign((void **)&block, 128, size + 128)) return NULL;
+    assert_true(alignment <= 128);
+    block[0] = size;
+    __atomic_fetch_add(&log->live, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&log->calls, 1, __ATOMIC_SEQ_CST);
+    return (char *)block + 128;
+}
+
+static MAYBE_UNUSED void memory_release(void *user, void *memory, size_t size)
+{
+    memory_log *log = (memory_log *)user;
+    size_t *block = (size_t *)(void *)((char *)memory - 128);
+    if (block[0] != size) {
+        fprintf(stderr, "released with size %zu, allocated with %zu\n", size, block[0]);
+        abort();
+    }
+    memset(memory, 0xDD, size); /* a use after release reads nonsense; ASan sees it as well */
+    free(block);
+    __atomic_fetch_sub(&log->live, 1, __ATOMIC_SEQ_CST);
+}
+
+/* -- a device with one queue ----------------------------------------------------------------------- */
+
+typedef struct rig {
+    memory_log memory;
+    gpusync_allocator allocator;
+    gpusync_device *device;
+    gpusync_queue *queue;
+    void *metal_device, *metal_queue; /* borrowed */
+} rig;
+
+/* What the tests may fill in before rig_open_with. */
+static MAYBE_UNUSED void rig_open_with(rig *r, softmetal_clock clock, gpusync_device_desc device_desc,
+                                       gpusync_queue_desc queue_desc)
+{
+    memset(r, 0, sizeof *r);
+    softmetal_reset();
+    softmetal_set_clock(clock);
+    r->allocator.allocate = memory_allocate;
+    r->allocator.release = memory_release;
+    r->allocator.user = &r->memory;
+    device_desc.allocator = &r->allocator;
+    assert_ok(gpusync_device_create(&device_desc, &r->device));
+    assert_ok(gpusync_queue_create(r->device, &queue_desc, &r->queue));
+    r->metal_device = gpusync_device_metal(r->device);
+    r->metal_queue = gpusync_queue_metal(r->queue);
+}
+
+static MAYBE_UNUSED void rig_open(rig *r, softmetal_clock clock)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+/* Everything destroyed, all memory given back, no Metal object of the program left. */
+static MAYBE_UNUSED void rig_close(rig *r)
+{
+    if (r->queue) assert_ok(gpusync_queue_destroy(r->queue));
+    assert_ok(gpusync_device_destroy(r->device));
+    assert_int_equal(r->memory.live, 0);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_int_equal(softmetal_live("queue"), 0);
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_int_equal(softmetal_live("error"), 0);
+}
+
+/* -- work ------------------------------------------------------------------------------------------- */
+
+/* An empty command buffer of gpusync_command_buffer. */
+static MAYBE_UNUSED void *open_buffer(rig *r)
+{
+    void *buffer = NULL;
+    assert_ok(gpusync_command_buffer(r->queue, NULL, &buffer));
+    assert_non_null(buffer);
+    return buffer;
+}
+
+/* ... committed. *buffer (may be NULL) is borrowed: alive until its handler has run. */
+static MAYBE_UNUSED gpusync_ticket commit_empty(rig *r, void **buffer)
+{
+    gpusync_ticket ticket = 0;
+    void *made = open_buffer(r);
+    if (buffer) *buffer = made;
+    assert_ok(gpusync_commit(r->queue, made, &ticket));
+    return ticket;
+}
+
+/* A committed command buffer that runs for this long (real clock). */
+static MAYBE_UNUSED gpusync_ticket commit_lasting(rig *r, uint64_t ns)
+{
+    gpusync_ticket ticket = 0;
+    void *made = open_buffer(r);
+    softmetal_set_duration(made, ns);
+    assert_ok(gpusync_commit(r->queue, made, &ticket));
+    return ticket;
+}
+
+static MAYBE_UNUSED gpusync_stats stats_of(gpusync_queue *queue)
+{
+    gpusync_stats stats;
+    assert_ok(gpusync_get_stats(queue, &stats));
+    return stats;
+}
+
+/* -- threads ---------------------------------------------------------------------------------------- */
+
+static MAYBE_UNUSED pthread_t start(void *(*body)(void *), void *argument)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, body, argument), 0);
+    return thread;
+}
+
+static MAYBE_UNUSED void join(pthread_t thread)
+{
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* A wait on a thread of its own. */
+typedef struct wait_job {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    uint64_t timeout_ns;
+    const gpusync_wait_options *options;
+    gpusync_result result;
+    pthread_t thread;
+} wait_job;
+
+static MAYBE_UNUSED void *wait_job_body(void *argument)
+{
+    wait_job *job = (wait_job *)argument;
+    job->result = gpusync_wait_ex(job->queue, job->ticket, job->timeout_ns, job->options);
+    return NULL;
+}
+
+static MAYBE_UNUSED void wait_job_start(wait_job *job, gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
+{
+    memset(job, 0, sizeof *job);
+    job->queue = queue;
+    job->ticket = ticket;
+    job->timeout_ns = timeout_ns;
+    job->thread = start(wait_job_body, job);
+}
+
+static MAYBE_UNUSED gpusync_result wait_job_join(wait_job *job)
+{
+    join(job->thread);
+    return job->result;
+}
+
+/* Until the report shows this many sleeping waits: the way to know, without a sleep, that a thread has come to rest. */
+static MAYBE_UNUSED void await_sleepers(gpusync_device *device, unsigned count)
+{
+    char text[16384];
+    for (;;) {
+        unsigned n = 0;
+        const char *at = text;
+        gpusync_report(device, text, sizeof text);
+        while ((at = strstr(at, "a wait for ")) != NULL) n++, at++;
+        if (n >= count) return;
+        sched_yield();
+    }
+}
+
+#endif
