@@ -400,13 +400,13 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
    Returns  OK. On any error the buffer is untouched and still yours: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
             ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
             ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer.
-   Threads  any. Cost: for a buffer of gpusync_command_buffer no message besides addCompletedHandler: and commit,
-            for others also commandQueue and status, which is how mistakes are found. */
+   Threads  any. Cost: besides addCompletedHandler: and commit one message, status, which is how a second commit is
+            found; for buffers that gpusync did not make also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *ticket);
 
-/* Give a ticket to a command buffer that its owner commits later, without gpusync. The ticket counts as committed from
-   here on: the queue is not idle, and waits wait, until the buffer ends. Tickets behind it may end before it.
+/* Give a ticket to a command buffer that its owner commits later, without gpusync. The ticket counts as committed
+   from here on: the queue is not idle, and waits wait, until the buffer ends. Tickets behind it may end before it.
    Returns  as gpusync_commit. When the owner drops the buffer instead, call gpusync_untrack. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *ticket);
@@ -443,8 +443,8 @@ typedef struct gpusync__head {
 #define GPUSYNC__FOREIGN ((uint64_t)1 << 63)
 GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ticket ticket);
 
-/* Is everything committed to the queue finished? Two loads, no Metal call, wait-free. May say false for a moment after
-   the GPU is finished, never true too early. false for NULL. */
+/* Is everything committed to the queue finished? Two loads, no Metal call, wait-free. May say false for a moment
+   after the GPU is finished, never true too early. false for NULL. */
 GPUSYNC__INLINE bool gpusync_is_idle(const gpusync_queue *queue)
 {
 #if GPUSYNC_OBJC
@@ -461,9 +461,9 @@ GPUSYNC__INLINE bool gpusync_is_idle(const gpusync_queue *queue)
 #endif
 }
 
-/* Is this ticket finished, well or badly? One load, no Metal call, wait-free. May say false for a moment after the GPU
-   is finished, and while an earlier ticket is not; never true too early. false for NULL and for tickets not issued.
-   (For tickets of gpusync_track_committed: a call and a short lock.) */
+/* Is this ticket finished, well or badly? One load, no Metal call, wait-free. May say false for a moment after the
+   GPU is finished, and while an earlier ticket is not; never true too early. false for NULL and for tickets not
+   issued. (For tickets of gpusync_track_committed: a call and a short lock.) */
 GPUSYNC__INLINE bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
@@ -480,38 +480,43 @@ GPUSYNC__INLINE bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket 
 
 /* -- wait ---------------------------------------------------------------------------------- */
 
-/* Wait until one ticket has ended. timeout_ns counts from the call; 0 asks once, GPUSYNC_FOREVER has no limit. When the
-   work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
-   Returns  OK: it ended well. TIMEOUT. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN: it ended, see gpusync_poll.
-            ERROR_INVALID_TICKET. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is over.
-            ERROR_WOULD_DEADLOCK: inside a callback, not finished. ERROR_OUT_OF_MEMORY: no memory to sleep with.
+/* Wait until one ticket has ended. timeout_ns counts from the call; 0 asks once, GPUSYNC_FOREVER has no limit. When
+   the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
+   Returns  OK: it ended well. TIMEOUT. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN: it ended, see
+            gpusync_poll. ERROR_INVALID_TICKET. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is
+            over. ERROR_WOULD_DEADLOCK: inside a callback, not finished. ERROR_OUT_OF_MEMORY: no memory to sleep
+            with.
    Threads  any, any number at once.
    Blocks   up to timeout_ns, in the park hook; nothing is held meanwhile. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns);
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
+                                                          uint64_t timeout_ns);
 
 /* As gpusync_wait, with a spin budget, a mode and a place for the failure. ticket may be GPUSYNC_EVERYTHING: then as
    gpusync_queue_wait. options may be NULL. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns, const gpusync_wait_options *options);
 
-/* Wait until everything that was committed to the queue before this call has ended. Work committed later is not waited
-   for.
-   Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some of it failed that no earlier gpusync_queue_wait or
-            gpusync_device_wait has covered: such a failure is told once, to each of the waits that were going on at
-            the time, whether it happened before or during them. To see all of them use tickets or gpusync_next_error.
-            ERROR_DEVICE_LOST: always, once the device is lost. */
+/* Wait until everything that was committed to the queue before this call has ended. Work committed later is not
+   waited for.
+   Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some of it failed that no earlier
+            gpusync_queue_wait or gpusync_device_wait has covered: such a failure is told once, to each of the waits
+            that were going on at the time, whether it happened before or during them. To see all of them use
+            tickets or gpusync_next_error. ERROR_DEVICE_LOST: always, once the device is lost. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
-/* gpusync_queue_wait for every queue that the device has at the time of the call, up to what each has committed by then.
-   Returns  as gpusync_queue_wait. When several queues have something to tell: the first error, else TIMEOUT. */
+/* gpusync_queue_wait for every queue that the device has at the time of the call, up to what each has committed by
+   then.
+   Returns  as gpusync_queue_wait, but not ERROR_DESTROYED: a queue that is destroyed meanwhile is no longer waited
+            for. When several queues have something to tell: the first error, else TIMEOUT. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
 /* -- failures ------------------------------------------------------------------------------ */
 
-/* The next failure of this queue that the cursor has not seen. Start with a cursor of 0 to see all that are on record.
-   Every reader has its own cursor and sees every failure once, in the order in which they were found.
+/* The next failure of this queue that the cursor has not seen. Start with a cursor of 0 to see all that are on
+   record. Every reader has its own cursor and sees every failure once, in the order in which they were found.
    Returns  OK: *error is filled, the cursor moved on. NOT_READY: no more for now. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error);
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
+                                                                gpusync_error *error);
 
 /* A short text in English for a result or a failure class; never NULL. */
 GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
@@ -522,21 +527,22 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device);
 
 /* -- insight ------------------------------------------------------------------------------- */
 
-/* How a ticket ended and when the GPU ran it. Kept for at least the last 256 tickets of gpusync_commit and gpusync_track.
+/* How a ticket ended and when the GPU ran it. Kept for at least the last 256 tickets of gpusync_commit and
+   gpusync_track.
    Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_RESULT_UNKNOWN: too old, or of
             gpusync_track_committed. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
 
-/* Counts of one queue; of the device: the sum over its queues, destroyed ones included. Each number is exact, but they are
-   not read at one instant. */
+/* Counts of one queue; of the device: the sum over its queues, destroyed ones included. Each number is exact, but
+   they are not read at one instant. */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
-/* Write a text about every queue, every unfinished command buffer (ticket, label, status, age) and every wait in progress:
-   what to print when a program hangs. buffer may be NULL when size is 0. Returns the length of the whole text
-   without its terminator, as snprintf does; the text is cut to size - 1 bytes. Threads: any. Does not wait, but takes locks
-   and asks Metal for labels and states. */
+/* Write a text about every queue, every unfinished command buffer (ticket, label, status, age) and every wait in
+   progress: what to print when a program hangs. buffer may be NULL when size is 0. Returns the length of the whole
+   text without its terminator, as snprintf does; the text is cut to size - 1 bytes. Threads: any. Does not wait,
+   but takes locks and asks Metal for labels and states. */
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size);
 
 /* The clock of deadline_ns: monotonic nanoseconds that stop while the machine sleeps on Apple systems. */
@@ -636,47 +642,27 @@ extern void *gpusync__global_block[32] GPUSYNC__SYMBOL("_NSConcreteGlobalBlock")
 /* Through a variable, because gcc traps on a call of a declared function by another type. */
 static void (*gpusync__send)(void) = gpusync__objc_msg_send;
 
-/* One sender per signature. No selector here returns a struct, so objc_msgSend serves for all of them, double included,
-   on arm64 and x86-64. */
-static void gpusync__send_void(void *self, void *sel)
-{
-    ((void (*)(void *, void *))gpusync__send)(self, sel);
-}
+/* objc_msgSend as a function of this result and, after object and selector, these arguments: they must be the
+   method's own types, and never variadic. No selector here returns a struct, so objc_msgSend serves for all, double
+   included, on arm64 and x86-64. */
+#define GPUSYNC__AS(result) ((result (*)(void *, void *))gpusync__send)
+#define GPUSYNC__AS1(result, argument) ((result (*)(void *, void *, argument))gpusync__send)
+
 static void *gpusync__send_id(void *self, void *sel)
 {
-    return ((void *(*)(void *, void *))gpusync__send)(self, sel);
+    return GPUSYNC__AS(void *)(self, sel);
 }
 static unsigned long gpusync__send_ulong(void *self, void *sel)
 {
-    return ((unsigned long (*)(void *, void *))gpusync__send)(self, sel);
+    return GPUSYNC__AS(unsigned long)(self, sel);
 }
-static long gpusync__send_long(void *self, void *sel)
+static void gpusync__send_void(void *self, void *sel)
 {
-    return ((long (*)(void *, void *))gpusync__send)(self, sel);
-}
-static uint64_t gpusync__send_u64(void *self, void *sel)
-{
-    return ((uint64_t(*)(void *, void *))gpusync__send)(self, sel);
-}
-static double gpusync__send_double(void *self, void *sel)
-{
-    return ((double (*)(void *, void *))gpusync__send)(self, sel);
-}
-static const char *gpusync__send_text(void *self, void *sel)
-{
-    return ((const char *(*)(void *, void *))gpusync__send)(self, sel);
+    GPUSYNC__AS(void)(self, sel);
 }
 static void gpusync__send_void_id(void *self, void *sel, void *argument)
 {
-    ((void (*)(void *, void *, void *))gpusync__send)(self, sel, argument);
-}
-static void *gpusync__send_id_ulong(void *self, void *sel, unsigned long argument)
-{
-    return ((void *(*)(void *, void *, unsigned long))gpusync__send)(self, sel, argument);
-}
-static void *gpusync__send_id_text(void *self, void *sel, const char *argument)
-{
-    return ((void *(*)(void *, void *, const char *))gpusync__send)(self, sel, argument);
+    GPUSYNC__AS1(void, void *)(self, sel, argument);
 }
 
 #define GPUSYNC__SELECTORS(X)                                                                        \
@@ -717,7 +703,8 @@ static struct gpusync__selectors {
 /* +0, for the caller's pool. */
 static void *gpusync__string(const char *text)
 {
-    return gpusync__send_id_text(gpusync__class_named("NSString"), gpusync__sel.stringWithUTF8String, text);
+    void *cls = gpusync__class_named("NSString");
+    return GPUSYNC__AS1(void *, const char *)(cls, gpusync__sel.stringWithUTF8String, text);
 }
 
 /* Copy UTF-8, cut to fit at the start of a character. text may be NULL. */
@@ -733,7 +720,7 @@ static void gpusync__copy_text(char *to, size_t size, const char *text)
 /* Copy an NSString; string may be nil. Needs a pool. */
 static void gpusync__copy_string(char *to, size_t size, void *string)
 {
-    gpusync__copy_text(to, size, string ? gpusync__send_text(string, gpusync__sel.utf8String) : NULL);
+    gpusync__copy_text(to, size, string ? GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String) : NULL);
 }
 
 static unsigned long gpusync__status(void *buffer)
@@ -763,10 +750,13 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__ADD(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
 #define GPUSYNC__SUB(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
 #define GPUSYNC__COUNT(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))
+/* Compare and swap; on failure *expected is what was there. */
+#define GPUSYNC__SWAP(p, expected, value)                                                            \
+    __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to)
 {
-    return __atomic_compare_exchange_n(p, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return GPUSYNC__SWAP(p, &from, to);
 }
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -917,7 +907,7 @@ typedef struct gpusync__block {
 
        FREE -> OPEN -> ARMED -> RUNNING -> FREE      OPEN: made, not committed. ARMED: Metal holds the handler.
                   \        \
-                   FREE     ORPHANED -> FREE         the queue was destroyed first: the handler touches the slot alone */
+                   FREE     ORPHANED -> FREE         the queue went first: the handler touches the slot alone */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__FOREIGN_WORK, GPUSYNC__SENTINEL };
 
@@ -1014,37 +1004,39 @@ static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t
 
 static void gpusync__slot_free(gpusync__slot *slot)
 {
-    gpusync__slot *head = __atomic_load_n(&gpusync__global.returned, __ATOMIC_RELAXED);
+    gpusync__slot *head = GPUSYNC__GET(&gpusync__global.returned);
     GPUSYNC__PUT(&slot->buffer, NULL);
     GPUSYNC__PUT(&slot->state, GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL); /* destroy waits for this: the queue is not touched any more */
     do slot->next = head;
-    while (!__atomic_compare_exchange_n(&gpusync__global.returned, &head, slot, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+    while (!GPUSYNC__SWAP(&gpusync__global.returned, &head, slot));
 }
 
 /* The last holder releases the command buffer. Of an orphan destroy has released it. */
 static void gpusync__drop(gpusync__slot *slot)
 {
-    if (GPUSYNC__SUB(&slot->holders, 1) != 1) return;
+    uint32_t holders = GPUSYNC__SUB(&slot->holders, 1);
+    GPUSYNC_ASSERT(holders > 0);
+    if (holders != 1) return;
     if (GPUSYNC__GET(&slot->state) != GPUSYNC__ORPHANED) gpusync__release_pooled(slot->buffer);
     gpusync__slot_free(slot);
 }
 
-/* Hold a slot that may have moved on to other work since the pointer was read: slots are never freed, so counting is safe,
-   and what it holds now is checked after. */
+/* Hold a slot that may have moved on to other work since the pointer was read: slots are never freed, so counting
+   is safe, and what it holds now is checked after. */
 static bool gpusync__hold(gpusync__slot *slot, const gpusync_queue *q, uint64_t ticket)
 {
     uint32_t holders = GPUSYNC__GET(&slot->holders);
     do
         if (holders == 0) return false;
-    while (!__atomic_compare_exchange_n(&slot->holders, &holders, holders + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    while (!GPUSYNC__SWAP(&slot->holders, &holders, holders + 1));
     if (GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == ticket) return true;
     gpusync__drop(slot);
     return false;
 }
 
-/* These two are not inlined: the C library declares pthread_self constant, and a compiler may carry its answer across a
-   hook in which a fiber changed threads. */
+/* These two are not inlined: the C library declares pthread_self constant, and a compiler may carry its answer
+   across a hook in which a fiber changed threads. */
 static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
 {
     call->thread = pthread_self();
@@ -1095,8 +1087,8 @@ struct gpusync_device {
     struct gpusync__waiter_slab *waiter_slabs;
 };
 
-/* Where a ticket is found while it is in flight and for a while after. done says which ticket has ended here: a number
-   instead of a flag, so an entry that went on to a later ticket cannot be mistaken. */
+/* Where a ticket is found while it is in flight and for a while after. done says which ticket has ended here: a
+   number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. */
 typedef struct gpusync__entry {
     gpusync__slot *slot;
     uint64_t done;
@@ -1174,6 +1166,12 @@ static void gpusync__free(gpusync_device *dev, void *memory, size_t size)
     if (memory) dev->allocator.release(dev->allocator.user, memory, size);
 }
 
+/* Returns the flags from before. */
+static uint32_t gpusync__set_flag(gpusync_queue *q, uint32_t flag)
+{
+    return __atomic_fetch_or(&q->flags, flag, __ATOMIC_SEQ_CST);
+}
+
 /* What a call that needs a working queue returns first. */
 static gpusync_result gpusync__usable(const gpusync_queue *q)
 {
@@ -1230,15 +1228,16 @@ static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
     return GPUSYNC__GET(&gpusync__entry_of(GPUSYNC__GET(&q->ring), ticket)->done) == ticket;
 }
 
-/* Move `completed` over every ticket that is marked. Whoever marks calls this after: of two handlers that mark neighbours,
-   the later one sees both marks. */
+/* Move `completed` over every ticket that is marked. Whoever marks calls this after: of two handlers that mark
+   neighbours, the later one sees both marks. */
 static void gpusync__advance(gpusync_queue *q)
 {
     for (;;) {
         uint64_t done = GPUSYNC__GET(&q->head.completed);
         gpusync__entry *next = gpusync__entry_of(GPUSYNC__GET(&q->ring), done + 1);
         if (GPUSYNC__GET(&next->done) != done + 1) return;
-        __atomic_compare_exchange_n(&q->head.completed, &done, done + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+        GPUSYNC_ASSERT(done < gpusync__committed(q));
+        (void)GPUSYNC__SWAP(&q->head.completed, &done, done + 1);
     }
 }
 
@@ -1249,7 +1248,8 @@ static void gpusync__entry_set(gpusync__entry *entry, uint64_t ticket, uint64_t 
     GPUSYNC__PUT(&entry->done, ticket);
 }
 
-/* A ring that is replaced meanwhile gets the mark in both: either this sees the new ring, or the copier sees the mark. */
+/* A ring that is replaced meanwhile gets the mark in both: either this sees the new ring, or the copier sees the
+   mark. */
 static void gpusync__mark(gpusync_queue *q, uint64_t ticket, uint64_t gpu_start, uint64_t gpu_end)
 {
     gpusync__ring *ring;
@@ -1352,7 +1352,7 @@ static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync
     error->result = GPUSYNC_ERROR_EXECUTION;
     error->ticket = slot->ticket;
     if (ns_error) {
-        error->code = gpusync__send_long(ns_error, gpusync__sel.code);
+        error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
         gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
         gpusync__copy_string(error->message, sizeof error->message,
                              gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
@@ -1374,7 +1374,7 @@ static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
     }
     *record = *error;
     q->log_count++;
-    __atomic_fetch_or(&q->flags, GPUSYNC__FAILED, __ATOMIC_SEQ_CST);
+    gpusync__set_flag(q, GPUSYNC__FAILED);
     pthread_mutex_unlock(&q->lock);
     if (error->result == GPUSYNC_ERROR_EXECUTION) GPUSYNC__COUNT(&q->stats.failures);
 }
@@ -1394,6 +1394,7 @@ static gpusync_result gpusync__outcome_one(gpusync_queue *q, uint64_t ticket, gp
         if (error) *error = *record;
         return record->result;
     }
+    if (ticket == GPUSYNC_NO_TICKET) return GPUSYNC_OK;
     return ticket <= q->dropped[ticket >> 63] ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
 }
 
@@ -1510,8 +1511,9 @@ typedef struct gpusync__batch {
     unsigned count;
 } gpusync__batch;
 
-/* Take up to a batch of waiters that have nothing left to wait for off the queue. They are copied out because a waiter
-   that was taken off may be in another wait by the time it is unparked. That wake-up is then one too many. */
+/* Take up to a batch of waiters that have nothing left to wait for off the queue. They are copied out because a
+   waiter that was taken off may be in another wait by the time it is unparked. That wake-up is then one too many.
+   */
 static void gpusync__collect(gpusync_queue *q, gpusync__batch *batch)
 {
     gpusync__waiter *w, *next;
@@ -1531,8 +1533,8 @@ static void gpusync__unpark(gpusync_device *dev, const gpusync__batch *batch)
     for (i = 0; i < batch->count; i++) dev->hooks.unpark(dev->hooks.user, &batch->waiters[i]->open);
 }
 
-/* Wake who has nothing left to wait for. Call it after the change: a waiter registers first and looks after, so one of
-   the two sees the other. */
+/* Wake who has nothing left to wait for. Call it after the change: a waiter registers first and looks after, so one
+   of the two sees the other. */
 static void gpusync__wake(gpusync_queue *q)
 {
     gpusync__batch batch;
@@ -1570,7 +1572,7 @@ static void gpusync__lose(gpusync_device *dev)
     gpusync_queue *q;
     if (!gpusync__swap32(&dev->lost, 0, 1)) return;
     pthread_mutex_lock(&dev->lock);
-    for (q = dev->queues; q; q = q->next) __atomic_fetch_or(&q->flags, GPUSYNC__LOST, __ATOMIC_SEQ_CST);
+    for (q = dev->queues; q; q = q->next) gpusync__set_flag(q, GPUSYNC__LOST);
     pthread_mutex_unlock(&dev->lock);
     do {
         batch.count = 0;
@@ -1583,17 +1585,17 @@ static void gpusync__lose(gpusync_device *dev)
 }
 
 /* ------------------------------------------------------------------------------ >>finish --
-   The end of a command buffer, found by its handler or by somebody who read the status. Who claims the slot does it all:
-   outcome, mark, wake. Everybody else takes the mark, not the status, for the end, so nobody sees a failed ticket as
-   done before its failure is on record. */
+   The end of a command buffer, found by its handler or by somebody who read the status. Who claims the slot does it
+   all: outcome, mark, wake. Everybody else takes the mark, not the status, for the end, so nobody sees a failed ticket
+   as done before its failure is on record. */
 
 /* The ticket has ended and its outcome is on record: make it known. The caller holds the slot. */
 static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, uint64_t gpu_start, uint64_t gpu_end);
 
 static void gpusync__read_times(void *buffer, uint64_t times[2])
 {
-    double start = gpusync__send_double(buffer, gpusync__sel.gpuStartTime);
-    double end = gpusync__send_double(buffer, gpusync__sel.gpuEndTime);
+    double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
+    double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
     memcpy(&times[0], &start, sizeof start);
     memcpy(&times[1], &end, sizeof end);
 }
@@ -1646,8 +1648,8 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 
 static void gpusync__sweep_foreign(gpusync_queue *q);
 
-/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
-   touched: the queue may be gone. Metal gives the thread no promise of a pool. */
+/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may
+   be touched: the queue may be gone. Metal gives the thread no promise of a pool. */
 static void gpusync__completed(void *block, void *buffer)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
@@ -1662,7 +1664,8 @@ static void gpusync__completed(void *block, void *buffer)
 
 /* -------------------------------------------------------------------------------- >>look -- */
 
-/* Read the status of a ticket and finish it when it has ended. True: it has ended (and is marked, or is being marked). */
+/* Read the status of a ticket and finish it when it has ended. True: it has ended (and is marked, or is being
+   marked). */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot;
@@ -2084,6 +2087,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
         uint64_t now = deadline == GPUSYNC_FOREVER ? 0 : gpusync_now_ns();
         uint64_t left = deadline == GPUSYNC_FOREVER ? GPUSYNC_FOREVER : now < deadline ? deadline - now : 0;
         gpusync_result one = gpusync__wait_inside(targets[i].queue, &targets[i].goal, left, NULL);
+        if (one == GPUSYNC_ERROR_DESTROYED) one = GPUSYNC_OK; /* no longer a queue of the device */
         if (one < 0 ? result >= 0 : result == GPUSYNC_OK) result = one;
         gpusync__leave(targets[i].queue);
     }
@@ -2099,7 +2103,7 @@ static bool gpusync__take_room(gpusync_queue *q)
     uint32_t taken = GPUSYNC__GET(&q->outstanding);
     do
         if (taken >= q->limit) return false;
-    while (!__atomic_compare_exchange_n(&q->outstanding, &taken, taken + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    while (!GPUSYNC__SWAP(&q->outstanding, &taken, taken + 1));
     return true;
 }
 
@@ -2132,8 +2136,8 @@ static bool gpusync__knows_class(gpusync_queue *q, void *buffer)
     void *cls = gpusync__class_of(buffer);
     if (cls == GPUSYNC__GET(&q->buffer_class)) return true;
     if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
-        !gpusync__class_responds(cls, gpusync__sel.commandQueue) || !gpusync__class_responds(cls, gpusync__sel.status) ||
-        !gpusync__class_responds(cls, gpusync__sel.gpuStartTime))
+        !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
+        !gpusync__class_responds(cls, gpusync__sel.status) || !gpusync__class_responds(cls, gpusync__sel.gpuStartTime))
         return false;
     GPUSYNC__PUT(&q->buffer_class, cls);
     return true;
@@ -2172,7 +2176,8 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc, void **out)
+GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                                  void **out)
 {
     gpusync_result result;
     if (out) *out = NULL;
@@ -2189,12 +2194,17 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     return result;
 }
 
-/* Take the slot of a buffer that we made off the list; NULL when we did not. Under the order lock. */
-static gpusync__slot *gpusync__take_open(gpusync_queue *q, const void *buffer)
+/* The place in the list of open buffers where this one is; the list's end when it is not. Under the order lock. */
+static gpusync__slot **gpusync__find_open(gpusync_queue *q, const void *buffer)
 {
-    gpusync__slot **link = &q->open, *slot;
+    gpusync__slot **link = &q->open;
     while (*link && (*link)->buffer != buffer) link = &(*link)->next;
-    slot = *link;
+    return link;
+}
+
+static gpusync__slot *gpusync__take_open(gpusync__slot **link)
+{
+    gpusync__slot *slot = *link;
     if (slot) *link = slot->next;
     return slot;
 }
@@ -2205,7 +2215,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     pthread_mutex_lock(&queue->order);
-    slot = gpusync__take_open(queue, command_buffer);
+    slot = gpusync__take_open(gpusync__find_open(queue, command_buffer));
     pthread_mutex_unlock(&queue->order);
     if (slot) {
         gpusync__drop(slot);
@@ -2237,37 +2247,43 @@ static bool gpusync__is_foreign_buffer(gpusync_queue *q, const void *buffer)
     return slot != NULL;
 }
 
-/* May a buffer that somebody else made become work of this kind? Under the order lock, with a pool. */
-static gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint32_t kind)
+/* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
+static gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint32_t kind)
 {
-    bool committed;
     if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
-    committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
-    /* the search is for mistakes with tracked buffers: without any, a plain commit need not search */
-    if (kind == GPUSYNC__WORK && committed) return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    /* A plain commit searches only where there are tracked buffers to mistake it for: of the rest the status tells.
+       */
     if ((kind != GPUSYNC__WORK || GPUSYNC__GET(&q->tracked)) && gpusync__has_ticket(q, buffer))
         return GPUSYNC_ERROR_ALREADY_TRACKED;
-    if (kind == GPUSYNC__TRACKED && committed) return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    if (kind == GPUSYNC__FOREIGN_WORK && !committed) return GPUSYNC_ERROR_NOT_COMMITTED;
     if (kind == GPUSYNC__FOREIGN_WORK && gpusync__is_foreign_buffer(q, buffer)) return GPUSYNC_ERROR_ALREADY_TRACKED;
     return GPUSYNC_OK;
 }
 
-/* The slot for a buffer that becomes work: the one that it has had since we made it, else a new one. `ours` tells which.
-   Under the order lock, with a pool. */
+/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. */
+static gpusync_result gpusync__check_status(void *buffer, uint32_t kind)
+{
+    bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
+    if (kind == GPUSYNC__FOREIGN_WORK) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
+    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
+}
+
+/* The slot for a buffer that becomes work: the one that it has had since we made it, else a new one. `ours` tells
+   which. Under the order lock, with a pool. */
 static gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **out, bool *ours)
 {
-    gpusync__slot *slot = gpusync__take_open(q, buffer);
-    gpusync_result result;
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, kind);
     *ours = slot != NULL;
+    if (result == GPUSYNC_OK) result = gpusync__check_status(buffer, kind);
+    if (result != GPUSYNC_OK) return result;
     if (!slot) {
-        result = gpusync__check_buffer(q, buffer, kind);
-        if (result != GPUSYNC_OK) return result;
         slot = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
         if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
         gpusync__retain(buffer);
         GPUSYNC__ADD(&q->outstanding, 1);
+    } else {
+        (void)gpusync__take_open(open);
     }
     GPUSYNC__PUT(&slot->kind, kind);
     *out = slot;
@@ -2363,8 +2379,8 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
     return result;
 }
 
-/* An empty command buffer behind foreign work, to be told when it ends. Where that is not to be had, waits look at the
-   status at intervals. It may overlap the work before it, so its end proves nothing. */
+/* An empty command buffer behind foreign work, to be told when it ends. Where that is not to be had, waits look at
+   the status at intervals. It may overlap the work before it, so its end proves nothing. */
 static void gpusync__send_sentinel(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
@@ -2445,7 +2461,7 @@ static void *gpusync__find_device(void)
     if (!device && gpusync__all_devices) {
         void *list = gpusync__all_devices();
         if (list && gpusync__send_ulong(list, gpusync__sel.count) > 0)
-            device = gpusync__retain(gpusync__send_id_ulong(list, gpusync__sel.objectAtIndex, 0));
+            device = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
         if (list) gpusync__release(list);
     }
     gpusync__pool_pop(pool);
@@ -2501,12 +2517,17 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     return GPUSYNC_OK;
 }
 
-/* Is the queue one of this device? Wrappers of validation layers may differ by pointer: the registry decides. With a pool. */
+static uint64_t gpusync__registry_id(void *device)
+{
+    return GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID);
+}
+
+/* Is the queue one of this device? Wrappers of validation layers may differ by pointer: the registry decides. With
+   a pool. */
 static bool gpusync__same_device(gpusync_device *dev, void *metal_queue)
 {
     void *other = gpusync__send_id(metal_queue, gpusync__sel.device);
-    return other == dev->metal || (other && gpusync__send_u64(other, gpusync__sel.registryID) ==
-                                                gpusync__send_u64(dev->metal, gpusync__sel.registryID));
+    return other == dev->metal || (other && gpusync__registry_id(other) == gpusync__registry_id(dev->metal));
 }
 
 /* The Metal queue, +1, and its label. With a pool. */
@@ -2521,7 +2542,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
         gpusync__copy_string(q->label, sizeof q->label, gpusync__send_id(given, gpusync__sel.label));
         return GPUSYNC_OK;
     }
-    q->metal = gpusync__send_id_ulong(q->device->metal, gpusync__sel.newCommandQueueWithMax, q->limit);
+    q->metal = GPUSYNC__AS1(void *, unsigned long)(q->device->metal, gpusync__sel.newCommandQueueWithMax, q->limit);
     if (!q->metal) return GPUSYNC_ERROR_METAL_NIL;
     if (desc && desc->label) {
         gpusync__copy_text(q->label, sizeof q->label, desc->label);
@@ -2559,7 +2580,8 @@ static gpusync_result gpusync__queue_build(gpusync_queue *q, const gpusync_queue
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out)
+GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
+                                                gpusync_queue **out)
 {
     gpusync_result result;
     gpusync_queue *q, **link;
@@ -2587,7 +2609,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
 
 /* ----------------------------------------------------------------------------- >>destroy -- */
 
-/* Call `visit` for every slot that belongs to the queue. Slabs are never freed, so only the list's head needs the lock. */
+/* Call `visit` for every slot that belongs to the queue. Slabs are never freed, so only the list's head needs the
+   lock. */
 static void gpusync__each_slot(gpusync_queue *q, void (*visit)(gpusync_queue *, gpusync__slot *))
 {
     gpusync__slab *slab;
@@ -2609,16 +2632,30 @@ static void gpusync__give_up_tracked(gpusync_queue *q, gpusync__slot *slot)
     gpusync__drop(slot);
 }
 
+/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
+static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
+{
+    gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
+    if (!w) {
+        dev->hooks.yield(dev->hooks.user);
+        return;
+    }
+    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__FIRST_SLICE_NS);
+    gpusync__waiter_give(dev, w);
+}
+
 /* Let a handler that runs finish; cut the tie to one that did not come yet. */
 static void gpusync__settle_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     void *buffer = GPUSYNC__GET(&slot->buffer);
+    unsigned rounds = 0;
     if (gpusync__swap32(&slot->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) {
         GPUSYNC__PUT(&slot->queue, NULL);
         gpusync__release_pooled(buffer);
         return;
     }
-    while (GPUSYNC__GET(&slot->queue) == q) q->device->hooks.yield(q->device->hooks.user);
+    while (GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
+        gpusync__linger(q->device, &rounds);
 }
 
 static void gpusync__drop_list(gpusync__slot *slot)
@@ -2635,12 +2672,13 @@ static void gpusync__drain(gpusync_queue *q)
 {
     gpusync__goal goal;
     uint64_t *how;
+    unsigned rounds = 0;
     gpusync__each_slot(q, gpusync__give_up_tracked);
     (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
     while (!gpusync__met(q, &goal) && !gpusync__stopped(q, &goal))
         if (gpusync__await(q, &goal, GPUSYNC_FOREVER, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
-            q->device->hooks.yield(q->device->hooks.user); /* no memory to sleep with */
+            gpusync__linger(q->device, &rounds); /* no memory to sleep with */
 }
 
 static void gpusync__add_stats(gpusync_stats *sum, const gpusync_stats *more)
@@ -2663,18 +2701,17 @@ static void gpusync__remove_queue(gpusync_queue *q)
 
 static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 {
-    gpusync_hooks *hooks;
+    unsigned rounds = 0;
     if (!q) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    hooks = &q->device->hooks;
-    if (__atomic_fetch_or(&q->flags, GPUSYNC__CLOSING, __ATOMIC_SEQ_CST) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
+    if (gpusync__set_flag(q, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
     gpusync__wake(q);
-    while (GPUSYNC__GET(&q->inside)) hooks->yield(hooks->user);
+    while (GPUSYNC__GET(&q->inside)) gpusync__linger(q->device, &rounds);
     if (drain) gpusync__drain(q);
-    gpusync__remove_queue(q); /* before the slots: a lost device wakes the queues of the list */
-    gpusync__drop_list(q->open);
-    gpusync__drop_list(q->foreign);
+    gpusync__remove_queue(q);
     gpusync__each_slot(q, gpusync__settle_slot);
+    gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
+    gpusync__drop_list(q->foreign);
     gpusync__queue_free(q);
     return GPUSYNC_OK;
 }
@@ -2744,24 +2781,28 @@ GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cu
     return result;
 }
 
+/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. */
+static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, double *end)
+{
+    gpusync__entry *entry = gpusync__entry_of(GPUSYNC__GET(&q->ring), ticket);
+    uint64_t start_bits = GPUSYNC__GET(&entry->gpu_start), end_bits = GPUSYNC__GET(&entry->gpu_end);
+    memcpy(start, &start_bits, sizeof *start);
+    memcpy(end, &end_bits, sizeof *end);
+    /* after the times: an entry loses its mark before its times change */
+    return GPUSYNC__GET(&entry->done) == ticket;
+}
+
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
 {
-    gpusync__entry *entry;
-    uint64_t start, end;
-    gpusync_result result;
+    gpusync_ticket_info found;
+    if (info) memset(info, 0, sizeof *info);
     if (!queue || !info) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    memset(info, 0, sizeof *info);
-    result = gpusync_poll(queue, ticket);
-    if (result == GPUSYNC_NOT_READY || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_DESTROYED) return result;
-    info->result = result;
-    if (ticket == 0 || ticket & GPUSYNC__FOREIGN) return GPUSYNC_ERROR_RESULT_UNKNOWN;
-    entry = gpusync__entry_of(GPUSYNC__GET(&queue->ring), ticket);
-    start = GPUSYNC__GET(&entry->gpu_start);
-    end = GPUSYNC__GET(&entry->gpu_end);
-    /* after the times: an entry that goes on to a later ticket loses its mark before its times change */
-    if (GPUSYNC__GET(&entry->done) != ticket) return GPUSYNC_ERROR_RESULT_UNKNOWN;
-    memcpy(&info->gpu_start_s, &start, sizeof start);
-    memcpy(&info->gpu_end_s, &end, sizeof end);
+    found.result = gpusync_poll(queue, ticket);
+    if (found.result == GPUSYNC_ERROR_INVALID_TICKET || found.result == GPUSYNC_ERROR_DESTROYED) return found.result;
+    if (ticket == GPUSYNC_NO_TICKET || ticket & GPUSYNC__FOREIGN) return GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (!gpusync__marked(queue, ticket)) return GPUSYNC_NOT_READY;
+    if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s)) return GPUSYNC_ERROR_RESULT_UNKNOWN;
+    *info = found;
     return GPUSYNC_OK;
 }
 
@@ -2881,8 +2922,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     out.length = 0;
     if (out.size) buffer[0] = '\0';
     if (!device) return 0;
-    gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR, GPUSYNC_VERSION_PATCH,
-                   gpusync_device_is_lost(device) ? ", lost" : "");
+    gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
+                   GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
     while ((q = gpusync__next_queue(device, number)) != NULL) {
         number = q->number;
         gpusync__write_queue(&out, q);
@@ -2904,69 +2945,64 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 extern "C" {
 #endif
 
-#define GPUSYNC__STUB(declaration, unused)                                                           \
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#endif
+
+#define GPUSYNC__STUB(declaration)                                                                   \
     GPUSYNC_API gpusync_result declaration                                                           \
     {                                                                                                \
-        unused;                                                                                      \
         return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
     }
-#define GPUSYNC__OUT(out) if (out) *out = 0
-GPUSYNC__STUB(gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out), (void)desc; GPUSYNC__OUT(out))
-GPUSYNC__STUB(gpusync_device_destroy(gpusync_device *device), (void)device)
-GPUSYNC__STUB(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out),
-              (void)device; (void)desc; GPUSYNC__OUT(out))
-GPUSYNC__STUB(gpusync_queue_destroy(gpusync_queue *queue), (void)queue)
-GPUSYNC__STUB(gpusync_queue_destroy_now(gpusync_queue *queue), (void)queue)
-GPUSYNC__STUB(gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc, void **out),
-              (void)queue; (void)desc; GPUSYNC__OUT(out))
-GPUSYNC__STUB(gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer), (void)queue; (void)command_buffer)
-GPUSYNC__STUB(gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket),
-              (void)queue; (void)command_buffer; GPUSYNC__OUT(ticket))
-GPUSYNC__STUB(gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket),
-              (void)queue; (void)command_buffer; GPUSYNC__OUT(ticket))
-GPUSYNC__STUB(gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket), (void)queue; (void)ticket)
-GPUSYNC__STUB(gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket),
-              (void)queue; (void)command_buffer; GPUSYNC__OUT(ticket))
-GPUSYNC__STUB(gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket), (void)queue; (void)ticket)
-GPUSYNC__STUB(gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns),
-              (void)queue; (void)ticket; (void)timeout_ns)
-GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns, const gpusync_wait_options *options),
-              (void)queue; (void)ticket; (void)timeout_ns; (void)options)
-GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns), (void)queue; (void)timeout_ns)
-GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns), (void)device; (void)timeout_ns)
-GPUSYNC__STUB(gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error),
-              (void)queue; (void)cursor; (void)error)
-GPUSYNC__STUB(gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info),
-              (void)queue; (void)ticket; (void)info)
-GPUSYNC__STUB(gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats), (void)queue; (void)stats)
-GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats), (void)device; (void)stats)
+#define GPUSYNC__STUB_OUT(declaration)                                                               \
+    GPUSYNC_API gpusync_result declaration                                                           \
+    {                                                                                                \
+        if (out) *out = 0;                                                                           \
+        return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
+    }
+GPUSYNC__STUB_OUT(gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out))
+GPUSYNC__STUB(gpusync_device_destroy(gpusync_device *device))
+GPUSYNC__STUB_OUT(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out))
+GPUSYNC__STUB(gpusync_queue_destroy(gpusync_queue *queue))
+GPUSYNC__STUB(gpusync_queue_destroy_now(gpusync_queue *queue))
+GPUSYNC__STUB_OUT(gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc, void **out))
+GPUSYNC__STUB(gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer))
+GPUSYNC__STUB_OUT(gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
+GPUSYNC__STUB_OUT(gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
+GPUSYNC__STUB(gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket))
+GPUSYNC__STUB_OUT(gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
+GPUSYNC__STUB(gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket))
+GPUSYNC__STUB(gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns))
+GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
+                              const gpusync_wait_options *options))
+GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
+GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns))
+GPUSYNC__STUB(gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
+GPUSYNC__STUB(gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info))
+GPUSYNC__STUB(gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats))
+GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats))
 #undef GPUSYNC__STUB
-#undef GPUSYNC__OUT
+#undef GPUSYNC__STUB_OUT
 
 GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
 {
-    (void)queue;
-    (void)ticket;
     return false;
 }
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
 {
-    (void)device;
     return false;
 }
 GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
 {
-    (void)device;
     return 0;
 }
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
 {
-    (void)queue;
     return 0;
 }
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
-    (void)device;
     if (buffer && size) buffer[0] = '\0';
     return 0;
 }
@@ -2974,6 +3010,10 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 {
     return 0;
 }
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #ifdef __cplusplus
 }
