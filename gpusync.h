@@ -239,8 +239,9 @@ typedef struct gpusync_hooks {
 } gpusync_hooks;
 
 /* Memory of devices and queues. allocate returns NULL or size bytes at the alignment (a power of two, at most
-   128); release gets the size that was asked for. Called when objects are made, grow or go, never for
-   a commit or a wait in the steady state, and not after the destroy call of the device. Any thread. */
+   128); release gets the size that was asked for. Called when objects are made, grow or go (and by a
+   gpusync_device_wait over more than 16 queues), never for a commit or a wait in the steady state, and not after the
+   destroy call of the device. Any thread; must not call gpusync. */
 typedef struct gpusync_allocator {
     void *(*allocate)(void *user, size_t size, size_t alignment);
     void (*release)(void *user, void *memory, size_t size);
@@ -1482,16 +1483,16 @@ static bool gpusync__stopped(const gpusync_queue *q, const gpusync__goal *goal)
     return (GPUSYNC__GET(&q->flags) & stop) != 0;
 }
 
-static void gpusync__link(gpusync_queue *q, gpusync__waiter *w)
+/* Under the wait lock. */
+static void gpusync__link_locked(gpusync_queue *q, gpusync__waiter *w)
 {
-    pthread_mutex_lock(&q->lock);
+    if (w->linked) return;
     w->linked = true;
     w->previous = NULL;
     w->next = q->waiters;
     if (w->next) w->next->previous = w;
     q->waiters = w;
     GPUSYNC__ADD(&q->waiting, 1);
-    pthread_mutex_unlock(&q->lock);
 }
 
 /* Under the wait lock. */
@@ -1584,6 +1585,23 @@ static void gpusync__lose(gpusync_device *dev)
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
+/* Room for one more command buffer, against Metal's limit. It is given back by the handler, not by who read the status:
+   nothing says that Metal counts a buffer as gone before its handlers ran. A lost handler costs its room. */
+static bool gpusync__take_room(gpusync_queue *q)
+{
+    uint32_t taken = GPUSYNC__GET(&q->outstanding);
+    do
+        if (taken >= q->limit) return false;
+    while (!GPUSYNC__SWAP(&q->outstanding, &taken, taken + 1));
+    return true;
+}
+
+static void gpusync__give_room(gpusync_queue *q)
+{
+    GPUSYNC__SUB(&q->outstanding, 1);
+    gpusync__wake(q);
+}
+
 /* ------------------------------------------------------------------------------ >>finish --
    The end of a command buffer, found by its handler or by somebody who read the status. Who claims the slot does it
    all: outcome, mark, wake. Everybody else takes the mark, not the status, for the end, so nobody sees a failed ticket
@@ -1658,6 +1676,7 @@ static void gpusync__completed(void *block, void *buffer)
         gpusync_queue *q = slot->queue;
         gpusync__finish(q, slot, gpusync__status(buffer));
         if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
+        gpusync__give_room(q);
     }
     gpusync__drop(slot);
 }
@@ -1747,8 +1766,10 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, uint64_t gpu_
     if (kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
     if (kind == GPUSYNC__SENTINEL) GPUSYNC__SUB(&q->sentinels, 1);
     else GPUSYNC__COUNT(&q->stats.completions);
-    GPUSYNC__SUB(&q->outstanding, 1);
-    if (kind == GPUSYNC__FOREIGN_WORK) gpusync__remove_foreign(q, slot);
+    if (kind == GPUSYNC__FOREIGN_WORK) {
+        GPUSYNC__SUB(&q->outstanding, 1);
+        gpusync__remove_foreign(q, slot);
+    }
     if (kind == GPUSYNC__WORK || kind == GPUSYNC__TRACKED) gpusync__mark(q, slot->ticket, gpu_start, gpu_end);
     gpusync__wake(q);
     if (kind == GPUSYNC__SENTINEL) gpusync__hint(q);
@@ -1892,10 +1913,13 @@ static bool gpusync__unannounced(const gpusync_queue *q)
     return gpusync__has_foreign(q) && GPUSYNC__GET(&q->sentinels) == 0;
 }
 
-static bool gpusync__take_hint(gpusync_queue *q, gpusync__waiter *w)
+/* Be on the queue's list, to be woken: also again, when the room that this waiter was woken for went to another thread.
+   True: it was woken with no more than a hint. */
+static bool gpusync__enlist(gpusync_queue *q, gpusync__waiter *w)
 {
     bool hinted;
     pthread_mutex_lock(&q->lock);
+    gpusync__link_locked(q, w);
     hinted = w->hinted;
     w->hinted = false;
     pthread_mutex_unlock(&q->lock);
@@ -1915,7 +1939,7 @@ static void gpusync__park(gpusync_queue *q, gpusync__waiter *w, uint64_t deadlin
         if (slice < GPUSYNC__SLICE_NS) slice *= 2;
         hooks->park(hooks->user, &w->open, until);
         if (gpusync__met(q, &w->goal) || gpusync__stopped(q, &w->goal)) return;
-        if (gpusync__take_hint(q, w)) slice = GPUSYNC__FIRST_SLICE_NS;
+        if (gpusync__enlist(q, w)) slice = GPUSYNC__FIRST_SLICE_NS;
         else if (gpusync_now_ns() < until) GPUSYNC__COUNT(&q->stats.spurious_wakes);
         else gpusync__look(q, &w->goal);
     }
@@ -1928,7 +1952,7 @@ static gpusync_result gpusync__sleep(gpusync_queue *q, const gpusync__goal *goal
     w->goal = *goal;
     w->hinted = false;
     w->since_ns = gpusync_now_ns();
-    gpusync__link(q, w);
+    (void)gpusync__enlist(q, w);
     gpusync__park(q, w, deadline);
     pthread_mutex_lock(&q->lock);
     gpusync__unlink_locked(q, w);
@@ -2096,22 +2120,6 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
 }
 
 /* ------------------------------------------------------------------------------ >>commit -- */
-
-/* Room for one more command buffer, against Metal's limit. */
-static bool gpusync__take_room(gpusync_queue *q)
-{
-    uint32_t taken = GPUSYNC__GET(&q->outstanding);
-    do
-        if (taken >= q->limit) return false;
-    while (!GPUSYNC__SWAP(&q->outstanding, &taken, taken + 1));
-    return true;
-}
-
-static void gpusync__give_room(gpusync_queue *q)
-{
-    GPUSYNC__SUB(&q->outstanding, 1);
-    gpusync__wake(q);
-}
 
 static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t timeout_ns)
 {
@@ -2360,7 +2368,10 @@ static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slo
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
     /* The handler will never run: drop its hold. Metal's last look at the block finds an unchanged header. */
-    if (gpusync__swap32(&slot->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) gpusync__drop(slot);
+    if (gpusync__swap32(&slot->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
+        gpusync__give_room(q);
+        gpusync__drop(slot);
+    }
     return GPUSYNC_OK;
 }
 

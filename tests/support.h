@@ -212,12 +212,15 @@ static MAYBE_UNUSED gpusync_result wait_job_join(wait_job *job)
 /* Until the report shows this many sleeping waits: the way to know, without a sleep, that a thread has come to rest. */
 static MAYBE_UNUSED void await_sleepers(gpusync_device *device, unsigned count)
 {
-    char text[16384];
     for (;;) {
-        unsigned n = 0;
+        size_t size = gpusync_report(device, NULL, 0) + 1000; /* it may grow meanwhile */
+        char *text = (char *)malloc(size);
         const char *at = text;
-        gpusync_report(device, text, sizeof text);
+        unsigned n = 0;
+        assert_non_null(text);
+        gpusync_report(device, text, size);
         while ((at = strstr(at, "a wait for ")) != NULL) n++, at++;
+        free(text);
         if (n >= count) return;
         sched_yield();
     }
