@@ -105,7 +105,7 @@
    use plain __bridge casts, never __bridge_transfer.) A committed buffer is retained until its
    handler ran, and so is what Metal retains for it.
 
-   Calls that message Metal run inside an autorelease pool of their own. */
+   Calls that may get autoreleased objects from Metal have an autorelease pool of their own. */
 
 #ifndef GPUSYNC_H
 #define GPUSYNC_H
@@ -724,11 +724,11 @@ static void gpusync__copy_string(char *to, size_t size, void *string)
     gpusync__copy_text(to, size, string ? GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String) : NULL);
 }
 
+/* Without a pool, as the one message that waits send again and again: it returns a number. That nothing is autoreleased
+   on the way is unverified for Metal's debugging layers. */
 static unsigned long gpusync__status(void *buffer)
 {
-    void *pool = gpusync__pool_push();
     unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
-    gpusync__pool_pop(pool);
     /* What the GPU wrote must be read after its end was seen. Metal does not say that reading the status orders
        anything, so this does. */
     if (status >= GPUSYNC__STATUS_COMPLETED) __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -748,6 +748,7 @@ static void gpusync__release_pooled(void *object)
 
 #define GPUSYNC__GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define GPUSYNC__PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define GPUSYNC__SET(p, value) __atomic_store_n(p, value, __ATOMIC_RELAXED) /* published by a later PUT */
 #define GPUSYNC__ADD(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
 #define GPUSYNC__SUB(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
 #define GPUSYNC__COUNT(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))
@@ -955,12 +956,12 @@ static void gpusync__completed(void *block, void *buffer);
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
 /* Under the global lock. From malloc, not the program's allocator: slabs outlive every device. */
-static bool gpusync__slab_new(void)
+static void gpusync__slab_new(void)
 {
     void *memory = NULL;
     gpusync__slab *slab;
     size_t i;
-    if (posix_memalign(&memory, 128, sizeof(gpusync__slab))) return false;
+    if (posix_memalign(&memory, 128, sizeof(gpusync__slab))) return;
     memset(memory, 0, sizeof(gpusync__slab));
     slab = (gpusync__slab *)memory;
     for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
@@ -974,39 +975,35 @@ static bool gpusync__slab_new(void)
     }
     slab->next = gpusync__global.slabs;
     gpusync__global.slabs = slab;
-    return true;
 }
 
-/* A slot that holds the buffer (which the caller has retained for it), with one holder. NULL: no memory. */
-static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
+#define GPUSYNC__SPARE_SLOTS 8
+
+/* A few free slots in a list, so that not every commit takes the lock that all queues share. NULL: no memory. */
+static gpusync__slot *gpusync__slots_take(void)
 {
-    gpusync__slot *slot;
+    gpusync__slot *first, *last;
+    int count = 1;
     pthread_mutex_lock(&gpusync__global.lock);
     if (!gpusync__global.free)
-        gpusync__global.free = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_ACQUIRE);
-    if (!gpusync__global.free && !gpusync__slab_new()) {
-        pthread_mutex_unlock(&gpusync__global.lock);
-        return NULL;
+        gpusync__global.free = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
+    if (!gpusync__global.free) gpusync__slab_new();
+    first = last = gpusync__global.free;
+    while (last && last->next && count++ < GPUSYNC__SPARE_SLOTS) last = last->next;
+    if (last) {
+        gpusync__global.free = last->next;
+        last->next = NULL;
     }
-    slot = gpusync__global.free;
-    gpusync__global.free = slot->next;
     pthread_mutex_unlock(&gpusync__global.lock);
-    slot->next = NULL;
-    GPUSYNC__PUT(&slot->buffer, buffer);
-    GPUSYNC__PUT(&slot->queue, q);
-    GPUSYNC__PUT(&slot->ticket, 0);
-    GPUSYNC__PUT(&slot->claimed, 0);
-    GPUSYNC__PUT(&slot->kind, kind);
-    GPUSYNC__PUT(&slot->state, state);
-    /* last: a reader with an old pointer to this slot can hold it from here on */
-    GPUSYNC__PUT(&slot->holders, 1);
-    return slot;
+    return first;
 }
 
 static void gpusync__slot_free(gpusync__slot *slot)
 {
     gpusync__slot *head = GPUSYNC__GET(&gpusync__global.returned);
-    GPUSYNC__PUT(&slot->buffer, NULL);
+    GPUSYNC__SET(&slot->buffer, NULL);
+    GPUSYNC__SET(&slot->ticket, 0);
+    GPUSYNC__SET(&slot->claimed, 0);
     GPUSYNC__PUT(&slot->state, GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL); /* destroy waits for this: the queue is not touched any more */
     do slot->next = head;
@@ -1130,10 +1127,11 @@ struct gpusync_queue {
     uint32_t inside;      /* calls that destroy must let out first */
     uint32_t tracked;     /* unfinished TRACKED slots */
     uint32_t sentinels;   /* unfinished */
-    gpusync_stats stats;
+    gpusync_stats stats; /* but for the commits: they are counted by their tickets */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback takes it. */
     pthread_mutex_t order;
-    gpusync__slot *open; /* made, not committed */
+    gpusync__slot *spare; /* free slots */
+    gpusync__slot *open;  /* made, not committed */
     /* wait lock: a leaf; no message, hook or user code under it */
     pthread_mutex_t lock;
     gpusync__waiter *waiters;
@@ -1173,15 +1171,6 @@ static uint32_t gpusync__set_flag(gpusync_queue *q, uint32_t flag)
     return __atomic_fetch_or(&q->flags, flag, __ATOMIC_SEQ_CST);
 }
 
-/* What a call that needs a working queue returns first. */
-static gpusync_result gpusync__usable(const gpusync_queue *q)
-{
-    uint32_t flags = GPUSYNC__GET(&q->flags);
-    if (flags & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
-    if (flags & GPUSYNC__LOST) return GPUSYNC_ERROR_DEVICE_LOST;
-    return GPUSYNC_OK;
-}
-
 /* Calls that may still be running when destroy begins come in here and go out again; destroy waits for them. */
 static bool gpusync__enter(gpusync_queue *q)
 {
@@ -1194,6 +1183,34 @@ static bool gpusync__enter(gpusync_queue *q)
 static void gpusync__leave(gpusync_queue *q)
 {
     GPUSYNC__SUB(&q->inside, 1);
+}
+
+/* For calls that need a working queue. OK: inside. */
+static gpusync_result gpusync__enter_working(gpusync_queue *q)
+{
+    uint32_t flags;
+    GPUSYNC__ADD(&q->inside, 1);
+    flags = GPUSYNC__GET(&q->flags) & (GPUSYNC__CLOSING | GPUSYNC__LOST);
+    if (!flags) return GPUSYNC_OK;
+    GPUSYNC__SUB(&q->inside, 1);
+    return flags & GPUSYNC__CLOSING ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST;
+}
+
+/* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
+   memory. */
+static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
+{
+    gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take();
+    if (!slot) return NULL;
+    q->spare = slot->next;
+    slot->next = NULL;
+    GPUSYNC__SET(&slot->buffer, buffer);
+    GPUSYNC__SET(&slot->queue, q);
+    GPUSYNC__SET(&slot->kind, kind);
+    GPUSYNC__SET(&slot->state, state);
+    /* last: a reader with an old pointer to this slot can hold it from here on */
+    GPUSYNC__PUT(&slot->holders, 1);
+    return slot;
 }
 
 /* -------------------------------------------------------------------------------- >>ring -- */
@@ -1291,14 +1308,13 @@ static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
     gpusync__entry *entry;
     if (ticket - GPUSYNC__GET(&q->head.completed) > q->ring->size && !gpusync__ring_grow(q)) return 0;
     slot->since_ns = gpusync_now_ns();
-    GPUSYNC__PUT(&slot->ticket, ticket);
-    GPUSYNC__PUT(&slot->state, GPUSYNC__ARMED);
+    GPUSYNC__SET(&slot->ticket, ticket);
+    GPUSYNC__SET(&slot->state, GPUSYNC__ARMED);
     entry = gpusync__entry_of(q->ring, ticket);
     GPUSYNC__PUT(&entry->done, 0);
     GPUSYNC__PUT(&entry->slot, slot);
     /* before [commit]: `completed` must never be seen to run ahead */
     GPUSYNC__ADD(&q->head.committed, 1);
-    GPUSYNC__COUNT(&q->stats.commits);
     return ticket;
 }
 
@@ -1742,7 +1758,7 @@ static void gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
     pthread_mutex_lock(&q->lock);
-    GPUSYNC__PUT(&slot->ticket, GPUSYNC__FOREIGN | ++q->foreign_issued);
+    GPUSYNC__PUT(&slot->ticket, GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1));
     while (*link) link = &(*link)->next;
     *link = slot;
     __atomic_fetch_or(&q->head.committed, GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
@@ -2170,16 +2186,17 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
     void *buffer = gpusync__make_buffer(q, desc);
     gpusync__slot *slot;
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
+    pthread_mutex_lock(&q->order);
     slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
+    if (slot) {
+        slot->next = q->open;
+        q->open = slot;
+    }
+    pthread_mutex_unlock(&q->order);
     if (!slot) {
         gpusync__release_pooled(buffer);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    slot->since_ns = gpusync_now_ns();
-    pthread_mutex_lock(&q->order);
-    slot->next = q->open;
-    q->open = slot;
-    pthread_mutex_unlock(&q->order);
     *out = buffer;
     return GPUSYNC_OK;
 }
@@ -2190,10 +2207,9 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     gpusync_result result;
     if (out) *out = NULL;
     if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__usable(queue);
-    if (result == GPUSYNC_OK)
-        result = gpusync__wait_for_room(queue, desc && desc->timeout_ns ? *desc->timeout_ns : GPUSYNC_FOREVER);
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__wait_for_room(queue, desc && desc->timeout_ns ? *desc->timeout_ns : GPUSYNC_FOREVER);
     if (result == GPUSYNC_OK) {
         result = gpusync__open_buffer(queue, desc, out);
         if (result != GPUSYNC_OK) gpusync__give_room(queue);
@@ -2292,8 +2308,8 @@ static gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t ki
         GPUSYNC__ADD(&q->outstanding, 1);
     } else {
         (void)gpusync__take_open(open);
+        GPUSYNC__PUT(&slot->kind, kind);
     }
-    GPUSYNC__PUT(&slot->kind, kind);
     *out = slot;
     return GPUSYNC_OK;
 }
@@ -2332,21 +2348,17 @@ static gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, ui
 static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, uint32_t kind, gpusync_ticket *ticket)
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
-    gpusync_result result;
-    void *pool;
-    if (ticket) *ticket = GPUSYNC_NO_TICKET;
-    if (!q || !buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__usable(q);
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (q && buffer) result = gpusync__enter_working(q);
     if (result == GPUSYNC_OK) {
-        pool = gpusync__pool_push();
+        void *pool = gpusync__pool_push();
         pthread_mutex_lock(&q->order);
         result = gpusync__commit_ordered(q, buffer, kind, &issued);
         pthread_mutex_unlock(&q->order);
         gpusync__pool_pop(pool);
         if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
+        gpusync__leave(q);
     }
-    gpusync__leave(q);
     if (ticket) *ticket = issued;
     return result;
 }
@@ -2398,10 +2410,13 @@ static void gpusync__send_sentinel(gpusync_queue *q)
     void *buffer = NULL;
     if (!gpusync__take_room(q)) return;
     buffer = gpusync__make_buffer(q, NULL); /* may block when the program has filled the queue behind our back */
-    if (buffer) slot = gpusync__slot_new(q, buffer, GPUSYNC__SENTINEL, GPUSYNC__ARMED);
+    if (buffer) {
+        pthread_mutex_lock(&q->order);
+        slot = gpusync__slot_new(q, buffer, GPUSYNC__SENTINEL, GPUSYNC__ARMED);
+        pthread_mutex_unlock(&q->order);
+    }
     if (slot) {
         void *pool = gpusync__pool_push();
-        slot->since_ns = gpusync_now_ns();
         GPUSYNC__ADD(&q->sentinels, 1);
         GPUSYNC__COUNT(&q->stats.sentinels);
         gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
@@ -2423,7 +2438,6 @@ static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpu
     result = gpusync__adopt(q, buffer, GPUSYNC__FOREIGN_WORK, &slot, &ours);
     if (result == GPUSYNC_OK) {
         slot->since_ns = gpusync_now_ns();
-        GPUSYNC__COUNT(&q->stats.commits);
         gpusync__add_foreign(q, slot);
         *ticket = slot->ticket;
     }
@@ -2435,17 +2449,14 @@ static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpu
 GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
-    gpusync_result result;
-    if (ticket) *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__usable(queue);
-    if (result == GPUSYNC_OK) result = gpusync__track_foreign(queue, command_buffer, &issued);
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue && command_buffer) result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
-        gpusync__sweep_foreign(queue);
-        if (gpusync__has_foreign(queue)) gpusync__send_sentinel(queue);
+        result = gpusync__track_foreign(queue, command_buffer, &issued);
+        if (gpusync__has_foreign(queue)) gpusync__sweep_foreign(queue);
+        if (result == GPUSYNC_OK && gpusync__has_foreign(queue)) gpusync__send_sentinel(queue);
+        gpusync__leave(queue);
     }
-    gpusync__leave(queue);
     if (ticket) *ticket = issued;
     return result;
 }
@@ -2678,6 +2689,15 @@ static void gpusync__drop_list(gpusync__slot *slot)
     }
 }
 
+static void gpusync__free_list(gpusync__slot *slot)
+{
+    while (slot) {
+        gpusync__slot *next = slot->next;
+        gpusync__slot_free(slot);
+        slot = next;
+    }
+}
+
 /* Wait for what is in flight, without a limit, unless the device is lost. */
 static void gpusync__drain(gpusync_queue *q)
 {
@@ -2692,12 +2712,13 @@ static void gpusync__drain(gpusync_queue *q)
             gpusync__linger(q->device, &rounds); /* no memory to sleep with */
 }
 
-static void gpusync__add_stats(gpusync_stats *sum, const gpusync_stats *more)
+static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
     uint64_t *to = &sum->commits;
-    const uint64_t *from = &more->commits;
+    const uint64_t *from = &q->stats.commits;
     size_t i;
     for (i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    sum->commits += gpusync__committed(q) + GPUSYNC__GET(&q->foreign_issued);
 }
 
 static void gpusync__remove_queue(gpusync_queue *q)
@@ -2706,7 +2727,7 @@ static void gpusync__remove_queue(gpusync_queue *q)
     pthread_mutex_lock(&q->device->lock);
     while (*link != q) link = &(*link)->next;
     *link = q->next;
-    gpusync__add_stats(&q->device->gone, &q->stats);
+    gpusync__add_stats(&q->device->gone, q);
     pthread_mutex_unlock(&q->device->lock);
 }
 
@@ -2723,6 +2744,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__each_slot(q, gpusync__settle_slot);
     gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
     gpusync__drop_list(q->foreign);
+    gpusync__free_list(q->spare);
     gpusync__queue_free(q);
     return GPUSYNC_OK;
 }
@@ -2821,7 +2843,7 @@ GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync
 {
     if (!queue || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     memset(stats, 0, sizeof *stats);
-    gpusync__add_stats(stats, &queue->stats);
+    gpusync__add_stats(stats, queue);
     return GPUSYNC_OK;
 }
 
@@ -2831,7 +2853,7 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
     if (!device || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     pthread_mutex_lock(&device->lock);
     *stats = device->gone;
-    for (q = device->queues; q; q = q->next) gpusync__add_stats(stats, &q->stats);
+    for (q = device->queues; q; q = q->next) gpusync__add_stats(stats, q);
     pthread_mutex_unlock(&device->lock);
     return GPUSYNC_OK;
 }

@@ -50,13 +50,14 @@ endif
 
 SOFTMETAL_OBJS = $(patsubst $(SOFTMETAL_DIR)/%.m,$(SOFTMETAL_OUT)/%.o,$(softmetal_sources)) $(softmetal_runtime)
 
+# dwarf-4: valgrind cannot read the newer kind that clang writes.
 $(SOFTMETAL_OUT)/%.o: $(SOFTMETAL_DIR)/%.m $(SOFTMETAL_DIR)/build.mk
 	@mkdir -p $(@D)
-	$(OBJCC) $(SOFTMETAL_CFLAGS) -std=gnu11 -fno-objc-arc -g -O2 $(softmetal_warnings) $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(OBJCC) $(SOFTMETAL_CFLAGS) -std=gnu11 -fno-objc-arc -gdwarf-4 -O2 $(softmetal_warnings) $(SANITIZE) -MMD -MP -c -o $@ $<
 
 $(SOFTMETAL_OUT)/%.o: $(SOFTMETAL_DIR)/%.S $(SOFTMETAL_DIR)/build.mk
 	@mkdir -p $(@D)
-	$(OBJCC) -g -MMD -MP -c -o $@ $<
+	$(OBJCC) -gdwarf-4 -MMD -MP -c -o $@ $<
 
 $(SOFTMETAL_LIB): $(SOFTMETAL_OBJS)
 	rm -f $@

@@ -18,42 +18,58 @@ struct selector_view {
 
 #define SELECTORS 4096 /* a power of two, far above what a program sends */
 static struct {
-    const void *id;    /* claimed by a compare-and-swap, kept for ever */
+    const void *id; /* claimed by a compare-and-swap, kept for ever */
     uint64_t count;
 } selectors[SELECTORS];
 
 static uint64_t messages, retain_calls;
 static __thread uint64_t thread_messages;
 
-static uint64_t *counter_of(const void *id) {
+static uint64_t *counter_of(const void *id)
+{
     uintptr_t hash = (uintptr_t)id * UINT64_C(0x9E3779B97F4A7C15);
     for (unsigned i = 0; i < SELECTORS; i++) {
         unsigned slot = (unsigned)((hash >> 40) + i) & (SELECTORS - 1);
         const void *seen = __atomic_load_n(&selectors[slot].id, __ATOMIC_RELAXED);
-        if (!seen && __atomic_compare_exchange_n(&selectors[slot].id, &seen, id, false, __ATOMIC_RELAXED,
-                                                 __ATOMIC_RELAXED))
+        if (!seen &&
+            __atomic_compare_exchange_n(&selectors[slot].id, &seen, id, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             seen = id;
         if (seen == id) return &selectors[slot].count;
     }
     sm_abort(SM_RULE_INTERNAL, "more than %d selectors", SELECTORS);
 }
 
-static const void *id_of(SEL selector) { return ((const struct selector_view *)(const void *)selector)->id; }
+static const void *id_of(SEL selector)
+{
+    return ((const struct selector_view *)(const void *)selector)->id;
+}
 
-static void count_message(SEL selector) {
+static void count_message(SEL selector)
+{
     thread_messages++;
     __atomic_fetch_add(&messages, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(counter_of(id_of(selector)), 1, __ATOMIC_RELAXED);
 }
 
-uint64_t sm_linux_messages(void) { return __atomic_load_n(&messages, __ATOMIC_RELAXED); }
-uint64_t sm_linux_thread_messages(void) { return thread_messages; }
-uint64_t sm_linux_retain_count_calls(void) { return __atomic_load_n(&retain_calls, __ATOMIC_RELAXED); }
-uint64_t sm_linux_message_count(const char *selector) {
+uint64_t sm_linux_messages(void)
+{
+    return __atomic_load_n(&messages, __ATOMIC_RELAXED);
+}
+uint64_t sm_linux_thread_messages(void)
+{
+    return thread_messages;
+}
+uint64_t sm_linux_retain_count_calls(void)
+{
+    return __atomic_load_n(&retain_calls, __ATOMIC_RELAXED);
+}
+uint64_t sm_linux_message_count(const char *selector)
+{
     return __atomic_load_n(counter_of(id_of(sel_registerName(selector))), __ATOMIC_RELAXED);
 }
 
-void sm_linux_reset(void) {
+void sm_linux_reset(void)
+{
     __atomic_store_n(&messages, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&retain_calls, 0, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < SELECTORS; i++) __atomic_store_n(&selectors[i].count, 0, __ATOMIC_RELAXED);
@@ -65,7 +81,8 @@ extern void softmetal_return_zero(void); /* msgsend.S */
 
 /* Called by objc_msgSend with every argument register saved. */
 IMP softmetal_lookup(id receiver, SEL selector);
-IMP softmetal_lookup(id receiver, SEL selector) {
+IMP softmetal_lookup(id receiver, SEL selector)
+{
     count_message(selector);
     if (!receiver) return (IMP)softmetal_return_zero;
     if (object_getClass(receiver) == sm_zombie_class() && sm_zombie_class())
@@ -78,7 +95,8 @@ IMP softmetal_lookup(id receiver, SEL selector) {
 }
 
 /* The GNU runtime's function of this name, with hidden selectors taken out. */
-BOOL class_respondsToSelector(Class cls, SEL selector) {
+BOOL class_respondsToSelector(Class cls, SEL selector)
+{
     if (!cls || !selector || sm_hidden(selector)) return NO;
     return class_getInstanceMethod(cls, selector) != NULL;
 }
@@ -92,14 +110,16 @@ static __thread void *pools[MAX_POOLS];
 static __thread unsigned pool_count;
 
 void *objc_autoreleasePoolPush(void);
-void *objc_autoreleasePoolPush(void) {
+void *objc_autoreleasePoolPush(void)
+{
     SM_REQUIRE(pool_count < MAX_POOLS, POOL_ORDER, "more than %d pools on this thread", MAX_POOLS);
     return pools[pool_count++] = [[NSAutoreleasePool alloc] init];
 }
 
 /* As Apple's does, popping an outer pool pops those inside it. */
 void objc_autoreleasePoolPop(void *token);
-void objc_autoreleasePoolPop(void *token) {
+void objc_autoreleasePoolPop(void *token)
+{
     unsigned place = pool_count;
     while (place > 0 && pools[place - 1] != token) place--;
     SM_REQUIRE(place > 0, POOL_ORDER, "token %p, %u pools on this thread", token, pool_count);
@@ -108,33 +128,45 @@ void objc_autoreleasePoolPop(void *token) {
 }
 
 /* Pools that the program makes by hand count too. */
-bool sm_has_pool(void) { return pool_count > 0 || [NSAutoreleasePool currentPool] != nil; }
+bool sm_has_pool(void)
+{
+    return pool_count > 0 || [NSAutoreleasePool currentPool] != nil;
+}
 
 /* --------------------------------------------------------------------------- objc_retain -- */
 
 id objc_retain(id object);
-id objc_retain(id object) {
+id objc_retain(id object)
+{
     __atomic_fetch_add(&retain_calls, 1, __ATOMIC_RELAXED);
     return [object retain];
 }
 
 void objc_release(id object);
-void objc_release(id object) {
+void objc_release(id object)
+{
     __atomic_fetch_add(&retain_calls, 1, __ATOMIC_RELAXED);
     [object release];
 }
 
 id objc_autorelease(id object);
-id objc_autorelease(id object) {
+id objc_autorelease(id object)
+{
     if (object) SM_REQUIRE(sm_has_pool(), NO_POOL, "%p, a %s", (void *)object, object_getClassName(object));
     return [object autorelease];
 }
 
 id objc_retainAutoreleasedReturnValue(id object);
-id objc_retainAutoreleasedReturnValue(id object) { return objc_retain(object); }
+id objc_retainAutoreleasedReturnValue(id object)
+{
+    return objc_retain(object);
+}
 
 /* ------------------------------------------------------------------------ object_getClass -- */
 
 /* The GNU header has this one as an inline function only; programs want the symbol. */
 Class sm_linux_class_of(id object) __asm__("object_getClass");
-Class sm_linux_class_of(id object) { return object ? object->class_pointer : Nil; }
+Class sm_linux_class_of(id object)
+{
+    return object ? object->class_pointer : Nil;
+}

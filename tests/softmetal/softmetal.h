@@ -35,7 +35,9 @@ typedef enum softmetal_clock {
 } softmetal_clock;
 
 /* Back to a known start: real clock, default settings, no faults, hooks, kernels; counters zero.
-   Aborts when a command buffer is still committed and not terminal. Call it between tests. */
+   Aborts when a command buffer is still committed and not terminal. Handlers that are due run first;
+   those that the test holds, or did not step to, are lost. Waits for softmetal's threads to come to
+   rest. Call it between tests, and never inside a handler. */
 void softmetal_reset(void);
 
 /* Applies to queues made after the call. */
@@ -73,7 +75,12 @@ void softmetal_set_chaos(const softmetal_chaos *chaos);
 
 /* --------------------------------------------------------------------------- >>step --
    Manual clock only. Each call makes exactly one transition of one command buffer and aborts
-   when that transition is not due. Handlers run on the queue's own completion thread. */
+   when that transition is not due. Handlers run on the queue's own completion thread; those begun while
+   another one runs get a thread each, so that they overlap.
+
+   waitUntilCompleted returns when the last completed handler has returned. Metal's own reference goes
+   when every block is released as well; in a buffer without completed handlers both are part of
+   softmetal_complete. Buffers that share no tracked memory and no event may be stepped out of order. */
 
 void softmetal_schedule(void *command_buffer);  /* Committed -> Scheduled; runs scheduled handlers */
 void softmetal_execute(void *command_buffer);   /* does the work; status does not change yet       */
@@ -105,7 +112,8 @@ void softmetal_fail(void *command_buffer, const char *domain, long code, const c
 void softmetal_fail_next(unsigned n, long code);
 /* Total running time of the buffer's work (real clock). */
 void softmetal_set_duration(void *command_buffer, uint64_t ns);
-/* Completed handlers: held back until softmetal_deliver (real clock), or never run at all. */
+/* Completed handlers: held back until softmetal_deliver (real clock), or never run at all; the buffer
+   then ends as if it had none: the blocks are released and waitUntilCompleted returns. */
 void softmetal_hold_handlers(void *command_buffer);
 void softmetal_deliver(void *command_buffer);
 void softmetal_lose_handlers(void *command_buffer);
@@ -125,7 +133,8 @@ void *softmetal_new_device(void);
    number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
 unsigned softmetal_creations(void); /* how many were counted since softmetal_fail_creation */
-/* respondsToSelector: says no for this selector, and sending it aborts. Back with softmetal_reset. */
+/* respondsToSelector: says no for this selector (class_respondsToSelector too, where the runtime is not
+   Apple's), and sending it aborts. Back with softmetal_reset. */
 void softmetal_hide_selector(const char *selector);
 
 /* ------------------------------------------------------------------------- >>message --

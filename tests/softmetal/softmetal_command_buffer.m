@@ -9,9 +9,13 @@
 #import "softmetal_internal.h"
 #include <stdlib.h>
 
-static double seconds_now(void) { return (double)sm_now() / 1e9; }
+static double seconds_now(void)
+{
+    return (double)sm_now() / 1e9;
+}
 
-static void *grow(void *array, unsigned count, unsigned *capacity, size_t size) {
+static void *grow(void *array, unsigned count, unsigned *capacity, size_t size)
+{
     if (count < *capacity) return array;
     *capacity = *capacity ? 2 * *capacity : 4;
     void *bigger = realloc(array, *capacity * size);
@@ -21,30 +25,34 @@ static void *grow(void *array, unsigned count, unsigned *capacity, size_t size) 
 
 /* --------------------------------------------------------------------------- recording -- */
 
-void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what) {
+void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     bool committed = buffer->committed;
     pthread_mutex_unlock(&buffer->engine->lock);
     SM_REQUIRE(!committed, ENCODE_AFTER_COMMIT, "%s", what);
 }
 
-sm_command *sm_record(SoftMetalCommandBuffer *buffer, sm_command_kind kind) {
-    buffer->commands = grow(buffer->commands, buffer->command_count, &buffer->command_capacity,
-                            sizeof *buffer->commands);
+sm_command *sm_record(SoftMetalCommandBuffer *buffer, sm_command_kind kind)
+{
+    buffer->commands =
+        grow(buffer->commands, buffer->command_count, &buffer->command_capacity, sizeof *buffer->commands);
     sm_command *command = &buffer->commands[buffer->command_count++];
-    *command = (sm_command){ .kind = kind };
+    *command = (sm_command){.kind = kind};
     return command;
 }
 
-void sm_refer(SoftMetalCommandBuffer *buffer, id object) {
+void sm_refer(SoftMetalCommandBuffer *buffer, id object)
+{
     for (unsigned i = 0; i < buffer->reference_count; i++)
         if (buffer->references[i] == object) return;
-    buffer->references = grow(buffer->references, buffer->reference_count, &buffer->reference_capacity,
-                              sizeof *buffer->references);
+    buffer->references =
+        grow(buffer->references, buffer->reference_count, &buffer->reference_capacity, sizeof *buffer->references);
     buffer->references[buffer->reference_count++] = buffer->retains ? [object retain] : object;
 }
 
-static void free_commands(SoftMetalCommandBuffer *buffer) {
+static void free_commands(SoftMetalCommandBuffer *buffer)
+{
     for (unsigned i = 0; i < buffer->command_count; i++) {
         sm_binding *bindings = buffer->commands[i].bindings;
         for (unsigned k = 0; bindings && k < SM_BINDINGS; k++) free(bindings[k].bytes);
@@ -55,7 +63,8 @@ static void free_commands(SoftMetalCommandBuffer *buffer) {
 
 /* Unretained references are promises of the program: from commit on each object knows that it is
    needed, and aborts when it is destroyed. */
-static void count_uses(SoftMetalCommandBuffer *buffer) {
+static void count_uses(SoftMetalCommandBuffer *buffer)
+{
     for (unsigned i = 0; !buffer->retains && i < buffer->reference_count; i++) {
         SoftMetalObject *object = buffer->references[i];
         SM_REQUIRE(object_getClass(object) != sm_zombie_class(), DESTROYED_IN_USE, "%p was freed before commit",
@@ -64,7 +73,8 @@ static void count_uses(SoftMetalCommandBuffer *buffer) {
     }
 }
 
-static void drop_references(SoftMetalCommandBuffer *buffer) {
+static void drop_references(SoftMetalCommandBuffer *buffer)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     id *references = buffer->references;
     unsigned count = buffer->reference_count;
@@ -73,19 +83,23 @@ static void drop_references(SoftMetalCommandBuffer *buffer) {
     buffer->reference_count = buffer->reference_capacity = 0;
     pthread_mutex_unlock(&buffer->engine->lock);
     for (unsigned i = 0; i < count; i++) {
-        if (buffer->retains) [references[i] release];
-        else if (used) __atomic_fetch_sub(&((SoftMetalObject *)references[i])->uses, 1, __ATOMIC_RELEASE);
+        if (buffer->retains)
+            [references[i] release];
+        else if (used)
+            __atomic_fetch_sub(&((SoftMetalObject *)references[i])->uses, 1, __ATOMIC_RELEASE);
     }
     free(references);
 }
 
-static bool is_ordering(id object) {
+static bool is_ordering(id object)
+{
     if ([object isKindOfClass:[SoftMetalEvent class]]) return true;
     const unsigned long untracked = 256;
     return [object isKindOfClass:[SoftMetalBuffer class]] && !(((SoftMetalBuffer *)object)->options & untracked);
 }
 
-bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b) {
+bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b)
+{
     for (unsigned i = 0; i < a->reference_count; i++)
         for (unsigned k = 0; k < b->reference_count; k++)
             if (a->references[i] == b->references[k] && is_ordering(a->references[i])) return false;
@@ -94,46 +108,60 @@ bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b) {
 
 /* --------------------------------------------------------------------- place in queue -- */
 
-static void join_line(SoftMetalCommandBuffer *buffer) {
+static void join_line(SoftMetalCommandBuffer *buffer)
+{
     sm_engine *engine = buffer->engine;
     buffer->in_line = true;
     buffer->line_previous = engine->line_last;
-    if (engine->line_last) engine->line_last->line_next = buffer;
-    else engine->line_first = buffer;
+    if (engine->line_last)
+        engine->line_last->line_next = buffer;
+    else
+        engine->line_first = buffer;
     engine->line_last = buffer;
 }
 
-static void leave_line(SoftMetalCommandBuffer *buffer) {
+static void leave_line(SoftMetalCommandBuffer *buffer)
+{
     sm_engine *engine = buffer->engine;
-    if (buffer->line_previous) buffer->line_previous->line_next = buffer->line_next;
-    else engine->line_first = buffer->line_next;
-    if (buffer->line_next) buffer->line_next->line_previous = buffer->line_previous;
-    else engine->line_last = buffer->line_previous;
+    if (buffer->line_previous)
+        buffer->line_previous->line_next = buffer->line_next;
+    else
+        engine->line_first = buffer->line_next;
+    if (buffer->line_next)
+        buffer->line_next->line_previous = buffer->line_previous;
+    else
+        engine->line_last = buffer->line_previous;
     buffer->line_next = buffer->line_previous = nil;
     buffer->in_line = false;
 }
 
-static void join_the_living(SoftMetalCommandBuffer *buffer) {
+static void join_the_living(SoftMetalCommandBuffer *buffer)
+{
     sm_engine *engine = buffer->engine;
     buffer->older = engine->newest;
     if (engine->newest) engine->newest->newer = buffer;
     engine->newest = buffer;
 }
 
-static void leave_the_living(SoftMetalCommandBuffer *buffer) {
-    if (buffer->newer) buffer->newer->older = buffer->older;
-    else buffer->engine->newest = buffer->older;
+static void leave_the_living(SoftMetalCommandBuffer *buffer)
+{
+    if (buffer->newer)
+        buffer->newer->older = buffer->older;
+    else
+        buffer->engine->newest = buffer->older;
     if (buffer->older) buffer->older->newer = buffer->newer;
 }
 
-static void free_place(SoftMetalCommandBuffer *buffer) {
+static void free_place(SoftMetalCommandBuffer *buffer)
+{
     if (!buffer->counted) return;
     buffer->counted = false;
     buffer->engine->outstanding--;
     pthread_cond_signal(&buffer->engine->room);
 }
 
-SoftMetalCommandBuffer *sm_command_buffer_new(SoftMetalQueue *queue, bool retains) {
+SoftMetalCommandBuffer *sm_command_buffer_new(SoftMetalQueue *queue, bool retains)
+{
     SoftMetalCommandBuffer *buffer = [[SoftMetalCommandBuffer alloc] init];
     buffer->queue = [queue retain];
     buffer->engine = queue->engine;
@@ -148,12 +176,14 @@ SoftMetalCommandBuffer *sm_command_buffer_new(SoftMetalQueue *queue, bool retain
 
 /* --------------------------------------------------------------------------- transitions -- */
 
-static void set_status(SoftMetalCommandBuffer *buffer, unsigned long status) {
+static void set_status(SoftMetalCommandBuffer *buffer, unsigned long status)
+{
     __atomic_store_n(&buffer->status, status, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&buffer->changed);
 }
 
-void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text) {
+void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text)
+{
     [buffer->fault.domain release];
     [buffer->fault.text release];
     buffer->fault = (sm_fault){
@@ -164,16 +194,20 @@ void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code,
     };
 }
 
-static void draw_chaos(SoftMetalCommandBuffer *buffer) {
+static void draw_chaos(SoftMetalCommandBuffer *buffer)
+{
     softmetal_chaos chaos = sm_chaos();
     long code;
-    if (!buffer->fault.set && sm_take_failure(&code)) sm_set_fault(buffer, NULL, code, NULL);
-    else if (!buffer->fault.set && sm_chance(chaos.fail_per_mille)) sm_set_fault(buffer, NULL, SM_ERROR_INTERNAL, NULL);
+    if (!buffer->fault.set && sm_take_failure(&code))
+        sm_set_fault(buffer, NULL, code, NULL);
+    else if (!buffer->fault.set && sm_chance(chaos.fail_per_mille))
+        sm_set_fault(buffer, NULL, SM_ERROR_INTERNAL, NULL);
     buffer->late = sm_chance(chaos.late_handler_per_mille);
     buffer->overlap = sm_chance(chaos.overlap_per_mille);
 }
 
-static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due) {
+static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
+{
     sm_job *job = calloc(1, sizeof *job);
     SM_REQUIRE(job, INTERNAL, "out of memory");
     job->buffer = buffer;
@@ -183,12 +217,14 @@ static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
 }
 
 /* A buffer that must wait for its turn is scheduled meanwhile; one that need not is by its worker. */
-static void schedule_ahead(SoftMetalCommandBuffer *buffer) {
+static void schedule_ahead(SoftMetalCommandBuffer *buffer)
+{
     bool must_wait = buffer->line_previous != nil;
     if (must_wait && buffer->engine->clock == SOFTMETAL_REAL) post(buffer, SM_JOB_SCHEDULE, buffer->schedule_due);
 }
 
-static void commit(SoftMetalCommandBuffer *buffer) {
+static void commit(SoftMetalCommandBuffer *buffer)
+{
     sm_engine *engine = buffer->engine;
     softmetal_timing timing;
     sm_timing(&timing);
@@ -207,7 +243,8 @@ static void commit(SoftMetalCommandBuffer *buffer) {
     pthread_mutex_unlock(&engine->lock);
 }
 
-void sm_mark_scheduled(SoftMetalCommandBuffer *buffer) {
+void sm_mark_scheduled(SoftMetalCommandBuffer *buffer)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     if (buffer->status == SM_COMMITTED) {
         buffer->kernel_end = seconds_now();
@@ -218,13 +255,15 @@ void sm_mark_scheduled(SoftMetalCommandBuffer *buffer) {
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-void sm_mark_started(SoftMetalCommandBuffer *buffer) {
+void sm_mark_started(SoftMetalCommandBuffer *buffer)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     buffer->gpu_start = seconds_now();
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static id new_error(SoftMetalCommandBuffer *buffer) {
+static id new_error(SoftMetalCommandBuffer *buffer)
+{
     if (buffer->outcome) return buffer->outcome; /* takes over its reference */
     if (__atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE))
         return sm_new_command_buffer_error(SM_ERROR_DEVICE_REMOVED);
@@ -241,7 +280,8 @@ static id new_error(SoftMetalCommandBuffer *buffer) {
     return error;
 }
 
-static void post_completed(SoftMetalCommandBuffer *buffer) {
+static void post_completed(SoftMetalCommandBuffer *buffer)
+{
     softmetal_timing timing;
     sm_timing(&timing);
     uint64_t due = sm_after(sm_now(), sm_draw(timing.notify));
@@ -251,7 +291,8 @@ static void post_completed(SoftMetalCommandBuffer *buffer) {
 }
 
 /* The references go first: who sees the buffer terminal may free what it named. */
-void sm_finish(SoftMetalCommandBuffer *buffer) {
+void sm_finish(SoftMetalCommandBuffer *buffer)
+{
     sm_engine *engine = buffer->engine;
     drop_references(buffer);
     pthread_mutex_lock(&engine->lock);
@@ -270,12 +311,14 @@ void sm_finish(SoftMetalCommandBuffer *buffer) {
 
 typedef void (^handler_block)(id buffer);
 
-static void call(const sm_block *held, SoftMetalCommandBuffer *buffer) {
+static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
+{
     sm_block_check(held);
     ((handler_block)held->block)(buffer);
 }
 
-void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer) {
+void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer)
+{
     for (unsigned k = 0; k < buffer->scheduled_blocks.count; k++) {
         call(&buffer->scheduled_blocks.items[k], buffer);
         sm_block_drop(&buffer->scheduled_blocks.items[k]);
@@ -286,26 +329,31 @@ void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer) {
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static bool every_handler_ran(SoftMetalCommandBuffer *buffer) {
+static bool every_handler_ran(SoftMetalCommandBuffer *buffer)
+{
     for (unsigned k = 0; k < buffer->completed_blocks.count; k++)
         if (buffer->completed_blocks.items[k].state < SM_BLOCK_RAN) return false;
     return true;
 }
 
-static void end_handlers(SoftMetalCommandBuffer *buffer) {
+static void end_handlers(SoftMetalCommandBuffer *buffer)
+{
     if (buffer->handlers_done) return;
     buffer->handlers_done = true;
-    set_status(buffer, buffer->final_status); /* status_after_handlers: only now */
+    if (buffer->status_after) set_status(buffer, buffer->final_status);
+    pthread_cond_broadcast(&buffer->changed);
     free_place(buffer);
 }
 
-void sm_end_handlers(SoftMetalCommandBuffer *buffer) {
+void sm_end_handlers(SoftMetalCommandBuffer *buffer)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     end_handlers(buffer);
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static void set_block_state(SoftMetalCommandBuffer *buffer, unsigned k, sm_block_state state) {
+static void set_block_state(SoftMetalCommandBuffer *buffer, unsigned k, sm_block_state state)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     buffer->completed_blocks.items[k].state = state;
     /* The manual clock has no moment after the last handler other than this one. */
@@ -314,21 +362,27 @@ static void set_block_state(SoftMetalCommandBuffer *buffer, unsigned k, sm_block
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k) {
+void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k)
+{
     set_block_state(buffer, k, SM_BLOCK_RUNNING);
     call(&buffer->completed_blocks.items[k], buffer);
     set_block_state(buffer, k, SM_BLOCK_RAN);
 }
 
-static void drop_blocks(sm_blocks *blocks) {
+static void drop_blocks(sm_blocks *blocks)
+{
     for (unsigned k = 0; k < blocks->count; k++)
         if (blocks->items[k].state != SM_BLOCK_RELEASED) sm_block_drop(&blocks->items[k]);
 }
 
-void sm_release_handlers(SoftMetalCommandBuffer *buffer) { drop_blocks(&buffer->completed_blocks); }
+void sm_release_handlers(SoftMetalCommandBuffer *buffer)
+{
+    drop_blocks(&buffer->completed_blocks);
+}
 
 /* Only once for each commit. The caller keeps the engine alive. */
-void sm_let_go(SoftMetalCommandBuffer *buffer) {
+void sm_let_go(SoftMetalCommandBuffer *buffer)
+{
     sm_engine *engine = buffer->engine;
     pthread_mutex_lock(&engine->lock);
     bool again = buffer->let_go;
@@ -343,16 +397,19 @@ void sm_let_go(SoftMetalCommandBuffer *buffer) {
 
 /* ----------------------------------------------------------------------------- the class -- */
 
-static void require_no_encoder(SoftMetalCommandBuffer *buffer, sm_rule rule, const char *what) {
+static void require_no_encoder(SoftMetalCommandBuffer *buffer, sm_rule rule, const char *what)
+{
     if (buffer->encoder) sm_abort(rule, "%s", what);
 }
 
-static void require_same_device(SoftMetalCommandBuffer *buffer, SoftMetalDevice *device, const char *what) {
+static void require_same_device(SoftMetalCommandBuffer *buffer, SoftMetalDevice *device, const char *what)
+{
     SM_REQUIRE(!device || device == buffer->engine->device, OTHER_DEVICE, "%s", what);
 }
 
 static void encode_event(SoftMetalCommandBuffer *buffer, sm_command_kind kind, id event, uint64_t value,
-                         const char *what) {
+                         const char *what)
+{
     sm_check_encodable(buffer, what);
     require_no_encoder(buffer, SM_RULE_EVENT_WITH_ENCODER, what);
     sm_check_argument(event, [SoftMetalEvent class], what);
@@ -363,7 +420,8 @@ static void encode_event(SoftMetalCommandBuffer *buffer, sm_command_kind kind, i
     command->value = value;
 }
 
-static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *what) {
+static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *what)
+{
     sm_check_encodable(buffer, what);
     require_no_encoder(buffer, SM_RULE_SECOND_ENCODER, what);
     SM_REQUIRE(sm_has_pool(), NO_POOL, "%s", what);
@@ -372,7 +430,8 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
     return [buffer->encoder autorelease];
 }
 
-static void add_handler(SoftMetalCommandBuffer *buffer, sm_blocks *blocks, void *block, const char *what) {
+static void add_handler(SoftMetalCommandBuffer *buffer, sm_blocks *blocks, void *block, const char *what)
+{
     SM_REQUIRE(block, NIL_ARGUMENT, "%s", what);
     pthread_mutex_lock(&buffer->engine->lock);
     bool committed = buffer->committed;
@@ -385,7 +444,8 @@ static void add_handler(SoftMetalCommandBuffer *buffer, sm_blocks *blocks, void 
 }
 
 /* Sleeps until `*flag`, which the engine's lock guards. */
-static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const char *what) {
+static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const char *what)
+{
     sm_engine *engine = buffer->engine;
     pthread_mutex_lock(&engine->lock);
     SM_REQUIRE(buffer->committed, WAIT_BEFORE_COMMIT, "%s", what);
@@ -396,29 +456,50 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 
 @implementation SoftMetalCommandBuffer
 
-+ (sm_kind)softmetalKind { return SM_COMMAND_BUFFER; }
++ (sm_kind)softmetalKind
+{
+    return SM_COMMAND_BUFFER;
+}
 
-- (id)commandQueue { return queue; }
-- (id)device { return queue->device; }
-- (BOOL)retainedReferences { return retains; }
-- (unsigned long)errorOptions { return error_options; }
-- (id)logs { return nil; }
+- (id)commandQueue
+{
+    return queue;
+}
+- (id)device
+{
+    return queue->device;
+}
+- (BOOL)retainedReferences
+{
+    return retains;
+}
+- (unsigned long)errorOptions
+{
+    return error_options;
+}
+- (id)logs
+{
+    return nil;
+}
 
-- (unsigned long)status {
+- (unsigned long)status
+{
     bool sent = sm_arrived(self, _cmd);
     unsigned long now = __atomic_load_n(&status, __ATOMIC_ACQUIRE);
     if (sent) sm_hook_after(self, "status");
     return now;
 }
 
-- (id)error {
+- (id)error
+{
     pthread_mutex_lock(&engine->lock);
     bool visible = status >= SM_COMPLETED;
     pthread_mutex_unlock(&engine->lock);
     return visible ? sm_handed_out(error) : nil;
 }
 
-- (void)enqueue {
+- (void)enqueue
+{
     pthread_mutex_lock(&engine->lock);
     if (!in_line && !committed) {
         join_line(self);
@@ -427,7 +508,8 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     pthread_mutex_unlock(&engine->lock);
 }
 
-- (void)commit {
+- (void)commit
+{
     bool sent = sm_arrived(self, _cmd);
     pthread_mutex_lock(&engine->lock);
     bool again = committed;
@@ -442,60 +524,88 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     }
 }
 
-- (void)addScheduledHandler:(id)block {
+- (void)addScheduledHandler:(id)block
+{
     add_handler(self, &scheduled_blocks, block, "addScheduledHandler:");
 }
 
-- (void)addCompletedHandler:(id)block {
+- (void)addCompletedHandler:(id)block
+{
     bool sent = sm_arrived(self, _cmd);
     add_handler(self, &completed_blocks, block, "addCompletedHandler:");
     if (sent) sm_hook_after(self, "addCompletedHandler:");
 }
 
-- (void)waitUntilScheduled { wait_for(self, &scheduled_done, "waitUntilScheduled"); }
+- (void)waitUntilScheduled
+{
+    wait_for(self, &scheduled_done, "waitUntilScheduled");
+}
 
-- (void)waitUntilCompleted {
+- (void)waitUntilCompleted
+{
     wait_for(self, &handlers_done, "waitUntilCompleted");
     softmetal_timing timing;
     sm_timing(&timing);
     sm_sleep_precisely(sm_draw(timing.wait_return));
 }
 
-- (double)timeAt:(const double *)time {
+- (double)timeAt:(const double *)time
+{
     pthread_mutex_lock(&engine->lock);
     double seconds = *time;
     pthread_mutex_unlock(&engine->lock);
     return seconds;
 }
-- (double)kernelStartTime { return [self timeAt:&kernel_start]; }
-- (double)kernelEndTime { return [self timeAt:&kernel_end]; }
-- (double)GPUStartTime { return [self timeAt:&gpu_start]; }
-- (double)GPUEndTime { return [self timeAt:&gpu_end]; }
+- (double)kernelStartTime
+{
+    return [self timeAt:&kernel_start];
+}
+- (double)kernelEndTime
+{
+    return [self timeAt:&kernel_end];
+}
+- (double)GPUStartTime
+{
+    return [self timeAt:&gpu_start];
+}
+- (double)GPUEndTime
+{
+    return [self timeAt:&gpu_end];
+}
 
-- (void)encodeSignalEvent:(id)event value:(uint64_t)value {
+- (void)encodeSignalEvent:(id)event value:(uint64_t)value
+{
     encode_event(self, SM_SIGNAL, event, value, "encodeSignalEvent:value:");
 }
-- (void)encodeWaitForEvent:(id)event value:(uint64_t)value {
+- (void)encodeWaitForEvent:(id)event value:(uint64_t)value
+{
     encode_event(self, SM_WAIT, event, value, "encodeWaitForEvent:value:");
 }
 
-- (id)blitCommandEncoder {
+- (id)blitCommandEncoder
+{
     return make_encoder(self, [SoftMetalBlitEncoder class], "blitCommandEncoder");
 }
-- (id)computeCommandEncoder {
+- (id)computeCommandEncoder
+{
     return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoder");
 }
-- (id)computeCommandEncoderWithDispatchType:(unsigned long)type {
+- (id)computeCommandEncoderWithDispatchType:(unsigned long)type
+{
     (void)type;
     return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoderWithDispatchType:");
 }
 
-- (void)pushDebugGroup:(NSString *)name {
+- (void)pushDebugGroup:(NSString *)name
+{
     SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:");
 }
-- (void)popDebugGroup {}
+- (void)popDebugGroup
+{
+}
 
-- (NSString *)label {
+- (NSString *)label
+{
     pthread_mutex_lock(&engine->lock);
     NSString *text = [label retain];
     pthread_mutex_unlock(&engine->lock);
@@ -504,7 +614,8 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     return result;
 }
 
-- (void)setLabel:(NSString *)text {
+- (void)setLabel:(NSString *)text
+{
     NSString *copy = [text copy];
     pthread_mutex_lock(&engine->lock);
     NSString *old = label;
@@ -513,7 +624,8 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     [old release];
 }
 
-- (void)dealloc {
+- (void)dealloc
+{
     SM_REQUIRE(!in_line, ENQUEUED_NOT_COMMITTED, "%p", (void *)self);
     pthread_mutex_lock(&engine->lock);
     leave_the_living(self);

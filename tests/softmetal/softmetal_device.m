@@ -9,7 +9,8 @@ static uint64_t devices_made;
 
 /* ------------------------------------------------------------------ finding a device -- */
 
-static SoftMetalDevice *new_device(void) {
+static SoftMetalDevice *new_device(void)
+{
     SoftMetalDevice *device = [[SoftMetalDevice alloc] init];
     device->registry_id = 0x50F7000 + __atomic_add_fetch(&devices_made, 1, __ATOMIC_RELAXED);
     return device;
@@ -17,7 +18,8 @@ static SoftMetalDevice *new_device(void) {
 
 /* Classes that a program finds by name alone, and those it meets on several threads at once, are
    set up here: the GNU runtime initialises a class at its first message. */
-static void set_up_classes(void) {
+static void set_up_classes(void)
+{
     (void)[SoftMetalZombie class], (void)[SoftMetalError class], (void)[SoftMetalQueue class];
     (void)[SoftMetalCommandBuffer class], (void)[SoftMetalBlitEncoder class];
     (void)[SoftMetalComputeEncoder class], (void)[SoftMetalBuffer class], (void)[SoftMetalEvent class];
@@ -27,24 +29,29 @@ static void set_up_classes(void) {
     (void)[NSString class], (void)[NSAutoreleasePool class];
 }
 
-static SoftMetalDevice *retained_default_device(void) {
+static SoftMetalDevice *retained_default_device(void)
+{
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, set_up_classes);
     pthread_mutex_lock(&device_lock);
-    if (default_device) [default_device retain];
-    else default_device = new_device();
+    if (default_device)
+        [default_device retain];
+    else
+        default_device = new_device();
     SoftMetalDevice *device = default_device;
     pthread_mutex_unlock(&device_lock);
     return device;
 }
 
 void *MTLCreateSystemDefaultDevice(void);
-void *MTLCreateSystemDefaultDevice(void) {
+void *MTLCreateSystemDefaultDevice(void)
+{
     return sm_creation_fails() ? NULL : (void *)retained_default_device();
 }
 
 void *MTLCopyAllDevices(void);
-void *MTLCopyAllDevices(void) {
+void *MTLCopyAllDevices(void)
+{
     if (sm_creation_fails()) return NULL;
     id device = retained_default_device();
     NSArray *list = [[NSArray alloc] initWithObjects:&device count:1];
@@ -52,16 +59,21 @@ void *MTLCopyAllDevices(void) {
     return list;
 }
 
-void *softmetal_new_device(void) { return new_device(); }
+void *softmetal_new_device(void)
+{
+    return new_device();
+}
 
 /* ------------------------------------------------------------------------- the device -- */
 
-static bool missing(id argument, const char *what) {
+static bool missing(id argument, const char *what)
+{
     SM_REQUIRE(argument, NIL_ARGUMENT, "%s", what);
     return sm_creation_fails();
 }
 
-static id new_queue(SoftMetalDevice *device, unsigned long limit) {
+static id new_queue(SoftMetalDevice *device, unsigned long limit)
+{
     SM_REQUIRE(limit > 0, BAD_LENGTH, "newCommandQueueWithMaxCommandBufferCount: 0");
     if (sm_creation_fails()) return nil;
     SoftMetalQueue *queue = [[SoftMetalQueue alloc] init];
@@ -70,7 +82,8 @@ static id new_queue(SoftMetalDevice *device, unsigned long limit) {
     return queue;
 }
 
-static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long length, unsigned long options) {
+static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long length, unsigned long options)
+{
     SM_REQUIRE(length > 0, BAD_LENGTH, "a buffer of 0 bytes");
     if (sm_creation_fails()) return nil;
     unsigned char *memory = calloc(1, length);
@@ -86,11 +99,15 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
 
 @implementation SoftMetalDevice
 
-+ (sm_kind)softmetalKind { return SM_DEVICE; }
++ (sm_kind)softmetalKind
+{
+    return SM_DEVICE;
+}
 
 /* The last reference goes under the lock of MTLCreateSystemDefaultDevice, so that it never finds a
    dying device. The others need no lock. */
-- (oneway void)release {
+- (oneway void)release
+{
     long seen = __atomic_load_n(&refs, __ATOMIC_RELAXED);
     while (seen > 1)
         if (__atomic_compare_exchange_n(&refs, &seen, seen - 1, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
@@ -102,40 +119,72 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     if (before == 1) [self dealloc];
 }
 
-- (NSString *)name { return @"softmetal"; }
-- (uint64_t)registryID { return registry_id; }
-- (BOOL)hasUnifiedMemory { return YES; }
-- (BOOL)isLowPower { return NO; }
-- (BOOL)isHeadless { return YES; }
-- (BOOL)isRemovable { return NO; }
-- (unsigned long)maxBufferLength { return 1ul << 32; }
+- (NSString *)name
+{
+    return @"softmetal";
+}
+- (uint64_t)registryID
+{
+    return registry_id;
+}
+- (BOOL)hasUnifiedMemory
+{
+    return YES;
+}
+- (BOOL)isLowPower
+{
+    return NO;
+}
+- (BOOL)isHeadless
+{
+    return YES;
+}
+- (BOOL)isRemovable
+{
+    return NO;
+}
+- (unsigned long)maxBufferLength
+{
+    return 1ul << 32;
+}
 
-- (BOOL)supportsFamily:(long)family {
+- (BOOL)supportsFamily:(long)family
+{
     bool apple = family >= 1001 && family <= 1008;
     bool common = family >= 3001 && family <= 3003;
     const long mac2 = 2002, metal3 = 5001;
     return apple || common || family == mac2 || family == metal3;
 }
 
-- (id)newCommandQueue { return new_queue(self, 64); }
-- (id)newCommandQueueWithMaxCommandBufferCount:(unsigned long)count { return new_queue(self, count); }
+- (id)newCommandQueue
+{
+    return new_queue(self, 64);
+}
+- (id)newCommandQueueWithMaxCommandBufferCount:(unsigned long)count
+{
+    return new_queue(self, count);
+}
 
-- (id)newBufferWithLength:(unsigned long)length options:(unsigned long)options {
+- (id)newBufferWithLength:(unsigned long)length options:(unsigned long)options
+{
     return new_memory(self, NULL, length, options);
 }
-- (id)newBufferWithBytes:(const void *)bytes length:(unsigned long)length options:(unsigned long)options {
+- (id)newBufferWithBytes:(const void *)bytes length:(unsigned long)length options:(unsigned long)options
+{
     SM_REQUIRE(bytes, NIL_ARGUMENT, "newBufferWithBytes:length:options:");
     return new_memory(self, bytes, length, options);
 }
 
-- (id)newEvent {
+- (id)newEvent
+{
     if (sm_creation_fails()) return nil;
     SoftMetalEvent *event = [[SoftMetalEvent alloc] init];
     event->device = [self retain];
     return event;
 }
 
-- (id)newSharedEvent {
+- (id)newSharedEvent
+{
     if (sm_creation_fails()) return nil;
     softmetal_timing timing;
     sm_timing(&timing);
@@ -143,9 +192,13 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     return [[SoftMetalSharedEvent alloc] init];
 }
 
-- (id)newDefaultLibrary { return nil; } /* a program in plain C has no compiled library beside it */
+- (id)newDefaultLibrary
+{
+    return nil;
+} /* a program in plain C has no compiled library beside it */
 
-- (id)newLibraryWithSource:(NSString *)source options:(id)options error:(id *)error {
+- (id)newLibraryWithSource:(NSString *)source options:(id)options error:(id *)error
+{
     (void)options;
     if (error) *error = nil;
     if (missing(source, "newLibraryWithSource:options:error:")) return nil;
@@ -156,20 +209,23 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     return library;
 }
 
-- (void)newLibraryWithSource:(NSString *)source options:(id)options completionHandler:(id)block {
+- (void)newLibraryWithSource:(NSString *)source options:(id)options completionHandler:(id)block
+{
     (void)options;
     SM_REQUIRE(source, NIL_ARGUMENT, "newLibraryWithSource:options:completionHandler:");
     sm_compile_library_later(self, source, block);
 }
 
-- (id)newComputePipelineStateWithFunction:(id)function error:(id *)error {
+- (id)newComputePipelineStateWithFunction:(id)function error:(id *)error
+{
     if (error) *error = nil;
     sm_check_argument(function, [SoftMetalFunction class], "newComputePipelineStateWithFunction:error:");
     SM_REQUIRE(((SoftMetalFunction *)function)->device == self, OTHER_DEVICE, "function");
     return sm_creation_fails() ? nil : sm_new_pipeline(self, function);
 }
 
-- (void)newComputePipelineStateWithFunction:(id)function completionHandler:(id)block {
+- (void)newComputePipelineStateWithFunction:(id)function completionHandler:(id)block
+{
     sm_check_argument(function, [SoftMetalFunction class], "newComputePipelineStateWithFunction:completionHandler:");
     SM_REQUIRE(((SoftMetalFunction *)function)->device == self, OTHER_DEVICE, "function");
     sm_compile_pipeline_later(self, function, block);

@@ -24,11 +24,15 @@ struct sm_postbox {
 
 static long due_notifications;
 
-bool sm_notifications_settled(void) { return __atomic_load_n(&due_notifications, __ATOMIC_ACQUIRE) == 0; }
+bool sm_notifications_settled(void)
+{
+    return __atomic_load_n(&due_notifications, __ATOMIC_ACQUIRE) == 0;
+}
 
 /* -------------------------------------------------------------------------- listeners -- */
 
-static void postbox_release(sm_postbox *box) {
+static void postbox_release(sm_postbox *box)
+{
     if (__atomic_fetch_sub(&box->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
     pthread_cond_destroy(&box->changed);
     pthread_mutex_destroy(&box->lock);
@@ -37,28 +41,32 @@ static void postbox_release(sm_postbox *box) {
 
 typedef void (^event_block)(id event, uint64_t value);
 
-static void free_notification(sm_notification *note) {
+static void free_notification(sm_notification *note)
+{
     sm_block_drop(&note->block);
     [note->event release];
     [note->listener release];
     free(note);
 }
 
-static void deliver(sm_notification *note) {
+static void deliver(sm_notification *note)
+{
     sm_block_check(&note->block);
     ((event_block)note->block.block)(note->event, sm_event_value(note->event));
     free_notification(note);
     __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);
 }
 
-static sm_notification *take_first(sm_postbox *box) {
+static sm_notification *take_first(sm_postbox *box)
+{
     sm_notification *note = box->first;
     box->first = note->next;
     if (!box->first) box->last = NULL;
     return note;
 }
 
-static void *listener_main(void *argument) {
+static void *listener_main(void *argument)
+{
     sm_postbox *box = argument;
     pthread_mutex_lock(&box->lock);
     for (;;) {
@@ -81,11 +89,14 @@ static void *listener_main(void *argument) {
     return NULL;
 }
 
-static void post(sm_postbox *box, sm_notification *note) {
+static void post(sm_postbox *box, sm_notification *note)
+{
     pthread_mutex_lock(&box->lock);
     note->next = NULL;
-    if (box->last) box->last->next = note;
-    else box->first = note;
+    if (box->last)
+        box->last->next = note;
+    else
+        box->first = note;
     box->last = note;
     if (!box->started) {
         box->started = true;
@@ -98,23 +109,29 @@ static void post(sm_postbox *box, sm_notification *note) {
 
 @implementation MTLSharedEventListener
 
-+ (sm_kind)softmetalKind { return SM_LISTENER; }
++ (sm_kind)softmetalKind
+{
+    return SM_LISTENER;
+}
 
 /* Lives as long as the process, so it is not counted. */
 static MTLSharedEventListener *shared_listener;
 
-static void make_shared_listener(void) {
+static void make_shared_listener(void)
+{
     shared_listener = [[MTLSharedEventListener alloc] init];
     sm_count(SM_LISTENER, -1);
 }
 
-+ (MTLSharedEventListener *)sharedListener {
++ (MTLSharedEventListener *)sharedListener
+{
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_shared_listener);
     return shared_listener;
 }
 
-- (id)init {
+- (id)init
+{
     if (!(self = [super init])) return nil;
     postbox = calloc(1, sizeof *postbox);
     SM_REQUIRE(postbox, INTERNAL, "out of memory");
@@ -125,14 +142,19 @@ static void make_shared_listener(void) {
 }
 
 /* The queue is not used: every listener has a thread of its own. */
-- (id)initWithDispatchQueue:(id)dispatch_queue {
+- (id)initWithDispatchQueue:(id)dispatch_queue
+{
     (void)dispatch_queue;
     return [self init];
 }
 
-- (id)dispatchQueue { return nil; }
+- (id)dispatchQueue
+{
+    return nil;
+}
 
-- (void)dealloc {
+- (void)dealloc
+{
     pthread_mutex_lock(&postbox->lock);
     postbox->dying = true;
     pthread_cond_signal(&postbox->changed);
@@ -145,10 +167,14 @@ static void make_shared_listener(void) {
 
 /* ----------------------------------------------------------------------------- events -- */
 
-uint64_t sm_event_value(SoftMetalEvent *event) { return __atomic_load_n(&event->value, __ATOMIC_ACQUIRE); }
+uint64_t sm_event_value(SoftMetalEvent *event)
+{
+    return __atomic_load_n(&event->value, __ATOMIC_ACQUIRE);
+}
 
 /* Unlinks what `value` makes due. With the event's lock. */
-static sm_notification *take_due(SoftMetalEvent *event, uint64_t value) {
+static sm_notification *take_due(SoftMetalEvent *event, uint64_t value)
+{
     sm_notification *due = NULL, **due_end = &due;
     sm_notification **link = &event->notifications;
     while (*link) {
@@ -165,7 +191,8 @@ static sm_notification *take_due(SoftMetalEvent *event, uint64_t value) {
     return due;
 }
 
-static void post_all(SoftMetalEvent *event, sm_notification *due) {
+static void post_all(SoftMetalEvent *event, sm_notification *due)
+{
     softmetal_timing timing;
     sm_timing(&timing);
     while (due) {
@@ -178,7 +205,8 @@ static void post_all(SoftMetalEvent *event, sm_notification *due) {
     }
 }
 
-void sm_event_raise(SoftMetalEvent *event, uint64_t value) {
+void sm_event_raise(SoftMetalEvent *event, uint64_t value)
+{
     pthread_mutex_lock(&event->lock);
     sm_notification *due = NULL;
     if (value > event->value) {
@@ -193,7 +221,8 @@ void sm_event_raise(SoftMetalEvent *event, uint64_t value) {
 /* Device waits look at the removal of the device, and at the watchdog, this often. */
 #define DEVICE_WAIT_SLICE SM_MILLISECOND
 
-sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed) {
+sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed)
+{
     uint64_t start = sm_now();
     sm_wait_result result = SM_WAIT_REACHED;
     pthread_mutex_lock(&event->lock);
@@ -201,8 +230,10 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
         softmetal_timing timing;
         sm_timing(&timing);
         uint64_t now = sm_now(), end = sm_after(start, timing.watchdog_ns);
-        if (__atomic_load_n(removed, __ATOMIC_ACQUIRE)) result = SM_WAIT_REMOVED;
-        else if (now >= end) result = SM_WAIT_TIMEOUT;
+        if (__atomic_load_n(removed, __ATOMIC_ACQUIRE))
+            result = SM_WAIT_REMOVED;
+        else if (now >= end)
+            result = SM_WAIT_TIMEOUT;
         if (result != SM_WAIT_REACHED) break;
         uint64_t slice = now + DEVICE_WAIT_SLICE;
         sm_cond_wait_until(&event->changed, &event->lock, slice < end ? slice : end);
@@ -213,18 +244,26 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 
 @implementation SoftMetalEvent
 
-+ (sm_kind)softmetalKind { return SM_EVENT; }
++ (sm_kind)softmetalKind
+{
+    return SM_EVENT;
+}
 
-- (id)init {
+- (id)init
+{
     if (!(self = [super init])) return nil;
     pthread_mutex_init(&lock, NULL);
     sm_cond_init(&changed);
     return self;
 }
 
-- (id)device { return device; }
+- (id)device
+{
+    return device;
+}
 
-- (NSString *)label {
+- (NSString *)label
+{
     pthread_mutex_lock(&lock);
     NSString *text = [label retain];
     pthread_mutex_unlock(&lock);
@@ -233,7 +272,8 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
     return result;
 }
 
-- (void)setLabel:(NSString *)text {
+- (void)setLabel:(NSString *)text
+{
     NSString *copy = [text copy];
     pthread_mutex_lock(&lock);
     NSString *old = label;
@@ -243,7 +283,8 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 }
 
 /* Listeners of an event that goes away never run; their blocks are dropped. */
-- (void)dealloc {
+- (void)dealloc
+{
     SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "event %p", (void *)self);
     while (notifications) {
         sm_notification *note = notifications;
@@ -261,16 +302,21 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 
 @implementation SoftMetalSharedEvent
 
-+ (sm_kind)softmetalKind { return SM_SHARED_EVENT; }
++ (sm_kind)softmetalKind
+{
+    return SM_SHARED_EVENT;
+}
 
-- (uint64_t)signaledValue {
+- (uint64_t)signaledValue
+{
     bool sent = sm_arrived(self, _cmd);
     uint64_t now = sm_event_value(self);
     if (sent) sm_hook_after(self, "signaledValue");
     return now;
 }
 
-- (void)setSignaledValue:(uint64_t)wanted {
+- (void)setSignaledValue:(uint64_t)wanted
+{
     bool sent = sm_arrived(self, _cmd);
     if (sent) [self retain]; /* the hook still names it */
     sm_event_raise(self, wanted);
@@ -280,7 +326,8 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
     }
 }
 
-- (void)notifyListener:(id)listener atValue:(uint64_t)wanted block:(id)block {
+- (void)notifyListener:(id)listener atValue:(uint64_t)wanted block:(id)block
+{
     sm_check_argument(listener, [MTLSharedEventListener class], "listener");
     SM_REQUIRE(block, NIL_ARGUMENT, "notifyListener:atValue:block:");
     sm_notification *note = calloc(1, sizeof *note);
@@ -299,7 +346,8 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
     if (due) post_all(self, note);
 }
 
-- (BOOL)waitUntilSignaledValue:(uint64_t)wanted timeoutMS:(uint64_t)milliseconds {
+- (BOOL)waitUntilSignaledValue:(uint64_t)wanted timeoutMS:(uint64_t)milliseconds
+{
     uint64_t span = milliseconds > SM_FOREVER / SM_MILLISECOND ? SM_FOREVER : milliseconds * SM_MILLISECOND;
     uint64_t deadline = sm_after(sm_now(), span);
     pthread_mutex_lock(&lock);

@@ -36,8 +36,8 @@ typedef enum sm_rule {
 __attribute__((noreturn, format(printf, 2, 3))) void sm_abort(sm_rule rule, const char *format, ...);
 
 /* Aborts with the rule unless `condition` holds. */
-#define SM_REQUIRE(condition, rule, ...)                 \
-    do {                                                 \
+#define SM_REQUIRE(condition, rule, ...)                         \
+    do {                                                         \
         if (!(condition)) sm_abort(SM_RULE_##rule, __VA_ARGS__); \
     } while (0)
 
@@ -46,7 +46,7 @@ __attribute__((noreturn, format(printf, 2, 3))) void sm_abort(sm_rule rule, cons
 #define SM_FOREVER UINT64_MAX
 #define SM_MILLISECOND UINT64_C(1000000)
 
-uint64_t sm_now(void); /* nanoseconds, monotonic; on a Mac the clock of mach_absolute_time */
+uint64_t sm_now(void);                           /* nanoseconds, monotonic; on a Mac the clock of mach_absolute_time */
 uint64_t sm_after(uint64_t now, uint64_t delay); /* now + delay, at most SM_FOREVER */
 
 void sm_cond_init(pthread_cond_t *cond);
@@ -54,8 +54,8 @@ void sm_cond_init(pthread_cond_t *cond);
 void sm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline);
 /* Returns at `deadline` (true) or as soon as `*interrupted` is not `expected` (false). Called with
    the lock, returns with it. Precise: sleeps only while there is time to, spins the rest unlocked. */
-bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline,
-                       const unsigned *interrupted, unsigned expected);
+bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline, const unsigned *interrupted,
+                       unsigned expected);
 /* One step towards `due`: sleeps until signalled or shortly before it, or spins the rest unlocked. */
 void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due);
 void sm_sleep_precisely(uint64_t duration);
@@ -72,8 +72,21 @@ bool sm_chance(unsigned per_mille);
 /* --------------------------------------------------------------------------- >>object -- */
 
 typedef enum sm_kind {
-    SM_DEVICE, SM_QUEUE, SM_COMMAND_BUFFER, SM_ENCODER, SM_BUFFER, SM_EVENT, SM_SHARED_EVENT,
-    SM_LISTENER, SM_LIBRARY, SM_FUNCTION, SM_PIPELINE, SM_ERROR, SM_BLOCK, SM_DESCRIPTOR, SM_KINDS
+    SM_DEVICE,
+    SM_QUEUE,
+    SM_COMMAND_BUFFER,
+    SM_ENCODER,
+    SM_BUFFER,
+    SM_EVENT,
+    SM_SHARED_EVENT,
+    SM_LISTENER,
+    SM_LIBRARY,
+    SM_FUNCTION,
+    SM_PIPELINE,
+    SM_ERROR,
+    SM_BLOCK,
+    SM_DESCRIPTOR,
+    SM_KINDS
 } sm_kind;
 
 void sm_count(sm_kind kind, long change);
@@ -121,7 +134,7 @@ typedef struct sm_blocks {
 
 sm_block sm_block_take(void *block); /* copies it */
 void sm_block_check(const sm_block *held);
-void sm_block_drop(sm_block *held);  /* checks and releases it */
+void sm_block_drop(sm_block *held); /* checks and releases it */
 void sm_blocks_add(sm_blocks *blocks, sm_block held);
 
 /* --------------------------------------------------------------------------- >>engine -- */
@@ -140,25 +153,25 @@ struct sm_job {
     sm_job_kind kind;
     unsigned handler; /* SM_JOB_HANDLER: which one */
     uint64_t due;
-    bool late;        /* lets the next buffer's handlers pass */
+    bool late; /* lets the next buffer's handlers pass */
 };
 
 /* The part of a queue that its threads keep alive. */
 struct sm_engine {
     sm_engine *next, *previous; /* registry */
     pthread_mutex_t lock;
-    pthread_cond_t work;        /* for workers: a buffer may be able to start */
-    pthread_cond_t jobs_changed;/* for completion threads */
-    pthread_cond_t room;        /* for commandBuffer: an outstanding buffer ended */
+    pthread_cond_t work;         /* for workers: a buffer may be able to start */
+    pthread_cond_t jobs_changed; /* for completion threads */
+    pthread_cond_t room;         /* for commandBuffer: an outstanding buffer ended */
     long refs;
     softmetal_clock clock;
-    SoftMetalDevice *device;    /* not retained: the queue does, and outlives its buffers */
-    bool dying;                 /* the queue object is gone */
+    SoftMetalDevice *device; /* not retained: the queue does, and outlives its buffers */
+    bool dying;              /* the queue object is gone */
     unsigned limit, outstanding;
-    unsigned unsettled;         /* committed buffers that Metal has not let go, less the parked ones */
+    unsigned unsettled; /* committed buffers that Metal has not let go, less the parked ones */
     unsigned idle_workers, completers, idle_completers, waiting_jobs;
     sm_job *first_job, *last_job;
-    SoftMetalCommandBuffer *newest;           /* living buffers, by age */
+    SoftMetalCommandBuffer *newest;                 /* living buffers, by age */
     SoftMetalCommandBuffer *line_first, *line_last; /* enqueued and not finished, in order */
 };
 
@@ -177,25 +190,29 @@ enum { SM_NOT_ENQUEUED, SM_ENQUEUED, SM_COMMITTED, SM_SCHEDULED, SM_COMPLETED, S
 
 enum { SM_ERROR_INTERNAL = 1, SM_ERROR_TIMEOUT = 2, SM_ERROR_DEVICE_REMOVED = 11 };
 
-typedef struct sm_size { unsigned long width, height, depth; } sm_size;   /* MTLSize */
-typedef struct sm_range { unsigned long location, length; } sm_range;     /* NSRange */
+typedef struct sm_size {
+    unsigned long width, height, depth;
+} sm_size; /* MTLSize */
+typedef struct sm_range {
+    unsigned long location, length;
+} sm_range; /* NSRange */
 
 typedef enum sm_command_kind { SM_FILL, SM_COPY, SM_DISPATCH, SM_SIGNAL, SM_WAIT } sm_command_kind;
 
 #define SM_BINDINGS 31
 
 typedef struct sm_binding {
-    id buffer;       /* nil: `bytes`, or nothing */
-    void *bytes;     /* owned by the command */
+    id buffer;   /* nil: `bytes`, or nothing */
+    void *bytes; /* owned by the command */
     size_t offset, length;
 } sm_binding;
 
 typedef struct sm_command {
     sm_command_kind kind;
-    id object;       /* buffer, event or pipeline */
-    id destination;  /* SM_COPY */
+    id object;      /* buffer, event or pipeline */
+    id destination; /* SM_COPY */
     size_t offset, destination_offset, length;
-    uint64_t value;  /* byte to fill with, event value */
+    uint64_t value; /* byte to fill with, event value */
     sm_binding *bindings;
     unsigned long grid[3];
 } sm_command;
@@ -210,31 +227,31 @@ typedef struct sm_fault {
 @public
     SoftMetalQueue *queue;
     sm_engine *engine;
-    bool retains;                 /* retained references */
+    bool retains; /* retained references */
     unsigned long error_options;
     NSString *label;
 
     /* Until commit: the program's thread only. Then read by one worker. */
     sm_command *commands;
     unsigned command_count, command_capacity;
-    id *references;               /* every object named by a command */
+    id *references; /* every object named by a command */
     unsigned reference_count, reference_capacity;
-    SoftMetalEncoder *encoder;    /* the active one, not retained */
+    SoftMetalEncoder *encoder; /* the active one, not retained */
 
     /* Guarded by the engine's lock. */
-    unsigned long status;         /* also read without it */
+    unsigned long status; /* also read without it */
     unsigned long final_status;
     id error;
     sm_blocks scheduled_blocks, completed_blocks;
-    SoftMetalCommandBuffer *older, *newer;         /* by age */
+    SoftMetalCommandBuffer *older, *newer; /* by age */
     SoftMetalCommandBuffer *line_next, *line_previous;
     pthread_cond_t changed;
     bool in_line, committed, started, executed, finished;
-    bool scheduled_done;          /* waitUntilScheduled may return */
-    bool handlers_done;           /* waitUntilCompleted may return */
-    bool counted;                 /* among the outstanding */
-    bool let_go;                  /* Metal keeps nothing of it any more */
-    id outcome;                   /* an error met while executing */
+    bool scheduled_done; /* waitUntilScheduled may return */
+    bool handlers_done;  /* waitUntilCompleted may return */
+    bool counted;        /* among the outstanding */
+    bool let_go;         /* Metal keeps nothing of it any more */
+    id outcome;          /* an error met while executing */
     double kernel_start, kernel_end, gpu_start, gpu_end;
     uint64_t schedule_due;
 
@@ -242,7 +259,7 @@ typedef struct sm_fault {
     sm_fault fault;
     bool has_duration, hold, parked, lose, status_after, late, overlap;
     uint64_t duration;
-    unsigned hang;                /* also a flag to interrupt waits */
+    unsigned hang; /* also a flag to interrupt waits */
 }
 @end
 
@@ -252,15 +269,15 @@ void sm_refer(SoftMetalCommandBuffer *buffer, id object);
 void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
 
 /* Transitions. All take the engine's lock themselves unless they say otherwise. */
-void sm_mark_scheduled(SoftMetalCommandBuffer *buffer);  /* once; posts the scheduled handlers */
-void sm_mark_started(SoftMetalCommandBuffer *buffer);    /* the GPU begins with it */
-id sm_execute(SoftMetalCommandBuffer *buffer);           /* does the work; the error (+1) or nil */
-void sm_finish(SoftMetalCommandBuffer *buffer);          /* terminal; real clock: posts the handlers */
+void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once; posts the scheduled handlers */
+void sm_mark_started(SoftMetalCommandBuffer *buffer);   /* the GPU begins with it */
+id sm_execute(SoftMetalCommandBuffer *buffer);          /* does the work; the error (+1) or nil */
+void sm_finish(SoftMetalCommandBuffer *buffer);         /* terminal; real clock: posts the handlers */
 void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer);
 void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k);
-void sm_end_handlers(SoftMetalCommandBuffer *buffer);    /* waiters may return */
-void sm_release_handlers(SoftMetalCommandBuffer *buffer);/* drops the blocks not dropped yet */
-void sm_let_go(SoftMetalCommandBuffer *buffer);          /* Metal's own reference goes */
+void sm_end_handlers(SoftMetalCommandBuffer *buffer);     /* waiters may return */
+void sm_release_handlers(SoftMetalCommandBuffer *buffer); /* drops the blocks not dropped yet */
+void sm_let_go(SoftMetalCommandBuffer *buffer);           /* Metal's own reference goes */
 void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text); /* with the lock */
 /* Whether the two may run at the same time: no tracked buffer and no event in common. */
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
@@ -273,8 +290,8 @@ typedef struct sm_notification sm_notification;
 @public
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t value;               /* written under the lock, also read without it */
-    SoftMetalDevice *device;      /* +1; nil for a shared event */
+    uint64_t value;          /* written under the lock, also read without it */
+    SoftMetalDevice *device; /* +1; nil for a shared event */
     NSString *label;
     sm_notification *notifications; /* not due yet */
 }
@@ -301,7 +318,7 @@ bool sm_notifications_settled(void);
 
 @interface SoftMetalDevice : SoftMetalObject {
 @public
-    unsigned removed;             /* atomic */
+    unsigned removed; /* atomic */
     uint64_t registry_id;
 }
 @end
@@ -310,7 +327,7 @@ bool sm_notifications_settled(void);
 @public
     SoftMetalDevice *device;
     sm_engine *engine;
-    NSString *label;              /* guarded by the engine's lock */
+    NSString *label; /* guarded by the engine's lock */
 }
 @end
 
@@ -398,7 +415,7 @@ softmetal_chaos sm_chaos(void);
 softmetal_clock sm_clock(void);
 /* Whether this creation call must answer nil; counts it. */
 bool sm_creation_fails(void);
-bool sm_take_failure(long *code); /* softmetal_fail_next */
+bool sm_take_failure(long *code);     /* softmetal_fail_next */
 void sm_background_work(long change); /* compilations under way */
 
 void sm_registry_add(sm_engine *engine);

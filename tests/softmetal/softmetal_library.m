@@ -16,13 +16,15 @@ static pthread_mutex_t kernel_lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel_node *kernels;
 static uint64_t first_compile_ns, later_compile_ns, compiles;
 
-static kernel_node *find(const char *name) {
+static kernel_node *find(const char *name)
+{
     kernel_node *node = kernels;
     while (node && strcmp(node->name, name) != 0) node = node->next;
     return node;
 }
 
-void softmetal_set_kernel(const char *name, softmetal_kernel fn, void *user, uint64_t duration_ns) {
+void softmetal_set_kernel(const char *name, softmetal_kernel fn, void *user, uint64_t duration_ns)
+{
     SM_REQUIRE(name, PANEL_MISUSE, "softmetal_set_kernel without a name");
     pthread_mutex_lock(&kernel_lock);
     kernel_node *node = find(name);
@@ -33,33 +35,40 @@ void softmetal_set_kernel(const char *name, softmetal_kernel fn, void *user, uin
         node->next = kernels;
         kernels = node;
     }
-    node->entry = (sm_kernel_entry){ fn, user, duration_ns };
+    node->entry = (sm_kernel_entry){fn, user, duration_ns};
     pthread_mutex_unlock(&kernel_lock);
 }
 
-sm_kernel_entry sm_find_kernel(const char *name) {
+sm_kernel_entry sm_find_kernel(const char *name)
+{
     pthread_mutex_lock(&kernel_lock);
     kernel_node *node = find(name);
-    sm_kernel_entry entry = node ? node->entry : (sm_kernel_entry){ NULL, NULL, 0 };
+    sm_kernel_entry entry = node ? node->entry : (sm_kernel_entry){NULL, NULL, 0};
     pthread_mutex_unlock(&kernel_lock);
     return entry;
 }
 
 /* -------------------------------------------------------------------------- compiling -- */
 
-void softmetal_set_compile_time(uint64_t first_ns, uint64_t later_ns) {
+void softmetal_set_compile_time(uint64_t first_ns, uint64_t later_ns)
+{
     __atomic_store_n(&first_compile_ns, first_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&later_compile_ns, later_ns, __ATOMIC_RELAXED);
 }
 
-uint64_t softmetal_compiles(void) { return __atomic_load_n(&compiles, __ATOMIC_RELAXED); }
+uint64_t softmetal_compiles(void)
+{
+    return __atomic_load_n(&compiles, __ATOMIC_RELAXED);
+}
 
-static void spend_compile_time(void) {
+static void spend_compile_time(void)
+{
     bool first = __atomic_fetch_add(&compiles, 1, __ATOMIC_RELAXED) == 0;
     sm_sleep_precisely(__atomic_load_n(first ? &first_compile_ns : &later_compile_ns, __ATOMIC_RELAXED));
 }
 
-void sm_library_reset(void) {
+void sm_library_reset(void)
+{
     pthread_mutex_lock(&kernel_lock);
     while (kernels) {
         kernel_node *node = kernels;
@@ -71,13 +80,15 @@ void sm_library_reset(void) {
     __atomic_store_n(&compiles, 0, __ATOMIC_RELAXED);
 }
 
-static const char *skip_space(const char *text) {
+static const char *skip_space(const char *text)
+{
     while (isspace((unsigned char)*text)) text++;
     return text;
 }
 
 /* After the word `kernel`: the name in `void NAME(`, or nil (+1). */
-static NSString *new_name_after_kernel(const char *text) {
+static NSString *new_name_after_kernel(const char *text)
+{
     text = skip_space(text);
     if (strncmp(text, "void", 4) != 0 || !isspace((unsigned char)text[4])) return nil;
     text = skip_space(text + 4);
@@ -90,7 +101,8 @@ static NSString *new_name_after_kernel(const char *text) {
     return result;
 }
 
-static NSArray *new_kernel_names(const char *source) {
+static NSArray *new_kernel_names(const char *source)
+{
     NSMutableArray *names = [[NSMutableArray alloc] init];
     for (const char *at = source; (at = strstr(at, "kernel")); at += 6) {
         NSString *name = new_name_after_kernel(at + 6);
@@ -100,11 +112,13 @@ static NSArray *new_kernel_names(const char *source) {
     return names;
 }
 
-static SoftMetalError *new_compile_error(void) {
+static SoftMetalError *new_compile_error(void)
+{
     return sm_new_error(@"MTLLibraryErrorDomain", 3, @"program_source: error: #error");
 }
 
-id sm_new_library(SoftMetalDevice *device, NSString *source, id *error) {
+id sm_new_library(SoftMetalDevice *device, NSString *source, id *error)
+{
     NSAutoreleasePool *pool = [[NSAutoreleasePool alloc] init]; /* for UTF8String */
     const char *text = [source UTF8String];
     SoftMetalLibrary *library = nil;
@@ -118,7 +132,8 @@ id sm_new_library(SoftMetalDevice *device, NSString *source, id *error) {
     return library;
 }
 
-id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function) {
+id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function)
+{
     spend_compile_time();
     NSAutoreleasePool *pool = [[NSAutoreleasePool alloc] init]; /* for UTF8String */
     SoftMetalPipeline *pipeline = [[SoftMetalPipeline alloc] init];
@@ -139,7 +154,8 @@ typedef struct compilation {
 
 typedef void (^compile_block)(id result, id error);
 
-static void answer(compilation *work, id result, id error) {
+static void answer(compilation *work, id result, id error)
+{
     sm_block_check(&work->block);
     ((compile_block)work->block.block)(result, error);
     sm_block_drop(&work->block);
@@ -152,7 +168,8 @@ static void answer(compilation *work, id result, id error) {
 }
 
 /* Like Metal's, these threads give the program's handler no pool. */
-static void *library_main(void *argument) {
+static void *library_main(void *argument)
+{
     compilation *work = argument;
     id error = nil;
     id library = work->fails ? nil : sm_new_library(work->device, work->source, &error);
@@ -161,7 +178,8 @@ static void *library_main(void *argument) {
     return NULL;
 }
 
-static void *pipeline_main(void *argument) {
+static void *pipeline_main(void *argument)
+{
     compilation *work = argument;
     id pipeline = work->fails ? nil : sm_new_pipeline(work->device, work->source);
     id error = pipeline ? nil : sm_new_error(@"AGXMetal", 2, @"Compiler encountered an internal error");
@@ -169,7 +187,8 @@ static void *pipeline_main(void *argument) {
     return NULL;
 }
 
-static void start(void *(*body)(void *), SoftMetalDevice *device, id source, void *block) {
+static void start(void *(*body)(void *), SoftMetalDevice *device, id source, void *block)
+{
     SM_REQUIRE(block, NIL_ARGUMENT, "completionHandler");
     compilation *work = calloc(1, sizeof *work);
     SM_REQUIRE(work, INTERNAL, "out of memory");
@@ -181,27 +200,43 @@ static void start(void *(*body)(void *), SoftMetalDevice *device, id source, voi
     sm_thread_start(body, work);
 }
 
-void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *block) {
+void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *block)
+{
     start(library_main, device, source, block);
 }
 
-void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block) {
+void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block)
+{
     start(pipeline_main, device, function, block);
 }
 
 /* ---------------------------------------------------------------------------- classes -- */
 
 @implementation SoftMetalLibrary
-+ (sm_kind)softmetalKind { return SM_LIBRARY; }
-- (id)device { return device; }
-- (NSArray *)functionNames { return sm_handed_out(names); }
-- (NSString *)label { return sm_handed_out(label); }
-- (void)setLabel:(NSString *)text {
++ (sm_kind)softmetalKind
+{
+    return SM_LIBRARY;
+}
+- (id)device
+{
+    return device;
+}
+- (NSArray *)functionNames
+{
+    return sm_handed_out(names);
+}
+- (NSString *)label
+{
+    return sm_handed_out(label);
+}
+- (void)setLabel:(NSString *)text
+{
     NSString *copy = [text copy];
     [label release];
     label = copy;
 }
-- (id)newFunctionWithName:(NSString *)name {
+- (id)newFunctionWithName:(NSString *)name
+{
     SM_REQUIRE(name, NIL_ARGUMENT, "newFunctionWithName:");
     if (sm_creation_fails() || ![names containsObject:name]) return nil;
     SoftMetalFunction *function = [[SoftMetalFunction alloc] init];
@@ -209,7 +244,8 @@ void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *funct
     function->name = [name copy];
     return function;
 }
-- (void)dealloc {
+- (void)dealloc
+{
     [names release];
     [label release];
     [device release];
@@ -218,10 +254,20 @@ void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *funct
 @end
 
 @implementation SoftMetalFunction
-+ (sm_kind)softmetalKind { return SM_FUNCTION; }
-- (id)device { return device; }
-- (NSString *)name { return sm_handed_out(name); }
-- (void)dealloc {
++ (sm_kind)softmetalKind
+{
+    return SM_FUNCTION;
+}
+- (id)device
+{
+    return device;
+}
+- (NSString *)name
+{
+    return sm_handed_out(name);
+}
+- (void)dealloc
+{
     [name release];
     [device release];
     [super dealloc];
@@ -229,11 +275,24 @@ void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *funct
 @end
 
 @implementation SoftMetalPipeline
-+ (sm_kind)softmetalKind { return SM_PIPELINE; }
-- (id)device { return device; }
-- (unsigned long)maxTotalThreadsPerThreadgroup { return 1024; }
-- (unsigned long)threadExecutionWidth { return 32; }
-- (void)dealloc {
++ (sm_kind)softmetalKind
+{
+    return SM_PIPELINE;
+}
+- (id)device
+{
+    return device;
+}
+- (unsigned long)maxTotalThreadsPerThreadgroup
+{
+    return 1024;
+}
+- (unsigned long)threadExecutionWidth
+{
+    return 32;
+}
+- (void)dealloc
+{
     SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "pipeline %p", (void *)self);
     free(name);
     [device release];

@@ -10,7 +10,8 @@
 static char *hidden_names[MAX_HIDDEN];
 static unsigned hidden_count; /* published after the name it counts */
 
-void softmetal_hide_selector(const char *selector) {
+void softmetal_hide_selector(const char *selector)
+{
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     SM_REQUIRE(selector, PANEL_MISUSE, "softmetal_hide_selector without a name");
     pthread_mutex_lock(&lock);
@@ -21,14 +22,16 @@ void softmetal_hide_selector(const char *selector) {
     pthread_mutex_unlock(&lock);
 }
 
-bool sm_hidden(SEL selector) {
+bool sm_hidden(SEL selector)
+{
     unsigned count = __atomic_load_n(&hidden_count, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < count; i++)
         if (strcmp(hidden_names[i], sel_getName(selector)) == 0) return true;
     return false;
 }
 
-static void show_all_selectors(void) {
+static void show_all_selectors(void)
+{
     unsigned count = hidden_count;
     __atomic_store_n(&hidden_count, 0, __ATOMIC_RELEASE);
     for (unsigned i = 0; i < count; i++) free(hidden_names[i]);
@@ -41,13 +44,15 @@ static void *hook_user;
 static __thread bool in_hook;
 
 /* The user pointer is published by the function pointer. */
-void softmetal_set_message_hook(softmetal_message_hook hook, void *user) {
+void softmetal_set_message_hook(softmetal_message_hook hook, void *user)
+{
     __atomic_store_n(&hook_function, (softmetal_message_hook)NULL, __ATOMIC_RELEASE);
     __atomic_store_n(&hook_user, user, __ATOMIC_RELAXED);
     __atomic_store_n(&hook_function, hook, __ATOMIC_RELEASE);
 }
 
-static void call_hook(softmetal_phase phase, id object, const char *selector) {
+static void call_hook(softmetal_phase phase, id object, const char *selector)
+{
     softmetal_message_hook hook = __atomic_load_n(&hook_function, __ATOMIC_ACQUIRE);
     if (!hook || in_hook) return;
     in_hook = true;
@@ -55,23 +60,47 @@ static void call_hook(softmetal_phase phase, id object, const char *selector) {
     in_hook = false;
 }
 
-void sm_hook_before(id object, SEL selector) {
+void sm_hook_before(id object, SEL selector)
+{
     if (!__atomic_load_n(&hook_function, __ATOMIC_RELAXED)) return;
     call_hook(SOFTMETAL_BEFORE, object, sel_getName(selector));
 }
 
-void sm_hook_after(id object, const char *selector) { call_hook(SOFTMETAL_AFTER, object, selector); }
+void sm_hook_after(id object, const char *selector)
+{
+    call_hook(SOFTMETAL_AFTER, object, selector);
+}
 
 /* ----------------------------------------------------------- did objc_msgSend send it? -- */
 
 #ifdef __APPLE__
 
-bool softmetal_sees_messages(void) { return false; }
-bool sm_arrived(id object, SEL selector) { (void)object, (void)selector; return true; }
-uint64_t softmetal_messages(void) { return 0; }
-uint64_t softmetal_thread_messages(void) { return 0; }
-uint64_t softmetal_message_count(const char *selector) { (void)selector; return 0; }
-uint64_t softmetal_retain_count_calls(void) { return 0; }
+bool softmetal_sees_messages(void)
+{
+    return false;
+}
+bool sm_arrived(id object, SEL selector)
+{
+    (void)object, (void)selector;
+    return true;
+}
+uint64_t softmetal_messages(void)
+{
+    return 0;
+}
+uint64_t softmetal_thread_messages(void)
+{
+    return 0;
+}
+uint64_t softmetal_message_count(const char *selector)
+{
+    (void)selector;
+    return 0;
+}
+uint64_t softmetal_retain_count_calls(void)
+{
+    return 0;
+}
 
 #else
 
@@ -80,26 +109,44 @@ uint64_t softmetal_retain_count_calls(void) { return 0; }
 static __thread id arrived_object;
 static __thread SEL arrived_selector;
 
-void sm_note_arrival(id object, SEL selector) {
+void sm_note_arrival(id object, SEL selector)
+{
     arrived_object = object;
     arrived_selector = selector;
 }
 
-bool sm_arrived(id object, SEL selector) {
+bool sm_arrived(id object, SEL selector)
+{
     bool arrived = arrived_object == object && arrived_selector && sel_isEqual(arrived_selector, selector);
     arrived_object = nil;
     return arrived;
 }
 
-bool softmetal_sees_messages(void) { return true; }
-uint64_t softmetal_messages(void) { return sm_linux_messages(); }
-uint64_t softmetal_thread_messages(void) { return sm_linux_thread_messages(); }
-uint64_t softmetal_message_count(const char *selector) { return sm_linux_message_count(selector); }
-uint64_t softmetal_retain_count_calls(void) { return sm_linux_retain_count_calls(); }
+bool softmetal_sees_messages(void)
+{
+    return true;
+}
+uint64_t softmetal_messages(void)
+{
+    return sm_linux_messages();
+}
+uint64_t softmetal_thread_messages(void)
+{
+    return sm_linux_thread_messages();
+}
+uint64_t softmetal_message_count(const char *selector)
+{
+    return sm_linux_message_count(selector);
+}
+uint64_t softmetal_retain_count_calls(void)
+{
+    return sm_linux_retain_count_calls();
+}
 
 #endif
 
-void sm_message_reset(void) {
+void sm_message_reset(void)
+{
     softmetal_set_message_hook(NULL, NULL);
     show_all_selectors();
 #ifndef __APPLE__

@@ -20,7 +20,8 @@ static const char *const rule_texts[] = {
 #undef SM_RULE_TEXT
 };
 
-void sm_abort(sm_rule rule, const char *format, ...) {
+void sm_abort(sm_rule rule, const char *format, ...)
+{
     char detail[512];
     va_list arguments;
     va_start(arguments, format);
@@ -34,21 +35,26 @@ void sm_abort(sm_rule rule, const char *format, ...) {
 /* ----------------------------------------------------------------------------- counts -- */
 
 static const char *const kind_names[SM_KINDS] = {
-    "device", "queue", "command_buffer", "encoder", "buffer", "event", "shared_event",
-    "listener", "library", "function", "pipeline", "error", "block", "descriptor",
+    "device",   "queue",   "command_buffer", "encoder",  "buffer", "event", "shared_event",
+    "listener", "library", "function",       "pipeline", "error",  "block", "descriptor",
 };
 
 static long live[SM_KINDS];
 
-void sm_count(sm_kind kind, long change) { __atomic_fetch_add(&live[kind], change, __ATOMIC_RELAXED); }
+void sm_count(sm_kind kind, long change)
+{
+    __atomic_fetch_add(&live[kind], change, __ATOMIC_RELAXED);
+}
 
-static long live_of_all_kinds(void) {
+static long live_of_all_kinds(void)
+{
     long sum = 0;
     for (int kind = 0; kind < SM_KINDS; kind++) sum += __atomic_load_n(&live[kind], __ATOMIC_RELAXED);
     return sum;
 }
 
-long softmetal_live(const char *kind) {
+long softmetal_live(const char *kind)
+{
     if (!kind) return live_of_all_kinds();
     for (int k = 0; k < SM_KINDS; k++)
         if (strcmp(kind, kind_names[k]) == 0) return __atomic_load_n(&live[k], __ATOMIC_RELAXED);
@@ -64,9 +70,13 @@ static void *quarantine[QUARANTINE];
 static unsigned long quarantine_next;
 static void *zombie_class;
 
-Class sm_zombie_class(void) { return (Class)__atomic_load_n(&zombie_class, __ATOMIC_RELAXED); }
+Class sm_zombie_class(void)
+{
+    return (Class)__atomic_load_n(&zombie_class, __ATOMIC_RELAXED);
+}
 
-static void free_memory(id object) {
+static void free_memory(id object)
+{
 #ifdef __APPLE__
     object_dispose(object);
 #else
@@ -74,7 +84,8 @@ static void free_memory(id object) {
 #endif
 }
 
-static void become_zombie(id object) {
+static void become_zombie(id object)
+{
     Class zombie = [SoftMetalZombie class];
     __atomic_store_n(&zombie_class, (void *)zombie, __ATOMIC_RELAXED);
     object_setClass(object, zombie);
@@ -83,31 +94,70 @@ static void become_zombie(id object) {
     if (oldest) free_memory(oldest);
 }
 
-static void __attribute__((noreturn)) complain(id zombie, SEL selector) {
+static void __attribute__((noreturn)) complain(id zombie, SEL selector)
+{
     sm_abort(SM_RULE_MESSAGE_TO_FREED, "%s sent to %p", sel_getName(selector), (void *)zombie);
 }
 
 @implementation SoftMetalZombie
-- (id)retain { complain(self, _cmd); }
-- (oneway void)release { sm_abort(SM_RULE_OVER_RELEASE, "release of the freed %p", (void *)self); }
-- (id)autorelease { complain(self, _cmd); }
-- (NSUInteger)retainCount { complain(self, _cmd); }
-- (BOOL)respondsToSelector:(SEL)selector { complain(self, selector); }
-- (BOOL)isKindOfClass:(Class)cls { (void)cls; complain(self, _cmd); }
-- (NSMethodSignature *)methodSignatureForSelector:(SEL)selector { complain(self, selector); }
-- (void)forwardInvocation:(NSInvocation *)invocation { complain(self, [invocation selector]); }
-- (void)doesNotRecognizeSelector:(SEL)selector { complain(self, selector); }
-- (NSString *)description { complain(self, _cmd); }
-- (NSUInteger)hash { complain(self, _cmd); }
+- (id)retain
+{
+    complain(self, _cmd);
+}
+- (oneway void)release
+{
+    sm_abort(SM_RULE_OVER_RELEASE, "release of the freed %p", (void *)self);
+}
+- (id)autorelease
+{
+    complain(self, _cmd);
+}
+- (NSUInteger)retainCount
+{
+    complain(self, _cmd);
+}
+- (BOOL)respondsToSelector:(SEL)selector
+{
+    complain(self, selector);
+}
+- (BOOL)isKindOfClass:(Class)cls
+{
+    (void)cls;
+    complain(self, _cmd);
+}
+- (NSMethodSignature *)methodSignatureForSelector:(SEL)selector
+{
+    complain(self, selector);
+}
+- (void)forwardInvocation:(NSInvocation *)invocation
+{
+    complain(self, [invocation selector]);
+}
+- (void)doesNotRecognizeSelector:(SEL)selector
+{
+    complain(self, selector);
+}
+- (NSString *)description
+{
+    complain(self, _cmd);
+}
+- (NSUInteger)hash
+{
+    complain(self, _cmd);
+}
 @end
 
 /* ------------------------------------------------------------------------- the object -- */
 
 @implementation SoftMetalObject
 
-+ (sm_kind)softmetalKind { sm_abort(SM_RULE_INTERNAL, "%s has no kind", class_getName(self)); }
++ (sm_kind)softmetalKind
+{
+    sm_abort(SM_RULE_INTERNAL, "%s has no kind", class_getName(self));
+}
 
-+ (id)allocWithZone:(NSZone *)zone {
++ (id)allocWithZone:(NSZone *)zone
+{
     (void)zone;
     SoftMetalObject *object = NSAllocateObject(self, 0, NULL);
     if (!object) sm_abort(SM_RULE_INTERNAL, "out of memory");
@@ -116,28 +166,38 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector) {
     return object;
 }
 
-+ (id)alloc { return [self allocWithZone:NULL]; }
++ (id)alloc
+{
+    return [self allocWithZone:NULL];
+}
 
-- (id)retain {
+- (id)retain
+{
     long before = __atomic_fetch_add(&refs, 1, __ATOMIC_RELAXED);
     SM_REQUIRE(before > 0, MESSAGE_TO_FREED, "retain of %p, a %s", (void *)self, object_getClassName(self));
     return self;
 }
 
-- (oneway void)release {
+- (oneway void)release
+{
     long before = __atomic_fetch_sub(&refs, 1, __ATOMIC_ACQ_REL);
     SM_REQUIRE(before > 0, OVER_RELEASE, "release of %p, a %s", (void *)self, object_getClassName(self));
     if (before == 1) [self dealloc];
 }
 
-- (id)autorelease {
+- (id)autorelease
+{
     SM_REQUIRE(sm_has_pool(), NO_POOL, "%p, a %s", (void *)self, object_getClassName(self));
     return [super autorelease];
 }
 
-- (NSUInteger)retainCount { return (NSUInteger)__atomic_load_n(&refs, __ATOMIC_RELAXED); }
+- (NSUInteger)retainCount
+{
+    return (NSUInteger)__atomic_load_n(&refs, __ATOMIC_RELAXED);
+}
 
-- (BOOL)respondsToSelector:(SEL)selector {
+- (BOOL)respondsToSelector:(SEL)selector
+{
     return sm_hidden(selector) ? NO : [super respondsToSelector:selector];
 }
 
@@ -145,10 +205,11 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector) {
    the memory, which stays as a zombie. */
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wobjc-missing-super-calls"
-- (void)dealloc {
+- (void)dealloc
+{
     long needed = __atomic_load_n(&uses, __ATOMIC_ACQUIRE);
-    SM_REQUIRE(needed == 0, DESTROYED_IN_USE, "%p, a %s, is named by %ld", (void *)self,
-               object_getClassName(self), needed);
+    SM_REQUIRE(needed == 0, DESTROYED_IN_USE, "%p, a %s, is named by %ld", (void *)self, object_getClassName(self),
+               needed);
     sm_count([[self class] softmetalKind], -1);
     become_zombie(self);
 }
@@ -156,12 +217,14 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector) {
 
 @end
 
-unsigned long softmetal_retain_count(void *object) {
+unsigned long softmetal_retain_count(void *object)
+{
     sm_check_argument((id)object, [SoftMetalObject class], "object of softmetal_retain_count");
     return (unsigned long)__atomic_load_n(&((SoftMetalObject *)object)->refs, __ATOMIC_RELAXED);
 }
 
-void sm_check_argument(id object, Class cls, const char *what) {
+void sm_check_argument(id object, Class cls, const char *what)
+{
     SM_REQUIRE(object, NIL_ARGUMENT, "%s", what);
     Class actual = object_getClass(object);
     SM_REQUIRE(actual != sm_zombie_class(), MESSAGE_TO_FREED, "%s is freed: %p", what, (void *)object);
@@ -170,13 +233,24 @@ void sm_check_argument(id object, Class cls, const char *what) {
     sm_abort(SM_RULE_WRONG_CLASS, "%s is a %s, not a %s", what, class_getName(actual), class_getName(cls));
 }
 
-id sm_handed_out(id object) {
+#ifdef __APPLE__
+bool sm_has_pool(void)
+{
+    return true;
+}
+#endif
+
+id sm_handed_out(id object)
+{
     if (!object) return nil;
     SM_REQUIRE(sm_has_pool(), NO_POOL, "%p, a %s", (void *)object, object_getClassName(object));
     return [[object retain] autorelease];
 }
 
-NSString *sm_new_string(const char *text) { return [[NSString alloc] initWithUTF8String:text]; }
+NSString *sm_new_string(const char *text)
+{
+    return [[NSString alloc] initWithUTF8String:text];
+}
 
 /* ----------------------------------------------------------------------------- blocks -- */
 
@@ -192,8 +266,9 @@ struct block_header {
 extern void *_Block_copy(const void *block);
 extern void _Block_release(const void *block);
 
-sm_block sm_block_take(void *block) {
-    sm_block held = { .block = _Block_copy(block), .state = SM_BLOCK_WAITING };
+sm_block sm_block_take(void *block)
+{
+    sm_block held = {.block = _Block_copy(block), .state = SM_BLOCK_WAITING};
     const struct block_header *header = held.block;
     SM_REQUIRE(header, NIL_ARGUMENT, "block");
     held.isa = header->isa;
@@ -203,21 +278,24 @@ sm_block sm_block_take(void *block) {
     return held;
 }
 
-void sm_block_check(const sm_block *held) {
+void sm_block_check(const sm_block *held)
+{
     const struct block_header *header = held->block;
     bool same = header->isa == held->isa && header->invoke == held->invoke &&
                 (header->flags & ~BLOCK_COUNT_BITS) == held->flags;
     SM_REQUIRE(same, BLOCK_CHANGED, "block %p", held->block);
 }
 
-void sm_block_drop(sm_block *held) {
+void sm_block_drop(sm_block *held)
+{
     sm_block_check(held);
     _Block_release(held->block);
     sm_count(SM_BLOCK, -1);
     held->state = SM_BLOCK_RELEASED;
 }
 
-void sm_blocks_add(sm_blocks *blocks, sm_block held) {
+void sm_blocks_add(sm_blocks *blocks, sm_block held)
+{
     if (blocks->count == blocks->capacity) {
         blocks->capacity = blocks->capacity ? 2 * blocks->capacity : 2;
         blocks->items = realloc(blocks->items, blocks->capacity * sizeof *blocks->items);
@@ -231,23 +309,44 @@ void sm_blocks_add(sm_blocks *blocks, sm_block held) {
 NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
 
 @implementation SoftMetalError
-+ (sm_kind)softmetalKind { return SM_ERROR; }
-- (NSString *)domain { return domain; }
-- (long)code { return code; }
-- (NSString *)localizedDescription { return sm_handed_out(text); }
-- (NSString *)localizedFailureReason { return nil; }
-- (NSDictionary *)userInfo {
++ (sm_kind)softmetalKind
+{
+    return SM_ERROR;
+}
+- (NSString *)domain
+{
+    return domain;
+}
+- (long)code
+{
+    return code;
+}
+- (NSString *)localizedDescription
+{
+    return sm_handed_out(text);
+}
+- (NSString *)localizedFailureReason
+{
+    return nil;
+}
+- (NSDictionary *)userInfo
+{
     return sm_handed_out([NSDictionary dictionaryWithObject:text forKey:NSLocalizedDescriptionKey]);
 }
-- (NSString *)description { return sm_handed_out(text); }
-- (void)dealloc {
+- (NSString *)description
+{
+    return sm_handed_out(text);
+}
+- (void)dealloc
+{
     [domain release];
     [text release];
     [super dealloc];
 }
 @end
 
-SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text) {
+SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text)
+{
     SoftMetalError *error = [[SoftMetalError alloc] init];
     error->domain = [domain retain];
     error->code = code;
@@ -255,17 +354,28 @@ SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text) {
     return error;
 }
 
-static const char *text_of_code(long code) {
+static const char *text_of_code(long code)
+{
     static const char *const texts[] = {
-        "No error", "Internal Error", "Caused GPU Timeout Error", "Caused GPU Address Fault Error",
-        "Ignored (for causing prior/excessive GPU errors)", "Unknown Error", "Unknown Error",
-        "Insufficient Permission (to submit GPU work from background)", "Insufficient Memory",
-        "Invalid Resource", "Insufficient Tile Memory", "Device Removed", "Stack Overflow",
+        "No error",
+        "Internal Error",
+        "Caused GPU Timeout Error",
+        "Caused GPU Address Fault Error",
+        "Ignored (for causing prior/excessive GPU errors)",
+        "Unknown Error",
+        "Unknown Error",
+        "Insufficient Permission (to submit GPU work from background)",
+        "Insufficient Memory",
+        "Invalid Resource",
+        "Insufficient Tile Memory",
+        "Device Removed",
+        "Stack Overflow",
     };
     return code >= 0 && code <= 12 ? texts[code] : "Unknown Error";
 }
 
-SoftMetalError *sm_new_command_buffer_error(long code) {
+SoftMetalError *sm_new_command_buffer_error(long code)
+{
     NSString *text = sm_new_string(text_of_code(code));
     SoftMetalError *error = sm_new_error(MTLCommandBufferErrorDomain, code, text);
     [text release];

@@ -8,7 +8,8 @@
 /* ---------------------------------------------------------------------------- settings -- */
 
 /* Word by word: settings are read on every commit and must not become a lock all threads share. */
-static void copy_words(void *to, const void *from, size_t size) {
+static void copy_words(void *to, const void *from, size_t size)
+{
     uint64_t *target = to;
     const uint64_t *source = from;
     for (size_t i = 0; i < size / sizeof *target; i++)
@@ -17,15 +18,25 @@ static void copy_words(void *to, const void *from, size_t size) {
 
 #define DEFAULT_WATCHDOG UINT64_C(5000000000)
 
-static softmetal_timing timing_now = { .watchdog_ns = DEFAULT_WATCHDOG };
+static softmetal_timing timing_now = {.watchdog_ns = DEFAULT_WATCHDOG};
 static softmetal_chaos chaos_now;
 static softmetal_clock clock_now;
 
-void sm_timing(softmetal_timing *out) { copy_words(out, &timing_now, sizeof *out); }
-void softmetal_get_timing(softmetal_timing *out) { sm_timing(out); }
-void softmetal_set_timing(const softmetal_timing *timing) { copy_words(&timing_now, timing, sizeof *timing); }
+void sm_timing(softmetal_timing *out)
+{
+    copy_words(out, &timing_now, sizeof *out);
+}
+void softmetal_get_timing(softmetal_timing *out)
+{
+    sm_timing(out);
+}
+void softmetal_set_timing(const softmetal_timing *timing)
+{
+    copy_words(&timing_now, timing, sizeof *timing);
+}
 
-softmetal_chaos sm_chaos(void) {
+softmetal_chaos sm_chaos(void)
+{
     return (softmetal_chaos){
         .fail_per_mille = __atomic_load_n(&chaos_now.fail_per_mille, __ATOMIC_RELAXED),
         .late_handler_per_mille = __atomic_load_n(&chaos_now.late_handler_per_mille, __ATOMIC_RELAXED),
@@ -33,30 +44,42 @@ softmetal_chaos sm_chaos(void) {
     };
 }
 
-void softmetal_set_chaos(const softmetal_chaos *chaos) {
+void softmetal_set_chaos(const softmetal_chaos *chaos)
+{
     __atomic_store_n(&chaos_now.fail_per_mille, chaos->fail_per_mille, __ATOMIC_RELAXED);
     __atomic_store_n(&chaos_now.late_handler_per_mille, chaos->late_handler_per_mille, __ATOMIC_RELAXED);
     __atomic_store_n(&chaos_now.overlap_per_mille, chaos->overlap_per_mille, __ATOMIC_RELAXED);
 }
 
-softmetal_clock sm_clock(void) { return __atomic_load_n(&clock_now, __ATOMIC_RELAXED); }
-void softmetal_set_clock(softmetal_clock clock) { __atomic_store_n(&clock_now, clock, __ATOMIC_RELAXED); }
+softmetal_clock sm_clock(void)
+{
+    return __atomic_load_n(&clock_now, __ATOMIC_RELAXED);
+}
+void softmetal_set_clock(softmetal_clock clock)
+{
+    __atomic_store_n(&clock_now, clock, __ATOMIC_RELAXED);
+}
 
 /* -------------------------------------------------------------------- creations that fail -- */
 
 static unsigned creations, failing_creation;
 static bool failing_persistent;
 
-void softmetal_fail_creation(unsigned n, bool persistent) {
+void softmetal_fail_creation(unsigned n, bool persistent)
+{
     __atomic_store_n(&failing_creation, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&creations, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&failing_persistent, persistent, __ATOMIC_RELAXED);
     __atomic_store_n(&failing_creation, n, __ATOMIC_RELEASE);
 }
 
-unsigned softmetal_creations(void) { return __atomic_load_n(&creations, __ATOMIC_RELAXED); }
+unsigned softmetal_creations(void)
+{
+    return __atomic_load_n(&creations, __ATOMIC_RELAXED);
+}
 
-bool sm_creation_fails(void) {
+bool sm_creation_fails(void)
+{
     unsigned chosen = __atomic_load_n(&failing_creation, __ATOMIC_RELAXED);
     unsigned number = __atomic_add_fetch(&creations, 1, __ATOMIC_RELAXED);
     if (chosen == 0) return false;
@@ -66,12 +89,14 @@ bool sm_creation_fails(void) {
 static unsigned failures_left;
 static long failure_code;
 
-void softmetal_fail_next(unsigned n, long code) {
+void softmetal_fail_next(unsigned n, long code)
+{
     __atomic_store_n(&failure_code, code, __ATOMIC_RELAXED);
     __atomic_store_n(&failures_left, n, __ATOMIC_RELEASE);
 }
 
-bool sm_take_failure(long *code) {
+bool sm_take_failure(long *code)
+{
     unsigned left = __atomic_load_n(&failures_left, __ATOMIC_RELAXED);
     while (left > 0) {
         if (!__atomic_compare_exchange_n(&failures_left, &left, left - 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
@@ -85,7 +110,8 @@ bool sm_take_failure(long *code) {
 /* --------------------------------------------------------------- faults of one buffer -- */
 
 /* Locks the buffer's engine; the fault must still have an effect, so the buffer is unfinished. */
-static SoftMetalCommandBuffer *lock_unfinished(void *command_buffer, const char *what) {
+static SoftMetalCommandBuffer *lock_unfinished(void *command_buffer, const char *what)
+{
     sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
     SoftMetalCommandBuffer *buffer = command_buffer;
     pthread_mutex_lock(&buffer->engine->lock);
@@ -93,7 +119,8 @@ static SoftMetalCommandBuffer *lock_unfinished(void *command_buffer, const char 
     return buffer;
 }
 
-static SoftMetalCommandBuffer *lock_unhandled(void *command_buffer, const char *what) {
+static SoftMetalCommandBuffer *lock_unhandled(void *command_buffer, const char *what)
+{
     sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
     SoftMetalCommandBuffer *buffer = command_buffer;
     pthread_mutex_lock(&buffer->engine->lock);
@@ -101,53 +128,67 @@ static SoftMetalCommandBuffer *lock_unhandled(void *command_buffer, const char *
     return buffer;
 }
 
-static void unlock(SoftMetalCommandBuffer *buffer) {
+static void unlock(SoftMetalCommandBuffer *buffer)
+{
     pthread_cond_broadcast(&buffer->changed);
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text) {
+void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text)
+{
     SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_fail");
     sm_set_fault(buffer, domain, code, text);
     unlock(buffer);
 }
 
-void softmetal_set_duration(void *command_buffer, uint64_t ns) {
+void softmetal_set_duration(void *command_buffer, uint64_t ns)
+{
     SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_set_duration");
     buffer->has_duration = true;
     buffer->duration = ns;
     unlock(buffer);
 }
 
-void softmetal_status_after_handlers(void *command_buffer) {
+void softmetal_status_after_handlers(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_status_after_handlers");
     buffer->status_after = true;
     unlock(buffer);
 }
 
-static void set_hang(void *command_buffer, unsigned hang, const char *what) {
+static void set_hang(void *command_buffer, unsigned hang, const char *what)
+{
     SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, what);
     buffer->hang = hang;
     unlock(buffer);
 }
 
-void softmetal_hang(void *command_buffer) { set_hang(command_buffer, 1, "softmetal_hang"); }
-void softmetal_unhang(void *command_buffer) { set_hang(command_buffer, 0, "softmetal_unhang"); }
+void softmetal_hang(void *command_buffer)
+{
+    set_hang(command_buffer, 1, "softmetal_hang");
+}
+void softmetal_unhang(void *command_buffer)
+{
+    set_hang(command_buffer, 0, "softmetal_unhang");
+}
 
-void softmetal_hold_handlers(void *command_buffer) {
+void softmetal_hold_handlers(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = lock_unhandled(command_buffer, "softmetal_hold_handlers");
     buffer->hold = true;
     unlock(buffer);
 }
 
-void softmetal_lose_handlers(void *command_buffer) {
+void softmetal_lose_handlers(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = lock_unhandled(command_buffer, "softmetal_lose_handlers");
     buffer->lose = true;
     unlock(buffer);
 }
 
 /* With the lock: the completion thread gets the buffer again. */
-static void unpark(SoftMetalCommandBuffer *buffer) {
+static void unpark(SoftMetalCommandBuffer *buffer)
+{
     buffer->hold = false;
     if (!buffer->parked) return;
     buffer->parked = false;
@@ -159,7 +200,8 @@ static void unpark(SoftMetalCommandBuffer *buffer) {
     sm_engine_post(buffer->engine, job);
 }
 
-void softmetal_deliver(void *command_buffer) {
+void softmetal_deliver(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = lock_unhandled(command_buffer, "softmetal_deliver");
     SM_REQUIRE(buffer->hold, PANEL_MISUSE, "softmetal_deliver: the handlers are not held");
     unpark(buffer);
@@ -172,9 +214,13 @@ static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static sm_engine *engines;
 static long background_work;
 
-void sm_background_work(long change) { __atomic_fetch_add(&background_work, change, __ATOMIC_RELEASE); }
+void sm_background_work(long change)
+{
+    __atomic_fetch_add(&background_work, change, __ATOMIC_RELEASE);
+}
 
-void sm_registry_add(sm_engine *engine) {
+void sm_registry_add(sm_engine *engine)
+{
     pthread_mutex_lock(&registry_lock);
     engine->next = engines;
     if (engines) engines->previous = engine;
@@ -182,16 +228,20 @@ void sm_registry_add(sm_engine *engine) {
     pthread_mutex_unlock(&registry_lock);
 }
 
-void sm_registry_remove(sm_engine *engine) {
+void sm_registry_remove(sm_engine *engine)
+{
     pthread_mutex_lock(&registry_lock);
-    if (engine->previous) engine->previous->next = engine->next;
-    else engines = engine->next;
+    if (engine->previous)
+        engine->previous->next = engine->next;
+    else
+        engines = engine->next;
     if (engine->next) engine->next->previous = engine->previous;
     pthread_mutex_unlock(&registry_lock);
 }
 
 /* Calls `visit` with every engine and its lock; stops when it answers false. */
-static bool for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *user) {
+static bool for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *user)
+{
     bool go_on = true;
     pthread_mutex_lock(&registry_lock);
     for (sm_engine *engine = engines; engine && go_on; engine = engine->next) {
@@ -204,7 +254,8 @@ static bool for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *
 }
 
 /* Removal ends every latency, so that nobody waits for a schedule that is far away. */
-static bool wake_everything(sm_engine *engine, void *device) {
+static bool wake_everything(sm_engine *engine, void *device)
+{
     if (engine->device != device || engine->dying) return true;
     for (sm_job *job = engine->first_job; job; job = job->next)
         if (job->kind == SM_JOB_SCHEDULE) job->due = 0;
@@ -214,7 +265,8 @@ static bool wake_everything(sm_engine *engine, void *device) {
     return true;
 }
 
-void softmetal_remove_device(void *device) {
+void softmetal_remove_device(void *device)
+{
     sm_check_argument((id)device, [SoftMetalDevice class], "device of softmetal_remove_device");
     __atomic_store_n(&((SoftMetalDevice *)device)->removed, 1, __ATOMIC_RELEASE);
     for_each_engine(wake_everything, device);
@@ -223,31 +275,38 @@ void softmetal_remove_device(void *device) {
 /* ------------------------------------------------------------------------------ settle -- */
 
 /* Polls: a lock or a counter shared by all queues would order threads that Metal does not order. */
-static bool poll_until(bool (*ready)(void), uint64_t timeout_ns) {
+static bool poll_until(bool (*ready)(void), uint64_t timeout_ns)
+{
     uint64_t deadline = sm_after(sm_now(), timeout_ns);
     while (!ready()) {
         if (sm_now() >= deadline) return false;
-        struct timespec nap = { 0, 20000 };
+        struct timespec nap = {0, 20000};
         nanosleep(&nap, NULL);
     }
     return true;
 }
 
-static bool engine_is_settled(sm_engine *engine, void *unused) {
+static bool engine_is_settled(sm_engine *engine, void *unused)
+{
     (void)unused;
     return engine->unsettled == 0;
 }
 
-static bool settled(void) {
+static bool settled(void)
+{
     return for_each_engine(engine_is_settled, NULL) && sm_notifications_settled() &&
            __atomic_load_n(&background_work, __ATOMIC_ACQUIRE) == 0;
 }
 
-bool softmetal_settle(uint64_t timeout_ns) { return poll_until(settled, timeout_ns); }
+bool softmetal_settle(uint64_t timeout_ns)
+{
+    return poll_until(settled, timeout_ns);
+}
 
 /* ------------------------------------------------------------------------------- reset -- */
 
-static bool require_no_work(sm_engine *engine, void *unused) {
+static bool require_no_work(sm_engine *engine, void *unused)
+{
     (void)unused;
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older)
         SM_REQUIRE(!b->committed || b->finished, RESET_WITH_WORK, "%p", (void *)b);
@@ -255,7 +314,8 @@ static bool require_no_work(sm_engine *engine, void *unused) {
 }
 
 /* Handlers that the test held and never delivered are lost. */
-static bool lose_parked(sm_engine *engine, void *unused) {
+static bool lose_parked(sm_engine *engine, void *unused)
+{
     (void)unused;
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older) {
         if (!b->hold || b->handlers_done) continue;
@@ -265,7 +325,8 @@ static bool lose_parked(sm_engine *engine, void *unused) {
     return true;
 }
 
-static bool find_abandoned(sm_engine *engine, void *found) {
+static bool find_abandoned(sm_engine *engine, void *found)
+{
     if (engine->clock != SOFTMETAL_MANUAL) return true;
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older) {
         if (!b->finished || b->let_go) continue;
@@ -276,7 +337,8 @@ static bool find_abandoned(sm_engine *engine, void *found) {
 }
 
 /* Terminal buffers of the manual clock that the test did not step to their end. */
-static void abandon_manual_buffers(void) {
+static void abandon_manual_buffers(void)
+{
     for (;;) {
         SoftMetalCommandBuffer *buffer = nil;
         if (for_each_engine(find_abandoned, &buffer)) return;
@@ -290,22 +352,28 @@ static void abandon_manual_buffers(void) {
     }
 }
 
-static bool engine_is_alive(sm_engine *engine, void *unused) {
+static bool engine_is_alive(sm_engine *engine, void *unused)
+{
     (void)unused;
     return !engine->dying;
 }
 
-static bool at_rest(void) { return settled() && for_each_engine(engine_is_alive, NULL); }
+static bool at_rest(void)
+{
+    return settled() && for_each_engine(engine_is_alive, NULL);
+}
 
-static bool readmit_device(sm_engine *engine, void *unused) {
+static bool readmit_device(sm_engine *engine, void *unused)
+{
     (void)unused;
     if (!engine->dying) __atomic_store_n(&engine->device->removed, 0, __ATOMIC_RELEASE);
     return true;
 }
 
-static void default_settings(void) {
-    static const softmetal_timing timing = { .watchdog_ns = DEFAULT_WATCHDOG };
-    static const softmetal_chaos no_chaos = { .fail_per_mille = 0 };
+static void default_settings(void)
+{
+    static const softmetal_timing timing = {.watchdog_ns = DEFAULT_WATCHDOG};
+    static const softmetal_chaos no_chaos = {.fail_per_mille = 0};
     softmetal_set_clock(SOFTMETAL_REAL);
     softmetal_set_timing(&timing);
     softmetal_set_chaos(&no_chaos);
@@ -316,7 +384,8 @@ static void default_settings(void) {
 
 #define REST_LIMIT UINT64_C(10000000000)
 
-void softmetal_reset(void) {
+void softmetal_reset(void)
+{
     for_each_engine(require_no_work, NULL);
     for_each_engine(lose_parked, NULL);
     abandon_manual_buffers();

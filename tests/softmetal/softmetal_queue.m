@@ -9,7 +9,8 @@
 
 /* ---------------------------------------------------------------------------- workers -- */
 
-static bool may_start(SoftMetalCommandBuffer *buffer) {
+static bool may_start(SoftMetalCommandBuffer *buffer)
+{
     SoftMetalCommandBuffer *before = buffer->line_previous;
     for (; before; before = before->line_previous) {
         if (!before->started) return false;
@@ -19,13 +20,15 @@ static bool may_start(SoftMetalCommandBuffer *buffer) {
 }
 
 /* Buffers start in the order of the line: nothing passes one that has not started. */
-static SoftMetalCommandBuffer *next_to_start(sm_engine *engine) {
+static SoftMetalCommandBuffer *next_to_start(sm_engine *engine)
+{
     SoftMetalCommandBuffer *buffer = engine->line_first;
     while (buffer && buffer->started) buffer = buffer->line_next;
     return buffer && may_start(buffer) ? buffer : nil;
 }
 
-static void run_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer) {
+static void run_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer)
+{
     pthread_mutex_lock(&engine->lock);
     sm_wait_precisely(&buffer->changed, &engine->lock, buffer->schedule_due, &engine->device->removed, 0);
     pthread_mutex_unlock(&engine->lock);
@@ -35,7 +38,8 @@ static void run_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer) {
     sm_finish(buffer);
 }
 
-static void *worker_main(void *argument) {
+static void *worker_main(void *argument)
+{
     sm_engine *engine = argument;
     pthread_mutex_lock(&engine->lock);
     for (;;) {
@@ -58,7 +62,8 @@ static void *worker_main(void *argument) {
     return NULL;
 }
 
-void sm_engine_pump(sm_engine *engine) {
+void sm_engine_pump(sm_engine *engine)
+{
     if (engine->clock == SOFTMETAL_MANUAL || !next_to_start(engine)) return;
     if (engine->idle_workers > 0) {
         pthread_cond_signal(&engine->work);
@@ -72,26 +77,34 @@ void sm_engine_pump(sm_engine *engine) {
 
 static __thread sm_engine *engine_of_running_handler;
 
-sm_engine *sm_engine_of_running_handler(void) { return engine_of_running_handler; }
+sm_engine *sm_engine_of_running_handler(void)
+{
+    return engine_of_running_handler;
+}
 
 /* The first job that is not late; when there is none, the first one. */
-static sm_job *next_job(sm_engine *engine) {
+static sm_job *next_job(sm_engine *engine)
+{
     sm_job *job = engine->first_job;
     while (job && job->late) job = job->next;
     return job ? job : engine->first_job;
 }
 
-static void unlink_job(sm_engine *engine, sm_job *job) {
+static void unlink_job(sm_engine *engine, sm_job *job)
+{
     sm_job *previous = NULL;
     for (sm_job *j = engine->first_job; j != job; j = j->next) previous = j;
-    if (previous) previous->next = job->next;
-    else engine->first_job = job->next;
+    if (previous)
+        previous->next = job->next;
+    else
+        engine->first_job = job->next;
     if (engine->last_job == job) engine->last_job = previous;
     engine->waiting_jobs--;
 }
 
 /* The next buffer's handlers have run: the late ones have been overtaken and are due. */
-static void late_jobs_are_due(sm_engine *engine) {
+static void late_jobs_are_due(sm_engine *engine)
+{
     for (sm_job *job = engine->first_job; job; job = job->next) {
         if (!job->late) continue;
         job->late = false;
@@ -99,7 +112,8 @@ static void late_jobs_are_due(sm_engine *engine) {
     }
 }
 
-static bool park_if_held(sm_engine *engine, SoftMetalCommandBuffer *buffer) {
+static bool park_if_held(sm_engine *engine, SoftMetalCommandBuffer *buffer)
+{
     pthread_mutex_lock(&engine->lock);
     buffer->parked = buffer->hold;
     if (buffer->parked) engine->unsettled--;
@@ -108,7 +122,8 @@ static bool park_if_held(sm_engine *engine, SoftMetalCommandBuffer *buffer) {
     return parked;
 }
 
-static void complete_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer) {
+static void complete_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer)
+{
     if (park_if_held(engine, buffer)) return;
     for (unsigned k = 0; !buffer->lose && k < buffer->completed_blocks.count; k++) sm_run_handler(buffer, k);
     sm_end_handlers(buffer);
@@ -116,7 +131,8 @@ static void complete_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer) {
     sm_let_go(buffer);
 }
 
-static void run_job(sm_engine *engine, sm_job *job) {
+static void run_job(sm_engine *engine, sm_job *job)
+{
     engine_of_running_handler = engine;
     switch (job->kind) {
     case SM_JOB_SCHEDULE: sm_mark_scheduled(job->buffer); break;
@@ -127,7 +143,8 @@ static void run_job(sm_engine *engine, sm_job *job) {
     engine_of_running_handler = NULL;
 }
 
-static void *completer_main(void *argument) {
+static void *completer_main(void *argument)
+{
     sm_engine *engine = argument;
     pthread_mutex_lock(&engine->lock);
     for (;;) {
@@ -155,16 +172,20 @@ static void *completer_main(void *argument) {
     return NULL;
 }
 
-static void start_completer(sm_engine *engine) {
+static void start_completer(sm_engine *engine)
+{
     engine->completers++;
     sm_engine_retain(engine);
     sm_thread_start(completer_main, engine);
 }
 
-void sm_engine_post(sm_engine *engine, sm_job *job) {
+void sm_engine_post(sm_engine *engine, sm_job *job)
+{
     job->next = NULL;
-    if (engine->last_job) engine->last_job->next = job;
-    else engine->first_job = job;
+    if (engine->last_job)
+        engine->last_job->next = job;
+    else
+        engine->first_job = job;
     engine->last_job = job;
     engine->waiting_jobs++;
     bool serial = engine->clock == SOFTMETAL_REAL;
@@ -176,7 +197,8 @@ void sm_engine_post(sm_engine *engine, sm_job *job) {
 
 /* ---------------------------------------------------------------------------- engines -- */
 
-sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit) {
+sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit)
+{
     sm_engine *engine = calloc(1, sizeof *engine);
     SM_REQUIRE(engine, INTERNAL, "out of memory");
     pthread_mutex_init(&engine->lock, NULL);
@@ -191,10 +213,14 @@ sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit) {
     return engine;
 }
 
-void sm_engine_retain(sm_engine *engine) { __atomic_fetch_add(&engine->refs, 1, __ATOMIC_RELAXED); }
+void sm_engine_retain(sm_engine *engine)
+{
+    __atomic_fetch_add(&engine->refs, 1, __ATOMIC_RELAXED);
+}
 
 /* The registry counts too: an engine it lists must not go away under a reader. */
-void sm_engine_release(sm_engine *engine) {
+void sm_engine_release(sm_engine *engine)
+{
     if (__atomic_fetch_sub(&engine->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
     sm_registry_remove(engine);
     pthread_cond_destroy(&engine->work);
@@ -204,7 +230,8 @@ void sm_engine_release(sm_engine *engine) {
     free(engine);
 }
 
-void sm_engine_die(sm_engine *engine) {
+void sm_engine_die(sm_engine *engine)
+{
     pthread_mutex_lock(&engine->lock);
     engine->dying = true;
     pthread_cond_broadcast(&engine->work);
@@ -215,7 +242,8 @@ void sm_engine_die(sm_engine *engine) {
 
 /* -------------------------------------------------------------------------- the queue -- */
 
-static void wait_for_room(sm_engine *engine) {
+static void wait_for_room(sm_engine *engine)
+{
     pthread_mutex_lock(&engine->lock);
     while (engine->outstanding >= engine->limit) {
         SM_REQUIRE(engine->clock == SOFTMETAL_REAL, WOULD_BLOCK, "%u buffers of %u are outstanding",
@@ -226,7 +254,8 @@ static void wait_for_room(sm_engine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
-static id make_buffer(SoftMetalQueue *queue, bool retains) {
+static id make_buffer(SoftMetalQueue *queue, bool retains)
+{
     SM_REQUIRE(sm_has_pool(), NO_POOL, "commandBuffer");
     if (sm_creation_fails()) return nil;
     wait_for_room(queue->engine);
@@ -235,20 +264,31 @@ static id make_buffer(SoftMetalQueue *queue, bool retains) {
 
 @implementation SoftMetalQueue
 
-+ (sm_kind)softmetalKind { return SM_QUEUE; }
++ (sm_kind)softmetalKind
+{
+    return SM_QUEUE;
+}
 
-- (id)device { return device; }
+- (id)device
+{
+    return device;
+}
 
-- (id)commandBuffer {
+- (id)commandBuffer
+{
     bool sent = sm_arrived(self, _cmd);
     id buffer = make_buffer(self, true);
     if (sent) sm_hook_after(self, "commandBuffer");
     return buffer;
 }
 
-- (id)commandBufferWithUnretainedReferences { return make_buffer(self, false); }
+- (id)commandBufferWithUnretainedReferences
+{
+    return make_buffer(self, false);
+}
 
-- (id)commandBufferWithDescriptor:(id)descriptor {
+- (id)commandBufferWithDescriptor:(id)descriptor
+{
     sm_check_argument(descriptor, [MTLCommandBufferDescriptor class], "descriptor");
     MTLCommandBufferDescriptor *wanted = descriptor;
     SoftMetalCommandBuffer *buffer = make_buffer(self, wanted->retains);
@@ -256,7 +296,8 @@ static id make_buffer(SoftMetalQueue *queue, bool retains) {
     return buffer;
 }
 
-- (NSString *)label {
+- (NSString *)label
+{
     pthread_mutex_lock(&engine->lock);
     NSString *text = [label retain];
     pthread_mutex_unlock(&engine->lock);
@@ -265,7 +306,8 @@ static id make_buffer(SoftMetalQueue *queue, bool retains) {
     return result;
 }
 
-- (void)setLabel:(NSString *)text {
+- (void)setLabel:(NSString *)text
+{
     NSString *copy = [text copy];
     pthread_mutex_lock(&engine->lock);
     NSString *old = label;
@@ -274,9 +316,12 @@ static id make_buffer(SoftMetalQueue *queue, bool retains) {
     [old release];
 }
 
-- (void)insertDebugCaptureBoundary {}
+- (void)insertDebugCaptureBoundary
+{
+}
 
-- (void)dealloc {
+- (void)dealloc
+{
     sm_engine_die(engine);
     [label release];
     [device release];
@@ -286,18 +331,35 @@ static id make_buffer(SoftMetalQueue *queue, bool retains) {
 @end
 
 @implementation MTLCommandBufferDescriptor
-+ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
-- (id)init {
++ (sm_kind)softmetalKind
+{
+    return SM_DESCRIPTOR;
+}
+- (id)init
+{
     if ((self = [super init])) retains = YES;
     return self;
 }
-- (BOOL)retainedReferences { return retains; }
-- (void)setRetainedReferences:(BOOL)wanted { retains = wanted; }
-- (unsigned long)errorOptions { return error_options; }
-- (void)setErrorOptions:(unsigned long)options { error_options = options; }
+- (BOOL)retainedReferences
+{
+    return retains;
+}
+- (void)setRetainedReferences:(BOOL)wanted
+{
+    retains = wanted;
+}
+- (unsigned long)errorOptions
+{
+    return error_options;
+}
+- (void)setErrorOptions:(unsigned long)options
+{
+    error_options = options;
+}
 @end
 
-unsigned softmetal_outstanding(void *command_queue) {
+unsigned softmetal_outstanding(void *command_queue)
+{
     sm_check_argument((id)command_queue, [SoftMetalQueue class], "queue of softmetal_outstanding");
     sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
     pthread_mutex_lock(&engine->lock);
@@ -306,7 +368,8 @@ unsigned softmetal_outstanding(void *command_queue) {
     return outstanding;
 }
 
-void *softmetal_buffer_at(void *command_queue, unsigned k) {
+void *softmetal_buffer_at(void *command_queue, unsigned k)
+{
     sm_check_argument((id)command_queue, [SoftMetalQueue class], "queue of softmetal_buffer_at");
     sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
     pthread_mutex_lock(&engine->lock);
@@ -316,4 +379,7 @@ void *softmetal_buffer_at(void *command_queue, unsigned k) {
     return buffer;
 }
 
-void *softmetal_last_buffer(void *command_queue) { return softmetal_buffer_at(command_queue, 0); }
+void *softmetal_last_buffer(void *command_queue)
+{
+    return softmetal_buffer_at(command_queue, 0);
+}

@@ -2,29 +2,34 @@
 #import "softmetal_internal.h"
 #include <string.h>
 
-static bool removed(SoftMetalCommandBuffer *buffer) {
+static bool removed(SoftMetalCommandBuffer *buffer)
+{
     return __atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE);
 }
 
 /* A buffer that is going to end in Error does nothing any more. */
-static bool doomed(SoftMetalCommandBuffer *buffer) {
+static bool doomed(SoftMetalCommandBuffer *buffer)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     bool faulty = buffer->fault.set;
     pthread_mutex_unlock(&buffer->engine->lock);
     return faulty || removed(buffer);
 }
 
-static void sit_out_hang(SoftMetalCommandBuffer *buffer) {
+static void sit_out_hang(SoftMetalCommandBuffer *buffer)
+{
     while (buffer->hang && !removed(buffer)) pthread_cond_wait(&buffer->changed, &buffer->engine->lock);
 }
 
-static void pass_time(SoftMetalCommandBuffer *buffer, uint64_t duration) {
+static void pass_time(SoftMetalCommandBuffer *buffer, uint64_t duration)
+{
     sm_wait_precisely(&buffer->changed, &buffer->engine->lock, sm_after(sm_now(), duration),
                       &buffer->engine->device->removed, 0);
 }
 
 /* The buffer's own running time, spent before its first effect: early readers see old bytes. */
-static void spend_duration(SoftMetalCommandBuffer *buffer) {
+static void spend_duration(SoftMetalCommandBuffer *buffer)
+{
     softmetal_timing timing;
     sm_timing(&timing);
     uint64_t drawn = sm_draw(timing.execute);
@@ -36,14 +41,16 @@ static void spend_duration(SoftMetalCommandBuffer *buffer) {
 }
 
 /* A fixed duration of the buffer includes its kernels. */
-static void spend_kernel(SoftMetalCommandBuffer *buffer, uint64_t duration) {
+static void spend_kernel(SoftMetalCommandBuffer *buffer, uint64_t duration)
+{
     if (buffer->engine->clock == SOFTMETAL_MANUAL || duration == 0) return;
     pthread_mutex_lock(&buffer->engine->lock);
     if (!buffer->has_duration) pass_time(buffer, duration);
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static void dispatch(SoftMetalCommandBuffer *buffer, const sm_command *command) {
+static void dispatch(SoftMetalCommandBuffer *buffer, const sm_command *command)
+{
     sm_kernel_entry kernel = sm_find_kernel(((SoftMetalPipeline *)command->object)->name);
     spend_kernel(buffer, kernel.duration);
     if (!kernel.fn || removed(buffer)) return;
@@ -53,13 +60,16 @@ static void dispatch(SoftMetalCommandBuffer *buffer, const sm_command *command) 
     for (unsigned i = 0; i < SM_BINDINGS; i++) {
         const sm_binding *binding = &command->bindings[i];
         args.lengths[i] = binding->length;
-        if (binding->buffer) args.buffers[i] = ((SoftMetalBuffer *)binding->buffer)->bytes + binding->offset;
-        else args.buffers[i] = binding->bytes;
+        if (binding->buffer)
+            args.buffers[i] = ((SoftMetalBuffer *)binding->buffer)->bytes + binding->offset;
+        else
+            args.buffers[i] = binding->bytes;
     }
     kernel.fn(kernel.user, &args);
 }
 
-static void perform(SoftMetalCommandBuffer *buffer, const sm_command *command) {
+static void perform(SoftMetalCommandBuffer *buffer, const sm_command *command)
+{
     SoftMetalBuffer *memory = command->object;
     switch (command->kind) {
     case SM_FILL: memset(memory->bytes + command->offset, (int)command->value, command->length); break;
@@ -74,7 +84,8 @@ static void perform(SoftMetalCommandBuffer *buffer, const sm_command *command) {
 }
 
 /* The error (+1) that the wait ends the buffer with, or nil. */
-static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *command) {
+static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *command)
+{
     if (buffer->engine->clock == SOFTMETAL_MANUAL) {
         bool reached = sm_event_value(command->object) >= command->value;
         SM_REQUIRE(reached || doomed(buffer), STEP_NOT_DUE, "the buffer waits for value %llu of an event",
@@ -90,7 +101,8 @@ static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *comma
     return nil;
 }
 
-id sm_execute(SoftMetalCommandBuffer *buffer) {
+id sm_execute(SoftMetalCommandBuffer *buffer)
+{
     bool spent = buffer->engine->clock == SOFTMETAL_MANUAL;
     for (unsigned i = 0; i < buffer->command_count; i++) {
         const sm_command *command = &buffer->commands[i];

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 
 /* Every step holds the buffer and its engine, which the transition may be the last to need. */
-static SoftMetalCommandBuffer *begin_step(void *command_buffer, const char *what) {
+static SoftMetalCommandBuffer *begin_step(void *command_buffer, const char *what)
+{
     sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
     SoftMetalCommandBuffer *buffer = [(id)command_buffer retain];
     SM_REQUIRE(buffer->engine->clock == SOFTMETAL_MANUAL, STEP_REAL_CLOCK, "%s", what);
@@ -11,19 +12,22 @@ static SoftMetalCommandBuffer *begin_step(void *command_buffer, const char *what
     return buffer;
 }
 
-static void end_step(SoftMetalCommandBuffer *buffer) {
+static void end_step(SoftMetalCommandBuffer *buffer)
+{
     sm_engine *engine = buffer->engine;
     [buffer release];
     sm_engine_release(engine);
 }
 
-static unsigned long status_of(SoftMetalCommandBuffer *buffer) {
+static unsigned long status_of(SoftMetalCommandBuffer *buffer)
+{
     return __atomic_load_n(&buffer->status, __ATOMIC_ACQUIRE);
 }
 
 /* --------------------------------------------------------------------------- the work -- */
 
-static void schedule(SoftMetalCommandBuffer *buffer, const char *what) {
+static void schedule(SoftMetalCommandBuffer *buffer, const char *what)
+{
     SM_REQUIRE(status_of(buffer) == SM_COMMITTED, STEP_NOT_DUE, "%s: the status is %lu", what, status_of(buffer));
     sm_mark_scheduled(buffer);
     pthread_mutex_lock(&buffer->engine->lock);
@@ -32,7 +36,8 @@ static void schedule(SoftMetalCommandBuffer *buffer, const char *what) {
 }
 
 /* Buffers that share nothing may overlap; the others keep the order of the queue. */
-static void require_turn(SoftMetalCommandBuffer *buffer, const char *what) {
+static void require_turn(SoftMetalCommandBuffer *buffer, const char *what)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     for (SoftMetalCommandBuffer *b = buffer->line_previous; b; b = b->line_previous) {
         SM_REQUIRE(b->committed, STEP_NOT_DUE, "%s: an enqueued buffer before it is not committed", what);
@@ -42,9 +47,10 @@ static void require_turn(SoftMetalCommandBuffer *buffer, const char *what) {
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static void execute(SoftMetalCommandBuffer *buffer, const char *what) {
-    SM_REQUIRE(status_of(buffer) == SM_SCHEDULED && !buffer->executed, STEP_NOT_DUE, "%s: the status is %lu",
-               what, status_of(buffer));
+static void execute(SoftMetalCommandBuffer *buffer, const char *what)
+{
+    SM_REQUIRE(status_of(buffer) == SM_SCHEDULED && !buffer->executed, STEP_NOT_DUE, "%s: the status is %lu", what,
+               status_of(buffer));
     require_turn(buffer, what);
     sm_mark_started(buffer);
     buffer->outcome = sm_execute(buffer);
@@ -53,17 +59,20 @@ static void execute(SoftMetalCommandBuffer *buffer, const char *what) {
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static bool nobody_waits_for_handlers(SoftMetalCommandBuffer *buffer) {
+static bool nobody_waits_for_handlers(SoftMetalCommandBuffer *buffer)
+{
     return buffer->lose || buffer->completed_blocks.count == 0;
 }
 
-static void end_buffer(SoftMetalCommandBuffer *buffer) {
+static void end_buffer(SoftMetalCommandBuffer *buffer)
+{
     sm_end_handlers(buffer);
     sm_release_handlers(buffer);
     sm_let_go(buffer);
 }
 
-static void complete(SoftMetalCommandBuffer *buffer, const char *what) {
+static void complete(SoftMetalCommandBuffer *buffer, const char *what)
+{
     SM_REQUIRE(!buffer->finished, STEP_NOT_DUE, "%s: the buffer is terminal", what);
     if (status_of(buffer) < SM_SCHEDULED) schedule(buffer, what);
     if (!buffer->executed) execute(buffer, what);
@@ -71,19 +80,22 @@ static void complete(SoftMetalCommandBuffer *buffer, const char *what) {
     if (nobody_waits_for_handlers(buffer)) end_buffer(buffer);
 }
 
-void softmetal_schedule(void *command_buffer) {
+void softmetal_schedule(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_schedule");
     schedule(buffer, "softmetal_schedule");
     end_step(buffer);
 }
 
-void softmetal_execute(void *command_buffer) {
+void softmetal_execute(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_execute");
     execute(buffer, "softmetal_execute");
     end_step(buffer);
 }
 
-void softmetal_complete(void *command_buffer) {
+void softmetal_complete(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_complete");
     complete(buffer, "softmetal_complete");
     end_step(buffer);
@@ -91,7 +103,8 @@ void softmetal_complete(void *command_buffer) {
 
 /* ----------------------------------------------------------------------- the handlers -- */
 
-unsigned softmetal_handler_count(void *command_buffer) {
+unsigned softmetal_handler_count(void *command_buffer)
+{
     sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], "softmetal_handler_count");
     SoftMetalCommandBuffer *buffer = command_buffer;
     pthread_mutex_lock(&buffer->engine->lock);
@@ -100,11 +113,13 @@ unsigned softmetal_handler_count(void *command_buffer) {
     return count;
 }
 
-static void require_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what) {
+static void require_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what)
+{
     SM_REQUIRE(k < buffer->completed_blocks.count, STEP_NOT_DUE, "%s: there is no handler %u", what, k);
 }
 
-static void post_handler(SoftMetalCommandBuffer *buffer, unsigned k) {
+static void post_handler(SoftMetalCommandBuffer *buffer, unsigned k)
+{
     sm_job *job = calloc(1, sizeof *job);
     SM_REQUIRE(job, INTERNAL, "out of memory");
     job->buffer = buffer;
@@ -113,23 +128,25 @@ static void post_handler(SoftMetalCommandBuffer *buffer, unsigned k) {
     sm_engine_post(buffer->engine, job);
 }
 
-static void wait_for_state(SoftMetalCommandBuffer *buffer, unsigned k, sm_block_state state) {
-    while (buffer->completed_blocks.items[k].state < state)
-        pthread_cond_wait(&buffer->changed, &buffer->engine->lock);
+static void wait_for_state(SoftMetalCommandBuffer *buffer, unsigned k, sm_block_state state)
+{
+    while (buffer->completed_blocks.items[k].state < state) pthread_cond_wait(&buffer->changed, &buffer->engine->lock);
 }
 
-static void begin_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what) {
+static void begin_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     require_handler(buffer, k, what);
     SM_REQUIRE(buffer->finished, STEP_NOT_DUE, "%s: the buffer is not complete", what);
-    SM_REQUIRE(buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING, STEP_NOT_DUE,
-               "%s: handler %u was begun", what, k);
+    SM_REQUIRE(buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING, STEP_NOT_DUE, "%s: handler %u was begun",
+               what, k);
     post_handler(buffer, k);
     wait_for_state(buffer, k, SM_BLOCK_RUNNING);
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static void join_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what) {
+static void join_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char *what)
+{
     pthread_mutex_lock(&buffer->engine->lock);
     require_handler(buffer, k, what);
     SM_REQUIRE(buffer->completed_blocks.items[k].state != SM_BLOCK_WAITING, STEP_NOT_DUE,
@@ -138,32 +155,37 @@ static void join_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char 
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-void softmetal_begin_handler(void *command_buffer, unsigned k) {
+void softmetal_begin_handler(void *command_buffer, unsigned k)
+{
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_begin_handler");
     begin_handler(buffer, k, "softmetal_begin_handler");
     end_step(buffer);
 }
 
-void softmetal_join_handler(void *command_buffer, unsigned k) {
+void softmetal_join_handler(void *command_buffer, unsigned k)
+{
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_join_handler");
     join_handler(buffer, k, "softmetal_join_handler");
     end_step(buffer);
 }
 
-void softmetal_run_handler(void *command_buffer, unsigned k) {
+void softmetal_run_handler(void *command_buffer, unsigned k)
+{
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_run_handler");
     begin_handler(buffer, k, "softmetal_run_handler");
     join_handler(buffer, k, "softmetal_run_handler");
     end_step(buffer);
 }
 
-static bool every_block_is_released(SoftMetalCommandBuffer *buffer) {
+static bool every_block_is_released(SoftMetalCommandBuffer *buffer)
+{
     for (unsigned k = 0; k < buffer->completed_blocks.count; k++)
         if (buffer->completed_blocks.items[k].state != SM_BLOCK_RELEASED) return false;
     return true;
 }
 
-void softmetal_release_block(void *command_buffer, unsigned k) {
+void softmetal_release_block(void *command_buffer, unsigned k)
+{
     static const char what[] = "softmetal_release_block";
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
     pthread_mutex_lock(&buffer->engine->lock);
@@ -181,7 +203,8 @@ void softmetal_release_block(void *command_buffer, unsigned k) {
 
 /* ------------------------------------------------------------------------ all the rest -- */
 
-static void finish(SoftMetalCommandBuffer *buffer, const char *what) {
+static void finish(SoftMetalCommandBuffer *buffer, const char *what)
+{
     if (!buffer->finished) complete(buffer, what);
     for (unsigned k = 0; !buffer->lose && k < buffer->completed_blocks.count; k++) {
         if (buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING) begin_handler(buffer, k, what);
@@ -190,14 +213,16 @@ static void finish(SoftMetalCommandBuffer *buffer, const char *what) {
     end_buffer(buffer);
 }
 
-void softmetal_finish(void *command_buffer) {
+void softmetal_finish(void *command_buffer)
+{
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_finish");
     finish(buffer, "softmetal_finish");
     end_step(buffer);
 }
 
 /* The first in line; then what is terminal but not at its end: the oldest committed one either way. */
-static SoftMetalCommandBuffer *retain_next_unfinished(sm_engine *engine) {
+static SoftMetalCommandBuffer *retain_next_unfinished(sm_engine *engine)
+{
     SoftMetalCommandBuffer *next = nil;
     pthread_mutex_lock(&engine->lock);
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older)
@@ -208,7 +233,8 @@ static SoftMetalCommandBuffer *retain_next_unfinished(sm_engine *engine) {
     return next;
 }
 
-void softmetal_finish_queue(void *command_queue) {
+void softmetal_finish_queue(void *command_queue)
+{
     sm_check_argument((id)command_queue, [SoftMetalQueue class], "softmetal_finish_queue");
     sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
     SM_REQUIRE(engine->clock == SOFTMETAL_MANUAL, STEP_REAL_CLOCK, "softmetal_finish_queue");

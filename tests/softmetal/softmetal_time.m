@@ -3,7 +3,8 @@
 #include <sched.h>
 #include <time.h>
 
-uint64_t sm_now(void) {
+uint64_t sm_now(void)
+{
 #ifdef __APPLE__
     return clock_gettime_nsec_np(CLOCK_UPTIME_RAW);
 #else
@@ -13,11 +14,13 @@ uint64_t sm_now(void) {
 #endif
 }
 
-uint64_t sm_after(uint64_t now, uint64_t delay) {
+uint64_t sm_after(uint64_t now, uint64_t delay)
+{
     return delay > SM_FOREVER - now ? SM_FOREVER : now + delay;
 }
 
-void sm_pause(void) {
+void sm_pause(void)
+{
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -25,7 +28,8 @@ void sm_pause(void) {
 #endif
 }
 
-void sm_cond_init(pthread_cond_t *cond) {
+void sm_cond_init(pthread_cond_t *cond)
+{
 #ifdef __APPLE__
     pthread_cond_init(cond, NULL);
 #else
@@ -37,11 +41,13 @@ void sm_cond_init(pthread_cond_t *cond) {
 #endif
 }
 
-static struct timespec timespec_of(uint64_t ns) {
-    return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
+static struct timespec timespec_of(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 }
 
-void sm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline) {
+void sm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
+{
     if (deadline == SM_FOREVER) {
         pthread_cond_wait(cond, lock);
         return;
@@ -62,22 +68,27 @@ void sm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t de
 /* A sleep ends this much early, the rest is spun. */
 #define SPUN_TAIL UINT64_C(100000)
 
-static bool undisturbed(const unsigned *interrupted, unsigned expected) {
+static bool undisturbed(const unsigned *interrupted, unsigned expected)
+{
     return !interrupted || __atomic_load_n(interrupted, __ATOMIC_ACQUIRE) == expected;
 }
 
 /* Spins to the deadline. The processor is given away now and then: with fewer processors than
    spinning threads the others would not run at all. */
-static bool spin_until(uint64_t deadline, const unsigned *interrupted, unsigned expected) {
+static bool spin_until(uint64_t deadline, const unsigned *interrupted, unsigned expected)
+{
     for (unsigned round = 1; sm_now() < deadline; round++) {
         if (!undisturbed(interrupted, expected)) return false;
-        if (round % 64 == 0) sched_yield();
-        else sm_pause();
+        if (round % 64 == 0)
+            sched_yield();
+        else
+            sm_pause();
     }
     return undisturbed(interrupted, expected);
 }
 
-void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due) {
+void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due)
+{
     uint64_t now = sm_now();
     if (due == SM_FOREVER || (due > now && due - now > SHORT_WAIT)) {
         sm_cond_wait_until(cond, lock, due == SM_FOREVER ? due : due - SPUN_TAIL);
@@ -88,8 +99,9 @@ void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due) {
     pthread_mutex_lock(lock);
 }
 
-bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline,
-                       const unsigned *interrupted, unsigned expected) {
+bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline, const unsigned *interrupted,
+                       unsigned expected)
+{
     while (undisturbed(interrupted, expected)) {
         uint64_t now = sm_now();
         if (now >= deadline) return true;
@@ -105,7 +117,8 @@ bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t dea
     return false;
 }
 
-void sm_sleep_precisely(uint64_t duration) {
+void sm_sleep_precisely(uint64_t duration)
+{
     if (duration == 0) return;
     uint64_t deadline = sm_after(sm_now(), duration);
     if (duration > SHORT_WAIT) {
@@ -115,7 +128,8 @@ void sm_sleep_precisely(uint64_t duration) {
     spin_until(deadline, NULL, 0);
 }
 
-void sm_thread_start(void *(*body)(void *), void *argument) {
+void sm_thread_start(void *(*body)(void *), void *argument)
+{
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -130,9 +144,13 @@ void sm_thread_start(void *(*body)(void *), void *argument) {
 /* A counter stepped atomically and then scrambled: threads share the sequence without a lock. */
 static uint64_t random_state = 1;
 
-void softmetal_set_seed(uint64_t seed) { __atomic_store_n(&random_state, seed, __ATOMIC_RELAXED); }
+void softmetal_set_seed(uint64_t seed)
+{
+    __atomic_store_n(&random_state, seed, __ATOMIC_RELAXED);
+}
 
-uint64_t sm_random(void) {
+uint64_t sm_random(void)
+{
     const uint64_t step = UINT64_C(0xd1b54a32d192ed03); /* odd: visits every state */
     uint64_t x = __atomic_add_fetch(&random_state, step, __ATOMIC_RELAXED);
     x = (x ^ (x >> 32)) * UINT64_C(0xdaba0b6eb09322e3);
@@ -140,10 +158,14 @@ uint64_t sm_random(void) {
     return x ^ (x >> 32);
 }
 
-uint64_t sm_draw(softmetal_range range) {
+uint64_t sm_draw(softmetal_range range)
+{
     if (range.max_ns <= range.min_ns) return range.min_ns;
     uint64_t span = range.max_ns - range.min_ns;
     return span == UINT64_MAX ? sm_random() : range.min_ns + sm_random() % (span + 1);
 }
 
-bool sm_chance(unsigned per_mille) { return per_mille > 0 && sm_random() % 1000 < per_mille; }
+bool sm_chance(unsigned per_mille)
+{
+    return per_mille > 0 && sm_random() % 1000 < per_mille;
+}
