@@ -198,8 +198,8 @@ typedef uint64_t gpusync_ticket;
 #define GPUSYNC_EVERYTHING (~(gpusync_ticket)0)      /* all that was committed up to this call */
 #define GPUSYNC_FOREVER (~(uint64_t)0)               /* a timeout without a limit */
 
-/* How long a wait looks again and again before it sleeps. It ends at the iterations or at max_spin_ns,
-   whichever is first; max_spin_ns 0 is no limit in time. All zero: sleep at once. */
+/* How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
+   max_spin_ns 0: no limit in time. No iterations, but a time: yields for that time. All zero: sleep at once. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /* with the CPU's pause instruction in between; default 32 */
     uint32_t yield_iterations; /* then with the yield hook in between; default 224 */
@@ -407,7 +407,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue
                                                             gpusync_ticket *ticket);
 
 /* Give a ticket to a command buffer that its owner commits later, without gpusync. The ticket counts as committed
-   from here on: the queue is not idle, and waits wait, until the buffer ends. Tickets behind it may end before it.
+   from here on: the queue is not idle, and waits wait, until the buffer ends. Tickets behind it may end before it, but
+   is_done says so only after it: a tracked buffer that is forgotten makes the queue remember every ticket since.
    Returns  as gpusync_commit. When the owner drops the buffer instead, call gpusync_untrack. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *ticket);
@@ -455,7 +456,8 @@ GPUSYNC__INLINE bool gpusync_is_idle(const gpusync_queue *queue)
     /* completed first: read the other way round, a commit and its completion in between would make a queue look
        idle that never was. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
-    return completed == __atomic_load_n(&head->committed, __ATOMIC_RELAXED);
+    /* acquire as well: the end of gpusync_track_committed work shows in its top bit alone */
+    return completed == __atomic_load_n(&head->committed, __ATOMIC_ACQUIRE);
 #else
     (void)queue;
     return false;
@@ -508,7 +510,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
 /* gpusync_queue_wait for every queue that the device has at the time of the call, up to what each has committed by
    then.
    Returns  as gpusync_queue_wait, but not ERROR_DESTROYED: a queue that is destroyed meanwhile is no longer waited
-            for. When several queues have something to tell: the first error, else TIMEOUT. */
+            for. TIMEOUT where anything did not end: what failed elsewhere is then told by the next wait. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
 /* -- failures ------------------------------------------------------------------------------ */
@@ -530,8 +532,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device);
 
 /* How a ticket ended and when the GPU ran it. Kept for at least the last 256 tickets of gpusync_commit and
    gpusync_track.
-   Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_RESULT_UNKNOWN: too old, or of
-            gpusync_track_committed. */
+   Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, and never will be;
+            ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: too old, ticket 0, or of gpusync_track_committed. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
 
@@ -649,18 +651,9 @@ static void (*gpusync__send)(void) = gpusync__objc_msg_send;
 #define GPUSYNC__AS(result) ((result (*)(void *, void *))gpusync__send)
 #define GPUSYNC__AS1(result, argument) ((result (*)(void *, void *, argument))gpusync__send)
 
-static void *gpusync__send_id(void *self, void *sel)
-{
-    return GPUSYNC__AS(void *)(self, sel);
-}
-static unsigned long gpusync__send_ulong(void *self, void *sel)
-{
-    return GPUSYNC__AS(unsigned long)(self, sel);
-}
-static void gpusync__send_void(void *self, void *sel)
-{
-    GPUSYNC__AS(void)(self, sel);
-}
+static void *gpusync__send_id(void *self, void *sel) { return GPUSYNC__AS(void *)(self, sel); }
+static unsigned long gpusync__send_ulong(void *self, void *sel) { return GPUSYNC__AS(unsigned long)(self, sel); }
+static void gpusync__send_void(void *self, void *sel) { GPUSYNC__AS(void)(self, sel); }
 static void gpusync__send_void_id(void *self, void *sel, void *argument)
 {
     GPUSYNC__AS1(void, void *)(self, sel, argument);
@@ -756,10 +749,7 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__SWAP(p, expected, value)                                                            \
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
-static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to)
-{
-    return GPUSYNC__SWAP(p, &from, to);
-}
+static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP(p, &from, to); }
 
 #if defined(__x86_64__) || defined(__i386__)
 #define GPUSYNC__PAUSE() __builtin_ia32_pause()
@@ -786,6 +776,14 @@ static uint64_t gpusync__deadline(uint64_t timeout_ns)
     if (timeout_ns == GPUSYNC_FOREVER) return GPUSYNC_FOREVER;
     now = gpusync_now_ns();
     return timeout_ns < GPUSYNC_FOREVER - 1 - now ? now + timeout_ns : GPUSYNC_FOREVER - 1;
+}
+
+static uint64_t gpusync__time_left(uint64_t deadline)
+{
+    uint64_t now;
+    if (deadline == GPUSYNC_FOREVER) return GPUSYNC_FOREVER;
+    now = gpusync_now_ns();
+    return now < deadline ? deadline - now : 0;
 }
 
 enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM };
@@ -905,26 +903,28 @@ typedef struct gpusync__block {
 #define GPUSYNC__BLOCK_IS_GLOBAL (1 << 28)
 #define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
 
-/* State, changed by compare-and-swap where two may want it:
+/* What a slot is doing, in the low bits of its state word; the rest is the command buffer that it does it for. The two
+   are compared and swapped as one, so nobody can mistake a slot for what it was before.
 
        FREE -> OPEN -> ARMED -> RUNNING -> FREE      OPEN: made, not committed. ARMED: Metal holds the handler.
                   \        \
                    FREE     ORPHANED -> FREE         the queue went first: the handler touches the slot alone */
-enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
+enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED, GPUSYNC__STATE_MASK = 7 };
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__FOREIGN_WORK, GPUSYNC__SENTINEL };
 
 typedef struct gpusync__slot {
     gpusync__block block; /* first: the handler gets a pointer to it */
+    uintptr_t state; /* see above; objects are aligned to 16 bytes */
     void *buffer;
     gpusync_queue *queue;
     uint64_t ticket;
-    uint32_t state;
     uint32_t holders; /* the handler (or the list of open or foreign buffers) and everybody who looks at the buffer */
     uint32_t claimed; /* by whoever saw the end first */
     uint32_t kind;
-    uint64_t since_ns;
+    uint32_t roomless; /* its room in the queue is given back */
+    uint64_t since_ns; /* committed; from the claim on: ended */
     struct gpusync__slot *next; /* in the pool, or in the queue's list of open or foreign buffers */
-    unsigned char pad[32];      /* 128 bytes: no two slots on one cache line */
+    unsigned char pad[24];      /* 128 bytes: no two slots on one cache line */
 } gpusync__slot;
 
 #define GPUSYNC__SLAB_SLOTS 63
@@ -998,13 +998,28 @@ static gpusync__slot *gpusync__slots_take(void)
     return first;
 }
 
+static uintptr_t gpusync__state(void *buffer, unsigned state) { return (uintptr_t)buffer | state; }
+
+static unsigned gpusync__state_of(gpusync__slot *slot)
+{
+    return (unsigned)(GPUSYNC__GET(&slot->state) & GPUSYNC__STATE_MASK);
+}
+
+/* From one state to another, for this buffer. False: the slot is doing something else, perhaps for another buffer. */
+static bool gpusync__turn(gpusync__slot *slot, void *buffer, unsigned from, unsigned to)
+{
+    uintptr_t expected = gpusync__state(buffer, from);
+    return GPUSYNC__SWAP(&slot->state, &expected, gpusync__state(buffer, to));
+}
+
 static void gpusync__slot_free(gpusync__slot *slot)
 {
     gpusync__slot *head = GPUSYNC__GET(&gpusync__global.returned);
     GPUSYNC__SET(&slot->buffer, NULL);
     GPUSYNC__SET(&slot->ticket, 0);
     GPUSYNC__SET(&slot->claimed, 0);
-    GPUSYNC__PUT(&slot->state, GPUSYNC__FREE);
+    GPUSYNC__SET(&slot->roomless, 0);
+    GPUSYNC__PUT(&slot->state, (uintptr_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL); /* destroy waits for this: the queue is not touched any more */
     do slot->next = head;
     while (!GPUSYNC__SWAP(&gpusync__global.returned, &head, slot));
@@ -1016,7 +1031,7 @@ static void gpusync__drop(gpusync__slot *slot)
     uint32_t holders = GPUSYNC__SUB(&slot->holders, 1);
     GPUSYNC_ASSERT(holders > 0);
     if (holders != 1) return;
-    if (GPUSYNC__GET(&slot->state) != GPUSYNC__ORPHANED) gpusync__release_pooled(slot->buffer);
+    if (gpusync__state_of(slot) != GPUSYNC__ORPHANED) gpusync__release_pooled(slot->buffer);
     gpusync__slot_free(slot);
 }
 
@@ -1089,13 +1104,21 @@ struct gpusync_device {
    number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. */
 typedef struct gpusync__entry {
     gpusync__slot *slot;
-    uint64_t done;
+    uint64_t done; /* ticket * 2, + 1 when it failed */
     uint64_t gpu_start, gpu_end; /* bits of a double */
 } gpusync__entry;
 
-/* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small stays readable until the queue goes. */
+/* How a ticket ended, as its entry has it. */
+typedef struct gpusync__outcome {
+    uint64_t gpu_start, gpu_end;
+    uint64_t failed; /* 0 or 1 */
+} gpusync__outcome;
+
+/* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that it has; later ones go to
+   the next, so the place of a ticket never changes. */
 typedef struct gpusync__ring {
     struct gpusync__ring *older;
+    uint64_t first; /* ticket */
     uint64_t size;
     gpusync__entry *entries;
 } gpusync__ring;
@@ -1140,7 +1163,7 @@ struct gpusync_queue {
     uint64_t covered, foreign_covered;
     gpusync_error *log; /* failure number n at n % log_size */
     uint64_t log_count;
-    uint64_t dropped[2]; /* largest ticket whose record was dropped; [1]: foreign ones */
+    uint64_t dropped[2], dropped_failed[2]; /* largest ticket whose record was dropped (that ran); [1]: foreign ones */
 };
 
 static uint64_t gpusync__committed(const gpusync_queue *q)
@@ -1180,10 +1203,7 @@ static bool gpusync__enter(gpusync_queue *q)
     return false;
 }
 
-static void gpusync__leave(gpusync_queue *q)
-{
-    GPUSYNC__SUB(&q->inside, 1);
-}
+static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB(&q->inside, 1); }
 
 /* For calls that need a working queue. OK: inside. */
 static gpusync_result gpusync__enter_working(gpusync_queue *q)
@@ -1198,7 +1218,7 @@ static gpusync_result gpusync__enter_working(gpusync_queue *q)
 
 /* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
    memory. */
-static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
+static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, unsigned state)
 {
     gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take();
     if (!slot) return NULL;
@@ -1207,10 +1227,37 @@ static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t
     GPUSYNC__SET(&slot->buffer, buffer);
     GPUSYNC__SET(&slot->queue, q);
     GPUSYNC__SET(&slot->kind, kind);
-    GPUSYNC__SET(&slot->state, state);
+    GPUSYNC__SET(&slot->state, gpusync__state(buffer, state));
     /* last: a reader with an old pointer to this slot can hold it from here on */
     GPUSYNC__PUT(&slot->holders, 1);
     return slot;
+}
+
+/* Walks the slots of a queue. Start with {NULL, 0}. */
+typedef struct gpusync__cursor {
+    gpusync__slab *slab;
+    size_t next;
+} gpusync__cursor;
+
+/* The next slot of the queue, held: it stays what it is until the caller drops it. Slabs are never freed, so only the
+   head of their list needs the lock. */
+static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor *at)
+{
+    if (!at->slab) {
+        pthread_mutex_lock(&gpusync__global.lock);
+        at->slab = gpusync__global.slabs;
+        pthread_mutex_unlock(&gpusync__global.lock);
+    }
+    while (at->slab) {
+        while (at->next < GPUSYNC__SLAB_SLOTS) {
+            gpusync__slot *slot = &at->slab->slots[at->next++];
+            if (GPUSYNC__GET(&slot->queue) == q && gpusync__hold(slot, q, GPUSYNC__GET(&slot->ticket))) return slot;
+        }
+        if (!at->slab->next) return NULL;
+        at->slab = at->slab->next;
+        at->next = 0;
+    }
+    return NULL;
 }
 
 /* -------------------------------------------------------------------------------- >>ring -- */
@@ -1234,8 +1281,10 @@ static void gpusync__rings_free(gpusync_device *dev, gpusync__ring *ring)
     }
 }
 
-static gpusync__entry *gpusync__entry_of(const gpusync__ring *ring, uint64_t ticket)
+static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
+    const gpusync__ring *ring = GPUSYNC__GET(&q->ring);
+    while (ticket < ring->first && ring->older) ring = ring->older;
     return &ring->entries[ticket & (ring->size - 1)];
 }
 
@@ -1243,7 +1292,7 @@ static gpusync__entry *gpusync__entry_of(const gpusync__ring *ring, uint64_t tic
 static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
 {
     if (ticket <= GPUSYNC__GET(&q->head.completed)) return true;
-    return GPUSYNC__GET(&gpusync__entry_of(GPUSYNC__GET(&q->ring), ticket)->done) == ticket;
+    return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) >> 1 == ticket;
 }
 
 /* Move `completed` over every ticket that is marked. Whoever marks calls this after: of two handlers that mark
@@ -1252,53 +1301,38 @@ static void gpusync__advance(gpusync_queue *q)
 {
     for (;;) {
         uint64_t done = GPUSYNC__GET(&q->head.completed);
-        gpusync__entry *next = gpusync__entry_of(GPUSYNC__GET(&q->ring), done + 1);
-        if (GPUSYNC__GET(&next->done) != done + 1) return;
+        if (GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->done) >> 1 != done + 1) return;
         GPUSYNC_ASSERT(done < gpusync__committed(q));
         (void)GPUSYNC__SWAP(&q->head.completed, &done, done + 1);
     }
 }
 
-static void gpusync__entry_set(gpusync__entry *entry, uint64_t ticket, uint64_t gpu_start, uint64_t gpu_end)
+/* The ticket has ended, well or badly, and what there is to tell of it is on record. */
+static void gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
-    GPUSYNC__PUT(&entry->gpu_start, gpu_start);
-    GPUSYNC__PUT(&entry->gpu_end, gpu_end);
-    GPUSYNC__PUT(&entry->done, ticket);
-}
-
-/* A ring that is replaced meanwhile gets the mark in both: either this sees the new ring, or the copier sees the
-   mark. */
-static void gpusync__mark(gpusync_queue *q, uint64_t ticket, uint64_t gpu_start, uint64_t gpu_end)
-{
-    gpusync__ring *ring;
-    do {
-        ring = GPUSYNC__GET(&q->ring);
-        gpusync__entry_set(gpusync__entry_of(ring, ticket), ticket, gpu_start, gpu_end);
-    } while (ring != GPUSYNC__GET(&q->ring));
+    gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    GPUSYNC__PUT(&entry->gpu_start, outcome->gpu_start);
+    GPUSYNC__PUT(&entry->gpu_end, outcome->gpu_end);
+    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);
     gpusync__advance(q);
 }
 
-static void gpusync__entry_copy(gpusync__ring *to, const gpusync__ring *from, uint64_t ticket)
+/* Twice the size, for the tickets from `first` on. Under the order lock. */
+static bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
 {
-    gpusync__entry *old = gpusync__entry_of(from, ticket);
-    gpusync__entry *entry = gpusync__entry_of(to, ticket);
-    GPUSYNC__PUT(&entry->slot, GPUSYNC__GET(&old->slot));
-    if (GPUSYNC__GET(&old->done) == ticket)
-        gpusync__entry_set(entry, ticket, GPUSYNC__GET(&old->gpu_start), GPUSYNC__GET(&old->gpu_end));
-}
-
-/* Twice the size. Under the order lock. */
-static bool gpusync__ring_grow(gpusync_queue *q)
-{
-    gpusync__ring *old = q->ring, *ring = gpusync__ring_new(q->device, old->size * 2);
-    uint64_t last = gpusync__committed(q), first = last >= old->size ? last - old->size + 1 : 1, t;
+    gpusync__ring *ring = gpusync__ring_new(q->device, q->ring->size * 2);
     if (!ring) return false;
-    ring->older = old;
-    for (t = first; t <= last; t++) gpusync__entry_copy(ring, old, t);
+    ring->older = q->ring;
+    ring->first = first;
     GPUSYNC__PUT(&q->ring, ring);
-    for (t = first; t <= last; t++) gpusync__entry_copy(ring, old, t); /* marks made during the first pass */
-    gpusync__advance(q);
     return true;
+}
+
+/* Is the entry of the ticket still that of one in flight? Under the order lock. */
+static bool gpusync__ring_full(const gpusync_queue *q, uint64_t ticket)
+{
+    uint64_t done = GPUSYNC__GET(&q->head.completed);
+    return ticket - done > q->ring->size && ticket - q->ring->first >= q->ring->size;
 }
 
 /* The slot's ticket: the next of its queue. Under the order lock. 0: no memory. */
@@ -1306,11 +1340,11 @@ static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t ticket = gpusync__committed(q) + 1;
     gpusync__entry *entry;
-    if (ticket - GPUSYNC__GET(&q->head.completed) > q->ring->size && !gpusync__ring_grow(q)) return 0;
-    slot->since_ns = gpusync_now_ns();
+    if (gpusync__ring_full(q, ticket) && !gpusync__ring_grow(q, ticket)) return 0;
+    GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
     GPUSYNC__SET(&slot->ticket, ticket);
-    GPUSYNC__SET(&slot->state, GPUSYNC__ARMED);
-    entry = gpusync__entry_of(q->ring, ticket);
+    GPUSYNC__SET(&slot->state, gpusync__state(slot->buffer, GPUSYNC__ARMED));
+    entry = gpusync__entry_of(q, ticket);
     GPUSYNC__PUT(&entry->done, 0);
     GPUSYNC__PUT(&entry->slot, slot);
     /* before [commit]: `completed` must never be seen to run ahead */
@@ -1321,7 +1355,7 @@ static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
 /* Hold the slot of a ticket; NULL when it has ended and its slot went on. */
 static gpusync__slot *gpusync__hold_ticket(const gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(GPUSYNC__GET(&q->ring), ticket)->slot);
+    gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
     return slot && gpusync__hold(slot, q, ticket) ? slot : NULL;
 }
 
@@ -1331,13 +1365,15 @@ static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const cha
     __attribute__((format(printf, 3, 4)));
 static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const char *format, ...)
 {
-    char text[768];
+    char text[768], *at;
     gpusync__call call;
     va_list arguments;
     if (!dev->log) return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    for (at = text; *at; at++)
+        if ((unsigned char)*at < ' ') *at = ' '; /* Metal's texts may have line ends */
     gpusync__call_begin(&call);
     dev->log(dev->log_user, level, text);
     gpusync__call_end(&call);
@@ -1379,16 +1415,22 @@ static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync
     error->failure = gpusync__classify(error->domain, error->code, error->message);
 }
 
+/* Under the wait lock. */
+static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
+{
+    uint64_t foreign = record->ticket >> 63;
+    if (record->ticket > q->dropped[foreign]) q->dropped[foreign] = record->ticket;
+    if (record->result == GPUSYNC_ERROR_EXECUTION && record->ticket > q->dropped_failed[foreign])
+        q->dropped_failed[foreign] = record->ticket;
+    GPUSYNC__COUNT(&q->stats.failures_dropped);
+}
+
 static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record;
     pthread_mutex_lock(&q->lock);
     record = &q->log[q->log_count % q->log_size];
-    if (q->log_count >= q->log_size) {
-        uint64_t *dropped = &q->dropped[record->ticket >> 63];
-        if (record->ticket > *dropped) *dropped = record->ticket;
-        GPUSYNC__COUNT(&q->stats.failures_dropped);
-    }
+    if (q->log_count >= q->log_size) gpusync__drop_record(q, record);
     *record = *error;
     q->log_count++;
     gpusync__set_flag(q, GPUSYNC__FAILED);
@@ -1402,45 +1444,53 @@ static uint64_t gpusync__log_first(const gpusync_queue *q)
     return q->log_count > q->log_size ? q->log_count - q->log_size : 0;
 }
 
-static gpusync_result gpusync__outcome_one(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+/* Does the entry of the ticket still say that it ended well? */
+static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
+{
+    return !(ticket & GPUSYNC__FOREIGN) && GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) == ticket << 1;
+}
+
+static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     uint64_t n;
+    if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
     for (n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
         if (record->ticket != ticket) continue;
         if (error) *error = *record;
         return record->result;
     }
-    if (ticket == GPUSYNC_NO_TICKET) return GPUSYNC_OK;
     return ticket <= q->dropped[ticket >> 63] ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
 }
 
 /* Did anything fail among the tickets after `low` up to `high`? */
-static gpusync_result gpusync__outcome_range(gpusync_queue *q, uint64_t low, uint64_t high, gpusync_error *error)
+static gpusync_result gpusync__result_of_range(gpusync_queue *q, uint64_t low, uint64_t high, gpusync_error *error)
 {
-    uint64_t n, dropped = q->dropped[high >> 63];
+    uint64_t n, dropped = q->dropped_failed[high >> 63];
     for (n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
         if (record->ticket <= low || record->ticket > high || record->result != GPUSYNC_ERROR_EXECUTION) continue;
         if (error) *error = *record;
         return GPUSYNC_ERROR_EXECUTION;
     }
-    return dropped > low ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
+    /* Of the failures whose records were dropped only the last is known: something up to there failed. */
+    return dropped <= low ? GPUSYNC_OK : dropped <= high ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_RESULT_UNKNOWN;
 }
 
 /* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are told. */
-static gpusync_result gpusync__outcome(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
+static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__GET(&q->flags);
     gpusync_result result, foreign;
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) return GPUSYNC_ERROR_DEVICE_LOST;
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
+    if (error) memset(error, 0, sizeof *error);
     pthread_mutex_lock(&q->lock);
     if (goal->kind == GPUSYNC__ONE) {
-        result = gpusync__outcome_one(q, goal->ticket, error);
+        result = gpusync__result_of_one(q, goal->ticket, error);
     } else {
-        result = gpusync__outcome_range(q, goal->covered, goal->ticket, error);
-        foreign = gpusync__outcome_range(q, goal->foreign_covered, goal->foreign, result ? NULL : error);
+        result = gpusync__result_of_range(q, goal->covered, goal->ticket, error);
+        foreign = gpusync__result_of_range(q, goal->foreign_covered, goal->foreign, result ? NULL : error);
         if (result == GPUSYNC_OK) result = foreign;
         if (tell && goal->ticket > q->covered) q->covered = goal->ticket;
         if (tell && goal->foreign > q->foreign_covered) q->foreign_covered = goal->foreign;
@@ -1529,8 +1579,7 @@ typedef struct gpusync__batch {
 } gpusync__batch;
 
 /* Take up to a batch of waiters that have nothing left to wait for off the queue. They are copied out because a
-   waiter that was taken off may be in another wait by the time it is unparked. That wake-up is then one too many.
-   */
+   waiter that was taken off may be in another wait by the time it is unparked. That wake-up is then one too many. */
 static void gpusync__collect(gpusync_queue *q, gpusync__batch *batch)
 {
     gpusync__waiter *w, *next;
@@ -1602,7 +1651,7 @@ static void gpusync__lose(gpusync_device *dev)
 }
 
 /* Room for one more command buffer, against Metal's limit. It is given back by the handler, not by who read the status:
-   nothing says that Metal counts a buffer as gone before its handlers ran. A lost handler costs its room. */
+   nothing says that Metal counts a buffer as gone before its handlers ran. Where no handler comes, gpusync__tend does. */
 static bool gpusync__take_room(gpusync_queue *q)
 {
     uint32_t taken = GPUSYNC__GET(&q->outstanding);
@@ -1618,20 +1667,26 @@ static void gpusync__give_room(gpusync_queue *q)
     gpusync__wake(q);
 }
 
+/* Once for each slot. */
+static void gpusync__give_room_of(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (gpusync__swap32(&slot->roomless, 0, 1)) gpusync__give_room(q);
+}
+
 /* ------------------------------------------------------------------------------ >>finish --
    The end of a command buffer, found by its handler or by somebody who read the status. Who claims the slot does it
    all: outcome, mark, wake. Everybody else takes the mark, not the status, for the end, so nobody sees a failed ticket
    as done before its failure is on record. */
 
 /* The ticket has ended and its outcome is on record: make it known. The caller holds the slot. */
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, uint64_t gpu_start, uint64_t gpu_end);
+static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome);
 
-static void gpusync__read_times(void *buffer, uint64_t times[2])
+static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
 {
     double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
     double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
-    memcpy(&times[0], &start, sizeof start);
-    memcpy(&times[1], &end, sizeof end);
+    memcpy(&outcome->gpu_start, &start, sizeof start);
+    memcpy(&outcome->gpu_end, &end, sizeof end);
 }
 
 static void gpusync__report_failure(gpusync_queue *q, const gpusync_error *error)
@@ -1646,8 +1701,8 @@ static void gpusync__report_failure(gpusync_queue *q, const gpusync_error *error
 /* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot. */
 static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
 {
+    gpusync__outcome outcome;
     gpusync_error error;
-    uint64_t times[2];
     bool failed;
     void *pool;
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
@@ -1657,16 +1712,18 @@ static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long
              (status < GPUSYNC__STATUS_COMPLETED && gpusync__send_id(slot->buffer, gpusync__sel.error));
     failed = failed && slot->kind != GPUSYNC__SENTINEL;
     if (failed) gpusync__read_failure(q, slot, &error);
-    gpusync__read_times(slot->buffer, times);
+    gpusync__read_times(slot->buffer, &outcome);
     gpusync__pool_pop(pool);
+    outcome.failed = failed;
     if (failed) gpusync__record(q, &error);
-    gpusync__settle(q, slot, times[0], times[1]);
+    gpusync__settle(q, slot, &outcome);
     if (failed) gpusync__report_failure(q, &error);
 }
 
 /* The buffer will never run. The caller holds the slot. False: it has ended otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
+    static const gpusync__outcome outcome = {0, 0, 1};
     gpusync_error error;
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
     memset(&error, 0, sizeof error);
@@ -1676,7 +1733,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     gpusync__copy_text(error.message, sizeof error.message, "given up before it was committed");
     gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
     gpusync__record(q, &error);
-    gpusync__settle(q, slot, 0, 0);
+    gpusync__settle(q, slot, &outcome);
     return true;
 }
 
@@ -1687,12 +1744,13 @@ static void gpusync__sweep_foreign(gpusync_queue *q);
 static void gpusync__completed(void *block, void *buffer)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
-    if (GPUSYNC__GET(&slot->buffer) != buffer) return; /* untracked, but committed after all */
-    if (gpusync__swap32(&slot->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
+    if (gpusync__turn(slot, buffer, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
         gpusync_queue *q = slot->queue;
         gpusync__finish(q, slot, gpusync__status(buffer));
         if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
-        gpusync__give_room(q);
+        gpusync__give_room_of(q, slot);
+    } else if (GPUSYNC__GET(&slot->state) != gpusync__state(buffer, GPUSYNC__ORPHANED)) {
+        return; /* untracked, but committed after all: the slot has nothing to do with this buffer any more */
     }
     gpusync__drop(slot);
 }
@@ -1714,14 +1772,36 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
     return status >= GPUSYNC__STATUS_COMPLETED;
 }
 
+/* A handler that has not come this long after the end is taken for lost. */
+#define GPUSYNC__LOST_HANDLER_NS 50000000u
+
+/* Look after handlers that may never come: they hold the room of their buffers. */
+static void gpusync__tend(gpusync_queue *q)
+{
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+        if (gpusync__state_of(slot) == GPUSYNC__ARMED) {
+            unsigned long status = gpusync__status(slot->buffer);
+            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(q, slot, status);
+            if (GPUSYNC__GET(&slot->claimed) &&
+                gpusync_now_ns() - GPUSYNC__GET(&slot->since_ns) > GPUSYNC__LOST_HANDLER_NS)
+                gpusync__give_room_of(q, slot);
+        }
+        gpusync__drop(slot);
+    }
+}
+
 /* Read whatever status stands between the goal and its being met. */
 static void gpusync__look(gpusync_queue *q, const gpusync__goal *goal)
 {
-    uint64_t ticket, last = goal->kind == GPUSYNC__ALL ? goal->ticket : gpusync__committed(q);
+    uint64_t ticket;
     if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
-    if (goal->kind != GPUSYNC__ONE) {
-        for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++)
+    if (goal->kind == GPUSYNC__ALL) {
+        for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
             if (!gpusync__look_ticket(q, ticket)) return;
+    } else if (goal->kind == GPUSYNC__ROOM) {
+        gpusync__tend(q);
     } else if (!(goal->ticket & GPUSYNC__FOREIGN)) {
         gpusync__look_ticket(q, goal->ticket);
     }
@@ -1776,17 +1856,18 @@ static void gpusync__remove_foreign(gpusync_queue *q, gpusync__slot *slot)
     gpusync__drop(slot); /* the list's hold */
 }
 
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, uint64_t gpu_start, uint64_t gpu_end)
+static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome)
 {
     uint32_t kind = slot->kind;
     if (kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
     if (kind == GPUSYNC__SENTINEL) GPUSYNC__SUB(&q->sentinels, 1);
     else GPUSYNC__COUNT(&q->stats.completions);
+    GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
     if (kind == GPUSYNC__FOREIGN_WORK) {
-        GPUSYNC__SUB(&q->outstanding, 1);
+        gpusync__give_room_of(q, slot);
         gpusync__remove_foreign(q, slot);
     }
-    if (kind == GPUSYNC__WORK || kind == GPUSYNC__TRACKED) gpusync__mark(q, slot->ticket, gpu_start, gpu_end);
+    if (kind == GPUSYNC__WORK || kind == GPUSYNC__TRACKED) gpusync__mark(q, slot->ticket, outcome);
     gpusync__wake(q);
     if (kind == GPUSYNC__SENTINEL) gpusync__hint(q);
 }
@@ -1881,14 +1962,15 @@ static bool gpusync__spin(gpusync_queue *q, const gpusync__goal *goal, const gpu
 {
     const gpusync_hooks *hooks = &q->device->hooks;
     uint64_t limit = deadline, i, n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
-    if (spin->max_spin_ns && n) {
+    if (spin->max_spin_ns) {
+        if (n == 0) n = UINT64_MAX; /* by time alone */
         uint64_t budget_end = gpusync__deadline(spin->max_spin_ns);
         if (budget_end < limit) limit = budget_end;
     }
     for (i = 0; i < n && !gpusync__stopped(q, goal); i++) {
         if (i < spin->pause_iterations) GPUSYNC__PAUSE();
         else hooks->yield(hooks->user);
-        gpusync__look(q, goal);
+        if (goal->kind != GPUSYNC__ROOM) gpusync__look(q, goal); /* room comes with the handler */
         if (gpusync__met(q, goal)) return true;
         if (limit != GPUSYNC_FOREVER && gpusync_now_ns() >= limit) return false;
     }
@@ -1942,22 +2024,40 @@ static bool gpusync__enlist(gpusync_queue *q, gpusync__waiter *w)
     return hinted;
 }
 
+static bool gpusync__over(gpusync_queue *q, const gpusync__goal *goal)
+{
+    return gpusync__met(q, goal) || gpusync__stopped(q, goal);
+}
+
+/* The end of the next slice. */
+static uint64_t gpusync__slice_end(const gpusync_queue *q, uint64_t now, uint64_t deadline, uint64_t *slice)
+{
+    uint64_t length = gpusync__unannounced(q) ? *slice : GPUSYNC__SLICE_NS;
+    if (*slice < GPUSYNC__SLICE_NS) *slice *= 2;
+    return deadline - now > length ? now + length : deadline;
+}
+
 /* Park until the goal is met, there is nothing left to wait for, or the deadline. w is linked. */
 static void gpusync__park(gpusync_queue *q, gpusync__waiter *w, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &q->device->hooks;
-    uint64_t slice = GPUSYNC__FIRST_SLICE_NS;
-    while (!gpusync__met(q, &w->goal) && !gpusync__stopped(q, &w->goal)) {
-        uint64_t now = gpusync_now_ns(), until;
+    uint64_t slice = GPUSYNC__FIRST_SLICE_NS, until = 0;
+    while (!gpusync__over(q, &w->goal)) {
+        uint64_t now = gpusync_now_ns();
         if (now >= deadline) return;
-        if (!gpusync__unannounced(q)) slice = GPUSYNC__SLICE_NS;
-        until = deadline - now > slice ? now + slice : deadline;
-        if (slice < GPUSYNC__SLICE_NS) slice *= 2;
+        if (now >= until) {
+            if (until) gpusync__look(q, &w->goal); /* a whole slice, however often the hook returned meanwhile */
+            until = gpusync__slice_end(q, now, deadline, &slice);
+            if (gpusync__over(q, &w->goal)) return;
+        }
         hooks->park(hooks->user, &w->open, until);
-        if (gpusync__met(q, &w->goal) || gpusync__stopped(q, &w->goal)) return;
-        if (gpusync__enlist(q, w)) slice = GPUSYNC__FIRST_SLICE_NS;
-        else if (gpusync_now_ns() < until) GPUSYNC__COUNT(&q->stats.spurious_wakes);
-        else gpusync__look(q, &w->goal);
+        if (gpusync__over(q, &w->goal)) return;
+        if (gpusync__enlist(q, w)) {
+            slice = GPUSYNC__FIRST_SLICE_NS;
+            until = 0;
+        } else if (gpusync_now_ns() < until) {
+            GPUSYNC__COUNT(&q->stats.spurious_wakes);
+        }
     }
 }
 
@@ -2011,22 +2111,19 @@ static gpusync_result gpusync__await(gpusync_queue *q, const gpusync__goal *goal
     return result;
 }
 
-/* Wait for a goal and tell how the work ended. The caller is inside the queue. */
-static gpusync_result gpusync__wait_inside(gpusync_queue *q, const gpusync__goal *goal, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options)
+/* Wait for a goal and count how that went. OK: it is met. The caller is inside the queue. */
+static gpusync_result gpusync__wait_met(gpusync_queue *q, const gpusync__goal *goal, uint64_t timeout_ns,
+                                        const gpusync_wait_options *options)
 {
     uint64_t *how = &q->stats.waits_inline;
     gpusync_result result = GPUSYNC_OK;
     if (!gpusync__met(q, goal)) result = gpusync__await(q, goal, timeout_ns, options, &how);
     GPUSYNC__COUNT(how);
-    return result ? result : gpusync__outcome(q, goal, true, options ? options->error : NULL);
+    return result;
 }
 
 /* Nothing in flight, nothing ever failed: the answer of most waits, from three loads. */
-static bool gpusync__quiet(const gpusync_queue *q)
-{
-    return gpusync_is_idle(q) && GPUSYNC__GET(&q->flags) == 0;
-}
+static bool gpusync__quiet(const gpusync_queue *q) { return gpusync_is_idle(q) && GPUSYNC__GET(&q->flags) == 0; }
 
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                            const gpusync_wait_options *options)
@@ -2037,7 +2134,8 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     result = gpusync__goal_of(queue, ticket, &goal);
-    if (result == GPUSYNC_OK) result = gpusync__wait_inside(queue, &goal, timeout_ns, options);
+    if (result == GPUSYNC_OK) result = gpusync__wait_met(queue, &goal, timeout_ns, options);
+    if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, options ? options->error : NULL);
     gpusync__leave(queue);
     return result;
 }
@@ -2066,7 +2164,7 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     result = gpusync__goal_of(queue, ticket, &goal);
     if (result == GPUSYNC_OK) {
         if (!gpusync__met(queue, &goal)) gpusync__look(queue, &goal);
-        if (gpusync__met(queue, &goal)) result = gpusync__outcome(queue, &goal, false, NULL);
+        if (gpusync__met(queue, &goal)) result = gpusync__result_of(queue, &goal, false, NULL);
         else result = gpusync__stopped(queue, &goal) ? gpusync__stop_reason(queue) : GPUSYNC_NOT_READY;
     }
     gpusync__leave(queue);
@@ -2084,36 +2182,76 @@ GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ti
     return done;
 }
 
-/* What gpusync_device_wait waits for on one queue. */
+/* What gpusync_device_wait waits for on one queue, which it knows by its number: a queue that is not waited for at the
+   moment may be destroyed. */
 typedef struct gpusync__target {
-    gpusync_queue *queue;
+    uint64_t number;
     gpusync__goal goal;
 } gpusync__target;
 
-/* Note what every queue has committed, and go inside it, so that it stays. At most `room` are noted; returns how many
-   there are. */
+/* Note what every queue has committed. At most `room` are noted; returns how many there are. */
 static size_t gpusync__note_targets(gpusync_device *dev, gpusync__target *targets, size_t room)
 {
     gpusync_queue *q;
-    size_t count = 0, i;
+    size_t count = 0;
     pthread_mutex_lock(&dev->lock);
-    for (q = dev->queues; q; q = q->next) count++;
-    if (count <= room)
-        for (q = dev->queues, i = 0, count = 0; q; q = q->next) {
-            if (!gpusync__enter(q)) continue; /* being destroyed: not one of the device's any more */
-            (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[i].goal);
-            targets[i++].queue = q;
-            count = i;
-        }
+    for (q = dev->queues; q; q = q->next, count++) {
+        if (count >= room) continue;
+        targets[count].number = q->number;
+        (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count].goal);
+    }
     pthread_mutex_unlock(&dev->lock);
     return count;
+}
+
+/* The first queue with at least this number, entered, so that it stays while no lock is held. */
+static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
+{
+    gpusync_queue *q;
+    pthread_mutex_lock(&dev->lock);
+    for (q = dev->queues; q && (q->number < number || !gpusync__enter(q));) q = q->next;
+    pthread_mutex_unlock(&dev->lock);
+    return q;
+}
+
+/* Wait for one target, or, when all have ended, tell how its work did. */
+static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__target *target, uint64_t deadline,
+                                           bool ended)
+{
+    gpusync_queue *q = gpusync__queue_from(dev, target->number);
+    gpusync_result result = GPUSYNC_OK;
+    if (!q) return GPUSYNC_OK; /* destroyed: no longer a queue of the device */
+    if (q->number == target->number) {
+        if (ended) result = gpusync__result_of(q, &target->goal, true, NULL);
+        else result = gpusync__wait_met(q, &target->goal, gpusync__time_left(deadline), NULL);
+    }
+    gpusync__leave(q);
+    return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
+}
+
+/* First every wait, then every result: work that did not end hides how other work ended, and is told first. */
+static gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
+                                            uint64_t deadline)
+{
+    gpusync_result result = GPUSYNC_OK;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        gpusync_result one = gpusync__wait_target(dev, &targets[i], deadline, false);
+        if (result == GPUSYNC_OK) result = one;
+    }
+    if (result != GPUSYNC_OK) return result;
+    for (i = 0; i < count; i++) {
+        gpusync_result one = gpusync__wait_target(dev, &targets[i], deadline, true);
+        if (result == GPUSYNC_OK) result = one;
+    }
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns)
 {
     gpusync__target few[16], *targets = few;
-    size_t room = sizeof few / sizeof few[0], count, i;
-    gpusync_result result = GPUSYNC_OK;
+    size_t room = sizeof few / sizeof few[0], count;
+    gpusync_result result;
     uint64_t deadline;
     if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     deadline = gpusync__deadline(timeout_ns);
@@ -2123,14 +2261,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
         targets = (gpusync__target *)gpusync__allocate(device, room * sizeof *targets, 16);
         if (!targets) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    for (i = 0; i < count; i++) {
-        uint64_t now = deadline == GPUSYNC_FOREVER ? 0 : gpusync_now_ns();
-        uint64_t left = deadline == GPUSYNC_FOREVER ? GPUSYNC_FOREVER : now < deadline ? deadline - now : 0;
-        gpusync_result one = gpusync__wait_inside(targets[i].queue, &targets[i].goal, left, NULL);
-        if (one == GPUSYNC_ERROR_DESTROYED) one = GPUSYNC_OK; /* no longer a queue of the device */
-        if (one < 0 ? result >= 0 : result == GPUSYNC_OK) result = one;
-        gpusync__leave(targets[i].queue);
-    }
+    result = gpusync__wait_targets(device, targets, count, deadline);
     if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
     return gpusync_device_is_lost(device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
@@ -2144,8 +2275,7 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t timeout_
     memset(&goal, 0, sizeof goal);
     goal.kind = GPUSYNC__ROOM;
     while (!gpusync__take_room(q)) {
-        uint64_t now = deadline == GPUSYNC_FOREVER ? 0 : gpusync_now_ns();
-        uint64_t left = deadline == GPUSYNC_FOREVER ? GPUSYNC_FOREVER : now < deadline ? deadline - now : 0;
+        uint64_t left = gpusync__time_left(deadline);
         gpusync_result result = gpusync__await(q, &goal, left, NULL, &how);
         /* Room is not like a ticket: another thread may have taken what ended this sleep. */
         if (result == GPUSYNC_TIMEOUT && left && gpusync_now_ns() < deadline) continue;
@@ -2249,26 +2379,17 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
-/* Is the buffer in flight with a ticket? Under the order lock. */
+/* Has the buffer a ticket already? */
 static bool gpusync__has_ticket(gpusync_queue *q, const void *buffer)
 {
-    uint64_t ticket, last = gpusync__committed(q);
-    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
-        gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
-        bool same = slot && slot->buffer == buffer;
-        if (slot) gpusync__drop(slot);
-        if (same) return true;
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    bool same = false;
+    while (!same && (slot = gpusync__next_slot(q, &at)) != NULL) {
+        same = slot->buffer == buffer;
+        gpusync__drop(slot);
     }
-    return false;
-}
-
-static bool gpusync__is_foreign_buffer(gpusync_queue *q, const void *buffer)
-{
-    const gpusync__slot *slot;
-    pthread_mutex_lock(&q->lock);
-    for (slot = q->foreign; slot && slot->buffer != buffer;) slot = slot->next;
-    pthread_mutex_unlock(&q->lock);
-    return slot != NULL;
+    return same;
 }
 
 /* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
@@ -2276,11 +2397,9 @@ static gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, ui
 {
     if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
-    /* A plain commit searches only where there are tracked buffers to mistake it for: of the rest the status tells.
-       */
+    /* A plain commit searches only where there are tracked buffers to mistake it for: of the rest the status tells. */
     if ((kind != GPUSYNC__WORK || GPUSYNC__GET(&q->tracked)) && gpusync__has_ticket(q, buffer))
         return GPUSYNC_ERROR_ALREADY_TRACKED;
-    if (kind == GPUSYNC__FOREIGN_WORK && gpusync__is_foreign_buffer(q, buffer)) return GPUSYNC_ERROR_ALREADY_TRACKED;
     return GPUSYNC_OK;
 }
 
@@ -2380,8 +2499,8 @@ static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slo
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
     /* The handler will never run: drop its hold. Metal's last look at the block finds an unchanged header. */
-    if (gpusync__swap32(&slot->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
-        gpusync__give_room(q);
+    if (gpusync__turn(slot, slot->buffer, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
+        gpusync__give_room_of(q, slot);
         gpusync__drop(slot);
     }
     return GPUSYNC_OK;
@@ -2437,7 +2556,7 @@ static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpu
     pthread_mutex_lock(&q->order);
     result = gpusync__adopt(q, buffer, GPUSYNC__FOREIGN_WORK, &slot, &ours);
     if (result == GPUSYNC_OK) {
-        slot->since_ns = gpusync_now_ns();
+        GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
         gpusync__add_foreign(q, slot);
         *ticket = slot->ticket;
     }
@@ -2631,27 +2750,15 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
 
 /* ----------------------------------------------------------------------------- >>destroy -- */
 
-/* Call `visit` for every slot that belongs to the queue. Slabs are never freed, so only the list's head needs the
-   lock. */
-static void gpusync__each_slot(gpusync_queue *q, void (*visit)(gpusync_queue *, gpusync__slot *))
-{
-    gpusync__slab *slab;
-    size_t i;
-    pthread_mutex_lock(&gpusync__global.lock);
-    slab = gpusync__global.slabs;
-    pthread_mutex_unlock(&gpusync__global.lock);
-    for (; slab; slab = slab->next)
-        for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++)
-            if (GPUSYNC__GET(&slab->slots[i].queue) == q) visit(q, &slab->slots[i]);
-}
-
 /* Tracked, but never committed: nothing to wait for. */
-static void gpusync__give_up_tracked(gpusync_queue *q, gpusync__slot *slot)
+static void gpusync__give_up_tracked(gpusync_queue *q)
 {
-    if (GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED || GPUSYNC__GET(&slot->kind) != GPUSYNC__TRACKED) return;
-    if (!gpusync__hold(slot, q, GPUSYNC__GET(&slot->ticket))) return;
-    (void)gpusync__untrack_slot(q, slot);
-    gpusync__drop(slot);
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+        if (gpusync__state_of(slot) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
+        gpusync__drop(slot);
+    }
 }
 
 /* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
@@ -2666,18 +2773,23 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
     gpusync__waiter_give(dev, w);
 }
 
-/* Let a handler that runs finish; cut the tie to one that did not come yet. */
-static void gpusync__settle_slot(gpusync_queue *q, gpusync__slot *slot)
+/* Cut the tie to handlers that did not come yet, and let those that run finish. */
+static void gpusync__settle_slots(gpusync_queue *q)
 {
-    void *buffer = GPUSYNC__GET(&slot->buffer);
-    unsigned rounds = 0;
-    if (gpusync__swap32(&slot->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) {
-        GPUSYNC__PUT(&slot->queue, NULL);
-        gpusync__release_pooled(buffer);
-        return;
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+        unsigned rounds = 0;
+        void *buffer = slot->buffer;
+        bool orphan = gpusync__turn(slot, buffer, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
+        if (orphan) {
+            GPUSYNC__PUT(&slot->queue, NULL);
+            gpusync__release_pooled(buffer);
+        }
+        gpusync__drop(slot);
+        while (!orphan && gpusync__state_of(slot) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
+            gpusync__linger(q->device, &rounds);
     }
-    while (GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
-        gpusync__linger(q->device, &rounds);
 }
 
 static void gpusync__drop_list(gpusync__slot *slot)
@@ -2704,7 +2816,6 @@ static void gpusync__drain(gpusync_queue *q)
     gpusync__goal goal;
     uint64_t *how;
     unsigned rounds = 0;
-    gpusync__each_slot(q, gpusync__give_up_tracked);
     (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
     while (!gpusync__met(q, &goal) && !gpusync__stopped(q, &goal))
@@ -2739,9 +2850,10 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     if (gpusync__set_flag(q, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
     gpusync__wake(q);
     while (GPUSYNC__GET(&q->inside)) gpusync__linger(q->device, &rounds);
+    gpusync__give_up_tracked(q);
     if (drain) gpusync__drain(q);
     gpusync__remove_queue(q);
-    gpusync__each_slot(q, gpusync__settle_slot);
+    gpusync__settle_slots(q);
     gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
     gpusync__drop_list(q->foreign);
     gpusync__free_list(q->spare);
@@ -2749,10 +2861,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
-{
-    return gpusync__destroy(queue, true);
-}
+GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue) { return gpusync__destroy(queue, true); }
 
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
 {
@@ -2781,15 +2890,9 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 /* ------------------------------------------------------------------------------ >>public --
    What is left: simple questions and the report. */
 
-GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
-{
-    return device ? device->metal : NULL;
-}
+GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return device ? device->metal : NULL; }
 
-GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
-{
-    return queue ? queue->metal : NULL;
-}
+GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return queue ? queue->metal : NULL; }
 
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
 {
@@ -2817,12 +2920,12 @@ GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cu
 /* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. */
 static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, double *end)
 {
-    gpusync__entry *entry = gpusync__entry_of(GPUSYNC__GET(&q->ring), ticket);
+    gpusync__entry *entry = gpusync__entry_of(q, ticket);
     uint64_t start_bits = GPUSYNC__GET(&entry->gpu_start), end_bits = GPUSYNC__GET(&entry->gpu_end);
     memcpy(start, &start_bits, sizeof *start);
     memcpy(end, &end_bits, sizeof *end);
     /* after the times: an entry loses its mark before its times change */
-    return GPUSYNC__GET(&entry->done) == ticket;
+    return GPUSYNC__GET(&entry->done) >> 1 == ticket;
 }
 
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
@@ -2831,9 +2934,11 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     if (info) memset(info, 0, sizeof *info);
     if (!queue || !info) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     found.result = gpusync_poll(queue, ticket);
-    if (found.result == GPUSYNC_ERROR_INVALID_TICKET || found.result == GPUSYNC_ERROR_DESTROYED) return found.result;
+    if (found.result == GPUSYNC_ERROR_INVALID_TICKET || found.result == GPUSYNC_ERROR_DESTROYED ||
+        found.result == GPUSYNC_NOT_READY)
+        return found.result;
     if (ticket == GPUSYNC_NO_TICKET || ticket & GPUSYNC__FOREIGN) return GPUSYNC_ERROR_RESULT_UNKNOWN;
-    if (!gpusync__marked(queue, ticket)) return GPUSYNC_NOT_READY;
+    if (!gpusync__marked(queue, ticket)) return found.result; /* of a lost device */
     if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s)) return GPUSYNC_ERROR_RESULT_UNKNOWN;
     *info = found;
     return GPUSYNC_OK;
@@ -2875,10 +2980,7 @@ static void gpusync__write(gpusync__writer *writer, const char *format, ...)
     if (length > 0) writer->length += (size_t)length;
 }
 
-static double gpusync__ms_since(uint64_t since_ns)
-{
-    return (double)(gpusync_now_ns() - since_ns) / 1e6;
-}
+static double gpusync__ms_since(uint64_t since_ns) { return (double)(gpusync_now_ns() - since_ns) / 1e6; }
 
 static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
 {
@@ -2890,7 +2992,7 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
     gpusync__pool_pop(pool);
     gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", slot->ticket & GPUSYNC__FOREIGN ? "foreign " : "",
                    (unsigned long long)(slot->ticket & ~GPUSYNC__FOREIGN), label, status <= 5 ? states[status] : "?",
-                   gpusync__ms_since(slot->since_ns));
+                   gpusync__ms_since(GPUSYNC__GET(&slot->since_ns)));
 }
 
 static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
@@ -2935,16 +3037,6 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
     gpusync__write_waiters(out, q);
 }
 
-/* The first queue after `number`, entered, so that it stays while no lock is held. */
-static gpusync_queue *gpusync__next_queue(gpusync_device *dev, uint64_t number)
-{
-    gpusync_queue *q;
-    pthread_mutex_lock(&dev->lock);
-    for (q = dev->queues; q && (q->number <= number || !gpusync__enter(q));) q = q->next;
-    pthread_mutex_unlock(&dev->lock);
-    return q;
-}
-
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     gpusync__writer out;
@@ -2957,7 +3049,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     if (!device) return 0;
     gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
-    while ((q = gpusync__next_queue(device, number)) != NULL) {
+    while ((q = gpusync__queue_from(device, number + 1)) != NULL) {
         number = q->number;
         gpusync__write_queue(&out, q);
         gpusync__leave(q);
@@ -3018,31 +3110,16 @@ GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_stats *st
 #undef GPUSYNC__STUB
 #undef GPUSYNC__STUB_OUT
 
-GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
-{
-    return false;
-}
-GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
-{
-    return false;
-}
-GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
-{
-    return 0;
-}
-GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
-{
-    return 0;
-}
+GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ticket ticket) { return false; }
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return false; }
+GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return 0; }
+GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return 0; }
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     if (buffer && size) buffer[0] = '\0';
     return 0;
 }
-GPUSYNC_API uint64_t gpusync_now_ns(void)
-{
-    return 0;
-}
+GPUSYNC_API uint64_t gpusync_now_ns(void) { return 0; }
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop

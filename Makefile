@@ -1,0 +1,238 @@
+# Makefile of gpusync. There is nothing to build for users of the header: copy gpusync.h.
+# This is for the examples, the tests and the benchmarks. Everything that is made goes to $(BUILD).
+
+.DEFAULT_GOAL := help
+ifndef V
+.SILENT:
+endif
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+BUILD ?= build
+PREFIX ?= /usr/local
+DESTDIR ?=
+N ?= 20
+comma := ,
+
+darwin := $(filter Darwin,$(shell uname -s))
+VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.define GPUSYNC_VERSION_PATCH *//p' \
+	gpusync.h | paste -s -d. -)
+
+# ------------------------------------------------------------------------------------------- what is missing
+# The targets below need programs and libraries; tests/deps.sh installs those that are not there. This is done
+# before anything else, as the rules ask the installed programs for their options.
+
+deps_level := $(if $(filter check test-compile test-valgrind test-counts,$(MAKECMDGOALS)),check,$(if \
+	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if $(filter run examples,$(MAKECMDGOALS)),run)))
+ifneq ($(deps_level),)
+ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
+ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
+$(error something is missing, see above)
+endif
+endif
+endif
+
+# --------------------------------------------------------------------------------------- compilers and options
+
+ifeq ($(origin OBJC),default)
+OBJC := clang
+endif
+ifeq ($(origin CXX),default)
+CXX := $(if $(SANITIZE),clang++,$(if $(shell command -v g++),g++,c++))
+endif
+ifeq ($(origin CC),default)
+CC := $(if $(SANITIZE),clang,$(if $(darwin),cc,$(if $(shell command -v gcc),gcc,clang)))
+endif
+CFLAGS ?= -O2 -g
+WERROR ?=
+
+# A directory for each compiler and sanitizer, so that their objects do not mix.
+top := $(BUILD)
+sanitizers := $(SANITIZE)
+override BUILD := $(top)/$(notdir $(firstword $(CC)))$(if $(sanitizers),-$(subst $(comma),-,$(sanitizers)))
+# DWARF 4: what valgrind up to 3.19 can read of clang's objects. Everything that is compiled gets these options.
+override SANITIZE := $(if $(darwin),,-gdwarf-4) \
+	$(if $(sanitizers),-fsanitize=$(sanitizers) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+
+warnings := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef $(if $(WERROR),-Werror)
+includes := -I. -Itests -Itests/softmetal -Iexamples
+cmocka_flags = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags cmocka 2>/dev/null || \
+	{ test -e /opt/homebrew/include/cmocka.h && echo -I/opt/homebrew/include; }))
+cmocka_libs = $(shell pkg-config --libs cmocka 2>/dev/null || \
+	{ test -e /opt/homebrew/lib && echo -L/opt/homebrew/lib; echo -lcmocka; })
+frameworks := -framework Metal -framework CoreGraphics -framework Foundation -lobjc
+
+ifdef darwin
+# For ucontext's sake, which Apple deprecates.
+test_flags := -std=c11 -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -Wno-deprecated-declarations
+example_flags := -std=c99
+else
+test_flags := -std=c11 -D_GNU_SOURCE -DGPUSYNC_OBJC=1
+example_flags := -std=c99 -D_POSIX_C_SOURCE=200809L -DGPUSYNC_OBJC=1
+endif
+
+OBJCC := $(OBJC)
+include tests/softmetal/build.mk
+
+# Examples run on the machine's own Metal where there is one.
+example_lib := $(if $(darwin),,$(SOFTMETAL_LIB))
+example_link = $(if $(darwin),$(frameworks),$(SOFTMETAL_LDLIBS))
+
+compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ $<
+
+# What the sanitizers are told. Their reports also count as failures when a program goes on.
+export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=$(if $(darwin),0,1)
+export LSAN_OPTIONS ?= suppressions=$(CURDIR)/tests/softmetal/lsan.supp:print_suppressions=0
+export TSAN_OPTIONS ?= suppressions=$(CURDIR)/tests/softmetal/tsan.supp:history_size=5:second_deadlock_stack=1
+export UBSAN_OPTIONS ?= print_stacktrace=1
+
+# ------------------------------------------------------------------------------------------------- the sources
+
+all_tests := $(sort $(basename $(notdir $(wildcard tests/test_*.c))))
+TESTS ?= $(all_tests)
+EXAMPLES ?= $(sort $(basename $(notdir $(wildcard examples/*.c))))
+# tests/*.c that are no test programs are linked to each of them
+helpers := $(sort $(filter-out $(all_tests),$(basename $(notdir $(wildcard tests/*.c)))))
+# Programs that have the implementation in them; the others are linked with gpusync_impl.o.
+complete := $(basename $(notdir $(shell grep -l '^ *\# *define *GPUSYNC_IMPLEMENTATION' \
+	$(wildcard tests/test_*.c examples/*.c tests/bench/*.c) /dev/null)))
+portable := $(sort $(basename $(notdir $(shell grep -l 'portable: also runs on a real Metal device' \
+	$(wildcard tests/test_*.c) /dev/null))))
+stress := $(filter %stress,$(TESTS))
+# bench.c is the program, files without a main are linked to it
+bench := bench $(sort $(filter-out bench null,$(basename $(notdir $(shell grep -L 'int main' \
+	$(wildcard tests/bench/*.c) /dev/null)))))
+
+test_programs := $(TESTS:%=$(BUILD)/tests/%)
+example_programs := $(EXAMPLES:%=$(BUILD)/examples/%)
+device_programs := $(portable:%=$(BUILD)/device/%)
+run_tests := RUN='$(RUN)' tests/run.sh
+
+# ------------------------------------------------------------------------------------------- what users call
+
+help: ## this text
+	echo 'gpusync $(VERSION). Targets:'
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | \
+		while read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
+	echo 'Variables, with make TARGET NAME=VALUE:'
+	sed -n 's/^## / /p' Makefile
+
+run: $(BUILD)/examples/quickstart ## build and run examples/quickstart.c
+	$(RUN) $<
+
+test: $(test_programs) $(example_programs) ## build and run all tests; ends with "N passed, N failed"
+	$(run_tests) $(test_programs) --examples $(example_programs)
+
+check: ## the whole of CI: tests, sanitizers, valgrind, every compiler and standard, README
+	V='$(V)' BUILD='$(abspath $(top))' .ci/run
+
+bench: $(BUILD)/bench/bench ## build and run the benchmarks
+	$(RUN) $< $(BENCH)
+
+examples: $(example_programs) ## build the examples
+	echo 'built: $(example_programs)'
+
+install: ## copy gpusync.h to $(DESTDIR)$(PREFIX)/include
+	mkdir -p '$(DESTDIR)$(PREFIX)/include'
+	install -m 644 gpusync.h '$(DESTDIR)$(PREFIX)/include/gpusync.h'
+	echo 'installed: $(DESTDIR)$(PREFIX)/include/gpusync.h'
+
+clean: ## delete everything that was built (Zig, from npm, stays)
+	find '$(top)' -mindepth 1 -maxdepth 1 ! -name zig ! -name .gitignore -exec rm -rf {} + 2>/dev/null || true
+
+deps: ## install what run, test and check need
+	BUILD='$(abspath $(top))' tests/deps.sh check
+
+loop: $(stress:%=$(BUILD)/tests/%) ## run the stress tests N times, until one fails
+	test -n '$(stress)' || { echo 'no tests/test_*stress.c'; exit 1; }
+	for i in $$(seq $(N)); do echo "round $$i of $(N)"; $(run_tests) $(filter-out loop,$^) || exit 1; done
+
+test-device: $(device_programs) ## on a Mac: the portable tests on the real Metal device
+	$(if $(darwin),,echo 'test-device: this is no Mac, there is no real Metal device'; exit 1)
+	$(run_tests) $(device_programs)
+
+test-valgrind: $(VALGRIND:%=$(BUILD)/tests/%) ## the tests named in VALGRIND= under valgrind
+	RUN='valgrind -q --error-exitcode=99 --trace-children=no --leak-check=no --suppressions=tests/valgrind.supp' tests/run.sh $^
+
+test-compile: $(SOFTMETAL_LIB) ## every compiler, standard, way of including; Windows, macOS
+	BUILD='$(abspath $(top))' V='$(V)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
+		tests/compile.sh $(PARTS)
+
+test-counts: $(SOFTMETAL_LIB) ## instructions, messages, allocations, wake-ups of the calls against their limits
+	CC='$(CC)' BUILD='$(abspath $(BUILD)/counts)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
+		tests/bench/counts.sh
+
+test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md
+	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
+		tests/readme.sh
+
+programs: $(test_programs) $(example_programs)
+
+##  CC CXX OBJC     compilers; default gcc, g++ (with SANITIZE clang, clang++), clang
+##  CFLAGS          default -O2 -g
+##  BUILD           where everything is built; default build
+##  V=1             show the commands
+##  WERROR=1        warnings are errors
+##  SANITIZE        address,undefined or thread: with these sanitizers (clang)
+##  TESTS EXAMPLES  names of those to build and run; default all
+##  STRESS          factor for the length of the stress tests; default 1
+##  RUN             put in front of every program that is run: RUN=valgrind
+##  N               rounds of make loop; default 20
+##  PARTS           of make test-compile: matrix ways symbols stubs objc macho
+##  PREFIX DESTDIR  of make install; default /usr/local and nothing
+
+.PHONY: help run test check bench examples install clean deps loop test-device test-valgrind test-compile test-readme \
+	test-counts programs force
+
+# ------------------------------------------------------------------------------------------------------- rules
+
+$(top)/.gitignore:
+	mkdir -p $(top)
+	echo '*' > $@
+
+# Changes when the compiler or its options do, and then everything is compiled again.
+$(BUILD)/flags: force | $(top)/.gitignore
+	mkdir -p $(BUILD)/tests $(BUILD)/examples $(BUILD)/bench $(BUILD)/device
+	echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' | cmp -s - $@ || \
+		echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' > $@
+
+# softmetal's objects are made by its own build.mk
+$(SOFTMETAL_OBJS): $(BUILD)/flags
+
+$(BUILD)/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) $(test_flags)
+
+$(BUILD)/tests/%.o: tests/%.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) $(test_flags) $(cmocka_flags)
+
+$(BUILD)/bench/%.o: tests/bench/%.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) $(test_flags)
+
+$(BUILD)/examples/%.o: examples/%.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) $(example_flags)
+
+# $(call impl_of,NAMES): gpusync_impl.o unless one of the names has the implementation
+impl_of = $(if $(filter $(1),$(complete)),,$(BUILD)/gpusync_impl.o)
+
+define test_rule
+$(BUILD)/tests/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1)) $(SOFTMETAL_LIB)
+	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(SOFTMETAL_LDLIBS) $$(cmocka_libs) -lpthread -lm
+$(BUILD)/device/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1))
+	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(frameworks) $$(cmocka_libs) -lpthread -lm
+endef
+define example_rule
+$(BUILD)/examples/$(1): $(BUILD)/examples/$(1).o $(call impl_of,$(1)) $(example_lib)
+	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(example_link) -lpthread -lm
+endef
+$(foreach name,$(all_tests),$(eval $(call test_rule,$(name))))
+$(foreach name,$(EXAMPLES),$(eval $(call example_rule,$(name))))
+
+$(BUILD)/bench/bench: $(bench:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench)) $(SOFTMETAL_LIB)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) -lpthread -lm
+
+-include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/bench/*.d)

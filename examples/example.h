@@ -1,0 +1,54 @@
+/* example.h - what the examples share and what is the point of none of them. Include it after gpusync.h. */
+#ifndef EXAMPLE_H
+#define EXAMPLE_H
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MS ((uint64_t)1000000) /* gpusync counts in nanoseconds */
+
+static int checks;
+
+/* A wrong answer ends the program: what is printed last is what was wrong. */
+static void check(bool good, const char *what)
+{
+    checks++;
+    if (good) return;
+    printf("WRONG: %s\n", what);
+    exit(1);
+}
+
+/* The short name; gpusync_result_string gives a sentence. */
+static const char *name_of(gpusync_result result)
+{
+#define EXAMPLE_NAME(name, number, text) result == GPUSYNC_##name ? #name :
+    return GPUSYNC_RESULTS(EXAMPLE_NAME) "?";
+#undef EXAMPLE_NAME
+}
+
+/* Where there is no GPU the examples are linked to a software device, which defines these functions: work
+   that takes its time, and work that fails. With a real device the weak stand-ins below remain: no work fails
+   on purpose there. Both are called before the commit. */
+void softmetal_set_duration(void *command_buffer, uint64_t ns);
+void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
+
+static bool real_device; /* known after the first call of either */
+
+__attribute__((weak)) void softmetal_set_duration(void *command_buffer, uint64_t ns)
+{
+    (void)command_buffer;
+    (void)ns;
+    real_device = true;
+}
+
+__attribute__((weak)) void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text)
+{
+    (void)command_buffer;
+    (void)domain;
+    (void)code;
+    (void)text;
+    real_device = true;
+}
+
+#endif

@@ -1,0 +1,248 @@
+/* metal.h - the little of Metal that the examples and tests need, in plain C (C99, C++11)
+
+   Every call is objc_msgSend cast to the exact type of the method: arguments travel in other
+   registers when the type is wrong. Metal objects are `void *`, NSUInteger is unsigned long.
+
+   Ownership. Functions named metal_..._new, metal_blit_begin, metal_compute_begin and
+   metal_queue_command_buffer return an object that is yours (+1), or NULL where Metal had none:
+   give it back with metal_release (encoders: with metal_end). Nothing else hands over ownership.
+   Pools. Helpers marked [pool] make an autorelease pool of their own. The others get no autoreleased
+   object from Metal; what Metal autoreleases inside is the matter of the thread's own pool. */
+#ifndef METAL_H
+#define METAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define METAL__FN static inline __attribute__((unused))
+#else
+#error "metal.h needs asm labels: GCC or Clang"
+#endif
+
+/* The runtime's functions under names of our own, so that Apple's headers may be included too.
+   Mach-O puts an underscore before C names, ELF nothing. */
+#define METAL__TEXT2(x) #x
+#define METAL__TEXT(x) METAL__TEXT2(x)
+#define METAL__ASM(name) __asm__(METAL__TEXT(__USER_LABEL_PREFIX__) name)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern void metal__msg_send(void) METAL__ASM("objc_msgSend");
+extern void *metal__sel(const char *name) METAL__ASM("sel_registerName");
+extern void *metal__class(const char *name) METAL__ASM("objc_getClass");
+extern void *metal__retain(void *object) METAL__ASM("objc_retain");
+extern void metal__release(void *object) METAL__ASM("objc_release");
+extern void *metal__pool_push(void) METAL__ASM("objc_autoreleasePoolPush");
+extern void metal__pool_pop(void *pool) METAL__ASM("objc_autoreleasePoolPop");
+extern void *metal__default_device(void) METAL__ASM("MTLCreateSystemDefaultDevice");
+#ifdef __cplusplus
+}
+#endif
+
+/* A variable, because GCC replaces the call of a function through another type with a trap. */
+static void (*metal__send)(void) __attribute__((unused)) = metal__msg_send;
+
+/* objc_msgSend as a function of this result and, after object and selector, these arguments. */
+#define METAL__AS(result, ...) ((result(*)(void *, void *, __VA_ARGS__))metal__send)
+#define METAL__AS0(result) ((result(*)(void *, void *))metal__send)
+
+/* -- memory ---------------------------------------------------------------------------------- */
+
+/* One more owner; returns the object. NULL is fine. */
+METAL__FN void *metal_retain(void *object) { return metal__retain(object); }
+/* One owner less. NULL is fine. */
+METAL__FN void metal_release(void *object) { metal__release(object); }
+/* Autoreleased objects live until the pop: on the same thread, innermost first. */
+METAL__FN void *metal_pool_push(void) { return metal__pool_push(); }
+METAL__FN void metal_pool_pop(void *pool) { metal__pool_pop(pool); }
+
+/* -- messages by shape, also for selectors that have no helper below -------------------------- */
+
+/* An object: borrowed or +1, as the selector's name says. Wants a pool where it is borrowed. */
+METAL__FN void *metal_get(void *object, const char *selector)
+{
+    return METAL__AS0(void *)(object, metal__sel(selector));
+}
+/* Nothing. */
+METAL__FN void metal_do(void *object, const char *selector) { METAL__AS0(void)(object, metal__sel(selector)); }
+/* An NSUInteger. */
+METAL__FN unsigned long metal_number(void *object, const char *selector)
+{
+    return METAL__AS0(unsigned long)(object, metal__sel(selector));
+}
+/* A borrowed object, kept (+1). [pool] */
+METAL__FN void *metal_get_retained(void *object, const char *selector)
+{
+    void *pool = metal_pool_push();
+    void *result = metal_retain(metal_get(object, selector));
+    metal_pool_pop(pool);
+    return result;
+}
+
+/* -- text ------------------------------------------------------------------------------------ */
+
+/* An NSString; +1. */
+METAL__FN void *metal_string_new(const char *utf8)
+{
+    void *string = metal_get(metal__class("NSString"), "alloc");
+    return METAL__AS(void *, const char *)(string, metal__sel("initWithUTF8String:"), utf8);
+}
+/* An NSString's text, cut to size - 1 bytes; "" for NULL. [pool] */
+METAL__FN void metal_string_copy(void *string, char *out, size_t size)
+{
+    void *pool = metal_pool_push();
+    const char *text = METAL__AS0(const char *)(string, metal__sel("UTF8String"));
+    size_t length = text ? strlen(text) : 0;
+    if (size) {
+        if (length >= size) length = size - 1;
+        if (length) memcpy(out, text, length);
+        out[length] = 0;
+    }
+    metal_pool_pop(pool);
+}
+/* An NSError's localizedDescription; "" for NULL. [pool] */
+METAL__FN void metal_error_copy(void *error, char *out, size_t size)
+{
+    void *pool = metal_pool_push();
+    metal_string_copy(metal_get(error, "localizedDescription"), out, size);
+    metal_pool_pop(pool);
+}
+/* The label of a queue, command buffer, buffer, encoder or event: copied by Metal. [pool] */
+METAL__FN void metal_set_label(void *object, const char *utf8)
+{
+    void *pool = metal_pool_push(), *string = metal_string_new(utf8);
+    METAL__AS(void, void *)(object, metal__sel("setLabel:"), string);
+    metal_release(string);
+    metal_pool_pop(pool);
+}
+
+/* -- device, queue, command buffer ------------------------------------------------------------ */
+
+/* The system's default device; +1. */
+METAL__FN void *metal_device_new(void) { return metal__default_device(); }
+/* A command queue with room for max uncompleted command buffers; +1. */
+METAL__FN void *metal_queue_new(void *device, unsigned long max)
+{
+    return METAL__AS(void *, unsigned long)(device, metal__sel("newCommandQueueWithMaxCommandBufferCount:"), max);
+}
+/* [queue commandBuffer], +1: a buffer that gpusync did not make. Blocks while the queue is full. [pool] */
+METAL__FN void *metal_queue_command_buffer(void *queue) { return metal_get_retained(queue, "commandBuffer"); }
+METAL__FN void metal_enqueue(void *command_buffer) { metal_do(command_buffer, "enqueue"); }
+METAL__FN void metal_commit(void *command_buffer) { metal_do(command_buffer, "commit"); }
+METAL__FN void metal_wait_until_completed(void *command_buffer) { metal_do(command_buffer, "waitUntilCompleted"); }
+/* 0 not enqueued, 1 enqueued, 2 committed, 3 scheduled, 4 completed, 5 error: finished is >= 4. */
+METAL__FN unsigned long metal_status(void *command_buffer) { return metal_number(command_buffer, "status"); }
+
+/* -- buffers and blits ------------------------------------------------------------------------ */
+
+/* Memory that CPU and GPU share; +1. */
+METAL__FN void *metal_buffer_new(void *device, size_t length)
+{
+    return METAL__AS(void *, unsigned long, unsigned long)(
+        device, metal__sel("newBufferWithLength:options:"), (unsigned long)length, 0ul);
+}
+/* The CPU's address of it, valid as long as the buffer. */
+METAL__FN void *metal_contents(void *buffer) { return metal_get(buffer, "contents"); }
+METAL__FN size_t metal_length(void *buffer) { return metal_number(buffer, "length"); }
+
+/* Open an encoder for fills and copies; +1, close it with metal_end. One at a time. [pool] */
+METAL__FN void *metal_blit_begin(void *command_buffer)
+{
+    return metal_get_retained(command_buffer, "blitCommandEncoder");
+}
+/* endEncoding and release, for encoders of either kind; NULL is fine. */
+METAL__FN void metal_end(void *encoder)
+{
+    metal_do(encoder, "endEncoding");
+    metal_release(encoder);
+}
+typedef struct metal_range { unsigned long location, length; } metal_range; /* NSRange */
+/* Set length bytes of the buffer to value, when the GPU gets there. */
+METAL__FN void metal_fill(void *blit, void *buffer, size_t offset, size_t length, unsigned char value)
+{
+    metal_range range;
+    range.location = (unsigned long)offset;
+    range.length = (unsigned long)length;
+    METAL__AS(void, void *, metal_range, unsigned char)(
+        blit, metal__sel("fillBuffer:range:value:"), buffer, range, value);
+}
+/* Copy size bytes from one buffer to another. */
+METAL__FN void metal_copy(void *blit, void *from, size_t from_offset, void *to, size_t to_offset, size_t size)
+{
+    METAL__AS(void, void *, unsigned long, void *, unsigned long, unsigned long)(
+        blit, metal__sel("copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"), from,
+        (unsigned long)from_offset, to, (unsigned long)to_offset, (unsigned long)size);
+}
+
+/* -- compute ---------------------------------------------------------------------------------- */
+
+/* The pipeline of one kernel of a Metal source text; +1. On NULL message (may be NULL) says why. [pool] */
+METAL__FN void *metal_pipeline_new(void *device, const char *source, const char *kernel, char *message, size_t size)
+{
+    void *pool = metal_pool_push(), *error = NULL, *pipeline = NULL, *function = NULL;
+    void *text = metal_string_new(source), *name = metal_string_new(kernel);
+    void *library = METAL__AS(void *, void *, void *, void **)(
+        device, metal__sel("newLibraryWithSource:options:error:"), text, NULL, &error);
+    if (library) function = METAL__AS(void *, void *)(library, metal__sel("newFunctionWithName:"), name);
+    if (function)
+        pipeline = METAL__AS(void *, void *, void **)(
+            device, metal__sel("newComputePipelineStateWithFunction:error:"), function, &error);
+    if (message) metal_error_copy(pipeline ? NULL : error, message, size);
+    metal_release(function);
+    metal_release(library);
+    metal_release(name);
+    metal_release(text);
+    metal_pool_pop(pool);
+    return pipeline;
+}
+/* Open an encoder for kernels; +1, close it with metal_end. [pool] */
+METAL__FN void *metal_compute_begin(void *command_buffer)
+{
+    return metal_get_retained(command_buffer, "computeCommandEncoder");
+}
+METAL__FN void metal_set_pipeline(void *compute, void *pipeline)
+{
+    METAL__AS(void, void *)(compute, metal__sel("setComputePipelineState:"), pipeline);
+}
+METAL__FN void metal_set_buffer(void *compute, void *buffer, size_t offset, unsigned long index)
+{
+    METAL__AS(void, void *, unsigned long, unsigned long)(
+        compute, metal__sel("setBuffer:offset:atIndex:"), buffer, (unsigned long)offset, index);
+}
+typedef struct metal_size { unsigned long width, height, depth; } metal_size; /* MTLSize */
+/* Run the kernel in groups of threads. */
+METAL__FN void metal_dispatch(void *compute, metal_size groups, metal_size threads)
+{
+    METAL__AS(void, metal_size, metal_size)(
+        compute, metal__sel("dispatchThreadgroups:threadsPerThreadgroup:"), groups, threads);
+}
+
+/* -- shared events ---------------------------------------------------------------------------- */
+
+/* A 64-bit number that both sides can raise and wait for, 0 at first; +1, NULL happens (sandboxes). */
+METAL__FN void *metal_shared_event_new(void *device) { return metal_get(device, "newSharedEvent"); }
+METAL__FN uint64_t metal_event_value(void *event)
+{
+    return METAL__AS0(uint64_t)(event, metal__sel("signaledValue"));
+}
+/* Raise it from the CPU; a smaller value changes nothing. */
+METAL__FN void metal_event_signal(void *event, uint64_t value)
+{
+    METAL__AS(void, uint64_t)(event, metal__sel("setSignaledValue:"), value);
+}
+/* What is encoded after this starts when the event has reached value. No encoder may be open. */
+METAL__FN void metal_encode_wait(void *command_buffer, void *event, uint64_t value)
+{
+    METAL__AS(void, void *, uint64_t)(command_buffer, metal__sel("encodeWaitForEvent:value:"), event, value);
+}
+/* The GPU raises the event when what was encoded so far is finished. No encoder may be open. */
+METAL__FN void metal_encode_signal(void *command_buffer, void *event, uint64_t value)
+{
+    METAL__AS(void, void *, uint64_t)(command_buffer, metal__sel("encodeSignalEvent:value:"), event, value);
+}
+
+#endif

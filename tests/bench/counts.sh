@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# counts.sh - instructions, messages, allocations, system calls and wake-ups of gpusync's calls, against their limits
+#
+#   tests/bench/counts.sh
+#
+# Counted by callgrind, so they are the same on every run of one compiler. Prints a table, ends with one line
+# "N passed, N failed", and fails when a limit is broken.
+#
+# CC            default gcc
+# BUILD         where to build; default build/counts
+# HEADER_DIR    where gpusync.h is; default the repository
+# SOFTMETAL_LINK  what links softmetal; default: built here
+
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build=${BUILD:-$root/build/counts}
+header=${HEADER_DIR:-$root}
+cc=${CC:-gcc}
+passed=0 failed=0
+
+finish() {
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ]
+    exit
+}
+
+broken() { # TEXT
+    echo "counts: $1"
+    failed=$((failed + 1))
+    finish
+}
+
+if [ "$(uname -s)" != Linux ] || ! command -v valgrind >/dev/null 2>&1; then
+    echo "counts: needs Linux and valgrind: skipped"
+    finish
+fi
+
+# ------------------------------------------------------------------------------------------------ build and run
+
+mkdir -p "$build" && build=$(cd "$build" && pwd) || broken "cannot write $build"
+if [ "$build" = "$root/build/counts" ]; then echo '*' >"$root/build/.gitignore"; fi
+if [ -z "${SOFTMETAL_LINK:-}" ]; then
+    # what build.mk says, without repeating it here
+    SOFTMETAL_LINK=$(cd "$root" && printf '%s\n' 'default: $(BUILD)/libsoftmetal.a ; @echo "link: $(SOFTMETAL_LIB) $(SOFTMETAL_LDLIBS)"' \
+        'include tests/softmetal/build.mk' | make -s --no-print-directory -f - BUILD="$build" SANITIZE= default |
+        sed -n 's/^link: //p')
+    [ -n "$SOFTMETAL_LINK" ] || broken "softmetal does not build"
+fi
+printf '#define GPUSYNC_IMPLEMENTATION\n#include "gpusync.h"\n' >"$build/implementation.c"
+common="-std=c11 -D_GNU_SOURCE -DGPUSYNC_OBJC=1 -O2"
+# The two are compiled apart, so that a call is a call. valgrind cannot read every compiler's debug information.
+# shellcheck disable=SC2086 # lists of words
+"$cc" $common -I"$header" -c -o "$build/implementation.o" "$build/implementation.c" &&
+    "$cc" $common -include "$header/gpusync.h" -c -o "$build/counts.o" "$root/tests/bench/counts/counts.c" &&
+    "$cc" -o "$build/counts" "$build/counts.o" "$build/implementation.o" $SOFTMETAL_LINK -lpthread -lm -Wl,--strip-debug ||
+    broken "does not build"
+
+rm -f "$build"/callgrind.*
+"$build/counts" events >"$build/events" || broken "counts events: $(cat "$build/events")"
+if ! timeout 120 valgrind --tool=callgrind --callgrind-out-file="$build/callgrind" --collect-systime=yes \
+    --compress-strings=no --compress-pos=no \
+    --toggle-collect=gpusync_wait --toggle-collect=gpusync_queue_wait --toggle-collect=gpusync_commit \
+    --toggle-collect=count_inline_is_idle --toggle-collect=count_inline_is_done \
+    "$build/counts" callgrind >"$build/valgrind.log" 2>&1; then
+    cat "$build/valgrind.log"
+    broken "callgrind failed"
+fi
+
+# --------------------------------------------------------------------------------------------------- evaluation
+
+# counts_of SCENARIO FUNCTION -> calls, instructions inclusive, own, calls out, system calls, allocations; per call
+#
+# own: of gpusync's functions and of everything that they call, down to the bottom, except for the Objective-C runtime and
+# softmetal behind it. calls out: from gpusync's functions to any other. allocations: of those, malloc and its kind.
+# System calls likewise; clock_gettime is none outside of valgrind, which hides the kernel's page for it.
+counts_of() {
+    local file
+    file=$(grep -l "Trigger: Client Request: $1\$" "$build"/callgrind.[0-9]* 2>/dev/null | head -n 1)
+    if [ -z "$file" ]; then
+        echo "0 0 0 0 0 0"
+        return
+    fi
+    LC_ALL=C awk -v target="$2" '
+        function ours(name) { return name ~ /^gpusync_/ || name ~ /^count_inline_/ }
+        /^fn=/ { fn = substr($0, 4); next }
+        /^cfn=/ { callee = substr($0, 5); next }
+        /^calls=/ { n = substr($1, 7); of_call = 1; next }
+        /^[0-9+*-]/ {
+            if (of_call) {
+                of_call = 0
+                if (callee == target) { calls += n; inclusive += $2 }
+                if (!ours(fn) || ours(callee)) next
+                out += n
+                if (callee ~ /alloc|memalign/) allocations += n
+                if (callee ~ /^(objc_|object_|class_|sel_)/) next
+                own += $2
+                if (callee !~ /^clock_gettime/) system_calls += $3
+            } else if (ours(fn)) {
+                own += $2
+                system_calls += $3
+            }
+        }
+        END {
+            if (!calls) { print "0 0 0 0 0 0"; exit }
+            printf "%d %.1f %.1f %.1f %.2f %.2f\n", calls, inclusive / calls, own / calls, out / calls, system_calls / calls,
+                   allocations / calls
+        }' "$file"
+}
+
+below() { # VALUE LIMIT
+    LC_ALL=C awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value + 0 <= limit + 0) }'
+}
+
+judge() { # CONDITION... : each "VALUE LIMIT"; sets verdict
+    verdict=ok
+    while [ $# -gt 0 ]; do
+        if ! below "${1% *}" "${1#* }"; then verdict="TOO MANY (${1% *} > ${1#* })"; fi
+        shift
+    done
+    if [ "$verdict" = ok ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+event() { # SCENARIO FIELD
+    awk -v name="$1" -v field="$2" '$1 == name { print $field; found = 1 } END { if (!found) print 999999 }' "$build/events"
+}
+
+version=$("$cc" --version | head -n 1)
+echo "per call, $version -O2, $(uname -m)"
+printf '%-26s %12s %8s %9s %8s %8s %8s\n' "" instructions limit messages retains allocs syscalls
+
+idle_row() { # TITLE SCENARIO FUNCTION LIMIT
+    local calls inclusive own out system allocs messages retains
+    read -r calls inclusive own out system allocs <<<"$(counts_of "$2" "$3")"
+    messages=$(event "$2" 2) retains=$(event "$2" 3)
+    allocs=$(awk -v a="$allocs" -v b="$(event "$2" 4)" 'BEGIN { print a + b }')
+    if [ "$calls" -eq 0 ]; then inclusive=999999; fi
+    # no call leaves gpusync at all: so no message, no allocation and no system call can hide there
+    judge "$inclusive $4" "$messages 0" "$retains 0" "$allocs 0" "$system 0" "$out 0"
+    printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$inclusive" "$4" "$messages" "$retains" "$allocs" "$system" "$verdict"
+}
+
+idle_row "gpusync_wait, never used" wait_never_used gpusync_wait 59
+idle_row "gpusync_wait, idle" wait_idle gpusync_wait 59
+idle_row "queue_wait, never used" queue_wait_never_used gpusync_queue_wait 59
+idle_row "queue_wait, idle" queue_wait_idle gpusync_queue_wait 59
+idle_row "gpusync_is_idle inlined" is_idle count_inline_is_idle 14
+idle_row "gpusync_is_done inlined" is_done count_inline_is_done 14
+
+commit_row() { # TITLE SCENARIO EVENTS EXTRA: messages and retains besides addCompletedHandler: and commit
+    local calls inclusive own out system allocs messages retains extra
+    read -r calls inclusive own out system allocs <<<"$(counts_of "$2" gpusync_commit)"
+    if [ "$calls" -eq 0 ]; then own=999999; fi
+    messages=$(event "$3" 2) retains=$(event "$3" 3)
+    extra=$(awk -v m="$messages" -v r="$retains" 'BEGIN { print m - 2 + r }')
+    judge "$own 300" "$allocs 0" "$(event "$2" 4) 0" "$system 0" "$extra $4"
+    printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" 300 "$messages" "$retains" "$allocs" "$system" "$verdict"
+}
+
+# One release comes later, in the handler. Buffers made elsewhere are asked for their queue and retained.
+commit_row "gpusync_commit, own part" commit commit_messages 1
+commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 3
+
+parks=$(event sleep 2) unparks=$(event sleep 3) buffers=$(event sleep 4)
+judge "$parks 1" "$unparks 1" "$buffers 0"
+echo "a wait that sleeps: $parks park, $unparks unpark, $buffers extra command buffers  $verdict"
+finish

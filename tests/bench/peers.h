@@ -1,0 +1,29 @@
+/* peers.h - the ways of waiting that gpusync is raced against
+
+   Each is written from a description of the algorithm, not from anybody's code. A contestant has one peer object for
+   each Metal queue. It makes its command buffers and commits them in its own way, and waits until everything that it
+   committed has ended. */
+#ifndef PEERS_H
+#define PEERS_H
+
+#include <stdbool.h>
+
+typedef struct peer peer;
+
+typedef struct contestant {
+    const char *name;
+    const char *what;
+    bool burns;    /* keeps a core busy for as long as the GPU works */
+    bool sentinel; /* an idle wait commits a command buffer */
+    peer *(*open)(void *device, void *metal_queue); /* device: the gpusync_device, for gpusync alone */
+    void (*close)(peer *p);
+    void *(*make)(peer *p);                         /* a command buffer, for commit */
+    void (*commit)(peer *p, void *buffer);
+    void (*wait)(peer *p);
+} contestant;
+
+/* gpusync's default first. */
+extern const contestant contestants[];
+extern const unsigned contestant_count;
+
+#endif

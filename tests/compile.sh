@@ -1,0 +1,361 @@
+#!/usr/bin/env bash
+# compile.sh - every way in which people include gpusync.h
+#
+#   tests/compile.sh [PART...]     parts: matrix ways symbols stubs objc macho; default: all
+#
+# The programs of tests/compile/ are compiled with warnings as errors, linked and, where this machine can, run.
+# `make test-compile` calls this; what is needed to link with softmetal comes in the environment:
+#   SOFTMETAL_LINK   libraries and options           SOFTMETAL_FLAGS  compiler options (-D...)
+# Others: OUT (where the results go), GCC GXX CLANG CLANGXX, ZIG, JOBS.
+# Ends with one line "N passed, N failed".
+
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+src=$root/tests/compile
+build=${BUILD:-$root/build}
+out=${OUT:-$build/compile}
+gcc=${GCC:-gcc} gxx=${GXX:-g++} clang=${CLANG:-clang} clangxx=${CLANGXX:-clang++}
+zig=${ZIG:-$build/zig/node_modules/.bin/zig}
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+read -r -a metal <<<"-DGPUSYNC_OBJC=1 -D_GNU_SOURCE ${SOFTMETAL_FLAGS:-}"
+read -r -a link <<<"${SOFTMETAL_LINK:-}"
+warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Werror)
+c_warnings=("${warnings[@]}" -Wstrict-prototypes)
+export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
+export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}
+
+rm -rf "$out"
+mkdir -p "$out"
+number=0
+
+# check NAME COMMAND...: runs it in the background, with a directory of its own as $dir; success is a pass
+check() {
+    local name=$1
+    shift
+    number=$((number + 1))
+    local dir=$out/$number
+    mkdir "$dir"
+    echo "$name" >"$dir/name"
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+    ("$@" >"$dir/log" 2>&1 </dev/null && echo pass >"$dir/result" || echo fail >"$dir/result") &
+}
+
+run() { timeout -k 5 60 "$@"; }
+is() { # LANGUAGE FILE... -> the files, forced to be of that language
+    local language=$1 file
+    shift
+    for file in "$@"; do printf '%s\n' -x "$language" "$file"; done
+}
+
+# ---------------------------------------------------------------- matrix
+# build_run LANGUAGE COMPILER STANDARD OPTIMISE METAL SOURCES...: each file compiled on its own, linked, run
+build_run() {
+    local language=$1 compiler=$2 standard=$3 optimise=$4 objc=$5 file objects=()
+    local flags=(-std="$standard" "$optimise" -I"$root")
+    shift 5
+    if [ "$language" = c ]; then flags+=("${c_warnings[@]}"); else flags+=("${warnings[@]}"); fi
+    if [ "$objc" = 1 ]; then flags+=("${metal[@]}"); else flags+=(-DGPUSYNC_OBJC=0); fi
+    for file in "$@"; do
+        "$compiler" "${flags[@]}" -x "$language" -c "$src/$file" -o "$dir/$file.o" || return 1
+        objects+=("$dir/$file.o")
+    done
+    if [ "$objc" = 1 ]; then
+        "$compiler" "${objects[@]}" "${link[@]}" -o "$dir/program" || return 1
+    else
+        "$compiler" "${objects[@]}" -o "$dir/program" || return 1
+    fi
+    run "$dir/program"
+}
+
+standards_of() { # COMPILER LANGUAGE STANDARDS -> those it knows
+    local standard
+    for standard in $3; do
+        if echo 'int main(void) { return 0; }' | "$1" -x "$2" -std="$standard" -fsyntax-only - 2>/dev/null; then
+            echo "$standard"
+        else
+            echo "compile.sh: $1 does not know -std=$standard" >&2
+        fi
+    done
+}
+
+matrix() {
+    local compiler standard optimise language standards
+    for compiler in "$gcc" "$clang" "$gxx" "$clangxx"; do
+        case $compiler in
+        "$gcc" | "$clang") language=c standards='c99 c11 c17 c2x' ;;
+        *) language=c++ standards='c++11 c++14 c++17 c++20 c++2b' ;;
+        esac
+        for standard in $(standards_of "$compiler" $language "$standards"); do
+            for optimise in -O0 -O2 -Os; do
+                case $optimise$standard in -Os*99 | -Os*17 | -O[02]*) ;; *) continue ;; esac
+                check "$compiler $standard $optimise, Metal: two files and an implementation" build_run \
+                    $language "$compiler" "$standard" "$optimise" 1 program.c second.c implementation.c
+            done
+            check "$compiler $standard -O0, no Metal: two files and an implementation" build_run \
+                $language "$compiler" "$standard" -O0 0 program.c second.c implementation.c
+            check "$compiler $standard -O2, no Metal: every call" build_run \
+                $language "$compiler" "$standard" -O2 0 stubs.c implementation.c
+        done
+    done
+}
+
+# ---------------------------------------------------------------- ways
+# one HOW LANGUAGE COMPILER STANDARD METAL
+one() {
+    local how=$1 language=$2 compiler=$3 standard=$4 objc=$5
+    local flags=(-std="$standard" -O1 "${warnings[@]}" -I"$root" -DHOW="$how") libraries=() second=("$src/second.c")
+    if [ "$objc" = 1 ]; then
+        flags+=("${metal[@]}")
+        libraries=("${link[@]}")
+    else
+        flags+=(-DGPUSYNC_OBJC=0)
+    fi
+    if [ "$how" = 2 ]; then second=(); fi
+    mapfile -t files < <(is "$language" "$src/program.c" "${second[@]}")
+    "$compiler" "${flags[@]}" "${files[@]}" -x none "${libraries[@]}" -o "$dir/program" || return 1
+    run "$dir/program"
+}
+
+own_assert() { # no trace of the C library's assert
+    one 3 c "$gcc" c99 1 || return 1
+    if nm -u "$dir/program" | grep -i '__assert'; then return 1; fi
+}
+
+mixed() { # COMPILER-OF-PROGRAM COMPILER-OF-IMPLEMENTATION
+    local flags=(-O0 "${warnings[@]}" "${metal[@]}" -I"$root")
+    local name language=c implementation=c
+    case $1 in *++*) language=c++ ;; esac
+    case $2 in *++*) implementation=c++ ;; esac
+    for name in program second; do
+        "$1" "${flags[@]}" -x $language -c "$src/$name.c" -o "$dir/$name.o" || return 1
+    done
+    "$2" "${flags[@]}" -x $implementation -c "$src/implementation.c" -o "$dir/implementation.o" || return 1
+    "$gxx" "$dir"/*.o "${link[@]}" -o "$dir/program" || return 1
+    run "$dir/program"
+}
+
+two_private_copies() { # GPUSYNC_STATIC in two files of a program, and the shared implementation besides
+    "$gcc" -O0 "${warnings[@]}" "${metal[@]}" -I"$root" -DHOW=2 -c "$src/program.c" -o "$dir/1.o" &&
+        "$gcc" -O0 "${warnings[@]}" "${metal[@]}" -I"$root" -DHOW=2 -Dmain=other_main -c "$src/program.c" \
+            -o "$dir/2.o" &&
+        "$gcc" -O0 "${warnings[@]}" "${metal[@]}" -I"$root" -c "$src/implementation.c" -o "$dir/3.o" &&
+        "$gcc" "$dir"/[123].o "${link[@]}" -o "$dir/program" && run "$dir/program"
+}
+
+ways() {
+    local objc language compiler standard
+    for objc in 1 0; do
+        for compiler in "$gcc" "$clang" "$gxx" "$clangxx"; do
+            case $compiler in
+            "$gcc" | "$clang") language=c standard=c99 ;;
+            *) language=c++ standard=c++11 ;;
+            esac
+            check "$compiler $standard, OBJC=$objc: implementation after a plain include" \
+                one 1 $language "$compiler" $standard $objc
+            check "$compiler $standard, OBJC=$objc: GPUSYNC_STATIC" one 2 $language "$compiler" $standard $objc
+        done
+    done
+    check "GPUSYNC_ASSERT of our own" own_assert
+    check "GPUSYNC_STATIC in two files next to a shared implementation" two_private_copies
+    check "C program, C++ implementation" mixed "$gcc" "$gxx"
+    check "C++ program, C implementation" mixed "$gxx" "$gcc"
+    check "gcc program, clang implementation" mixed "$gcc" "$clang"
+    check "clang program, gcc implementation" mixed "$clang" "$gcc"
+}
+
+# ---------------------------------------------------------------- symbols
+# Names of the functions that the public part declares; $1: 0 or 1 for GPUSYNC_OBJC
+declared() {
+    echo '#include "gpusync.h"' | "$clang" -std=c99 -DGPUSYNC_OBJC="$1" -I"$root" -x c -Xclang -ast-dump -fsyntax-only \
+        -fno-color-diagnostics - | sed -n "s/^.-FunctionDecl [^']* \(gpusync_[A-Za-z0-9_]*\) '.*/\1/p" | sort -u
+}
+
+exported() { nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | sort -u; }
+
+symbols_of() { # COMPILER LANGUAGE OPTIMISE METAL: exactly the declared functions
+    "$1" "$3" -I"$root" -D_GNU_SOURCE -DGPUSYNC_OBJC="$4" -x "$2" -c "$src/implementation.c" -o "$dir/i.o" || return 1
+    exported "$dir/i.o" >"$dir/exported"
+    declared "$4" >"$dir/declared"
+    [ "$(wc -l <"$dir/declared")" -gt 20 ] || { echo "found too few declarations"; return 1; }
+    if grep -v '^gpusync_' "$dir/exported"; then
+        echo "^ exported, but does not begin with gpusync_"
+        return 1
+    fi
+    if comm -13 "$dir/exported" "$dir/declared" | grep .; then
+        echo "^ declared, but not exported"
+        return 1
+    fi
+    if comm -23 "$dir/exported" "$dir/declared" | grep -v '^gpusync__'; then
+        echo "^ exported, but not declared"
+        return 1
+    fi
+}
+
+symbols_static() { # COMPILER LANGUAGE OPTIMISE
+    "$1" "$3" -I"$root" "${metal[@]}" -DHOW=2 -x "$2" -c "$src/program.c" -o "$dir/s.o" || return 1
+    exported "$dir/s.o" >"$dir/exported"
+    echo main | diff - "$dir/exported"
+}
+
+symbols_user() { # a file that only uses gpusync defines nothing of it
+    "$1" -O0 -I"$root" "${metal[@]}" -x "$2" -c "$src/second.c" -o "$dir/u.o" || return 1
+    exported "$dir/u.o" >"$dir/exported"
+    printf 'second_is_done\nsecond_is_idle\nsecond_poll\n' | diff - "$dir/exported"
+}
+
+symbols_api() { # GPUSYNC_API as for a shared library: exactly the declared functions are visible
+    "$1" -O2 -fPIC -shared -fvisibility=hidden -I"$root" "${metal[@]}" \
+        '-DGPUSYNC_API=__attribute__((visibility("default")))' -x "$2" "$src/implementation.c" -x none \
+        -Wl,--unresolved-symbols=ignore-all -o "$dir/lib.so" || return 1
+    nm -D -g --defined-only "$dir/lib.so" | awk 'NF == 3 && $3 !~ /^_/ { print $3 }' | sort -u >"$dir/exported"
+    declared 1 | diff - "$dir/exported"
+}
+
+stubs_complete() { # stubs.c calls every function
+    local name status=0
+    for name in $(declared 0); do
+        if ! grep -q "\b$name(" "$src/stubs.c"; then
+            echo "stubs.c does not call $name"
+            status=1
+        fi
+    done
+    return $status
+}
+
+symbols() {
+    local optimise
+    for optimise in -O0 -O2; do
+        check "exported symbols, gcc $optimise" symbols_of "$gcc" c $optimise 1
+        check "exported symbols, clang $optimise" symbols_of "$clang" c $optimise 1
+        check "exported symbols, g++ $optimise" symbols_of "$gxx" c++ $optimise 1
+        check "exported symbols, clang++ $optimise" symbols_of "$clangxx" c++ $optimise 1
+        check "exported symbols without Metal, gcc $optimise" symbols_of "$gcc" c $optimise 0
+        check "exported symbols without Metal, g++ $optimise" symbols_of "$gxx" c++ $optimise 0
+        check "GPUSYNC_STATIC exports nothing, gcc $optimise" symbols_static "$gcc" c $optimise
+        check "GPUSYNC_STATIC exports nothing, clang++ $optimise" symbols_static "$clangxx" c++ $optimise
+    done
+    check "users define no symbol, gcc" symbols_user "$gcc" c
+    check "users define no symbol, clang" symbols_user "$clang" c
+    check "GPUSYNC_API of a shared library, gcc" symbols_api "$gcc" c
+    check "GPUSYNC_API of a shared library, clang" symbols_api "$clang" c
+    check "GPUSYNC_API of a shared library, g++" symbols_api "$gxx" c++
+}
+
+# ---------------------------------------------------------------- stubs
+windows() {
+    "$zig" cc -target x86_64-windows-gnu -std=c99 -O2 "${c_warnings[@]}" -I"$root" "$src/$1" "$src/implementation.c" \
+        ${2:+"$src/$2"} -o "$dir/program.exe" && magic "$dir/program.exe" 4d5a
+}
+
+windows_cxx() {
+    local files
+    mapfile -t files < <(is c++ "$src/stubs.c" "$src/implementation.c")
+    "$zig" c++ -target x86_64-windows-gnu -std=c++17 -O2 "${warnings[@]}" -I"$root" "${files[@]}" -x none \
+        -o "$dir/program.exe" && magic "$dir/program.exe" 4d5a
+}
+
+stubs() {
+    check "stubs.c calls every function of the header" stubs_complete
+    check "Windows: stubs" windows stubs.c
+    check "Windows: a program of two files" windows program.c second.c
+    check "Windows: C++" windows_cxx
+}
+
+# ---------------------------------------------------------------- objc
+# objective LANGUAGE FILE COMPILER-OPTION...: compile only
+objective() {
+    local language=$1 file=$2
+    shift 2
+    "$clang" -x "$language" "${warnings[@]}" "${metal[@]}" -I"$root" -c "$src/$file" -o "$dir/o.o" "$@"
+}
+
+objc() {
+    local arc language file
+    local new=(-fobjc-runtime=gnustep-2.0)
+    for language in objective-c objective-c++; do
+        for file in objc.m implementation.c program.c; do
+            for arc in -fobjc-arc -fno-objc-arc; do
+                check "$language $arc: $file" objective $language $file "${new[@]}" $arc -fblocks
+            done
+        done
+    done
+    check "objective-c -fobjc-arc: GPUSYNC_STATIC" objective objective-c program.c "${new[@]}" -fobjc-arc -DHOW=2
+}
+
+# ---------------------------------------------------------------- macho
+magic() { # FILE HEX
+    local have
+    have=$(head -c $((${#2} / 2)) "$1" | od -An -tx1 | tr -d ' \n')
+    [ "$have" = "$2" ] || { echo "$1 begins with $have, not $2"; return 1; }
+}
+
+# macho TARGET LANGUAGE STANDARD WARNINGS FILES... -- OPTIONS...: compiled and linked, Metal's symbols left open
+macho() {
+    local target=$1 language=$2 standard=$3 files=() driver=cc
+    shift 3
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        files+=(-x "$language" "$1")
+        shift
+    done
+    [ $# -gt 0 ] && shift
+    case $language in *++) driver=c++ ;; esac
+    "$zig" $driver -target "$target" -std="$standard" -O1 -I"$root" "$@" "${files[@]}" -x none \
+        -Wl,-undefined,dynamic_lookup -o "$dir/program" || return 1
+    magic "$dir/program" cffaedfe
+}
+
+macho_part() {
+    local target file cmocka impl
+    for file in /usr/include /usr/local/include; do
+        if [ -e "$file/cmocka.h" ]; then cmocka=$file; fi
+    done
+    mkdir -p "$out/include"
+    cp "${cmocka:-/usr/include}/cmocka.h" "$out/include/"
+    for target in aarch64-macos x86_64-macos; do
+        check "$target: program, C99" macho $target c c99 "$src/program.c" "$src/second.c" "$src/implementation.c" \
+            -- "${c_warnings[@]}"
+        check "$target: program, C++17" macho $target c++ c++17 "$src/program.c" "$src/second.c" \
+            "$src/implementation.c" -- "${warnings[@]}"
+        check "$target: GPUSYNC_STATIC" macho $target c c99 "$src/program.c" -- "${c_warnings[@]}" -DHOW=2
+        check "$target: after Apple's own Objective-C headers" macho $target c c99 "$src/program.c" "$src/second.c" \
+            "$src/implementation.c" -- "${c_warnings[@]}" -include objc/message.h -include objc/runtime.h
+        for file in "$root"/examples/*.c; do
+            check "$target: examples/${file##*/}" macho $target c c99 "$file" -- "${c_warnings[@]}"
+        done
+        for file in "$root"/tests/test_*.c; do
+            [ -e "$file" ] || continue
+            impl=()
+            if ! grep -q '^#define GPUSYNC_IMPLEMENTATION' "$file"; then impl=("$src/implementation.c"); fi
+            check "$target: tests/${file##*/}" macho $target c c11 "$file" "${impl[@]}" -- "${c_warnings[@]}" \
+                -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -Wno-deprecated-declarations -isystem "$out/include" -I"$root/tests" -I"$root/tests/softmetal"
+        done
+    done
+}
+
+# ----------------------------------------------------------------
+for part in ${*:-matrix ways symbols stubs objc macho}; do
+    case $part in
+    matrix | ways | symbols | stubs | objc) $part ;;
+    macho) macho_part ;;
+    *)
+        echo "compile.sh: no part named $part" >&2
+        exit 2
+        ;;
+    esac
+done
+wait
+
+passed=0 failed=0
+for ((i = 1; i <= number; i++)); do
+    if [ "$(cat "$out/$i/result" 2>/dev/null)" = pass ]; then
+        passed=$((passed + 1))
+        [ -z "${V:-}" ] || echo "pass: $(cat "$out/$i/name")"
+    else
+        failed=$((failed + 1))
+        echo "FAILED: $(cat "$out/$i/name")"
+        head -n 40 "$out/$i/log" | sed 's/^/    | /'
+    fi
+done
+[ "$number" -gt 0 ] || { echo "nothing was compiled"; failed=1; }
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

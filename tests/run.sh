@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# run.sh - runs test programs and examples, and counts
+#
+#   tests/run.sh PROGRAM... [--examples PROGRAM...]
+#
+# A test program is a cmocka program: its tests are counted one by one. It is given TIME_LIMIT seconds
+# (120). Besides a failed test these count as failures: a crash or a time-out (the tests that did not get to run
+# are failed ones), a program that ran no test, an exit status that is not zero, and a line that tells of a sanitizer's
+# finding or of an object autoreleased without a pool.
+#
+# An example is one test: it has to exit with 0, and every line of tests/expect/NAME.txt, an extended
+# regular expression, has to match some line of its output, in order.
+#
+# RUN      command put in front of every program (valgrind, setarch ...)
+# LOGS     where the outputs are kept; default: next to each program
+#
+# Ends with exactly one line "N passed, N failed".
+
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+limit=${TIME_LIMIT:-120}
+expect=${EXPECT:-$here/expect}
+longest=400 # lines of a failed program's output that are shown
+passed=0 failed=0 skipped=0
+bad='autorelease called without pool'
+bad="$bad|(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|^[^ ]+:[0-9]+:[0-9]+: runtime error: "
+bad="$bad|==[0-9]+== (Invalid (read|write|free)|Conditional jump|Use of uninit|Process terminating)"
+
+export CMOCKA_MESSAGE_OUTPUT=${CMOCKA_MESSAGE_OUTPUT:-STDOUT}
+
+run_limited() {
+    if command -v timeout >/dev/null 2>&1; then
+        timeout -k 5 "$limit" "$@"
+    else # macOS: the program in a process group of its own, 124 as timeout does
+        perl -e 'my $t = shift; my $p = fork; if (!$p) { setpgrp; exec @ARGV or exit 127 }
+                 $SIG{ALRM} = sub { kill -9, $p; waitpid $p, 0; exit 124 }; alarm $t; waitpid $p, 0;
+                 exit($? & 127 ? 128 + ($? & 127) : $? >> 8)' "$limit" "$@"
+    fi
+}
+
+# execute PROGRAM LOG -> status
+execute() {
+    # shellcheck disable=SC2086 # RUN is a list of words
+    run_limited ${RUN:-} "$1" </dev/null >"$2" 2>&1
+}
+
+show() { # LOG: without the tests that had nothing to say, and not more than the last lines
+    LC_ALL=C awk -v log_file="$1" -v longest="$longest" '
+        function keep(text) { line[n++] = text }
+        /^\[ RUN      \] / { if (held != "") keep(held); held = $0; next }
+        /^\[       OK \] / && held != "" { held = ""; next }
+        { if (held != "") keep(held); held = ""; keep($0) }
+        END { if (held != "") keep(held)
+              if (n > longest) print "    | ... (the whole of it: " log_file ")"
+              for (i = (n > longest ? n - longest : 0); i < n; i++) print "    | " line[i] }' "$1"
+}
+
+why_of() { # STATUS
+    case $1 in
+    124 | 137) echo "time limit of $limit s" ;;
+    127) echo "could not be started" ;;
+    12[89] | 1[3-9][0-9]) echo "killed by signal $(($1 - 128))" ;;
+    *) echo "exit status $1" ;;
+    esac
+}
+
+report() { # NAME PASSED FAILED SECONDS REASON LOG
+    printf '%-28s %4d passed, %d failed  %3d s%s\n' "$1" "$2" "$3" "$4" "${5:+  <-- $5}"
+    passed=$((passed + $2))
+    failed=$((failed + $3))
+    if [ "$3" -gt 0 ] && [ -n "$6" ]; then show "$6"; fi
+}
+
+log_of() { # PROGRAM
+    if [ -n "${LOGS:-}" ]; then
+        mkdir -p "$LOGS"
+        echo "$LOGS/$(basename "$1").log"
+    else
+        echo "$1.log"
+    fi
+}
+
+run_test() {
+    local name log start status counts planned ok no skip rest open reason=
+    name=$(basename "$1")
+    log=$(log_of "$1")
+    start=$SECONDS
+    execute "$1" "$log"
+    status=$?
+    # A test's own output may come before the tag on the same line.
+    counts=$(LC_ALL=C awk '
+        function tail(tag) { return substr($0, index($0, tag) + length(tag)) }
+        BEGIN { open = "" }
+        /\[==========\] .*Running [0-9]+ test/ {
+            n = $0; sub(/.*Running /, "", n); planned += n + 0; next }
+        /\[ RUN      \] /  { open = tail("[ RUN      ] "); next }
+        /\[       OK \] /  { if (open != "" && tail("[       OK ] ") == open) { ok++; open = "" } next }
+        /\[  FAILED  \] /  { if (open != "" && tail("[  FAILED  ] ") == open) { no++; open = "" } next }
+        /\[  SKIPPED \] /  { if (open != "" && tail("[  SKIPPED ] ") == open) { skip++; open = "" } next }
+        END { gsub(/[^A-Za-z0-9_.-]/, "_", open)
+              print planned + 0, ok + 0, no + 0, skip + 0, (open == "" ? "-" : open) }' "$log")
+    read -r planned ok no skip open <<EOF
+$counts
+EOF
+    rest=$((planned - ok - no - skip))
+    if [ "$status" -ne 0 ] && { [ "$no" -eq 0 ] || [ "$rest" -ne 0 ]; }; then reason=$(why_of "$status"); fi
+    if [ "$open" != - ]; then reason="${reason:-ended} in $open"; fi
+    if [ "$rest" -gt 0 ]; then
+        reason="${reason:-ended early}, $rest not finished"
+        no=$((no + rest))
+    fi
+    if [ "$planned" -eq 0 ]; then
+        reason="${reason:+$reason, }no test ran"
+        no=1
+    fi
+    if [ "$no" -eq 0 ] && [ "$status" -ne 0 ]; then no=1; fi
+    if LC_ALL=C grep -qE -- "$bad" "$log"; then
+        reason="${reason:+$reason, }$(LC_ALL=C grep -cE -- "$bad" "$log") forbidden lines, the first: $(
+            LC_ALL=C grep -m1 -E -- "$bad" "$log" | cut -c1-100)"
+        if [ "$no" -eq 0 ]; then no=1; fi
+    fi
+    report "$name" "$ok" "$no" $((SECONDS - start)) "$reason" "$log"
+    if [ "$skip" -gt 0 ]; then
+        skipped=$((skipped + skip))
+        LC_ALL=C awk '/skipped, listed below/ || /SKIPPED.*test\(s\)/ { exit }
+                      /^skip: / { print "    " $0 }
+                      /\[  SKIPPED \] / { print "    " $0 }' "$log"
+    fi
+}
+
+run_example() {
+    local name log start status at=1 line found reason=
+    name=$(basename "$1")
+    log=$(log_of "$1")
+    start=$SECONDS
+    execute "$1" "$log"
+    status=$?
+    if [ "$status" -ne 0 ]; then
+        reason=$(why_of "$status")
+    elif LC_ALL=C grep -qE -- "$bad" "$log"; then
+        reason="forbidden line: $(LC_ALL=C grep -m1 -E -- "$bad" "$log" | cut -c1-100)"
+    elif [ ! -s "$expect/$name.txt" ]; then
+        reason="no tests/expect/$name.txt"
+    else
+        while IFS= read -r line || [ -n "$line" ]; do
+            [ -n "$line" ] || continue
+            found=$(tail -n "+$at" "$log" | LC_ALL=C grep -n -m1 -E -- "$line" | cut -d: -f1)
+            if [ -z "$found" ]; then
+                reason="from line $at of its output on, nothing matches: $line"
+                break
+            fi
+            at=$((at + found))
+        done <"$expect/$name.txt"
+    fi
+    if [ -z "$reason" ]; then
+        report "example $name" 1 0 $((SECONDS - start)) "" "$log"
+    else
+        report "example $name" 0 1 $((SECONDS - start)) "$reason" "$log"
+    fi
+}
+
+kind=test
+for program in "$@"; do
+    case $program in
+    --examples) kind=example ;;
+    *) "run_$kind" "$program" ;;
+    esac
+done
+if [ "$skipped" -gt 0 ]; then echo "$skipped skipped, see above"; fi
+if [ $((passed + failed)) -eq 0 ] && [ "$skipped" -eq 0 ]; then
+    echo "nothing was run"
+    failed=1
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,1449 @@
+/* test_commit.c - making, committing and tracking command buffers: who owns what, the order of tickets, what a commit
+   costs, work committed behind gpusync's back, room in the queue, and every mistake that is refused */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+
+static const gpusync_spin no_spin = {0, 0, 0};
+
+static void rig_open_limited(rig *r, softmetal_clock clock, uint32_t limit, const gpusync_hooks *hooks)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = hooks;
+    queue_desc.max_command_buffer_count = limit;
+    queue_desc.spin = &no_spin;
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+/* A command buffer that the program made itself; +1. */
+static void *own_buffer(rig *r)
+{
+    void *buffer = metal_queue_command_buffer(r->metal_queue);
+    assert_non_null(buffer);
+    return buffer;
+}
+
+static void *own_committed_buffer(rig *r)
+{
+    void *buffer = own_buffer(r);
+    metal_commit(buffer);
+    return buffer;
+}
+
+static gpusync_ticket track_committed(rig *r, void *buffer)
+{
+    gpusync_ticket ticket = 0;
+    assert_ok(gpusync_track_committed(r->queue, buffer, &ticket));
+    assert_true(ticket >> 63);
+    return ticket;
+}
+
+/* -- ownership -------------------------------------------------------------------------------------- */
+
+static void test_an_open_buffer_is_kept_alive_until_it_is_discarded(void **state)
+{
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    buffer = open_buffer(&r);
+    assert_int_equal(softmetal_retain_count(buffer), 1);
+    assert_int_equal(softmetal_live("command_buffer"), 1);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_int_equal(softmetal_outstanding(r.metal_queue), 0);
+    assert_int_equal(stats_of(r.queue).commits, 0);
+    rig_close(&r);
+}
+
+static void test_a_committed_buffer_is_kept_until_its_handler_ran(void **state)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ticket = commit_empty(&r, &buffer);
+    assert_int_equal(softmetal_retain_count(buffer), 2); /* ours and Metal's */
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_int_equal(softmetal_retain_count(buffer), 2);
+    softmetal_run_handler(buffer, 0);
+    assert_int_equal(softmetal_retain_count(buffer), 1);
+    softmetal_release_block(buffer, 0);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    rig_close(&r);
+}
+
+static void test_a_buffer_made_elsewhere_is_retained_and_given_back(void **state)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    buffer = own_buffer(&r);
+    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+    assert_int_equal(ticket, 1);
+    assert_int_equal(softmetal_retain_count(buffer), 3);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    assert_int_equal(softmetal_retain_count(buffer), 1);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+static void test_what_the_program_releases_after_commit_stays_for_the_handler(void **state)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    buffer = own_buffer(&r);
+    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+    metal_release(buffer);
+    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+    rig_close(&r);
+}
+
+static void test_device_and_queue_are_retained_and_given_back(void **state)
+{
+    void *device, *queue;
+    unsigned long devices;
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    rig r;
+    (void)state;
+    softmetal_reset();
+    device = metal_device_new();
+    queue = metal_queue_new(device, 64);
+    devices = softmetal_retain_count(device);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.metal_device = device;
+    queue_desc.metal_queue = queue;
+    rig_open_with(&r, SOFTMETAL_REAL, device_desc, queue_desc);
+    assert_ptr_equal(r.metal_device, device);
+    assert_ptr_equal(r.metal_queue, queue);
+    assert_int_equal(softmetal_retain_count(device), devices + 1);
+    assert_int_equal(softmetal_retain_count(queue), 2);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    assert_int_equal(softmetal_retain_count(queue), 1);
+    r.queue = NULL;
+    metal_release(queue);
+    rig_close(&r);
+    assert_int_equal(softmetal_retain_count(device), devices - 1);
+    metal_release(device);
+}
+
+static void test_labels_reach_metal_and_references_stay_unretained_when_asked(void **state)
+{
+    gpusync_command_buffer_desc desc;
+    char text[64];
+    void *buffer, *pool;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&desc, 0, sizeof desc);
+    desc.label = "gr\xC3\xBC\xC3\x9F";
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    pool = metal_pool_push();
+    metal_string_copy(metal_get(buffer, "label"), text, sizeof text);
+    metal_pool_pop(pool);
+    assert_string_equal(text, desc.label);
+    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 1);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    desc.unretained_references = true;
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 0);
+    assert_ok(gpusync_commit(r.queue, buffer, NULL));
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+/* -- order and cost --------------------------------------------------------------------------------- */
+
+static void test_tickets_count_from_one_in_the_order_of_commit_not_of_creation(void **state)
+{
+    void *buffers[3];
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 3; i++) buffers[i] = open_buffer(&r);
+    for (i = 0; i < 3; i++) {
+        assert_ok(gpusync_commit(r.queue, buffers[2 - i], &ticket));
+        assert_int_equal(ticket, i + 1);
+    }
+    softmetal_finish_queue(r.metal_queue);
+    rig_close(&r);
+}
+
+#define COMMITTERS 8
+#define COMMITS_EACH 60
+
+typedef struct committer {
+    gpusync_queue *queue;
+    gpusync_ticket tickets[COMMITS_EACH];
+    bool ok;
+} committer;
+
+static void *committer_body(void *argument)
+{
+    committer *c = (committer *)argument;
+    int i;
+    c->ok = true;
+    for (i = 0; i < COMMITS_EACH; i++) {
+        void *buffer = NULL;
+        c->ok = c->ok && gpusync_command_buffer(c->queue, NULL, &buffer) == GPUSYNC_OK;
+        c->ok = c->ok && gpusync_commit(c->queue, buffer, &c->tickets[i]) == GPUSYNC_OK;
+        c->ok = c->ok && (i == 0 || c->tickets[i] > c->tickets[i - 1]);
+    }
+    return NULL;
+}
+
+/* Gives other threads every chance to come between a ticket and its commit. */
+static void dawdle(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    (void)phase;
+    (void)object;
+    if (strcmp(selector, "commit") == 0 || strcmp(selector, "addCompletedHandler:") == 0) sched_yield();
+}
+
+static void test_ticket_order_is_queue_order_with_many_threads_committing(void **state)
+{
+    static committer committers[COMMITTERS];
+    pthread_t threads[COMMITTERS];
+    gpusync_ticket_info info;
+    gpusync_ticket ticket, last;
+    double previous = 0;
+    void *first;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_REAL, 1024, NULL);
+    first = open_buffer(&r);
+    softmetal_hang(first);
+    metal_retain(first);
+    assert_ok(gpusync_commit(r.queue, first, NULL));
+    softmetal_set_message_hook(dawdle, NULL);
+    for (i = 0; i < COMMITTERS; i++) {
+        committers[i].queue = r.queue;
+        threads[i] = start(committer_body, &committers[i]);
+    }
+    for (i = 0; i < COMMITTERS; i++) {
+        join(threads[i]);
+        assert_true(committers[i].ok);
+    }
+    softmetal_set_message_hook(NULL, NULL);
+    softmetal_unhang(first);
+    metal_release(first);
+    assert_ok(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER));
+    last = 1 + COMMITTERS * COMMITS_EACH;
+    assert_int_equal(stats_of(r.queue).commits, last);
+    for (ticket = 1; ticket <= last; ticket++) {
+        assert_ok(gpusync_get_info(r.queue, ticket, &info));
+        assert_true(info.gpu_start_s >= previous);
+        previous = info.gpu_start_s;
+    }
+    rig_close(&r);
+}
+
+/* While the first buffer is between its ticket and its commit, another thread commits the second. */
+typedef struct overtaking {
+    rig *r;
+    void *second;
+    gpusync_ticket second_ticket;
+    gpusync_result result;
+    bool begun, returned;
+    pthread_t thread;
+    void *order[2]; /* as Metal saw the commits */
+    int commits;
+} overtaking;
+
+static void *overtaker_body(void *argument)
+{
+    overtaking *o = (overtaking *)argument;
+    o->result = gpusync_commit(o->r->queue, o->second, &o->second_ticket);
+    __atomic_store_n(&o->returned, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void let_overtake(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    overtaking *o = (overtaking *)user;
+    if (strcmp(selector, "commit") == 0 && phase == SOFTMETAL_AFTER)
+        o->order[__atomic_fetch_add(&o->commits, 1, __ATOMIC_SEQ_CST)] = object;
+    if (strcmp(selector, "addCompletedHandler:") != 0 || phase != SOFTMETAL_BEFORE || object == o->second || o->begun) return;
+    o->begun = true;
+    o->thread = start(overtaker_body, o);
+    {   /* it must not come through; were it allowed to, this is plenty of time */
+        uint64_t limit = gpusync_now_ns() + MS(50);
+        while (!__atomic_load_n(&o->returned, __ATOMIC_SEQ_CST) && gpusync_now_ns() < limit) sched_yield();
+    }
+}
+
+static void test_nothing_comes_between_a_ticket_and_its_commit(void **state)
+{
+    overtaking o;
+    gpusync_ticket ticket;
+    void *first;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&o, 0, sizeof o);
+    o.r = &r;
+    first = open_buffer(&r);
+    o.second = open_buffer(&r);
+    softmetal_set_message_hook(let_overtake, &o);
+    assert_ok(gpusync_commit(r.queue, first, &ticket));
+    join(o.thread);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(o.result);
+    assert_int_equal(ticket, 1);
+    assert_int_equal(o.second_ticket, 2);
+    assert_ptr_equal(o.order[0], first);
+    assert_ptr_equal(o.order[1], o.second);
+    softmetal_finish_queue(r.metal_queue);
+    rig_close(&r);
+}
+
+static void test_a_commit_sends_three_messages_and_four_for_a_buffer_made_elsewhere(void **state)
+{
+    uint64_t before;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    buffer = open_buffer(&r);
+    before = softmetal_thread_messages();
+    assert_ok(gpusync_commit(r.queue, buffer, NULL));
+    assert_int_equal(softmetal_thread_messages() - before, 3);
+    assert_int_equal(softmetal_message_count("status"), 1);
+    assert_int_equal(softmetal_message_count("addCompletedHandler:"), 1);
+    assert_int_equal(softmetal_message_count("commit"), 1);
+    assert_int_equal(softmetal_message_count("commandQueue"), 0);
+    buffer = own_buffer(&r);
+    before = softmetal_thread_messages();
+    assert_ok(gpusync_commit(r.queue, buffer, NULL));
+    assert_int_equal(softmetal_thread_messages() - before, 4);
+    assert_int_equal(softmetal_message_count("commandQueue"), 1);
+    assert_int_equal(softmetal_message_count("status"), 2);
+    softmetal_finish_queue(r.metal_queue);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+static unsigned slab_count(void)
+{
+    const gpusync__slab *slab;
+    unsigned count = 0;
+    pthread_mutex_lock(&gpusync__global.lock);
+    for (slab = gpusync__global.slabs; slab; slab = slab->next) count++;
+    pthread_mutex_unlock(&gpusync__global.lock);
+    return count;
+}
+
+#define LONG_RUN 100000
+static void test_a_hundred_thousand_commits_allocate_nothing_after_the_first_thousand(void **state)
+{
+    long calls = 0, i;
+    unsigned slabs = 0;
+    gpusync_ticket ticket = 0;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_REAL, 64, NULL);
+    for (i = 0; i < LONG_RUN; i++) {
+        if (i == 1000) {
+            calls = r.memory.calls;
+            slabs = slab_count();
+        }
+        ticket = commit_empty(&r, NULL);
+        if (i % 50 == 0) assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+    }
+    assert_ok(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER));
+    assert_int_equal(r.memory.calls, calls);
+    assert_int_equal(slab_count(), slabs);
+    assert_int_equal(ticket, LONG_RUN);
+    rig_close(&r);
+}
+
+/* -- track ------------------------------------------------------------------------------------------ */
+
+static void test_a_tracked_buffer_counts_as_committed_until_its_owner_committed_it_and_it_ended(void **state)
+{
+    void *tracked, *after;
+    gpusync_ticket ticket, next;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    tracked = own_buffer(&r);
+    assert_ok(gpusync_track(r.queue, tracked, &ticket));
+    assert_int_equal(ticket, 1);
+    assert_false(gpusync_is_idle(r.queue));
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    assert_result(gpusync_queue_wait(r.queue, MS(1)), GPUSYNC_TIMEOUT);
+    next = commit_empty(&r, &after);
+    assert_int_equal(next, 2);
+    softmetal_finish(after); /* may end first: the tracked one is behind it in the queue by now */
+    assert_ok(gpusync_wait(r.queue, next, 0));
+    assert_false(gpusync_is_done(r.queue, next));
+    metal_commit(tracked);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    softmetal_finish(tracked);
+    assert_true(gpusync_is_idle(r.queue));
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    assert_int_equal(softmetal_retain_count(tracked), 1);
+    assert_int_equal(stats_of(r.queue).sentinels, 0);
+    metal_release(tracked);
+    rig_close(&r);
+}
+
+static void test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode(void **state)
+{
+    static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER, GPUSYNC_WAIT_BLOCKING};
+    size_t m;
+    (void)state;
+    for (m = 0; m < 3; m++) {
+        gpusync_wait_options options;
+        wait_job job;
+        void *tracked;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        memset(&options, 0, sizeof options);
+        options.mode = modes[m];
+        tracked = own_buffer(&r);
+        memset(&job, 0, sizeof job);
+        job.queue = r.queue;
+        job.timeout_ns = GPUSYNC_FOREVER;
+        job.options = &options;
+        assert_ok(gpusync_track(r.queue, tracked, &job.ticket));
+        job.thread = start(wait_job_body, &job);
+        await_sleepers(r.device, 1); /* also BLOCKING: what is not committed cannot be waited for inside Metal */
+        metal_commit(tracked);
+        softmetal_finish(tracked);
+        assert_ok(wait_job_join(&job));
+        metal_release(tracked);
+        rig_close(&r);
+    }
+}
+
+static void test_untrack_cancels_the_ticket_and_gives_the_buffer_back(void **state)
+{
+    uint64_t cursor = 0;
+    gpusync_error error;
+    char report[1024];
+    wait_job job;
+    void *tracked, *after;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    tracked = own_buffer(&r);
+    assert_ok(gpusync_track(r.queue, tracked, &ticket));
+    commit_empty(&r, &after);
+    softmetal_finish(after);
+    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    assert_ok(gpusync_untrack(r.queue, ticket));
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_CANCELLED);
+    assert_true(gpusync_is_idle(r.queue));
+    assert_ok(gpusync_queue_wait(r.queue, 0)); /* nothing failed */
+    assert_int_equal(softmetal_retain_count(tracked), 1);
+    gpusync_report(r.device, report, sizeof report);
+    assert_non_null(strstr(report, "buffers 0 of 64")); /* its room is free again */
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_int_equal(error.ticket, ticket);
+    assert_result(error.result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(stats_of(r.queue).failures, 0);
+    assert_int_equal(stats_of(r.queue).completions, 2);
+    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET);
+    metal_release(tracked);
+    rig_close(&r);
+}
+
+static void test_an_untracked_buffer_that_is_committed_after_all_changes_nothing(void **state)
+{
+    gpusync_stats before, after;
+    void *tracked, *other;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    tracked = own_buffer(&r);
+    assert_ok(gpusync_track(r.queue, tracked, &ticket));
+    assert_ok(gpusync_untrack(r.queue, ticket));
+    commit_empty(&r, &other); /* very likely with the slot that was given back */
+    before = stats_of(r.queue);
+    metal_commit(tracked);
+    softmetal_finish(tracked);
+    after = stats_of(r.queue);
+    assert_memory_equal(&before, &after, sizeof before);
+    assert_result(gpusync_poll(r.queue, 2), GPUSYNC_NOT_READY);
+    softmetal_finish(other);
+    assert_ok(gpusync_poll(r.queue, 2));
+    metal_release(tracked);
+    rig_close(&r);
+}
+
+static void test_a_buffer_can_be_tracked_again_after_untrack(void **state)
+{
+    void *tracked;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    tracked = own_buffer(&r);
+    for (i = 0; i < 3; i++) {
+        assert_ok(gpusync_track(r.queue, tracked, &ticket));
+        assert_int_equal(ticket, i + 1);
+        if (i < 2) assert_ok(gpusync_untrack(r.queue, ticket));
+    }
+    metal_commit(tracked);
+    softmetal_finish(tracked); /* three handlers, one of them meant */
+    assert_ok(gpusync_poll(r.queue, 3));
+    assert_int_equal(stats_of(r.queue).completions, 3);
+    assert_int_equal(softmetal_retain_count(tracked), 1);
+    metal_release(tracked);
+    rig_close(&r);
+}
+
+static void test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner(void **state)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    buffer = open_buffer(&r);
+    assert_ok(gpusync_track(r.queue, buffer, &ticket));
+    assert_result(gpusync_command_buffer_discard(r.queue, buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    metal_commit(buffer);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    rig_close(&r);
+}
+
+static void test_untrack_refuses_what_is_no_open_tracked_ticket(void **state)
+{
+    void *committed, *tracked, *foreign;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &committed);
+    tracked = own_buffer(&r);
+    assert_ok(gpusync_track(r.queue, tracked, &ticket));
+    assert_result(gpusync_untrack(r.queue, 0), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_untrack(r.queue, 1), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_untrack(r.queue, 3), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_untrack(r.queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_INVALID_TICKET);
+    metal_commit(tracked);
+    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    foreign = own_committed_buffer(&r);
+    assert_result(gpusync_untrack(r.queue, track_committed(&r, foreign)), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    softmetal_finish_queue(r.metal_queue);
+    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
+    metal_release(tracked);
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+/* -- track_committed -------------------------------------------------------------------------------- */
+
+static void test_work_committed_elsewhere_gets_a_ticket_and_one_private_sentinel(void **state)
+{
+    gpusync_ticket_info info;
+    void *foreign, *buffer, *sentinel;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    foreign = own_committed_buffer(&r);
+    ticket = track_committed(&r, foreign);
+    assert_int_equal(stats_of(r.queue).sentinels, 1);
+    assert_int_equal(stats_of(r.queue).commits, 1);
+    sentinel = softmetal_last_buffer(r.metal_queue);
+    assert_ptr_not_equal(sentinel, foreign);
+    assert_false(gpusync_is_idle(r.queue));
+    assert_false(gpusync_is_done(r.queue, ticket));
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(r.queue, ticket, MS(1)), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+    assert_int_equal(commit_empty(&r, &buffer), 1); /* the row of tickets knows nothing of it */
+    softmetal_finish(buffer);
+    assert_true(gpusync_is_done(r.queue, 1));
+    assert_false(gpusync_is_idle(r.queue));
+    softmetal_complete(foreign);
+    assert_int_equal(stats_of(r.queue).completions, 1);
+    softmetal_finish(sentinel);
+    assert_true(gpusync_is_idle(r.queue));
+    assert_true(gpusync_is_done(r.queue, ticket));
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    assert_result(gpusync_get_info(r.queue, ticket, &info), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(stats_of(r.queue).completions, 2);
+    assert_int_equal(softmetal_retain_count(foreign), 1);
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+static void test_the_end_of_a_sentinel_proves_nothing_but_wakes_the_waiters(void **state)
+{
+    wait_job jobs[6];
+    void *foreign;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 64, NULL);
+    foreign = own_committed_buffer(&r);
+    ticket = track_committed(&r, foreign);
+    for (i = 0; i < 6; i++) wait_job_start(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 6);
+    assert_int_equal(stats_of(r.queue).sentinels, 1); /* shared by all */
+    softmetal_finish(softmetal_last_buffer(r.metal_queue));
+    assert_false(gpusync_is_done(r.queue, ticket));
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    softmetal_complete(foreign);
+    for (i = 0; i < 6; i++) assert_ok(wait_job_join(&jobs[i]));
+    assert_true(gpusync_is_idle(r.queue));
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+static void test_a_sentinel_that_ends_last_wakes_every_waiter(void **state)
+{
+    wait_job jobs[6];
+    void *foreign, *sentinel;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 64, NULL);
+    foreign = own_committed_buffer(&r);
+    ticket = track_committed(&r, foreign);
+    sentinel = softmetal_last_buffer(r.metal_queue);
+    for (i = 0; i < 6; i++) wait_job_start(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 6);
+    softmetal_complete(foreign);
+    softmetal_finish(sentinel);
+    for (i = 0; i < 6; i++) assert_ok(wait_job_join(&jobs[i]));
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+static void wait_without_sentinel(rig *r, void *foreign)
+{
+    wait_job job;
+    gpusync_ticket ticket = track_committed(r, foreign);
+    assert_int_equal(stats_of(r->queue).sentinels, 0);
+    wait_job_start(&job, r->queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r->device, 1);
+    softmetal_complete(foreign);
+    assert_ok(wait_job_join(&job));
+    assert_true(gpusync_is_idle(r->queue));
+    metal_release(foreign);
+}
+
+static void test_without_room_for_a_sentinel_the_status_is_read_at_intervals(void **state)
+{
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, NULL);
+    wait_without_sentinel(&r, own_committed_buffer(&r));
+    rig_close(&r);
+}
+
+static void test_when_metal_has_no_sentinel_the_status_is_read_at_intervals(void **state)
+{
+    void *foreign, *buffer;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 2, NULL);
+    foreign = own_committed_buffer(&r);
+    softmetal_fail_creation(1, false);
+    wait_without_sentinel(&r, foreign);
+    softmetal_fail_creation(0, false);
+    buffer = open_buffer(&r); /* the room that was taken for it came back */
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    rig_close(&r);
+}
+
+static void test_work_that_has_ended_when_it_is_tracked_needs_no_sentinel(void **state)
+{
+    void *foreign;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    foreign = own_committed_buffer(&r);
+    softmetal_complete(foreign);
+    ticket = track_committed(&r, foreign);
+    assert_true(gpusync_is_done(r.queue, ticket));
+    assert_true(gpusync_is_idle(r.queue));
+    assert_int_equal(stats_of(r.queue).sentinels, 0);
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+static void test_queue_wait_is_not_extended_by_work_tracked_later(void **state)
+{
+    wait_job job;
+    void *first, *second;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    first = own_committed_buffer(&r);
+    track_committed(&r, first);
+    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    second = own_committed_buffer(&r);
+    track_committed(&r, second);
+    softmetal_finish(first);
+    assert_ok(wait_job_join(&job));
+    assert_false(gpusync_is_idle(r.queue));
+    softmetal_finish_queue(r.metal_queue);
+    metal_release(first);
+    metal_release(second);
+    rig_close(&r);
+}
+
+static void test_a_failure_of_tracked_work_is_told_like_any_other(void **state)
+{
+    uint64_t cursor = 0;
+    gpusync_error error;
+    void *foreign;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    foreign = own_buffer(&r);
+    softmetal_fail(foreign, NULL, 8, NULL);
+    metal_commit(foreign);
+    ticket = track_committed(&r, foreign);
+    softmetal_complete(foreign);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
+    softmetal_finish_queue(r.metal_queue);
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+static void test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded(void **state)
+{
+    gpusync_queue_desc queue_desc;
+    gpusync_device_desc device_desc;
+    void *device, *queue;
+    int i;
+    rig r;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    device = metal_device_new();
+    queue = metal_queue_new(device, 128);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.metal_device = device;
+    queue_desc.metal_queue = queue;
+    queue_desc.max_command_buffer_count = 32;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    for (i = 0; i < 1000; i++) {
+        void *foreign = own_committed_buffer(&r);
+        track_committed(&r, foreign);
+        softmetal_complete(foreign);
+        metal_release(foreign);
+        assert_true(softmetal_live("command_buffer") <= 32 + 1); /* sentinels, and this one */
+    }
+    assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
+    assert_int_equal(stats_of(r.queue).completions, 1000);
+    softmetal_finish_queue(queue);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    metal_release(queue);
+    rig_close(&r);
+    metal_release(device);
+}
+
+static void test_finished_tracked_work_is_dropped_by_a_commit_too(void **state)
+{
+    void *foreign, *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    foreign = own_committed_buffer(&r);
+    track_committed(&r, foreign);
+    softmetal_complete(foreign);
+    assert_int_equal(softmetal_retain_count(foreign), 2);
+    commit_empty(&r, &buffer);
+    assert_int_equal(softmetal_retain_count(foreign), 1);
+    softmetal_finish_queue(r.metal_queue);
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+static void test_waits_for_tracked_work_end_on_the_real_clock_in_every_mode(void **state)
+{
+    static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER, GPUSYNC_WAIT_BLOCKING};
+    size_t m;
+    (void)state;
+    for (m = 0; m < 3; m++) {
+        gpusync_wait_options options;
+        void *foreign[2];
+        gpusync_ticket ticket = 0;
+        int i;
+        rig r;
+        rig_open(&r, SOFTMETAL_REAL);
+        memset(&options, 0, sizeof options);
+        options.mode = modes[m];
+        for (i = 0; i < 2; i++) {
+            foreign[i] = own_buffer(&r);
+            softmetal_set_duration(foreign[i], MS(1));
+            metal_commit(foreign[i]);
+            ticket = track_committed(&r, foreign[i]);
+        }
+        assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &options));
+        assert_ok(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, &options));
+        assert_true(metal_status(foreign[1]) == 4);
+        for (i = 0; i < 2; i++) metal_release(foreign[i]);
+        rig_close(&r);
+    }
+}
+
+/* -- room ------------------------------------------------------------------------------------------- */
+
+static gpusync_result make_within(rig *r, uint64_t timeout_ns, void **buffer)
+{
+    gpusync_command_buffer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &timeout_ns;
+    return gpusync_command_buffer(r->queue, &desc, buffer);
+}
+
+static void test_a_full_queue_is_waited_for_no_longer_than_asked(void **state)
+{
+    uint64_t begun;
+    void *first, *second, *third;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 2, NULL);
+    first = open_buffer(&r); /* not committed: counts all the same */
+    commit_empty(&r, &second);
+    third = &r;
+    assert_result(make_within(&r, 0, &third), GPUSYNC_TIMEOUT);
+    assert_null(third);
+    begun = gpusync_now_ns();
+    assert_result(make_within(&r, MS(2), &third), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_now_ns() - begun >= MS(2));
+    assert_int_equal(softmetal_live("command_buffer"), 2);
+    softmetal_finish(second);
+    assert_ok(make_within(&r, 0, &third));
+    assert_result(make_within(&r, 0, &second), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_command_buffer_discard(r.queue, first));
+    assert_ok(make_within(&r, 0, &second));
+    assert_ok(gpusync_command_buffer_discard(r.queue, second));
+    assert_ok(gpusync_command_buffer_discard(r.queue, third));
+    rig_close(&r);
+}
+
+/* Parks until the unpark, deaf to deadlines, so that only a wake-up can end it; gives up after five seconds. At an open
+   gate a thread that was woken goes on at once. */
+typedef struct deaf_hooks {
+    gpusync_hooks hooks;
+    bool closed;
+    long parks, woken, gave_up;
+} deaf_hooks;
+
+static void deaf_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    deaf_hooks *deaf = (deaf_hooks *)user;
+    uint64_t limit = gpusync_now_ns() + SECONDS(5);
+    (void)deadline_ns;
+    __atomic_fetch_add(&deaf->parks, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
+        if (gpusync_now_ns() >= limit) {
+            __atomic_fetch_add(&deaf->gave_up, 1, __ATOMIC_SEQ_CST);
+            return;
+        }
+        sched_yield();
+    }
+    __atomic_fetch_add(&deaf->woken, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&deaf->closed, __ATOMIC_SEQ_CST)) sched_yield();
+}
+
+static void deaf_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
+}
+
+static void deaf_init(deaf_hooks *deaf)
+{
+    memset(deaf, 0, sizeof *deaf);
+    deaf->hooks.park = deaf_park;
+    deaf->hooks.unpark = deaf_unpark;
+    deaf->hooks.user = deaf;
+}
+
+static void test_a_sentinel_that_ends_first_makes_sleepers_look_more_often(void **state)
+{
+    deaf_hooks deaf;
+    wait_job job;
+    void *foreign;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    deaf_init(&deaf);
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 64, &deaf.hooks);
+    foreign = own_committed_buffer(&r);
+    ticket = track_committed(&r, foreign);
+    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    softmetal_finish(softmetal_last_buffer(r.metal_queue));
+    while (__atomic_load_n(&deaf.parks, __ATOMIC_SEQ_CST) < 2) sched_yield(); /* woken, and asleep again */
+    softmetal_complete(foreign);
+    assert_ok(gpusync_poll(r.queue, ticket)); /* wakes it: these hooks know no deadline */
+    assert_ok(wait_job_join(&job));
+    assert_int_equal(deaf.gave_up, 0);
+    assert_int_equal(stats_of(r.queue).spurious_wakes, 0); /* a hint is none */
+    metal_release(foreign);
+    rig_close(&r);
+}
+
+typedef struct maker {
+    gpusync_queue *queue;
+    void *buffer;
+    gpusync_result result;
+    bool discards;
+    pthread_t thread;
+} maker;
+
+static void *maker_body(void *argument)
+{
+    maker *m = (maker *)argument;
+    m->result = gpusync_command_buffer(m->queue, NULL, &m->buffer);
+    if (m->discards && m->result == GPUSYNC_OK) m->result = gpusync_command_buffer_discard(m->queue, m->buffer);
+    return NULL;
+}
+
+static void maker_start(maker *m, rig *r, bool discards)
+{
+    memset(m, 0, sizeof *m);
+    m->queue = r->queue;
+    m->discards = discards;
+    m->thread = start(maker_body, m);
+}
+
+static void test_a_thread_that_waits_for_room_is_woken_by_a_completion_and_by_a_discard(void **state)
+{
+    deaf_hooks deaf;
+    maker m;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    deaf_init(&deaf);
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, &deaf.hooks);
+    for (i = 0; i < 2; i++) {
+        buffer = open_buffer(&r);
+        if (i == 0) assert_ok(gpusync_commit(r.queue, buffer, NULL));
+        maker_start(&m, &r, false);
+        await_sleepers(r.device, 1);
+        if (i == 0) softmetal_finish(buffer);
+        else assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+        join(m.thread);
+        assert_ok(m.result);
+        assert_int_equal(deaf.gave_up, 0);
+        assert_ok(gpusync_command_buffer_discard(r.queue, m.buffer));
+    }
+    assert_int_equal(stats_of(r.queue).waits_sleep, 0); /* room is no wait for work */
+    rig_close(&r);
+}
+
+static void test_room_that_somebody_else_took_is_waited_for_again_and_woken_for_again(void **state)
+{
+    deaf_hooks deaf;
+    maker makers[2];
+    void *first, *second;
+    rig r;
+    (void)state;
+    deaf_init(&deaf);
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, &deaf.hooks);
+    first = open_buffer(&r);
+    maker_start(&makers[0], &r, true);
+    maker_start(&makers[1], &r, true);
+    await_sleepers(r.device, 2);
+    __atomic_store_n(&deaf.closed, true, __ATOMIC_SEQ_CST);
+    assert_ok(gpusync_command_buffer_discard(r.queue, first));
+    while (__atomic_load_n(&deaf.woken, __ATOMIC_SEQ_CST) < 1) sched_yield();
+    assert_ok(make_within(&r, 0, &second)); /* before the one that was woken for it */
+    __atomic_store_n(&deaf.closed, false, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&deaf.parks, __ATOMIC_SEQ_CST) < 2 + __atomic_load_n(&deaf.woken, __ATOMIC_SEQ_CST))
+        sched_yield(); /* who was woken in vain is asleep again */
+    assert_ok(gpusync_command_buffer_discard(r.queue, second));
+    join(makers[0].thread);
+    join(makers[1].thread);
+    assert_ok(makers[0].result);
+    assert_ok(makers[1].result);
+    assert_int_equal(deaf.gave_up, 0);
+    rig_close(&r);
+}
+
+static void test_many_threads_share_a_short_queue(void **state)
+{
+    maker makers[24];
+    int i;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_REAL, 2, NULL);
+    for (i = 0; i < 24; i++) maker_start(&makers[i], &r, true);
+    for (i = 0; i < 24; i++) {
+        join(makers[i].thread);
+        assert_ok(makers[i].result);
+    }
+    assert_int_equal(softmetal_outstanding(r.metal_queue), 0);
+    rig_close(&r);
+}
+
+static void test_metal_is_never_asked_for_more_buffers_than_its_queue_holds(void **state)
+{
+    void *buffer, *next;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, NULL);
+    ticket = commit_empty(&r, &buffer);
+    softmetal_complete(buffer); /* its handlers, and so its place, are still to come */
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_int_equal(softmetal_outstanding(r.metal_queue), 1);
+    assert_result(make_within(&r, 0, &next), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffer);
+    assert_ok(make_within(&r, 0, &next));
+    assert_ok(gpusync_command_buffer_discard(r.queue, next));
+    rig_close(&r);
+}
+
+/* -- mistakes --------------------------------------------------------------------------------------- */
+
+typedef struct snapshot {
+    gpusync_stats stats;
+    long objects, memory;
+    unsigned outstanding;
+    uint64_t committed;
+} snapshot;
+
+static snapshot snap(rig *r)
+{
+    snapshot s;
+    memset(&s, 0, sizeof s);
+    s.stats = stats_of(r->queue);
+    s.objects = softmetal_live(NULL);
+    s.memory = r->memory.live;
+    s.outstanding = r->queue->outstanding;
+    s.committed = r->queue->head.committed;
+    return s;
+}
+
+#define refused(r, call, expected)                                                                   \
+    do {                                                                                             \
+        snapshot before_ = snap(r), after_;                                                          \
+        assert_result(call, expected);                                                               \
+        after_ = snap(r);                                                                            \
+        assert_memory_equal(&before_, &after_, sizeof before_);                                      \
+    } while (0)
+
+/* The queue still does what it should. */
+static void still_works(rig *r)
+{
+    void *buffer;
+    gpusync_ticket ticket = commit_empty(r, &buffer);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(r->queue, ticket, 0));
+}
+
+static void test_null_is_refused_everywhere(void **state)
+{
+    const gpusync_result invalid = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_ticket ticket = 77;
+    gpusync_queue *queue = (gpusync_queue *)(void *)&ticket;
+    gpusync_ticket_info info;
+    gpusync_error error;
+    gpusync_stats stats;
+    uint64_t cursor = 0;
+    void *buffer = &ticket, *real;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    real = own_buffer(&r);
+    refused(&r, gpusync_device_create(NULL, NULL), invalid);
+    refused(&r, gpusync_queue_create(NULL, NULL, &queue), invalid);
+    assert_null(queue);
+    refused(&r, gpusync_queue_create(r.device, NULL, NULL), invalid);
+    refused(&r, gpusync_command_buffer(NULL, NULL, &buffer), invalid);
+    assert_null(buffer);
+    refused(&r, gpusync_command_buffer(r.queue, NULL, NULL), invalid);
+    refused(&r, gpusync_command_buffer_discard(NULL, real), invalid);
+    refused(&r, gpusync_command_buffer_discard(r.queue, NULL), invalid);
+    refused(&r, gpusync_commit(NULL, real, &ticket), invalid);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    refused(&r, gpusync_commit(r.queue, NULL, NULL), invalid);
+    refused(&r, gpusync_track(NULL, real, NULL), invalid);
+    refused(&r, gpusync_track(r.queue, NULL, NULL), invalid);
+    refused(&r, gpusync_untrack(NULL, 1), invalid);
+    refused(&r, gpusync_track_committed(NULL, real, NULL), invalid);
+    refused(&r, gpusync_track_committed(r.queue, NULL, NULL), invalid);
+    refused(&r, gpusync_poll(NULL, 0), invalid);
+    refused(&r, gpusync_wait(NULL, 0, 0), invalid);
+    refused(&r, gpusync_wait_ex(NULL, 0, 0, NULL), invalid);
+    refused(&r, gpusync_queue_wait(NULL, 0), invalid);
+    refused(&r, gpusync_device_wait(NULL, 0), invalid);
+    refused(&r, gpusync_next_error(NULL, &cursor, &error), invalid);
+    refused(&r, gpusync_next_error(r.queue, NULL, &error), invalid);
+    refused(&r, gpusync_next_error(r.queue, &cursor, NULL), invalid);
+    refused(&r, gpusync_get_info(NULL, 0, &info), invalid);
+    refused(&r, gpusync_get_info(r.queue, 0, NULL), invalid);
+    refused(&r, gpusync_get_stats(NULL, &stats), invalid);
+    refused(&r, gpusync_get_stats(r.queue, NULL), invalid);
+    refused(&r, gpusync_device_get_stats(NULL, &stats), invalid);
+    refused(&r, gpusync_device_get_stats(r.device, NULL), invalid);
+    assert_ok(gpusync_queue_destroy(NULL));
+    assert_ok(gpusync_queue_destroy_now(NULL));
+    assert_ok(gpusync_device_destroy(NULL));
+    assert_false(gpusync_is_idle(NULL));
+    assert_false(gpusync_is_done(NULL, 0));
+    assert_false(gpusync_device_is_lost(NULL));
+    assert_null(gpusync_device_metal(NULL));
+    assert_null(gpusync_queue_metal(NULL));
+    assert_int_equal(gpusync_report(NULL, NULL, 0), 0);
+    assert_int_equal(softmetal_retain_count(real), 1);
+    metal_release(real);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_tickets_that_were_not_issued_are_refused(void **state)
+{
+    const gpusync_ticket top = (gpusync_ticket)1 << 63;
+    const gpusync_ticket wrong[] = {2, 1000, top - 1, top, top | 2, GPUSYNC_EVERYTHING - 1};
+    gpusync_ticket_info info;
+    void *buffer, *foreign;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &buffer);
+    foreign = own_committed_buffer(&r);
+    track_committed(&r, foreign);
+    for (i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        refused(&r, gpusync_poll(r.queue, wrong[i]), GPUSYNC_ERROR_INVALID_TICKET);
+        refused(&r, gpusync_wait(r.queue, wrong[i], 0), GPUSYNC_ERROR_INVALID_TICKET);
+        refused(&r, gpusync_wait(r.queue, wrong[i], GPUSYNC_FOREVER), GPUSYNC_ERROR_INVALID_TICKET);
+        refused(&r, gpusync_wait_ex(r.queue, wrong[i], GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_INVALID_TICKET);
+        refused(&r, gpusync_get_info(r.queue, wrong[i], &info), GPUSYNC_ERROR_INVALID_TICKET);
+        refused(&r, gpusync_untrack(r.queue, wrong[i]), GPUSYNC_ERROR_INVALID_TICKET);
+        assert_false(gpusync_is_done(r.queue, wrong[i]));
+    }
+    softmetal_finish_queue(r.metal_queue);
+    metal_release(foreign);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_a_buffer_of_another_queue_is_refused(void **state)
+{
+    gpusync_queue *queue;
+    void *elsewhere, *ours;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+    elsewhere = metal_queue_command_buffer(gpusync_queue_metal(queue));
+    ours = open_buffer(&r);
+    refused(&r, gpusync_commit(r.queue, elsewhere, NULL), GPUSYNC_ERROR_WRONG_QUEUE);
+    refused(&r, gpusync_track(r.queue, elsewhere, NULL), GPUSYNC_ERROR_WRONG_QUEUE);
+    refused(&r, gpusync_track_committed(r.queue, elsewhere, NULL), GPUSYNC_ERROR_WRONG_QUEUE);
+    refused(&r, gpusync_command_buffer_discard(r.queue, elsewhere), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    refused(&r, gpusync_commit(queue, ours, NULL), GPUSYNC_ERROR_WRONG_QUEUE);
+    refused(&r, gpusync_command_buffer_discard(queue, ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_int_equal(softmetal_retain_count(elsewhere), 1);
+    assert_ok(gpusync_commit(r.queue, ours, NULL)); /* still open where it belongs */
+    softmetal_finish(ours);
+    metal_release(elsewhere);
+    assert_ok(gpusync_queue_destroy(queue));
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_a_buffer_that_is_committed_already_is_refused(void **state)
+{
+    void *ours, *foreign;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &ours);
+    foreign = own_committed_buffer(&r);
+    metal_retain(ours);
+    refused(&r, gpusync_commit(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    refused(&r, gpusync_track(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    refused(&r, gpusync_track_committed(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    refused(&r, gpusync_command_buffer_discard(r.queue, ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    refused(&r, gpusync_commit(r.queue, foreign, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    refused(&r, gpusync_track(r.queue, foreign, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    softmetal_finish_queue(r.metal_queue);
+    refused(&r, gpusync_commit(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    refused(&r, gpusync_track(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    metal_release(ours);
+    metal_release(foreign);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_a_buffer_of_gpusync_that_its_owner_committed_is_refused_and_can_be_tracked_as_committed(void **state)
+{
+    void *ours;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ours = open_buffer(&r);
+    metal_commit(ours);
+    refused(&r, gpusync_commit(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    refused(&r, gpusync_track(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    metal_retain(ours);
+    ticket = track_committed(&r, ours);
+    softmetal_finish_queue(r.metal_queue);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_int_equal(softmetal_retain_count(ours), 1);
+    metal_release(ours);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_tracking_twice_is_refused(void **state)
+{
+    void *tracked, *foreign;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    tracked = own_buffer(&r);
+    assert_ok(gpusync_track(r.queue, tracked, NULL));
+    refused(&r, gpusync_track(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    refused(&r, gpusync_commit(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    refused(&r, gpusync_track_committed(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    metal_commit(tracked);
+    refused(&r, gpusync_track(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    refused(&r, gpusync_track_committed(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    refused(&r, gpusync_commit(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    foreign = own_committed_buffer(&r);
+    track_committed(&r, foreign);
+    refused(&r, gpusync_track_committed(r.queue, foreign, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    softmetal_finish_queue(r.metal_queue);
+    metal_release(tracked);
+    metal_release(foreign);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_a_buffer_that_is_not_committed_cannot_be_tracked_as_committed(void **state)
+{
+    void *buffer, *ours;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    buffer = own_buffer(&r);
+    refused(&r, gpusync_track_committed(r.queue, buffer, NULL), GPUSYNC_ERROR_NOT_COMMITTED);
+    metal_release(buffer);
+    ours = open_buffer(&r);
+    refused(&r, gpusync_track_committed(r.queue, ours, NULL), GPUSYNC_ERROR_NOT_COMMITTED);
+    assert_ok(gpusync_command_buffer_discard(r.queue, ours));
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_discarding_twice_is_refused(void **state)
+{
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    buffer = open_buffer(&r);
+    metal_retain(buffer);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    refused(&r, gpusync_command_buffer_discard(r.queue, buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_ok(gpusync_commit(r.queue, buffer, NULL)); /* a buffer like any other now */
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_objects_that_are_no_command_buffers_or_queues_are_refused(void **state)
+{
+    gpusync_queue_desc desc;
+    gpusync_queue *queue;
+    void *string, *other_device, *other_queue;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    string = metal_string_new("no command buffer, only a longer text");
+    refused(&r, gpusync_commit(r.queue, string, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    refused(&r, gpusync_track(r.queue, string, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    refused(&r, gpusync_track_committed(r.queue, string, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    refused(&r, gpusync_command_buffer_discard(r.queue, string), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    refused(&r, gpusync_commit(r.queue, r.metal_queue, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    memset(&desc, 0, sizeof desc);
+    desc.metal_queue = string;
+    refused(&r, gpusync_queue_create(r.device, &desc, &queue), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(queue);
+    other_device = softmetal_new_device();
+    other_queue = metal_queue_new(other_device, 64);
+    desc.metal_queue = other_queue;
+    refused(&r, gpusync_queue_create(r.device, &desc, &queue), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(softmetal_retain_count(other_queue), 1);
+    metal_release(other_queue);
+    metal_release(other_device);
+    metal_release(string);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_buffers_without_the_methods_that_are_needed_are_refused(void **state)
+{
+    static const char *const needed[] = {"addCompletedHandler:", "commandQueue", "status", "GPUStartTime"};
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        void *buffer;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        buffer = own_buffer(&r);
+        softmetal_hide_selector(needed[i]);
+        refused(&r, gpusync_commit(r.queue, buffer, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+        metal_release(buffer);
+        rig_close(&r);
+    }
+}
+
+static void test_wrong_modes_are_refused(void **state)
+{
+    static const int wrong[] = {-1, GPUSYNC_WAIT_BLOCKING + 1, 77};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_wait_options options;
+    gpusync_allocator half = {NULL, memory_release, NULL};
+    gpusync_device *device;
+    gpusync_queue *queue;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&options, 0, sizeof options);
+    for (i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        device_desc.wait_mode = (gpusync_wait_mode)wrong[i];
+        queue_desc.wait_mode = (gpusync_wait_mode)wrong[i];
+        options.mode = (gpusync_wait_mode)wrong[i];
+        refused(&r, gpusync_device_create(&device_desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
+        refused(&r, gpusync_queue_create(r.device, &queue_desc, &queue), GPUSYNC_ERROR_INVALID_ARGUMENT);
+        refused(&r, gpusync_wait_ex(r.queue, 0, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    }
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.allocator = &half;
+    refused(&r, gpusync_device_create(&device_desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    half.allocate = memory_allocate;
+    half.release = NULL;
+    refused(&r, gpusync_device_create(&device_desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    still_works(&r);
+    rig_close(&r);
+}
+
+static void test_every_result_and_failure_has_a_text_of_its_own(void **state)
+{
+    int i, k;
+    (void)state;
+    for (i = GPUSYNC_ERROR_IN_USE; i <= GPUSYNC_NOT_READY; i++) {
+        const char *text = gpusync_result_string((gpusync_result)i);
+        assert_true(text[0]);
+        assert_string_not_equal(text, gpusync_result_string((gpusync_result)999));
+        for (k = i + 1; k <= GPUSYNC_NOT_READY; k++)
+            assert_string_not_equal(text, gpusync_result_string((gpusync_result)k));
+    }
+    for (i = GPUSYNC_FAILURE_NONE; i <= GPUSYNC_FAILURE_OTHER; i++)
+        for (k = i + 1; k <= GPUSYNC_FAILURE_OTHER + 1; k++)
+            assert_string_not_equal(gpusync_failure_string((gpusync_failure)i), gpusync_failure_string((gpusync_failure)k));
+}
+
+/* An argument is a pattern of the names of the tests to run: test_a_*. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_open_buffer_is_kept_alive_until_it_is_discarded),
+        cmocka_unit_test(test_a_committed_buffer_is_kept_until_its_handler_ran),
+        cmocka_unit_test(test_a_buffer_made_elsewhere_is_retained_and_given_back),
+        cmocka_unit_test(test_what_the_program_releases_after_commit_stays_for_the_handler),
+        cmocka_unit_test(test_device_and_queue_are_retained_and_given_back),
+        cmocka_unit_test(test_labels_reach_metal_and_references_stay_unretained_when_asked),
+        cmocka_unit_test(test_tickets_count_from_one_in_the_order_of_commit_not_of_creation),
+        cmocka_unit_test(test_ticket_order_is_queue_order_with_many_threads_committing),
+        cmocka_unit_test(test_nothing_comes_between_a_ticket_and_its_commit),
+        cmocka_unit_test(test_a_commit_sends_three_messages_and_four_for_a_buffer_made_elsewhere),
+        cmocka_unit_test(test_a_hundred_thousand_commits_allocate_nothing_after_the_first_thousand),
+        cmocka_unit_test(test_a_tracked_buffer_counts_as_committed_until_its_owner_committed_it_and_it_ended),
+        cmocka_unit_test(test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode),
+        cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
+        cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
+        cmocka_unit_test(test_a_buffer_can_be_tracked_again_after_untrack),
+        cmocka_unit_test(test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner),
+        cmocka_unit_test(test_untrack_refuses_what_is_no_open_tracked_ticket),
+        cmocka_unit_test(test_work_committed_elsewhere_gets_a_ticket_and_one_private_sentinel),
+        cmocka_unit_test(test_the_end_of_a_sentinel_proves_nothing_but_wakes_the_waiters),
+        cmocka_unit_test(test_a_sentinel_that_ends_last_wakes_every_waiter),
+        cmocka_unit_test(test_without_room_for_a_sentinel_the_status_is_read_at_intervals),
+        cmocka_unit_test(test_when_metal_has_no_sentinel_the_status_is_read_at_intervals),
+        cmocka_unit_test(test_work_that_has_ended_when_it_is_tracked_needs_no_sentinel),
+        cmocka_unit_test(test_queue_wait_is_not_extended_by_work_tracked_later),
+        cmocka_unit_test(test_a_failure_of_tracked_work_is_told_like_any_other),
+        cmocka_unit_test(test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded),
+        cmocka_unit_test(test_finished_tracked_work_is_dropped_by_a_commit_too),
+        cmocka_unit_test(test_waits_for_tracked_work_end_on_the_real_clock_in_every_mode),
+        cmocka_unit_test(test_a_sentinel_that_ends_first_makes_sleepers_look_more_often),
+        cmocka_unit_test(test_a_full_queue_is_waited_for_no_longer_than_asked),
+        cmocka_unit_test(test_a_thread_that_waits_for_room_is_woken_by_a_completion_and_by_a_discard),
+        cmocka_unit_test(test_room_that_somebody_else_took_is_waited_for_again_and_woken_for_again),
+        cmocka_unit_test(test_many_threads_share_a_short_queue),
+        cmocka_unit_test(test_metal_is_never_asked_for_more_buffers_than_its_queue_holds),
+        cmocka_unit_test(test_null_is_refused_everywhere),
+        cmocka_unit_test(test_tickets_that_were_not_issued_are_refused),
+        cmocka_unit_test(test_a_buffer_of_another_queue_is_refused),
+        cmocka_unit_test(test_a_buffer_that_is_committed_already_is_refused),
+        cmocka_unit_test(test_a_buffer_of_gpusync_that_its_owner_committed_is_refused_and_can_be_tracked_as_committed),
+        cmocka_unit_test(test_tracking_twice_is_refused),
+        cmocka_unit_test(test_a_buffer_that_is_not_committed_cannot_be_tracked_as_committed),
+        cmocka_unit_test(test_discarding_twice_is_refused),
+        cmocka_unit_test(test_objects_that_are_no_command_buffers_or_queues_are_refused),
+        cmocka_unit_test(test_buffers_without_the_methods_that_are_needed_are_refused),
+        cmocka_unit_test(test_wrong_modes_are_refused),
+        cmocka_unit_test(test_every_result_and_failure_has_a_text_of_its_own),
+    };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

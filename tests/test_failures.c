@@ -1,0 +1,917 @@
+/* test_failures.c - command buffers that fail: what is recorded, who is told and how often, what the log hook may do,
+   and what the loss of a device ends */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+
+#define COMMAND_BUFFER_DOMAIN "MTLCommandBufferErrorDomain"
+
+static void rig_open_logging(rig *r, softmetal_clock clock, uint32_t error_log_count, gpusync_log_fn log, void *user)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.log = log;
+    device_desc.log_user = user;
+    queue_desc.error_log_count = error_log_count;
+    queue_desc.label = "render";
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+/* A committed buffer that will fail. */
+static gpusync_ticket commit_failing(rig *r, void **buffer, const char *domain, long code, const char *text)
+{
+    gpusync_ticket ticket;
+    *buffer = open_buffer(r);
+    softmetal_fail(*buffer, domain, code, text);
+    assert_ok(gpusync_commit(r->queue, *buffer, &ticket));
+    return ticket;
+}
+
+/* ... and has failed. */
+static gpusync_ticket fail_one(rig *r, long code)
+{
+    void *buffer;
+    gpusync_ticket ticket = commit_failing(r, &buffer, NULL, code, NULL);
+    softmetal_finish(buffer);
+    return ticket;
+}
+
+static gpusync_ticket succeed_one(rig *r)
+{
+    void *buffer;
+    gpusync_ticket ticket = commit_empty(r, &buffer);
+    softmetal_finish(buffer);
+    return ticket;
+}
+
+/* -- the record ------------------------------------------------------------------------------------- */
+
+static void test_a_record_tells_what_failed_where_and_why(void **state)
+{
+    gpusync_command_buffer_desc desc;
+    gpusync_wait_options options;
+    gpusync_error error, from_wait;
+    uint64_t cursor = 0;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
+    succeed_one(&r);
+    memset(&desc, 0, sizeof desc);
+    desc.label = "shadow pass";
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    softmetal_fail(buffer, NULL, 3, "the shader read what it should not");
+    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+    softmetal_finish(buffer);
+    memset(&error, 0xEE, sizeof error);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.code, 3);
+    assert_int_equal(error.dropped, 0);
+    assert_string_equal(error.domain, COMMAND_BUFFER_DOMAIN);
+    assert_string_equal(error.message, "the shader read what it should not");
+    assert_string_equal(error.label, "shadow pass");
+    assert_string_equal(error.queue_label, "render");
+    memset(&options, 0, sizeof options);
+    options.error = &from_wait;
+    memset(&from_wait, 0xEE, sizeof from_wait);
+    assert_result(gpusync_wait_ex(r.queue, ticket, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_memory_equal(&error, &from_wait, sizeof error);
+    memset(&from_wait, 0xEE, sizeof from_wait);
+    assert_result(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_memory_equal(&error, &from_wait, sizeof error);
+    assert_int_equal(stats_of(r.queue).failures, 1);
+    rig_close(&r);
+}
+
+static void test_a_failure_found_by_reading_the_status_is_recorded_once(void **state)
+{
+    gpusync_error error;
+    uint64_t cursor = 0;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
+    ticket = commit_failing(&r, &buffer, NULL, 2, NULL);
+    softmetal_complete(buffer);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
+    softmetal_finish(buffer); /* and now the handler */
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
+    assert_int_equal(stats_of(r.queue).failures, 1);
+    assert_int_equal(stats_of(r.queue).completions, 1);
+    rig_close(&r);
+}
+
+/* `unit` again and again after `head`, as the text that fails; what is kept must be whole units, as many as fit. */
+static void expect_cut(const char *head, const char *unit)
+{
+    char text[1024], kept[1024];
+    gpusync_command_buffer_desc desc;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    size_t step = strlen(unit), length = strlen(head);
+    void *buffer;
+    rig r;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
+    memcpy(text, head, length + 1);
+    while (length + step < 600) {
+        memcpy(text + length, unit, step + 1);
+        length += step;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.label = text;
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    softmetal_fail(buffer, text, 1, text);
+    assert_ok(gpusync_commit(r.queue, buffer, NULL));
+    softmetal_finish(buffer);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    memcpy(kept, text, sizeof kept);
+    kept[strlen(head) + (255 - strlen(head)) / step * step] = '\0';
+    assert_string_equal(error.message, kept);
+    kept[strlen(head) + (63 - strlen(head)) / step * step] = '\0';
+    assert_string_equal(error.domain, kept);
+    assert_string_equal(error.label, kept);
+    rig_close(&r);
+}
+
+static void test_long_texts_are_cut_at_the_start_of_a_character(void **state)
+{
+    (void)state;
+    expect_cut("", "a");
+    expect_cut("", "\xC3\xA4");
+    expect_cut("x", "\xC3\xA4");
+    expect_cut("", "\xE2\x82\xAC");
+    expect_cut("x", "\xE2\x82\xAC");
+    expect_cut("xy", "\xE2\x82\xAC");
+    expect_cut("", "\xF0\x9F\x98\x80");
+    expect_cut("x", "\xF0\x9F\x98\x80");
+    expect_cut("xy", "\xF0\x9F\x98\x80");
+    expect_cut("xyz", "\xF0\x9F\x98\x80");
+}
+
+static void test_a_text_that_just_fits_is_kept_whole(void **state)
+{
+    char text[64], to[64];
+    (void)state;
+    memset(text, 'a', sizeof text);
+    text[63] = '\0';
+    gpusync__copy_text(to, sizeof to, text);
+    assert_string_equal(to, text);
+    gpusync__copy_text(to, 1, text);
+    assert_string_equal(to, "");
+    gpusync__copy_text(to, sizeof to, NULL);
+    assert_string_equal(to, "");
+    gpusync__copy_text(to, 3, "\xF0\x9F\x98\x80");
+    assert_string_equal(to, "");
+}
+
+static void test_without_label_or_error_the_texts_are_empty(void **state)
+{
+    gpusync__slot slot;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    void *buffer, *pool;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    fail_one(&r, 1);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_string_equal(error.label, "");
+    assert_string_equal(error.queue_label, "");
+    assert_true(error.message[0]);
+    /* A buffer in state Error whose error is nil: a driver's bug, and no reason to crash. */
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    memset(&slot, 0, sizeof slot);
+    slot.buffer = buffer;
+    slot.ticket = 5;
+    pool = metal_pool_push();
+    gpusync__read_failure(r.queue, &slot, &error);
+    metal_pool_pop(pool);
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    assert_int_equal(error.ticket, 5);
+    assert_int_equal(error.code, 0);
+    assert_string_equal(error.domain, "");
+    assert_string_equal(error.message, "");
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+/* -- classes ---------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *domain;
+    long code;
+    const char *text;
+    gpusync_failure failure;
+    bool lost;
+} classes[] = {
+    {NULL, 1, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {NULL, 2, NULL, GPUSYNC_FAILURE_TIMEOUT, false},
+    {NULL, 3, NULL, GPUSYNC_FAILURE_PAGE_FAULT, false},
+    {NULL, 4, NULL, GPUSYNC_FAILURE_ACCESS_REVOKED, true},
+    {NULL, 5, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {NULL, 6, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {NULL, 7, NULL, GPUSYNC_FAILURE_NOT_PERMITTED, false},
+    {NULL, 8, NULL, GPUSYNC_FAILURE_OUT_OF_MEMORY, false},
+    {NULL, 9, NULL, GPUSYNC_FAILURE_INVALID_RESOURCE, false},
+    {NULL, 10, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {NULL, 11, NULL, GPUSYNC_FAILURE_DEVICE_REMOVED, true},
+    {NULL, 12, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {NULL, -4, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {NULL, 4294967296 + 11, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {NULL, 1, "Discarded (victim of GPU error/recovery) (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)",
+     GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
+    {NULL, 4, "kIOGPUCommandBufferCallbackErrorInnocentVictim", GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
+    {"IOGPUErrorDomain", 4, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {"IOGPUErrorDomain", 11, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {"MTLCommandBufferErrorDomain2", 8, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {"NSPOSIXErrorDomain", 2, "InnocentVictim", GPUSYNC_FAILURE_OTHER, false},
+};
+
+static void test_every_code_has_its_class_and_only_two_lose_the_device(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+        gpusync_error error;
+        uint64_t cursor = 0;
+        void *buffer;
+        gpusync_ticket ticket;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        ticket = commit_failing(&r, &buffer, classes[i].domain, classes[i].code, classes[i].text);
+        softmetal_finish(buffer);
+        assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+        assert_int_equal(error.code, classes[i].code);
+        assert_string_equal(gpusync_failure_string(error.failure), gpusync_failure_string(classes[i].failure));
+        assert_int_equal(gpusync_device_is_lost(r.device), classes[i].lost);
+        assert_result(gpusync_queue_wait(r.queue, 0),
+                      classes[i].lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_EXECUTION);
+        rig_close(&r);
+    }
+}
+
+/* -- readers and the bound -------------------------------------------------------------------------- */
+
+static void test_every_reader_sees_every_failure_once(void **state)
+{
+    gpusync_error error;
+    uint64_t early = 0, late = 0;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_result(gpusync_next_error(r.queue, &early, &error), GPUSYNC_NOT_READY);
+    for (i = 1; i <= 6; i++) {
+        if (i % 2) fail_one(&r, i);
+        else succeed_one(&r);
+        if (i % 2 == 0) continue;
+        assert_ok(gpusync_next_error(r.queue, &early, &error));
+        assert_int_equal(error.ticket, i);
+        assert_result(gpusync_next_error(r.queue, &early, &error), GPUSYNC_NOT_READY);
+    }
+    for (i = 1; i <= 6; i += 2) {
+        assert_ok(gpusync_next_error(r.queue, &late, &error));
+        assert_int_equal(error.ticket, i);
+        assert_int_equal(error.dropped, 0);
+    }
+    assert_result(gpusync_next_error(r.queue, &late, &error), GPUSYNC_NOT_READY);
+    rig_close(&r);
+}
+
+static void test_a_full_log_drops_the_oldest_and_counts_them_for_each_reader(void **state)
+{
+    gpusync_error error;
+    uint64_t from_start = 0, from_two = 0;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
+    for (i = 0; i < 10; i++) {
+        fail_one(&r, 1);
+        if (i < 2) assert_ok(gpusync_next_error(r.queue, &from_two, &error));
+    }
+    assert_ok(gpusync_next_error(r.queue, &from_start, &error));
+    assert_int_equal(error.dropped, 6);
+    assert_int_equal(error.ticket, 7);
+    assert_ok(gpusync_next_error(r.queue, &from_two, &error));
+    assert_int_equal(error.dropped, 4);
+    assert_int_equal(error.ticket, 7);
+    for (i = 8; i <= 10; i++) {
+        assert_ok(gpusync_next_error(r.queue, &from_start, &error));
+        assert_int_equal(error.dropped, 0);
+        assert_int_equal(error.ticket, i);
+    }
+    assert_result(gpusync_next_error(r.queue, &from_start, &error), GPUSYNC_NOT_READY);
+    assert_int_equal(stats_of(r.queue).failures_dropped, 6);
+    assert_int_equal(stats_of(r.queue).failures, 10);
+    rig_close(&r);
+}
+
+static void test_a_ticket_whose_record_may_be_gone_is_unknown_and_never_well(void **state)
+{
+    gpusync_ticket_info info;
+    gpusync_ticket ticket;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
+    for (i = 1; i <= 10; i++) {
+        fail_one(&r, 1);   /* odd tickets */
+        succeed_one(&r);   /* even ones */
+    }
+    for (ticket = 1; ticket <= 11; ticket++) { /* 11 is the last that was dropped; success is known without a record */
+        gpusync_result expected = ticket % 2 ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
+        assert_result(gpusync_poll(r.queue, ticket), expected);
+        assert_result(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER), expected);
+        assert_ok(gpusync_get_info(r.queue, ticket, &info));
+        assert_result(info.result, expected);
+    }
+    for (; ticket <= 20; ticket++)
+        assert_result(gpusync_wait(r.queue, ticket, 0), ticket % 2 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    for (i = 0; i < 256; i++) succeed_one(&r); /* the entries of those tickets are gone now */
+    for (ticket = 1; ticket <= 11; ticket++)
+        assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    for (; ticket <= 20; ticket++)
+        assert_result(gpusync_wait(r.queue, ticket, 0), ticket % 2 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    assert_ok(gpusync_poll(r.queue, GPUSYNC_NO_TICKET)); /* no work never fails */
+    assert_ok(gpusync_wait(r.queue, GPUSYNC_NO_TICKET, 0));
+    ticket = commit_empty(&r, &buffer);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static void test_no_ticket_is_always_well_also_after_a_failure(void **state)
+{
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    fail_one(&r, 2);
+    assert_ok(gpusync_wait(r.queue, GPUSYNC_NO_TICKET, 0));
+    assert_ok(gpusync_wait_ex(r.queue, GPUSYNC_NO_TICKET, GPUSYNC_FOREVER, NULL));
+    assert_ok(gpusync_poll(r.queue, GPUSYNC_NO_TICKET));
+    rig_close(&r);
+}
+
+static void test_the_failure_of_an_old_ticket_is_told_as_long_as_its_record_is_kept(void **state)
+{
+    gpusync_ticket failed;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    failed = fail_one(&r, 8);
+    for (i = 0; i < 600; i++) succeed_one(&r);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    for (i = 0; i < 3; i++) assert_result(gpusync_wait(r.queue, failed, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(r.queue, failed), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_wait(r.queue, failed + 1, 0));
+    rig_close(&r);
+}
+
+/* -- queue-wide waits ------------------------------------------------------------------------------- */
+
+static void test_a_queue_wait_tells_a_failure_once_also_one_from_before_it_began(void **state)
+{
+    void *buffer;
+    wait_job job;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    fail_one(&r, 1);
+    assert_result(gpusync_poll(r.queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_EXECUTION); /* a poll covers nothing */
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
+    fail_one(&r, 1);
+    succeed_one(&r);
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_device_wait(r.device, 0));
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    commit_failing(&r, &buffer, NULL, 1, NULL);
+    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    softmetal_finish(buffer);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
+static void test_all_queue_waits_that_were_going_on_are_told_of_a_failure(void **state)
+{
+    wait_job jobs[3];
+    void *failing, *fine;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_failing(&r, &failing, NULL, 1, NULL);
+    commit_empty(&r, &fine);
+    for (i = 0; i < 3; i++) wait_job_start(&jobs[i], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 3);
+    softmetal_finish(failing);
+    softmetal_finish(fine);
+    for (i = 0; i < 3; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
+static void test_a_queue_wait_that_timed_out_leaves_the_failure_to_the_next(void **state)
+{
+    void *stuck;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    fail_one(&r, 1);
+    commit_empty(&r, &stuck);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_queue_wait(r.queue, MS(1)), GPUSYNC_TIMEOUT);
+    softmetal_finish(stuck);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
+static void test_a_failure_of_later_work_is_left_to_a_later_queue_wait(void **state)
+{
+    wait_job job;
+    void *first, *later;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &first);
+    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    commit_failing(&r, &later, NULL, 1, NULL);
+    softmetal_finish(later); /* fails before the wait ends */
+    softmetal_finish(first);
+    assert_ok(wait_job_join(&job));
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
+static void test_a_queue_wait_over_dropped_records_still_tells_that_something_failed(void **state)
+{
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 1, NULL, NULL);
+    for (i = 0; i < 3; i++) fail_one(&r, 1);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    fail_one(&r, 1);
+    {   /* a cancelled ticket pushes the record of the failure out */
+        void *buffer = metal_queue_command_buffer(r.metal_queue);
+        gpusync_ticket ticket;
+        assert_ok(gpusync_track(r.queue, buffer, &ticket));
+        assert_ok(gpusync_untrack(r.queue, ticket));
+        metal_release(buffer);
+    }
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
+/* -- the log hook ----------------------------------------------------------------------------------- */
+
+typedef struct log_book {
+    rig *r;
+    gpusync_ticket finished, failed, unfinished; /* to wait for inside */
+    gpusync_result answers[12];
+    void *open;          /* a buffer of the full queue */
+    pthread_t thread;
+    int lines, lost_lines;
+    bool newline;
+    gpusync_log_level level;
+    char text[1024];
+} log_book;
+
+static void write_log(void *user, gpusync_log_level level, const char *text)
+{
+    log_book *book = (log_book *)user;
+    if (strstr(text, "device lost")) {
+        book->lost_lines++;
+        return;
+    }
+    book->lines++;
+    book->level = level;
+    book->thread = pthread_self();
+    book->newline = strchr(text, '\n') != NULL;
+    snprintf(book->text, sizeof book->text, "%s", text);
+}
+
+static void test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_found_it(void **state)
+{
+    log_book book;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    memset(&book, 0, sizeof book);
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, write_log, &book);
+    succeed_one(&r);
+    assert_int_equal(book.lines, 0);
+    buffer = open_buffer(&r);
+    metal_set_label(buffer, "blur");
+    softmetal_fail(buffer, NULL, 2, "took too long");
+    assert_ok(gpusync_commit(r.queue, buffer, NULL));
+    softmetal_finish(buffer);
+    assert_int_equal(book.lines, 1);
+    assert_int_equal(book.level, GPUSYNC_LOG_ERROR);
+    assert_false(book.newline);
+    assert_false(pthread_equal(book.thread, pthread_self())); /* Metal's */
+    assert_non_null(strstr(book.text, "'blur'"));
+    assert_non_null(strstr(book.text, "'render'"));
+    assert_non_null(strstr(book.text, "ticket 2"));
+    assert_non_null(strstr(book.text, "timeout"));
+    assert_non_null(strstr(book.text, COMMAND_BUFFER_DOMAIN " 2"));
+    assert_non_null(strstr(book.text, "took too long"));
+    ticket = commit_failing(&r, &buffer, NULL, 3, NULL);
+    softmetal_complete(buffer);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(book.lines, 2);
+    assert_true(pthread_equal(book.thread, pthread_self())); /* whoever looked first */
+    softmetal_finish(buffer);
+    assert_int_equal(book.lines, 2);
+    assert_int_equal(book.lost_lines, 0);
+    rig_close(&r);
+}
+
+static void wait_inside_log(void *user, gpusync_log_level level, const char *text)
+{
+    log_book *book = (log_book *)user;
+    gpusync_queue *q = book->r->queue;
+    gpusync_result *a = book->answers;
+    (void)level;
+    (void)text;
+    book->lines++;
+    a[0] = gpusync_wait(q, book->finished, GPUSYNC_FOREVER);
+    a[1] = gpusync_wait(q, book->failed, GPUSYNC_FOREVER);
+    a[2] = gpusync_wait(q, book->unfinished, GPUSYNC_FOREVER);
+    a[3] = gpusync_wait(q, book->unfinished, 0);
+    a[4] = gpusync_queue_wait(q, GPUSYNC_FOREVER);
+    a[5] = gpusync_device_wait(book->r->device, GPUSYNC_FOREVER);
+    a[6] = gpusync_poll(q, book->unfinished);
+    a[7] = gpusync_queue_destroy(q);
+    a[8] = gpusync_queue_destroy_now(q);
+    a[9] = gpusync_device_destroy(book->r->device);
+    a[10] = gpusync_command_buffer(q, NULL, &book->open);
+}
+
+static void test_inside_the_log_hook_waits_that_would_have_to_wait_return_at_once(void **state)
+{
+    static const gpusync_result expected[] = {
+        GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK,
+        GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_NOT_READY, GPUSYNC_ERROR_WOULD_DEADLOCK,
+        GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK};
+    log_book book;
+    void *failing, *stuck, *filler;
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    int round;
+    size_t i;
+    rig r;
+    (void)state;
+    memset(&book, 0, sizeof book);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.log = wait_inside_log;
+    device_desc.log_user = &book;
+    queue_desc.max_command_buffer_count = 3;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    book.r = &r;
+    for (round = 0; round < 2; round++) { /* by the handler, then by this thread */
+        void *blocker;
+        book.finished = succeed_one(&r);
+        book.failed = commit_failing(&r, &failing, NULL, 1, NULL);
+        book.unfinished = commit_empty(&r, &stuck);
+        filler = open_buffer(&r);
+        blocker = failing;
+        metal_retain(blocker);
+        softmetal_complete(failing);
+        if (round == 0) softmetal_run_handler(failing, 0);
+        else assert_result(gpusync_poll(r.queue, book.failed), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(book.lines, round + 1);
+        for (i = 0; i < sizeof expected / sizeof expected[0] - 1; i++) assert_result(book.answers[i], expected[i]);
+        /* the failed buffer's place may be free by then; what counts is that nobody waited */
+        if (book.answers[10] == GPUSYNC_OK) assert_ok(gpusync_command_buffer_discard(r.queue, book.open));
+        else assert_result(book.answers[10], expected[10]);
+        assert_ok(gpusync_command_buffer_discard(r.queue, filler));
+        softmetal_finish_queue(r.metal_queue);
+        metal_release(blocker);
+        assert_ok(gpusync_wait(r.queue, book.unfinished, 0));
+    }
+    assert_int_equal(stats_of(r.queue).failures, 2);
+    rig_close(&r);
+}
+
+static void commit_inside_log(void *user, gpusync_log_level level, const char *text)
+{
+    log_book *book = (log_book *)user;
+    void *buffer = NULL;
+    (void)level;
+    (void)text;
+    book->lines++;
+    book->answers[0] = gpusync_command_buffer(book->r->queue, NULL, &buffer);
+    book->answers[1] = gpusync_commit(book->r->queue, buffer, &book->unfinished);
+}
+
+static void test_inside_the_log_hook_work_can_be_committed(void **state)
+{
+    log_book book;
+    rig r;
+    (void)state;
+    memset(&book, 0, sizeof book);
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, commit_inside_log, &book);
+    book.r = &r;
+    fail_one(&r, 1);
+    assert_int_equal(book.lines, 1);
+    assert_ok(book.answers[0]);
+    assert_ok(book.answers[1]);
+    assert_int_equal(book.unfinished, 2);
+    softmetal_finish_queue(r.metal_queue);
+    assert_ok(gpusync_wait(r.queue, 2, 0));
+    rig_close(&r);
+}
+
+/* -- a lost device ---------------------------------------------------------------------------------- */
+
+static void expect_lost(rig *r, gpusync_ticket well, gpusync_ticket failed, gpusync_ticket unfinished)
+{
+    void *own = metal_queue_command_buffer(r->metal_queue), *buffer = own;
+    gpusync_queue *queue;
+    gpusync_ticket ticket = 77;
+    assert_true(gpusync_device_is_lost(r->device));
+    assert_result(gpusync_command_buffer(r->queue, NULL, &buffer), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(buffer);
+    assert_result(gpusync_commit(r->queue, own, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(ticket, 0);
+    assert_result(gpusync_track(r->queue, own, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_track_committed(r->queue, own, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_queue_create(r->device, NULL, &queue), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(queue);
+    assert_result(gpusync_queue_wait(r->queue, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_queue_wait(r->queue, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(r->device, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ok(gpusync_wait(r->queue, well, 0));
+    if (failed) assert_result(gpusync_wait(r->queue, failed, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    if (unfinished) assert_result(gpusync_wait(r->queue, unfinished, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    if (unfinished) assert_result(gpusync_poll(r->queue, unfinished), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(softmetal_retain_count(own), 1);
+    metal_release(own);
+}
+
+static void lose_with_sleepers(long code)
+{
+    wait_job jobs[4];
+    log_book book;
+    gpusync_queue *queues[3];
+    gpusync_ticket tickets[3], well, failed;
+    void *failing, *stuck[3], *open;
+    char text[8192];
+    int i;
+    rig r;
+    memset(&book, 0, sizeof book);
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, write_log, &book);
+    queues[0] = r.queue;
+    well = succeed_one(&r);
+    failed = commit_failing(&r, &failing, NULL, code, NULL);
+    open = open_buffer(&r);
+    for (i = 0; i < 3; i++) {
+        if (i > 0) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+        r.queue = queues[i];
+        tickets[i] = commit_empty(&r, &stuck[i]);
+        wait_job_start(&jobs[i], queues[i], i == 1 ? GPUSYNC_EVERYTHING : tickets[i], GPUSYNC_FOREVER);
+    }
+    r.queue = queues[0];
+    wait_job_start(&jobs[3], r.queue, failed, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 4);
+    softmetal_finish(failing);
+    for (i = 0; i < 3; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(wait_job_join(&jobs[3]), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(book.lost_lines, 1);
+    assert_int_equal(book.lines, 1);
+    expect_lost(&r, well, failed, tickets[0]);
+    gpusync_report(r.device, text, sizeof text);
+    assert_non_null(strstr(text, "device, lost"));
+    assert_null(strstr(text, "a wait for"));
+    assert_ok(gpusync_command_buffer_discard(r.queue, open)); /* what you have you can give back */
+    softmetal_finish(stuck[0]);
+    assert_ok(gpusync_poll(r.queue, tickets[0])); /* it ended after all, and well */
+    for (i = 1; i < 3; i++) {
+        void *metal = metal_retain(gpusync_queue_metal(queues[i]));
+        assert_ok(gpusync_queue_destroy(queues[i])); /* does not wait for what never ends */
+        softmetal_finish_queue(metal);
+        metal_release(metal);
+    }
+    assert_int_equal(book.lost_lines, 1);
+    rig_close(&r);
+}
+
+static void test_access_revoked_ends_every_wait_of_the_device(void **state)
+{
+    (void)state;
+    lose_with_sleepers(4);
+}
+
+static void test_device_removed_ends_every_wait_of_the_device(void **state)
+{
+    (void)state;
+    lose_with_sleepers(11);
+}
+
+/* Park hooks that know no deadline: only an unpark ends them, or five seconds. */
+static long gave_up;
+
+static void deaf_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(5);
+    (void)user;
+    (void)deadline_ns;
+    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
+        if (gpusync_now_ns() >= limit) {
+            __atomic_fetch_add(&gave_up, 1, __ATOMIC_SEQ_CST);
+            return;
+        }
+        sched_yield();
+    }
+}
+
+static void deaf_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
+}
+
+#define SLEEPERS 40
+
+static void test_the_loss_of_a_device_wakes_every_sleeper_of_every_queue(void **state)
+{
+    static const gpusync_hooks hooks = {NULL, deaf_park, deaf_unpark, NULL};
+    wait_job jobs[SLEEPERS];
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_queue *queues[3];
+    void *stuck[3], *failing;
+    int i;
+    rig r;
+    (void)state;
+    gave_up = 0;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = &hooks;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    queues[0] = r.queue;
+    commit_failing(&r, &failing, NULL, 11, NULL);
+    for (i = 0; i < 3; i++) {
+        if (i > 0) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+        r.queue = queues[i];
+        commit_empty(&r, &stuck[i]);
+    }
+    for (i = 0; i < SLEEPERS; i++) wait_job_start(&jobs[i], queues[i % 3], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, SLEEPERS);
+    softmetal_finish(failing);
+    for (i = 0; i < SLEEPERS; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(gave_up, 0);
+    for (i = 0; i < 3; i++) softmetal_finish(stuck[i]);
+    for (i = 1; i < 3; i++) assert_ok(gpusync_queue_destroy(queues[i]));
+    r.queue = queues[0];
+    rig_close(&r);
+}
+
+static void test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works(void **state)
+{
+    gpusync_device_desc desc;
+    gpusync_device *other, *again;
+    gpusync_queue *other_queue, *lost_queue;
+    void *metal;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&desc, 0, sizeof desc);
+    metal = softmetal_new_device();
+    desc.metal_device = metal;
+    assert_ok(gpusync_device_create(&desc, &other));
+    assert_ok(gpusync_queue_create(other, NULL, &other_queue));
+    fail_one(&r, 4);
+    assert_true(gpusync_device_is_lost(r.device));
+    assert_false(gpusync_device_is_lost(other));
+    lost_queue = r.queue;
+    r.queue = other_queue;
+    succeed_one(&r);
+    assert_ok(gpusync_queue_wait(other_queue, 0));
+    assert_ok(gpusync_queue_destroy(other_queue));
+    assert_ok(gpusync_device_destroy(other));
+    metal_release(metal);
+    desc.metal_device = r.metal_device;
+    assert_ok(gpusync_device_create(&desc, &again));
+    assert_ok(gpusync_queue_create(again, NULL, &r.queue));
+    succeed_one(&r);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    assert_ok(gpusync_queue_destroy(r.queue));
+    assert_ok(gpusync_device_destroy(again));
+    r.queue = lost_queue;
+    rig_close(&r);
+}
+
+static void test_a_removed_device_ends_waits_and_calls_on_the_real_clock(void **state)
+{
+    wait_job jobs[2];
+    void *hanging;
+    gpusync_ticket well, ticket;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_REAL, 0, NULL, NULL);
+    well = commit_empty(&r, NULL);
+    assert_ok(gpusync_wait(r.queue, well, GPUSYNC_FOREVER));
+    hanging = open_buffer(&r);
+    softmetal_hang(hanging);
+    assert_ok(gpusync_commit(r.queue, hanging, &ticket));
+    wait_job_start(&jobs[0], r.queue, ticket, GPUSYNC_FOREVER);
+    wait_job_start(&jobs[1], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    softmetal_remove_device(r.metal_device);
+    /* the ticket's own failure, unless the loss was seen first */
+    assert_true(wait_job_join(&jobs[0]) == GPUSYNC_ERROR_EXECUTION);
+    assert_true(wait_job_join(&jobs[1]) < 0);
+    while (!gpusync_device_is_lost(r.device)) sched_yield();
+    expect_lost(&r, well, ticket, 0);
+    rig_close(&r);
+}
+
+static void test_a_lost_device_frees_threads_that_wait_for_room(void **state)
+{
+    static const gpusync_spin no_spin = {0, 0, 0};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_result result;
+    uint64_t limit = GPUSYNC_FOREVER;
+    gpusync_command_buffer_desc desc;
+    gpusync_queue *full;
+    void *buffer, *open;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_command_buffer_count = 1;
+    queue_desc.spin = &no_spin;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    full = r.queue;
+    open = open_buffer(&r);
+    assert_ok(gpusync_queue_create(r.device, NULL, &r.queue));
+    fail_one(&r, 11);
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit;
+    result = gpusync_command_buffer(full, &desc, &buffer);
+    assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_commit(full, open, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ok(gpusync_command_buffer_discard(full, open));
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = full;
+    rig_close(&r);
+}
+
+/* An argument is a pattern of the names of the tests to run: test_a_*. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_record_tells_what_failed_where_and_why),
+        cmocka_unit_test(test_a_failure_found_by_reading_the_status_is_recorded_once),
+        cmocka_unit_test(test_long_texts_are_cut_at_the_start_of_a_character),
+        cmocka_unit_test(test_a_text_that_just_fits_is_kept_whole),
+        cmocka_unit_test(test_without_label_or_error_the_texts_are_empty),
+        cmocka_unit_test(test_every_code_has_its_class_and_only_two_lose_the_device),
+        cmocka_unit_test(test_every_reader_sees_every_failure_once),
+        cmocka_unit_test(test_a_full_log_drops_the_oldest_and_counts_them_for_each_reader),
+        cmocka_unit_test(test_a_ticket_whose_record_may_be_gone_is_unknown_and_never_well),
+        cmocka_unit_test(test_no_ticket_is_always_well_also_after_a_failure),
+        cmocka_unit_test(test_the_failure_of_an_old_ticket_is_told_as_long_as_its_record_is_kept),
+        cmocka_unit_test(test_a_queue_wait_tells_a_failure_once_also_one_from_before_it_began),
+        cmocka_unit_test(test_all_queue_waits_that_were_going_on_are_told_of_a_failure),
+        cmocka_unit_test(test_a_queue_wait_that_timed_out_leaves_the_failure_to_the_next),
+        cmocka_unit_test(test_a_failure_of_later_work_is_left_to_a_later_queue_wait),
+        cmocka_unit_test(test_a_queue_wait_over_dropped_records_still_tells_that_something_failed),
+        cmocka_unit_test(test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_found_it),
+        cmocka_unit_test(test_inside_the_log_hook_waits_that_would_have_to_wait_return_at_once),
+        cmocka_unit_test(test_inside_the_log_hook_work_can_be_committed),
+        cmocka_unit_test(test_access_revoked_ends_every_wait_of_the_device),
+        cmocka_unit_test(test_device_removed_ends_every_wait_of_the_device),
+        cmocka_unit_test(test_the_loss_of_a_device_wakes_every_sleeper_of_every_queue),
+        cmocka_unit_test(test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works),
+        cmocka_unit_test(test_a_removed_device_ends_waits_and_calls_on_the_real_clock),
+        cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
+    };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

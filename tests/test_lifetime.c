@@ -1,0 +1,719 @@
+/* test_lifetime.c - the end of queues and devices with work in flight, waiters asleep and handlers to come; that nothing is
+   called or kept afterwards; the report; autorelease pools */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+
+static const gpusync_spin no_spin = {0, 0, 0};
+static const gpusync_spin endless = {0, UINT32_MAX, 0};
+
+/* -- hooks that notice when they are called too late ------------------------------------------------ */
+
+typedef struct watch {
+    gpusync_hooks hooks;
+    long parks, unparks, yields, logs;
+    long deaf;     /* so many parks know no deadline: only an unpark ends them */
+    long gave_up;  /* ... or five seconds */
+    bool over;     /* from here on every call is one too many */
+    long too_late;
+    bool gate;     /* closed: the log hook waits in it */
+    bool in_log, left_log;
+} watch;
+
+static long watch_count(watch *w, long *counter)
+{
+    if (__atomic_load_n(&w->over, __ATOMIC_SEQ_CST)) __atomic_fetch_add(&w->too_late, 1, __ATOMIC_SEQ_CST);
+    return __atomic_add_fetch(counter, 1, __ATOMIC_SEQ_CST);
+}
+
+static long read_count(long *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_SEQ_CST);
+}
+
+static void watch_yield(void *user)
+{
+    watch *w = (watch *)user;
+    watch_count(w, &w->yields);
+    sched_yield();
+}
+
+static void watch_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    watch *w = (watch *)user;
+    bool deaf = watch_count(w, &w->parks) <= w->deaf;
+    if (deaf) deadline_ns = gpusync_now_ns() + SECONDS(5);
+    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
+        if (gpusync_now_ns() >= deadline_ns) {
+            if (deaf) __atomic_fetch_add(&w->gave_up, 1, __ATOMIC_SEQ_CST);
+            return;
+        }
+        sched_yield();
+    }
+}
+
+static void watch_unpark(void *user, gpusync_waiter *waiter)
+{
+    watch *w = (watch *)user;
+    watch_count(w, &w->unparks);
+    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
+}
+
+static void watch_log(void *user, gpusync_log_level level, const char *text)
+{
+    watch *w = (watch *)user;
+    (void)level;
+    (void)text;
+    watch_count(w, &w->logs);
+    __atomic_store_n(&w->in_log, true, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&w->gate, __ATOMIC_SEQ_CST)) sched_yield();
+    __atomic_store_n(&w->left_log, true, __ATOMIC_SEQ_CST);
+}
+
+static void rig_open_watched(rig *r, softmetal_clock clock, watch *w, const gpusync_spin *spin, uint32_t limit)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(w, 0, sizeof *w);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    w->hooks.yield = watch_yield;
+    w->hooks.park = watch_park;
+    w->hooks.unpark = watch_unpark;
+    w->hooks.user = w;
+    device_desc.hooks = &w->hooks;
+    device_desc.log = watch_log;
+    device_desc.log_user = w;
+    queue_desc.spin = spin;
+    queue_desc.max_command_buffer_count = limit;
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+typedef struct destroyer {
+    gpusync_queue *queue;
+    watch *w;
+    bool now, log_had_ended, returned;
+    gpusync_result result;
+    pthread_t thread;
+} destroyer;
+
+static void *destroyer_body(void *argument)
+{
+    destroyer *d = (destroyer *)argument;
+    d->result = d->now ? gpusync_queue_destroy_now(d->queue) : gpusync_queue_destroy(d->queue);
+    d->log_had_ended = d->w && __atomic_load_n(&d->w->left_log, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&d->returned, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void destroyer_start(destroyer *d, rig *r, watch *w, bool now)
+{
+    memset(d, 0, sizeof *d);
+    d->queue = r->queue;
+    d->w = w;
+    d->now = now;
+    d->thread = start(destroyer_body, d);
+}
+
+/* -- destroy with work in flight -------------------------------------------------------------------- */
+
+static void test_destroy_waits_for_what_is_in_flight_in_every_mode(void **state)
+{
+    int mode;
+    (void)state;
+    for (mode = GPUSYNC_WAIT_DEFAULT; mode <= GPUSYNC_WAIT_BLOCKING; mode++) {
+        gpusync_device_desc device_desc;
+        gpusync_queue_desc queue_desc;
+        void *last;
+        rig r;
+        memset(&device_desc, 0, sizeof device_desc);
+        memset(&queue_desc, 0, sizeof queue_desc);
+        queue_desc.wait_mode = (gpusync_wait_mode)mode;
+        rig_open_with(&r, SOFTMETAL_REAL, device_desc, queue_desc);
+        commit_lasting(&r, MS(3));
+        last = metal_retain(open_buffer(&r));
+        softmetal_set_duration(last, MS(3));
+        assert_ok(gpusync_commit(r.queue, last, NULL));
+        assert_ok(gpusync_queue_destroy(r.queue));
+        assert_int_equal(metal_status(last), 4);
+        metal_release(last);
+        r.queue = NULL;
+        rig_close(&r);
+    }
+}
+
+static void test_destroy_waits_for_work_that_was_committed_elsewhere(void **state)
+{
+    void *foreign;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    foreign = metal_queue_command_buffer(r.metal_queue);
+    softmetal_set_duration(foreign, MS(5));
+    metal_commit(foreign);
+    assert_ok(gpusync_track_committed(r.queue, foreign, NULL));
+    assert_ok(gpusync_queue_destroy(r.queue));
+    assert_int_equal(metal_status(foreign), 4);
+    metal_release(foreign);
+    r.queue = NULL;
+    rig_close(&r);
+}
+
+static void test_destroy_waits_for_a_handler_that_is_running(void **state)
+{
+    int now;
+    (void)state;
+    for (now = 0; now < 2; now++) {
+        destroyer d;
+        watch w;
+        void *buffer;
+        rig r;
+        rig_open_watched(&r, SOFTMETAL_MANUAL, &w, &no_spin, 0);
+        w.gate = true;
+        buffer = open_buffer(&r);
+        metal_retain(buffer);
+        softmetal_fail(buffer, NULL, 1, NULL);
+        assert_ok(gpusync_commit(r.queue, buffer, NULL));
+        softmetal_complete(buffer);
+        softmetal_begin_handler(buffer, 0); /* comes as far as the log hook */
+        while (!__atomic_load_n(&w.in_log, __ATOMIC_SEQ_CST)) sched_yield();
+        destroyer_start(&d, &r, &w, now != 0);
+        while (read_count(&w.yields) < 5 && !__atomic_load_n(&d.returned, __ATOMIC_SEQ_CST)) sched_yield();
+        __atomic_store_n(&w.gate, false, __ATOMIC_SEQ_CST);
+        join(d.thread);
+        assert_ok(d.result);
+        assert_true(d.log_had_ended);
+        r.queue = NULL;
+        softmetal_join_handler(buffer, 0);
+        softmetal_finish(buffer);
+        metal_release(buffer);
+        rig_close(&r);
+    }
+}
+
+static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothing(void **state)
+{
+    watch w;
+    void *metal, *lost, *tracked, *foreign;
+    rig r;
+    (void)state;
+    rig_open_watched(&r, SOFTMETAL_MANUAL, &w, &no_spin, 0);
+    metal = metal_retain(r.metal_queue);
+    commit_empty(&r, NULL);
+    commit_empty(&r, &lost);
+    softmetal_lose_handlers(lost);
+    softmetal_fail_next(1, 11);
+    commit_empty(&r, NULL);
+    tracked = metal_queue_command_buffer(r.metal_queue);
+    assert_ok(gpusync_track(r.queue, tracked, NULL));
+    foreign = metal_queue_command_buffer(r.metal_queue);
+    metal_commit(foreign);
+    assert_ok(gpusync_track_committed(r.queue, foreign, NULL));
+    open_buffer(&r);
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    assert_int_equal(softmetal_retain_count(tracked), 1);
+    assert_int_equal(softmetal_retain_count(foreign), 2); /* ours and Metal's */
+    assert_int_equal(softmetal_live("command_buffer"), 6); /* three commits, a sentinel and these two: the open one is gone */
+    assert_ok(gpusync_device_destroy(r.device));
+    assert_int_equal(r.memory.live, 0);
+    w.over = true;
+    metal_commit(tracked);
+    softmetal_finish_queue(metal);
+    metal_release(tracked);
+    metal_release(foreign);
+    metal_release(metal);
+    assert_int_equal(w.too_late, 0);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_int_equal(softmetal_live("queue"), 0);
+}
+
+static void test_destroy_now_with_a_hanging_gpu_returns_on_the_real_clock(void **state)
+{
+    void *hanging;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    hanging = open_buffer(&r);
+    metal_retain(hanging);
+    softmetal_hang(hanging);
+    assert_ok(gpusync_commit(r.queue, hanging, NULL));
+    commit_empty(&r, NULL);
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    softmetal_unhang(hanging);
+    assert_true(softmetal_settle(SECONDS(10)));
+    metal_release(hanging);
+    rig_close(&r);
+}
+
+static void test_an_ended_ticket_whose_handler_is_late_does_not_hold_destroy_up(void **state)
+{
+    void *buffer, *metal;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    metal = metal_retain(r.metal_queue);
+    ticket = commit_empty(&r, &buffer);
+    metal_retain(buffer);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = NULL;
+    assert_int_equal(softmetal_retain_count(buffer), 2); /* this test's and Metal's */
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    metal_release(metal);
+    rig_close(&r);
+}
+
+/* -- destroy while others wait ---------------------------------------------------------------------- */
+
+#define WAITERS 20
+
+static void destroy_with_waiters(bool custom_hooks, const gpusync_spin *spin, bool now)
+{
+    wait_job jobs[WAITERS];
+    destroyer d;
+    watch w;
+    void *buffer, *metal;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    if (custom_hooks) {
+        rig_open_watched(&r, SOFTMETAL_MANUAL, &w, spin, 0);
+        w.deaf = WAITERS;
+    } else {
+        gpusync_device_desc device_desc;
+        gpusync_queue_desc queue_desc;
+        memset(&device_desc, 0, sizeof device_desc);
+        memset(&queue_desc, 0, sizeof queue_desc);
+        queue_desc.spin = spin;
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    }
+    metal = metal_retain(r.metal_queue);
+    ticket = commit_empty(&r, &buffer);
+    for (i = 0; i < WAITERS; i++) wait_job_start(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    /* all of them inside: counted, as a spinning wait shows in no report */
+    while (__atomic_load_n(&r.queue->inside, __ATOMIC_SEQ_CST) < WAITERS) sched_yield();
+    if (!spin->yield_iterations) await_sleepers(r.device, WAITERS);
+    destroyer_start(&d, &r, NULL, now);
+    for (i = 0; i < WAITERS; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_DESTROYED);
+    if (!now) assert_false(__atomic_load_n(&d.returned, __ATOMIC_SEQ_CST)); /* the work goes on */
+    if (!now) softmetal_finish(buffer);
+    join(d.thread);
+    assert_ok(d.result);
+    if (custom_hooks) assert_int_equal(w.gave_up, 0);
+    r.queue = NULL;
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    rig_close(&r);
+}
+
+static void test_destroy_ends_waits_that_sleep(void **state)
+{
+    (void)state;
+    destroy_with_waiters(false, &no_spin, false);
+    destroy_with_waiters(true, &no_spin, false);
+}
+
+static void test_destroy_ends_waits_that_spin(void **state)
+{
+    (void)state;
+    destroy_with_waiters(false, &endless, true);
+    destroy_with_waiters(true, &endless, true);
+}
+
+static void test_destroy_now_ends_waits_that_sleep(void **state)
+{
+    (void)state;
+    destroy_with_waiters(false, &no_spin, true);
+    destroy_with_waiters(true, &no_spin, true);
+}
+
+static void *make_buffer_body(void *argument)
+{
+    wait_job *job = (wait_job *)argument;
+    void *buffer = NULL;
+    job->result = gpusync_command_buffer(job->queue, NULL, &buffer);
+    return NULL;
+}
+
+static void test_destroy_ends_a_wait_for_room(void **state)
+{
+    wait_job job;
+    watch w;
+    rig r;
+    (void)state;
+    rig_open_watched(&r, SOFTMETAL_MANUAL, &w, &no_spin, 1);
+    open_buffer(&r);
+    memset(&job, 0, sizeof job);
+    job.queue = r.queue;
+    job.thread = start(make_buffer_body, &job);
+    await_sleepers(r.device, 1);
+    assert_ok(gpusync_queue_destroy(r.queue)); /* the open buffer is given up */
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DESTROYED);
+    r.queue = NULL;
+    rig_close(&r);
+}
+
+static void test_calls_during_a_destroy_say_destroyed(void **state)
+{
+    gpusync_ticket_info info;
+    destroyer d;
+    watch w;
+    void *buffer, *own, *made;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_watched(&r, SOFTMETAL_MANUAL, &w, &no_spin, 0);
+    own = metal_queue_command_buffer(r.metal_queue);
+    ticket = commit_empty(&r, &buffer);
+    destroyer_start(&d, &r, NULL, false);
+    while (read_count(&w.parks) < 1) sched_yield(); /* it waits for the work */
+    assert_result(gpusync_queue_destroy(r.queue), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_queue_destroy_now(r.queue), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_get_info(r.queue, ticket, &info), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_command_buffer(r.queue, NULL, &made), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_commit(r.queue, own, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_track(r.queue, own, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_track_committed(r.queue, own, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_command_buffer_discard(r.queue, own), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_DESTROYED);
+    assert_ok(gpusync_device_wait(r.device, GPUSYNC_FOREVER)); /* no longer a queue of the device */
+    assert_int_equal(softmetal_retain_count(own), 1);
+    metal_release(own);
+    softmetal_finish(buffer);
+    join(d.thread);
+    assert_ok(d.result);
+    r.queue = NULL;
+    rig_close(&r);
+}
+
+static void test_a_device_with_queues_is_not_destroyed(void **state)
+{
+    gpusync_queue *second;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_queue_create(r.device, NULL, &second));
+    assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
+    r.queue = second;
+    softmetal_finish((commit_empty(&r, NULL), softmetal_last_buffer(gpusync_queue_metal(second))));
+    assert_ok(gpusync_queue_wait(second, 0)); /* it still works */
+    rig_close(&r);
+}
+
+/* -- what is given up ------------------------------------------------------------------------------- */
+
+static void test_buffers_made_or_tracked_and_never_committed_are_given_up(void **state)
+{
+    void *kept, *tracked, *done;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    open_buffer(&r);
+    kept = metal_retain(open_buffer(&r));
+    tracked = metal_queue_command_buffer(r.metal_queue);
+    assert_ok(gpusync_track(r.queue, tracked, NULL));
+    commit_empty(&r, &done);
+    softmetal_finish(done);
+    assert_ok(gpusync_queue_destroy(r.queue)); /* waits for none of them */
+    r.queue = NULL;
+    assert_int_equal(softmetal_retain_count(kept), 1);
+    assert_int_equal(softmetal_retain_count(tracked), 1);
+    assert_int_equal(softmetal_live("command_buffer"), 2);
+    metal_release(kept);
+    metal_release(tracked);
+    rig_close(&r);
+}
+
+static void test_a_given_up_buffer_may_be_committed_by_its_owner_afterwards(void **state)
+{
+    void *tracked, *metal;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    metal = metal_retain(r.metal_queue);
+    tracked = metal_queue_command_buffer(metal);
+    assert_ok(gpusync_track(r.queue, tracked, NULL));
+    assert_ok(gpusync_queue_destroy(r.queue));
+    assert_ok(gpusync_device_destroy(r.device));
+    assert_int_equal(r.memory.live, 0);
+    metal_commit(tracked);
+    softmetal_finish(tracked);
+    metal_release(tracked);
+    metal_release(metal);
+}
+
+static void test_after_destroy_nothing_of_the_program_is_called(void **state)
+{
+    watch w;
+    void *failing, *metal;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_watched(&r, SOFTMETAL_REAL, &w, &no_spin, 0);
+    metal = metal_retain(r.metal_queue);
+    for (i = 0; i < 20; i++) {
+        failing = open_buffer(&r);
+        softmetal_fail(failing, NULL, 4, NULL); /* would log, lose the device, wake */
+        softmetal_hold_handlers(failing);
+        metal_retain(failing);
+        assert_ok(gpusync_commit(r.queue, failing, NULL));
+        assert_ok(gpusync_queue_destroy_now(r.queue));
+        w.over = true;
+        softmetal_deliver(failing);
+        assert_true(softmetal_settle(SECONDS(10)));
+        metal_release(failing);
+        assert_int_equal(w.too_late, 0);
+        w.over = false;
+        assert_false(gpusync_device_is_lost(r.device));
+        assert_ok(gpusync_queue_create(r.device, NULL, &r.queue));
+    }
+    metal_release(metal);
+    rig_close(&r);
+}
+
+static void test_a_thousand_queues_and_devices_come_and_go_without_a_trace(void **state)
+{
+    const gpusync__slab *slab, *first_slab;
+    long objects, i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    commit_empty(&r, NULL);
+    rig_close(&r);
+    objects = softmetal_live(NULL);
+    first_slab = gpusync__global.slabs;
+    for (i = 0; i < 1000; i++) {
+        rig_open(&r, SOFTMETAL_REAL);
+        commit_empty(&r, NULL);
+        if (i % 3 == 0) commit_lasting(&r, 50000);
+        if (i % 5 == 0) open_buffer(&r);
+        if (i % 7 == 0) {
+            assert_ok(gpusync_queue_destroy_now(r.queue));
+            r.queue = NULL;
+        }
+        rig_close(&r);
+        assert_int_equal(softmetal_live(NULL), objects);
+    }
+    slab = gpusync__global.slabs;
+    assert_ptr_equal(slab, first_slab);
+}
+
+/* -- statistics and report -------------------------------------------------------------------------- */
+
+static void test_the_counts_of_destroyed_queues_stay_in_those_of_the_device(void **state)
+{
+    gpusync_stats stats;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 1; i <= 3; i++) {
+        softmetal_fail_next(1, 1);
+        commit_empty(&r, &buffer);
+        softmetal_finish(buffer);
+        commit_empty(&r, &buffer);
+        assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_device_get_stats(r.device, &stats));
+        assert_int_equal(stats.commits, 2 * i);
+        assert_int_equal(stats.failures, i);
+        assert_ok(gpusync_queue_destroy(r.queue));
+        assert_ok(gpusync_device_get_stats(r.device, &stats));
+        assert_int_equal(stats.commits, 2 * i);
+        assert_int_equal(stats.completions, 2 * i);
+        assert_int_equal(stats.failures, i);
+        assert_int_equal(stats.waits_unmet, i);
+        r.queue = NULL;
+        if (i < 3) assert_ok(gpusync_queue_create(r.device, NULL, &r.queue));
+        if (i < 3) assert_int_equal(stats_of(r.queue).commits, 0);
+    }
+    rig_close(&r);
+}
+
+static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **state)
+{
+    gpusync_command_buffer_desc desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_queue *shadows;
+    wait_job jobs[2];
+    char text[4096];
+    void *done, *labelled, *foreign;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.label = "shadows";
+    assert_ok(gpusync_queue_create(r.device, &queue_desc, &shadows));
+    commit_empty(&r, &done);
+    softmetal_finish(done);
+    memset(&desc, 0, sizeof desc);
+    desc.label = "opaque pass";
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &labelled));
+    assert_ok(gpusync_commit(r.queue, labelled, NULL));
+    softmetal_schedule(labelled);
+    foreign = metal_queue_command_buffer(r.metal_queue);
+    metal_set_label(foreign, "elsewhere");
+    metal_commit(foreign);
+    assert_ok(gpusync_track_committed(r.queue, foreign, NULL));
+    wait_job_start(&jobs[0], r.queue, 2, GPUSYNC_FOREVER);
+    wait_job_start(&jobs[1], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    gpusync_report(r.device, text, sizeof text);
+    assert_non_null(strstr(text, "gpusync 0.1.0 device\n"));
+    assert_non_null(strstr(text, "queue 1 '': committed 2, completed 1, failed 0"));
+    assert_non_null(strstr(text, "queue 2 'shadows': committed 0, completed 0, failed 0"));
+    assert_non_null(strstr(text, ", idle\n"));
+    assert_non_null(strstr(text, "ticket 2 'opaque pass': scheduled for "));
+    assert_non_null(strstr(text, "foreign ticket 1 'elsewhere': committed for "));
+    assert_null(strstr(text, "ticket 1 ''"));
+    assert_non_null(strstr(text, "a wait for ticket 2, asleep for "));
+    assert_non_null(strstr(text, "a wait for everything up to ticket 2, asleep for "));
+    softmetal_finish_queue(r.metal_queue);
+    assert_ok(wait_job_join(&jobs[0]));
+    assert_ok(wait_job_join(&jobs[1]));
+    gpusync_report(r.device, text, sizeof text);
+    assert_null(strstr(text, "a wait for"));
+    assert_null(strstr(text, "opaque pass"));
+    metal_release(foreign);
+    assert_ok(gpusync_queue_destroy(shadows));
+    gpusync_report(r.device, text, sizeof text);
+    assert_null(strstr(text, "shadows"));
+    rig_close(&r);
+}
+
+static void test_the_report_is_cut_as_by_snprintf(void **state)
+{
+    char whole[1024], part[1024];
+    size_t length, size;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    length = gpusync_report(r.device, whole, sizeof whole);
+    assert_int_equal(length, strlen(whole));
+    assert_true(length > 20);
+    assert_int_equal(gpusync_report(r.device, NULL, 0), length);
+    assert_int_equal(gpusync_report(r.device, NULL, 100), length);
+    for (size = 0; size <= length + 2; size++) {
+        memset(part, '#', sizeof part);
+        assert_int_equal(gpusync_report(r.device, part, size), length);
+        assert_int_equal(part[size], '#');
+        if (size == 0) continue;
+        assert_int_equal(strlen(part), size - 1 < length ? size - 1 : length);
+        assert_memory_equal(part, whole, strlen(part));
+    }
+    assert_int_equal(gpusync_report(NULL, part, sizeof part), 0);
+    assert_string_equal(part, "");
+    rig_close(&r);
+}
+
+/* -- autorelease pools ------------------------------------------------------------------------------ */
+
+typedef struct tour {
+    gpusync_device_desc desc;
+    bool ok;
+} tour;
+
+/* Every call on a thread that never had a pool: softmetal aborts when an object is autoreleased. */
+static void *tour_body(void *argument)
+{
+    static const uint64_t limit = 1000000;
+    tour *t = (tour *)argument;
+    gpusync_command_buffer_desc desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_ticket_info info;
+    gpusync_device *device = NULL;
+    gpusync_queue *queue = NULL, *given = NULL;
+    gpusync_ticket ticket = 0, tracked = 0, foreign = 0;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    char text[2048];
+    void *buffer = NULL, *own;
+    memset(&desc, 0, sizeof desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.label = "a label that is too long to hide in a tagged pointer";
+    desc.label = queue_desc.label;
+    desc.timeout_ns = &limit;
+    t->ok = gpusync_device_create(&t->desc, &device) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_queue_create(device, &queue_desc, &queue) == GPUSYNC_OK;
+    queue_desc.metal_queue = gpusync_queue_metal(queue);
+    t->ok = t->ok && gpusync_queue_create(device, &queue_desc, &given) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_command_buffer(queue, &desc, &buffer) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_command_buffer_discard(queue, buffer) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_command_buffer(queue, &desc, &buffer) == GPUSYNC_OK;
+    if (!t->ok) return NULL;
+    softmetal_fail(buffer, NULL, 2, NULL);
+    t->ok = gpusync_commit(queue, buffer, &ticket) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_wait(queue, ticket, GPUSYNC_FOREVER) == GPUSYNC_ERROR_EXECUTION;
+    own = metal_queue_command_buffer(gpusync_queue_metal(queue));
+    t->ok = t->ok && gpusync_track(queue, own, &tracked) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_untrack(queue, tracked) == GPUSYNC_OK;
+    metal_commit(own);
+    t->ok = t->ok && gpusync_track_committed(queue, own, &foreign) == GPUSYNC_OK;
+    gpusync_report(device, text, sizeof text);
+    t->ok = t->ok && gpusync_queue_wait(queue, GPUSYNC_FOREVER) == GPUSYNC_ERROR_EXECUTION;
+    t->ok = t->ok && gpusync_device_wait(device, GPUSYNC_FOREVER) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_poll(queue, foreign) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_get_info(queue, ticket, &info) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_next_error(queue, &cursor, &error) == GPUSYNC_OK;
+    metal_release(own);
+    t->ok = t->ok && gpusync_command_buffer(queue, NULL, &buffer) == GPUSYNC_OK; /* for destroy to give up */
+    t->ok = gpusync_queue_destroy(given) == GPUSYNC_OK && t->ok;
+    t->ok = gpusync_queue_destroy(queue) == GPUSYNC_OK && t->ok;
+    t->ok = gpusync_device_destroy(device) == GPUSYNC_OK && t->ok;
+    return NULL;
+}
+
+static void test_no_call_needs_an_autorelease_pool_of_the_caller(void **state)
+{
+    int mode;
+    (void)state;
+    for (mode = GPUSYNC_WAIT_DEFAULT; mode <= GPUSYNC_WAIT_BLOCKING; mode++) {
+        tour t;
+        softmetal_reset();
+        memset(&t, 0, sizeof t);
+        t.desc.wait_mode = (gpusync_wait_mode)mode;
+        join(start(tour_body, &t));
+        assert_true(t.ok);
+        assert_true(softmetal_settle(SECONDS(10)));
+        assert_int_equal(softmetal_live("command_buffer"), 0);
+    }
+}
+
+/* An argument is a pattern of the names of the tests to run: test_a_*. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_destroy_waits_for_what_is_in_flight_in_every_mode),
+        cmocka_unit_test(test_destroy_waits_for_work_that_was_committed_elsewhere),
+        cmocka_unit_test(test_destroy_waits_for_a_handler_that_is_running),
+        cmocka_unit_test(test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothing),
+        cmocka_unit_test(test_destroy_now_with_a_hanging_gpu_returns_on_the_real_clock),
+        cmocka_unit_test(test_an_ended_ticket_whose_handler_is_late_does_not_hold_destroy_up),
+        cmocka_unit_test(test_destroy_ends_waits_that_sleep),
+        cmocka_unit_test(test_destroy_ends_waits_that_spin),
+        cmocka_unit_test(test_destroy_now_ends_waits_that_sleep),
+        cmocka_unit_test(test_destroy_ends_a_wait_for_room),
+        cmocka_unit_test(test_calls_during_a_destroy_say_destroyed),
+        cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
+        cmocka_unit_test(test_buffers_made_or_tracked_and_never_committed_are_given_up),
+        cmocka_unit_test(test_a_given_up_buffer_may_be_committed_by_its_owner_afterwards),
+        cmocka_unit_test(test_after_destroy_nothing_of_the_program_is_called),
+        cmocka_unit_test(test_a_thousand_queues_and_devices_come_and_go_without_a_trace),
+        cmocka_unit_test(test_the_counts_of_destroyed_queues_stay_in_those_of_the_device),
+        cmocka_unit_test(test_the_report_names_unfinished_buffers_waiters_and_queues),
+        cmocka_unit_test(test_the_report_is_cut_as_by_snprintf),
+        cmocka_unit_test(test_no_call_needs_an_autorelease_pool_of_the_caller),
+    };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

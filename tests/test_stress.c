@@ -1,0 +1,676 @@
+/* test_stress.c - many threads at once, on the real clock
+
+   Eight threads commit and wait on one queue and on eight: first in peace, then with random latencies, handlers out of
+   order, overlapping buffers and failures, in every way of committing and waiting, while other threads poll, report, walk the
+   failures, wait for queues and device, and make and destroy queues. Proved: every wait tells the outcome
+   that Metal's status tells; every cursor sees every failure exactly once; what the GPU wrote is there; the counts
+   add up; nothing is left over.
+
+   STRESS  factor for the length, default 1; "full": 20,000 iterations for each of the eight threads
+   SEED    of all that is random; printed, default from the clock */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+
+#define WORKERS 8u
+#define QUIET_ITERATIONS 200u
+#define DEFAULT_ITERATIONS 2000u
+#define ROUND_ITERATIONS 2000u /* long runs are cut into rounds, each with queues and cursors of its own */
+#define BYTES 256u
+
+#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+
+static uint64_t seed;
+
+/* cmocka's asserts are for its own thread alone. */
+#define check(condition, ...) \
+    do \
+        if (!(condition)) broken(__LINE__, #condition, __VA_ARGS__); \
+    while (0)
+__attribute__((noreturn, format(printf, 3, 4))) static void broken(int line, const char *condition, const char *format, ...)
+{
+    va_list arguments;
+    fprintf(stderr, "%s:%d: not so: %s: ", __FILE__, line, condition);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, " (SEED=%llu)\n", (unsigned long long)seed);
+    abort();
+}
+
+static uint64_t draw(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state >> 11;
+}
+
+static uint64_t below(uint64_t *state, uint64_t limit)
+{
+    return draw(state) % limit;
+}
+
+/* -- what really happened ----------------------------------------------------------------------------- */
+
+enum { UNKNOWN, WELL, FAILED, CANCELLED };
+
+/* A queue and the truth about its tickets: [0] the usual ones, [1] those of gpusync_track_committed. */
+typedef struct ledger {
+    gpusync_queue *queue;
+    void *metal_queue;
+    unsigned char *truth[2];
+    unsigned char *seen[2][2]; /* by cursor */
+    uint64_t cursor[2];
+    uint64_t last[2], cancelled;
+} ledger;
+
+typedef struct stage {
+    rig rig;
+    ledger ledgers[WORKERS];
+    unsigned queues, iterations;
+    size_t room; /* tickets of one queue, at most */
+    bool small_log, over;
+    uint64_t unknown_results, cancelled_waits;
+} stage;
+
+typedef struct task {
+    stage *stage;
+    unsigned index;
+    uint64_t random;
+    void *memory; /* BYTES to fill, BYTES to copy to */
+    pthread_t thread;
+} task;
+
+static unsigned row_of(gpusync_ticket ticket)
+{
+    return ticket >> 63 ? 1 : 0;
+}
+
+static uint64_t number_of(gpusync_ticket ticket)
+{
+    return ticket & ~((uint64_t)1 << 63);
+}
+
+static unsigned char *entry_of(const stage *s, unsigned char *const rows[2], gpusync_ticket ticket)
+{
+    check(number_of(ticket) > 0 && number_of(ticket) < s->room, "ticket %llu", (unsigned long long)ticket);
+    return &rows[row_of(ticket)][number_of(ticket)];
+}
+
+static void issued(ledger *l, gpusync_ticket ticket)
+{
+    uint64_t *last = &l->last[row_of(ticket)], number = number_of(ticket), seen = GET(last);
+    while (seen < number && !__atomic_compare_exchange_n(last, &seen, number, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+}
+
+static gpusync_result expected(unsigned char truth)
+{
+    return truth == FAILED ? GPUSYNC_ERROR_EXECUTION : truth == CANCELLED ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_OK;
+}
+
+/* A finished wait or poll said `result`; the log may have lost the record only where it is small. */
+static void judge(stage *s, gpusync_ticket ticket, gpusync_result result, unsigned char truth)
+{
+    if (s->small_log && result == GPUSYNC_ERROR_RESULT_UNKNOWN) {
+        __atomic_fetch_add(&s->unknown_results, 1, __ATOMIC_SEQ_CST);
+        return;
+    }
+    check(result == expected(truth), "ticket %llx: %s, truth %u", (unsigned long long)ticket, gpusync_result_string(result),
+          truth);
+}
+
+/* -- committing --------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    ledger *ledger;
+    void *buffer; /* +1 */
+    gpusync_ticket ticket;
+    bool writes, dropped;
+    unsigned char value;
+} job;
+
+static void encode_bytes(task *t, job *j)
+{
+    void *blit = metal_blit_begin(j->buffer);
+    metal_fill(blit, t->memory, 0, BYTES, j->value);
+    metal_copy(blit, t->memory, 0, t->memory, BYTES, BYTES);
+    metal_end(blit);
+}
+
+static void check_bytes(const task *t, const job *j)
+{
+    const unsigned char *bytes = (const unsigned char *)metal_contents(t->memory);
+    unsigned i;
+    for (i = 0; i < 2 * BYTES; i++) check(bytes[i] == j->value, "byte %u is %u, not %u", i, bytes[i], j->value);
+}
+
+static void make_buffer(task *t, job *j, bool foreign)
+{
+    if (foreign) {
+        j->buffer = metal_queue_command_buffer(j->ledger->metal_queue);
+    } else {
+        gpusync_result result = gpusync_command_buffer(j->ledger->queue, NULL, &j->buffer);
+        check(result == GPUSYNC_OK, "%s", gpusync_result_string(result));
+        metal_retain(j->buffer);
+    }
+    j->writes = below(&t->random, 4) == 0;
+    if (j->writes) encode_bytes(t, j);
+}
+
+static void commit_tracked(task *t, job *j)
+{
+    check(gpusync_track(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "track");
+    j->dropped = below(&t->random, 4) == 0;
+    if (!j->dropped) {
+        metal_commit(j->buffer);
+        return;
+    }
+    check(gpusync_untrack(j->ledger->queue, j->ticket) == GPUSYNC_OK, "untrack");
+    __atomic_fetch_add(&j->ledger->cancelled, 1, __ATOMIC_SEQ_CST);
+}
+
+static void commit_somehow(task *t, job *j)
+{
+    switch (below(&t->random, 10)) {
+    case 0: /* made elsewhere */
+        make_buffer(t, j, true);
+        check(gpusync_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
+        break;
+    case 1:
+        make_buffer(t, j, true);
+        commit_tracked(t, j);
+        break;
+    case 2: /* behind gpusync's back */
+        make_buffer(t, j, true);
+        metal_commit(j->buffer);
+        check(gpusync_track_committed(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "track_committed");
+        break;
+    case 3: /* a buffer that is not used */
+        make_buffer(t, j, false);
+        check(gpusync_command_buffer_discard(j->ledger->queue, j->buffer) == GPUSYNC_OK, "discard");
+        metal_release(j->buffer);
+        commit_somehow(t, j);
+        return;
+    default:
+        make_buffer(t, j, false);
+        check(gpusync_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
+    }
+    issued(j->ledger, j->ticket);
+}
+
+/* -- waiting ------------------------------------------------------------------------------------------ */
+
+static gpusync_result wait_impatiently(task *t, const job *j)
+{
+    gpusync_result result;
+    do result = gpusync_wait(j->ledger->queue, j->ticket, below(&t->random, 300000));
+    while (result == GPUSYNC_TIMEOUT);
+    return result;
+}
+
+static gpusync_result wait_with_options(task *t, const job *j)
+{
+    gpusync_wait_options options;
+    gpusync_spin spin;
+    gpusync_error error;
+    gpusync_result result;
+    memset(&options, 0, sizeof options);
+    memset(&error, 0, sizeof error);
+    spin.pause_iterations = (uint32_t)below(&t->random, 40);
+    spin.yield_iterations = (uint32_t)below(&t->random, 100);
+    spin.max_spin_ns = below(&t->random, 2) ? 0 : below(&t->random, 20000);
+    options.spin = &spin;
+    options.mode = (gpusync_wait_mode)below(&t->random, 4);
+    options.error = &error;
+    result = gpusync_wait_ex(j->ledger->queue, j->ticket, GPUSYNC_FOREVER, &options);
+    if (result == GPUSYNC_ERROR_EXECUTION)
+        check(error.ticket == j->ticket && error.code == 1 && error.failure == GPUSYNC_FAILURE_OTHER,
+              "error of ticket %llx, code %lld", (unsigned long long)error.ticket, (long long)error.code);
+    return result;
+}
+
+static gpusync_result wait_by_polling(const job *j)
+{
+    gpusync_result result;
+    while ((result = gpusync_poll(j->ledger->queue, j->ticket)) == GPUSYNC_NOT_READY) sched_yield();
+    return result;
+}
+
+static gpusync_result wait_inline(const job *j)
+{
+    while (!gpusync_is_done(j->ledger->queue, j->ticket)) sched_yield();
+    return gpusync_wait(j->ledger->queue, j->ticket, 0); /* done is done: never TIMEOUT */
+}
+
+static bool of_many(gpusync_result result)
+{
+    return result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION || result == GPUSYNC_ERROR_RESULT_UNKNOWN;
+}
+
+/* A device has queues that are destroyed meanwhile. */
+static gpusync_result wait_for_device(const stage *s, uint64_t timeout_ns)
+{
+    gpusync_result result = gpusync_device_wait(s->rig.device, timeout_ns);
+    return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
+}
+
+static gpusync_result wait_for_all(task *t, const job *j, bool device)
+{
+    gpusync_result result = device ? wait_for_device(t->stage, GPUSYNC_FOREVER)
+                                   : gpusync_queue_wait(j->ledger->queue, GPUSYNC_FOREVER);
+    check(of_many(result), "%s", gpusync_result_string(result));
+    return gpusync_wait(j->ledger->queue, j->ticket, 0);
+}
+
+static gpusync_result wait_somehow(task *t, const job *j)
+{
+    switch (below(&t->random, 8)) {
+    case 0: return wait_impatiently(t, j);
+    case 1: return wait_by_polling(j);
+    case 2: return wait_inline(j);
+    case 3: return wait_for_all(t, j, false);
+    case 4: return wait_for_all(t, j, true);
+    case 5:
+    case 6: return wait_with_options(t, j);
+    default: return gpusync_wait(j->ledger->queue, j->ticket, GPUSYNC_FOREVER);
+    }
+}
+
+/* The buffer's own status is the truth. */
+static void settle_job(task *t, job *j, gpusync_result result)
+{
+    unsigned long status = metal_status(j->buffer);
+    unsigned char truth = j->dropped ? CANCELLED : status == 5 ? FAILED : WELL;
+    check(j->dropped || status >= 4, "waited with %s, but status is %lu", gpusync_result_string(result), status);
+    judge(t->stage, j->ticket, result, truth);
+    if (j->dropped) __atomic_fetch_add(&t->stage->cancelled_waits, 1, __ATOMIC_SEQ_CST);
+    if (truth == WELL && j->writes) check_bytes(t, j);
+    PUT(entry_of(t->stage, j->ledger->truth, j->ticket), truth);
+    metal_release(j->buffer);
+}
+
+static void *wild_worker(void *argument)
+{
+    task *t = (task *)argument;
+    unsigned i;
+    for (i = 0; i < t->stage->iterations; i++) {
+        job j;
+        memset(&j, 0, sizeof j);
+        j.ledger = &t->stage->ledgers[t->index % t->stage->queues];
+        j.value = (unsigned char)(1 + i % 255);
+        commit_somehow(t, &j);
+        settle_job(t, &j, wait_somehow(t, &j));
+    }
+    return NULL;
+}
+
+static void *quiet_worker(void *argument)
+{
+    task *t = (task *)argument;
+    unsigned i;
+    for (i = 0; i < t->stage->iterations; i++) {
+        job j;
+        memset(&j, 0, sizeof j);
+        j.ledger = &t->stage->ledgers[t->index % t->stage->queues];
+        j.value = (unsigned char)(1 + i % 255);
+        make_buffer(t, &j, false);
+        check(gpusync_commit(j.ledger->queue, j.buffer, &j.ticket) == GPUSYNC_OK, "commit");
+        issued(j.ledger, j.ticket);
+        settle_job(t, &j, gpusync_wait(j.ledger->queue, j.ticket, GPUSYNC_FOREVER));
+    }
+    return NULL;
+}
+
+/* -- meanwhile ---------------------------------------------------------------------------------------- */
+
+/* Walk a cursor to its present end. */
+static void walk(stage *s, ledger *l, unsigned reader)
+{
+    gpusync_error error;
+    while (gpusync_next_error(l->queue, &l->cursor[reader], &error) == GPUSYNC_OK) {
+        unsigned char *seen = entry_of(s, l->seen[reader], error.ticket);
+        check(error.dropped == 0, "%llu records were dropped", (unsigned long long)error.dropped);
+        check(*seen == UNKNOWN, "ticket %llx was reported twice", (unsigned long long)error.ticket);
+        check(error.result == GPUSYNC_ERROR_EXECUTION || error.result == GPUSYNC_ERROR_CANCELLED, "result %d", error.result);
+        *seen = error.result == GPUSYNC_ERROR_EXECUTION ? FAILED : CANCELLED;
+    }
+}
+
+static void *reader(void *argument)
+{
+    task *t = (task *)argument;
+    while (!GET(&t->stage->over)) {
+        unsigned i;
+        for (i = 0; i < t->stage->queues; i++) walk(t->stage, &t->stage->ledgers[i], t->index);
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* Any ticket, from a thread that has nothing to do with it. */
+static void poll_any(task *t)
+{
+    stage *s = t->stage;
+    ledger *l = &s->ledgers[below(&t->random, s->queues)];
+    unsigned row = (unsigned)below(&t->random, 2);
+    uint64_t last = GET(&l->last[row]);
+    gpusync_ticket ticket;
+    gpusync_ticket_info info;
+    unsigned char truth;
+    gpusync_result result;
+    if (last == 0) return;
+    ticket = (1 + below(&t->random, last)) | (uint64_t)row << 63;
+    truth = GET(entry_of(s, l->truth, ticket));
+    result = gpusync_poll(l->queue, ticket);
+    if (truth != UNKNOWN) judge(s, ticket, result, truth);
+    else if (result != GPUSYNC_NOT_READY) check(of_many(result) || result == GPUSYNC_ERROR_CANCELLED, "%d", result);
+    if (truth != UNKNOWN) check(row || number_of(ticket) > last || gpusync_poll(l->queue, ticket) != GPUSYNC_NOT_READY, "again");
+    result = gpusync_get_info(l->queue, ticket, &info);
+    if (result == GPUSYNC_OK && truth != UNKNOWN) {
+        judge(s, ticket, info.result, truth);
+        check(info.gpu_end_s >= info.gpu_start_s, "GPU times %f %f", info.gpu_start_s, info.gpu_end_s);
+    }
+}
+
+static void wait_for_any(task *t)
+{
+    stage *s = t->stage;
+    ledger *l = &s->ledgers[below(&t->random, s->queues)];
+    uint64_t last = GET(&l->last[0]), timeout = below(&t->random, 2) ? GPUSYNC_FOREVER : below(&t->random, 200000);
+    bool device = below(&t->random, 2) == 0;
+    gpusync_result result = device ? wait_for_device(s, timeout) : gpusync_queue_wait(l->queue, timeout);
+    check(of_many(result) || (result == GPUSYNC_TIMEOUT && timeout != GPUSYNC_FOREVER), "%s", gpusync_result_string(result));
+    if (result != GPUSYNC_TIMEOUT && !device) check(gpusync_is_done(l->queue, last), "ticket %llu", (unsigned long long)last);
+}
+
+static void *busybody(void *argument)
+{
+    task *t = (task *)argument;
+    char text[8192];
+    gpusync_stats stats;
+    while (!GET(&t->stage->over)) {
+        unsigned what = (unsigned)below(&t->random, 16);
+        if (what == 0) check(gpusync_report(t->stage->rig.device, text, sizeof text) > 0, "report");
+        else if (what == 1) check(gpusync_device_get_stats(t->stage->rig.device, &stats) == GPUSYNC_OK, "stats");
+        else if (what == 2) wait_for_any(t);
+        else poll_any(t);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void *waiter(void *argument)
+{
+    task *t = (task *)argument;
+    while (!GET(&t->stage->over)) wait_for_any(t);
+    return NULL;
+}
+
+/* Queues come and go on the same device. */
+static void *maker(void *argument)
+{
+    task *t = (task *)argument;
+    while (!GET(&t->stage->over)) {
+        gpusync_queue *queue = NULL;
+        gpusync_ticket ticket = 0;
+        gpusync_result result;
+        uint64_t n = below(&t->random, 5);
+        check(gpusync_queue_create(t->stage->rig.device, NULL, &queue) == GPUSYNC_OK, "queue_create");
+        while (n-- > 0) {
+            void *buffer;
+            check(gpusync_command_buffer(queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+            check(gpusync_commit(queue, buffer, &ticket) == GPUSYNC_OK, "commit");
+        }
+        result = gpusync_wait(queue, ticket, below(&t->random, 2) ? 0 : GPUSYNC_FOREVER);
+        check(of_many(result) || result == GPUSYNC_TIMEOUT, "%s", gpusync_result_string(result));
+        result = below(&t->random, 2) ? gpusync_queue_destroy(queue) : gpusync_queue_destroy_now(queue);
+        check(result == GPUSYNC_OK, "destroy: %s", gpusync_result_string(result));
+    }
+    return NULL;
+}
+
+/* -- a round ------------------------------------------------------------------------------------------ */
+
+static void stage_open(stage *s, unsigned queues, unsigned iterations, unsigned log)
+{
+    gpusync_queue_desc desc;
+    unsigned i, k;
+    memset(s, 0, sizeof *s);
+    rig_open(&s->rig, SOFTMETAL_REAL);
+    memset(&desc, 0, sizeof desc);
+    s->queues = queues;
+    s->iterations = iterations;
+    s->room = (size_t)WORKERS * iterations + 1;
+    desc.error_log_count = log ? log : (uint32_t)s->room;
+    s->small_log = log != 0;
+    for (i = 0; i < queues; i++) {
+        ledger *l = &s->ledgers[i];
+        assert_ok(gpusync_queue_create(s->rig.device, &desc, &l->queue));
+        l->metal_queue = gpusync_queue_metal(l->queue);
+        for (k = 0; k < 2; k++) {
+            l->truth[k] = (unsigned char *)calloc(s->room, 1);
+            l->seen[0][k] = (unsigned char *)calloc(s->room, 1);
+            l->seen[1][k] = (unsigned char *)calloc(s->room, 1);
+        }
+    }
+}
+
+static void start_tasks(stage *s, task *tasks, unsigned count, void *(*body)(void *))
+{
+    unsigned i;
+    for (i = 0; i < count; i++) {
+        task *t = &tasks[i];
+        t->stage = s;
+        t->index = i;
+        t->random = (seed * 0x9E3779B97F4A7C15u + (uint64_t)(t - tasks) + (uint64_t)(uintptr_t)body) | 1;
+        t->memory = metal_buffer_new(s->rig.metal_device, 2 * BYTES);
+        t->thread = start(body, t);
+    }
+}
+
+static void join_tasks(task *tasks, unsigned count)
+{
+    unsigned i;
+    for (i = 0; i < count; i++) {
+        join(tasks[i].thread);
+        metal_release(tasks[i].memory);
+    }
+}
+
+/* Both cursors saw what was there to see, once. Returns the failures of the queue. */
+static uint64_t compare_rows(stage *s, ledger *l)
+{
+    uint64_t failures = 0;
+    unsigned row, k;
+    for (row = 0; row < 2; row++) {
+        uint64_t n;
+        for (n = 1; n <= l->last[row]; n++) {
+            unsigned char truth = l->truth[row][n];
+            check(truth != UNKNOWN, "nobody had ticket %llu of row %u", (unsigned long long)n, row);
+            failures += truth == FAILED;
+            for (k = 0; k < 2 && !s->small_log; k++)
+                check(l->seen[k][row][n] == (truth == WELL ? UNKNOWN : truth), "ticket %llu of row %u: cursor %u saw %u, truth %u",
+                      (unsigned long long)n, row, k, l->seen[k][row][n], truth);
+        }
+    }
+    return failures;
+}
+
+static void ledger_close(stage *s, ledger *l)
+{
+    gpusync_stats stats = stats_of(l->queue);
+    uint64_t failures, issued_count = l->last[0] + l->last[1];
+    unsigned k;
+    assert_true(gpusync_is_idle(l->queue));
+    if (!s->small_log) {
+        walk(s, l, 0);
+        walk(s, l, 1);
+    }
+    failures = compare_rows(s, l);
+    assert_int_equal(stats.commits, issued_count);
+    assert_int_equal(stats.completions, issued_count);
+    assert_int_equal(stats.failures, failures);
+    if (!s->small_log) assert_int_equal(stats.failures_dropped, 0);
+    assert_true(stats.sentinels <= l->last[1]);
+    assert_ok(gpusync_queue_destroy(l->queue));
+    for (k = 0; k < 2; k++) {
+        free(l->truth[k]);
+        free(l->seen[0][k]);
+        free(l->seen[1][k]);
+    }
+}
+
+static void stage_close(stage *s)
+{
+    unsigned i;
+    long buffers;
+    for (i = 0; i < s->queues; i++) ledger_close(s, &s->ledgers[i]);
+    rig_close(&s->rig);
+    buffers = softmetal_live("buffer");
+    assert_int_equal(buffers, 0);
+    assert_int_equal(softmetal_live("device"), 0);
+}
+
+static void be_nasty(unsigned fail_per_mille)
+{
+    softmetal_timing timing;
+    softmetal_chaos chaos;
+    softmetal_set_seed(seed);
+    softmetal_get_timing(&timing);
+    timing.schedule.max_ns = 5000;
+    timing.execute.max_ns = 30000;
+    timing.notify.max_ns = 30000;
+    softmetal_set_timing(&timing);
+    chaos.fail_per_mille = fail_per_mille;
+    chaos.late_handler_per_mille = 50;
+    chaos.overlap_per_mille = 200;
+    softmetal_set_chaos(&chaos);
+}
+
+/* Without overlap the GPU begins in the order of the tickets. */
+static void check_order(const ledger *l)
+{
+    gpusync_ticket ticket = l->last[0] > 250 ? l->last[0] - 250 : 1;
+    double previous = 0;
+    for (; ticket <= l->last[0]; ticket++) {
+        gpusync_ticket_info info;
+        assert_ok(gpusync_get_info(l->queue, ticket, &info));
+        assert_true(info.gpu_start_s >= previous);
+        previous = info.gpu_start_s;
+    }
+}
+
+static void quiet_round(unsigned queues)
+{
+    stage s;
+    task workers[WORKERS];
+    unsigned i;
+    stage_open(&s, queues, QUIET_ITERATIONS, 0);
+    start_tasks(&s, workers, WORKERS, quiet_worker);
+    join_tasks(workers, WORKERS);
+    for (i = 0; i < queues; i++) check_order(&s.ledgers[i]);
+    stage_close(&s);
+}
+
+static void wild_round(unsigned queues, unsigned iterations)
+{
+    stage s;
+    task workers[WORKERS], readers[2], others[3];
+    unsigned i;
+    stage_open(&s, queues, iterations, 0);
+    be_nasty(50);
+    start_tasks(&s, readers, 2, reader);
+    start_tasks(&s, &others[0], 1, busybody);
+    start_tasks(&s, &others[1], 1, waiter);
+    start_tasks(&s, &others[2], 1, maker);
+    start_tasks(&s, workers, WORKERS, wild_worker);
+    join_tasks(workers, WORKERS);
+    for (i = 0; i < queues; i++) {
+        gpusync_result result = gpusync_queue_wait(s.ledgers[i].queue, SECONDS(10));
+        assert_true(of_many(result));
+    }
+    PUT(&s.over, true);
+    join_tasks(readers, 2);
+    join_tasks(others, 3);
+    stage_close(&s);
+}
+
+/* -- the tests ---------------------------------------------------------------------------------------- */
+
+static unsigned wild_iterations(void)
+{
+    const char *text = getenv("STRESS");
+    unsigned long factor = text ? strtoul(text, NULL, 10) : 1;
+    if (text && strcmp(text, "full") == 0) return 20000;
+    return DEFAULT_ITERATIONS * (unsigned)(factor ? factor : 1);
+}
+
+static void wild(unsigned queues, unsigned iterations)
+{
+    unsigned left;
+    for (left = iterations; left > ROUND_ITERATIONS; left -= ROUND_ITERATIONS) {
+        wild_round(queues, ROUND_ITERATIONS);
+        seed++;
+    }
+    wild_round(queues, left);
+}
+
+static void eight_threads_one_queue(void **state)
+{
+    (void)state;
+    quiet_round(1);
+}
+
+static void eight_threads_eight_queues(void **state)
+{
+    (void)state;
+    quiet_round(8);
+}
+
+static void everything_at_once_one_queue(void **state)
+{
+    (void)state;
+    wild(1, wild_iterations());
+}
+
+static void everything_at_once_eight_queues(void **state)
+{
+    (void)state;
+    wild(8, (wild_iterations() + 3) / 4);
+}
+
+/* A log of four: a wait may not know any more how its work ended, but never says that failed work went well. */
+static void small_log_never_lies(void **state)
+{
+    stage s;
+    task workers[WORKERS];
+    uint64_t cursor = 0, told = 0;
+    gpusync_error error;
+    gpusync_stats stats;
+    (void)state;
+    stage_open(&s, 1, 100, 4);
+    be_nasty(400);
+    start_tasks(&s, workers, WORKERS, wild_worker);
+    join_tasks(workers, WORKERS);
+    while (gpusync_next_error(s.ledgers[0].queue, &cursor, &error) == GPUSYNC_OK) told += 1 + error.dropped;
+    stats = stats_of(s.ledgers[0].queue);
+    assert_int_equal(told, stats.failures + s.ledgers[0].cancelled);
+    assert_int_equal(stats.failures_dropped, told - 4);
+    stage_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(eight_threads_one_queue),
+        cmocka_unit_test(eight_threads_eight_queues),
+        cmocka_unit_test(small_log_never_lies),
+        cmocka_unit_test(everything_at_once_one_queue),
+        cmocka_unit_test(everything_at_once_eight_queues),
+    };
+    seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : gpusync_now_ns() % 1000000007u;
+    printf("SEED=%llu, 8 x %u iterations\n", (unsigned long long)seed, wild_iterations());
+    fflush(stdout);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

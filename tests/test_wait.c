@@ -1,0 +1,1101 @@
+/* test_wait.c - waiting: every way of asking, what each wait costs, when it ends and how that is counted */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+
+static const gpusync_spin no_spin = {0, 0, 0};
+
+static gpusync_device_desc device_desc_with(const gpusync_hooks *hooks)
+{
+    gpusync_device_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.hooks = hooks;
+    return desc;
+}
+
+static gpusync_queue_desc queue_desc_with(gpusync_wait_mode mode, const gpusync_spin *spin)
+{
+    gpusync_queue_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.wait_mode = mode;
+    desc.spin = spin;
+    return desc;
+}
+
+static uint64_t waits_counted(const gpusync_stats *s)
+{
+    return s->waits_inline + s->waits_status + s->waits_spin + s->waits_sleep + s->waits_unmet;
+}
+
+static bool somebody_sleeps(gpusync_device *device)
+{
+    char text[4096];
+    gpusync_report(device, text, sizeof text);
+    return strstr(text, "a wait for ") != NULL;
+}
+
+/* -- hooks that count ------------------------------------------------------------------------------- */
+
+typedef struct hook_log {
+    gpusync_hooks hooks;
+    long parks, unparks, yields;
+    long early;              /* so many parks return at once */
+    uint64_t last_deadline;
+    void *complete_at_yield; /* this buffer becomes complete at the third yield */
+    void *complete_at_limit; /* ... when a park has reached its deadline */
+} hook_log;
+
+static void log_yield(void *user)
+{
+    hook_log *log = (hook_log *)user;
+    if (__atomic_add_fetch(&log->yields, 1, __ATOMIC_SEQ_CST) == 3 && log->complete_at_yield)
+        softmetal_complete(log->complete_at_yield);
+    sched_yield();
+}
+
+static void log_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    hook_log *log = (hook_log *)user;
+    __atomic_store_n(&log->last_deadline, deadline_ns, __ATOMIC_SEQ_CST);
+    if (__atomic_add_fetch(&log->parks, 1, __ATOMIC_SEQ_CST) <= log->early) return;
+    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
+        if (gpusync_now_ns() >= deadline_ns) {
+            if (log->complete_at_limit) softmetal_complete(log->complete_at_limit);
+            log->complete_at_limit = NULL;
+            return;
+        }
+        sched_yield();
+    }
+}
+
+static void log_unpark(void *user, gpusync_waiter *waiter)
+{
+    hook_log *log = (hook_log *)user;
+    __atomic_fetch_add(&log->unparks, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
+}
+
+static void hook_log_init(hook_log *log)
+{
+    memset(log, 0, sizeof *log);
+    log->hooks.yield = log_yield;
+    log->hooks.park = log_park;
+    log->hooks.unpark = log_unpark;
+    log->hooks.user = log;
+}
+
+static void rig_open_hooked(rig *r, hook_log *log, const gpusync_spin *spin)
+{
+    hook_log_init(log);
+    rig_open_with(r, SOFTMETAL_MANUAL, device_desc_with(&log->hooks), queue_desc_with(GPUSYNC_WAIT_DEFAULT, spin));
+}
+
+/* -- nothing to wait for ---------------------------------------------------------------------------- */
+
+/* Every way to wait, for nothing: no message, no allocation, five waits counted as inline. */
+static void expect_free_waits(rig *r, gpusync_ticket ticket)
+{
+    uint64_t messages = softmetal_thread_messages(), before = stats_of(r->queue).waits_inline;
+    long calls = r->memory.calls;
+    assert_ok(gpusync_wait(r->queue, ticket, 0));
+    assert_ok(gpusync_wait(r->queue, ticket, GPUSYNC_FOREVER));
+    assert_ok(gpusync_wait_ex(r->queue, ticket, MS(1), NULL));
+    assert_ok(gpusync_wait_ex(r->queue, GPUSYNC_EVERYTHING, MS(1), NULL));
+    assert_ok(gpusync_queue_wait(r->queue, GPUSYNC_FOREVER));
+    assert_ok(gpusync_device_wait(r->device, GPUSYNC_FOREVER));
+    assert_ok(gpusync_poll(r->queue, ticket));
+    assert_true(gpusync_is_done(r->queue, ticket));
+    assert_true(gpusync_is_idle(r->queue));
+    assert_int_equal(softmetal_thread_messages(), messages);
+    assert_int_equal(r->memory.calls, calls);
+    assert_int_equal(stats_of(r->queue).waits_inline, before + 6);
+}
+
+static void test_waits_on_a_queue_never_used_cost_nothing(void **state)
+{
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    expect_free_waits(&r, GPUSYNC_NO_TICKET);
+    rig_close(&r);
+}
+
+static void test_waits_on_a_drained_queue_cost_nothing(void **state)
+{
+    gpusync_ticket ticket = 0;
+    rig r;
+    int i;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 300; i++) {
+        void *buffer;
+        ticket = commit_empty(&r, &buffer);
+        softmetal_finish(buffer);
+    }
+    expect_free_waits(&r, ticket);
+    expect_free_waits(&r, 1);
+    expect_free_waits(&r, GPUSYNC_NO_TICKET);
+    rig_close(&r);
+}
+
+static void test_waits_after_a_failure_still_send_no_message(void **state)
+{
+    uint64_t messages;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    softmetal_fail_next(1, 2);
+    commit_empty(&r, &buffer);
+    softmetal_finish(buffer);
+    commit_empty(&r, &buffer);
+    softmetal_finish(buffer);
+    messages = softmetal_thread_messages();
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    assert_ok(gpusync_wait(r.queue, 2, 0));
+    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(softmetal_thread_messages(), messages);
+    assert_int_equal(stats_of(r.queue).waits_inline, 4);
+    rig_close(&r);
+}
+
+/* -- every way to wait, in every mode, with every budget -------------------------------------------- */
+
+typedef gpusync_result (*way)(rig *r, gpusync_ticket ticket, uint64_t timeout_ns, const gpusync_wait_options *options);
+
+static gpusync_result by_wait(rig *r, gpusync_ticket ticket, uint64_t timeout_ns, const gpusync_wait_options *options)
+{
+    (void)options;
+    return gpusync_wait(r->queue, ticket, timeout_ns);
+}
+static gpusync_result by_wait_ex(rig *r, gpusync_ticket ticket, uint64_t timeout_ns, const gpusync_wait_options *options)
+{
+    return gpusync_wait_ex(r->queue, ticket, timeout_ns, options);
+}
+static gpusync_result by_everything(rig *r, gpusync_ticket ticket, uint64_t timeout_ns, const gpusync_wait_options *options)
+{
+    (void)ticket;
+    return gpusync_wait_ex(r->queue, GPUSYNC_EVERYTHING, timeout_ns, options);
+}
+static gpusync_result by_queue_wait(rig *r, gpusync_ticket ticket, uint64_t timeout_ns, const gpusync_wait_options *options)
+{
+    (void)ticket;
+    (void)options;
+    return gpusync_queue_wait(r->queue, timeout_ns);
+}
+static gpusync_result by_device_wait(rig *r, gpusync_ticket ticket, uint64_t timeout_ns, const gpusync_wait_options *options)
+{
+    (void)ticket;
+    (void)options;
+    return gpusync_device_wait(r->device, timeout_ns);
+}
+
+static const struct {
+    const char *name;
+    way call;
+    bool takes_options;
+} ways[] = {{"gpusync_wait", by_wait, false},
+            {"gpusync_wait_ex", by_wait_ex, true},
+            {"gpusync_wait_ex EVERYTHING", by_everything, true},
+            {"gpusync_queue_wait", by_queue_wait, false},
+            {"gpusync_device_wait", by_device_wait, false}};
+static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_DEFAULT, GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER,
+                                          GPUSYNC_WAIT_BLOCKING};
+static const gpusync_spin time_limited = {UINT32_MAX, UINT32_MAX, 50000};
+static const gpusync_spin endless = {UINT32_MAX, UINT32_MAX, 0};
+static const gpusync_spin *const budgets[] = {NULL, &no_spin, &time_limited, &endless};
+enum { BY_DEVICE, BY_QUEUE, BY_OPTIONS, PLACES };
+
+typedef struct wait_case {
+    way call;
+    gpusync_wait_mode mode;
+    const gpusync_spin *spin;
+    int place; /* where mode and budget are set */
+} wait_case;
+
+static void case_open(rig *r, const wait_case *c, softmetal_clock clock)
+{
+    gpusync_device_desc device_desc = device_desc_with(NULL);
+    gpusync_queue_desc queue_desc = queue_desc_with(GPUSYNC_WAIT_DEFAULT, NULL);
+    if (c->place == BY_DEVICE) {
+        device_desc.wait_mode = c->mode;
+        device_desc.spin = c->spin;
+    } else if (c->place == BY_QUEUE) {
+        device_desc.wait_mode = GPUSYNC_WAIT_HANDLER; /* must not be used */
+        if (c->mode == GPUSYNC_WAIT_DEFAULT) device_desc.wait_mode = GPUSYNC_WAIT_DEFAULT;
+        queue_desc = queue_desc_with(c->mode, c->spin);
+    }
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+static gpusync_result case_wait(rig *r, const wait_case *c, gpusync_ticket ticket, uint64_t timeout_ns)
+{
+    gpusync_wait_options options;
+    memset(&options, 0, sizeof options);
+    options.mode = c->mode;
+    options.spin = c->spin;
+    return c->call(r, ticket, timeout_ns, c->place == BY_OPTIONS ? &options : NULL);
+}
+
+static bool spins(const wait_case *c)
+{
+    return c->spin != &no_spin && (c->mode == GPUSYNC_WAIT_DEFAULT || c->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER);
+}
+
+static void for_each_case(void (*visit)(const wait_case *c))
+{
+    size_t w, m, b;
+    int place;
+    for (w = 0; w < sizeof ways / sizeof ways[0]; w++)
+        for (m = 0; m < sizeof modes / sizeof modes[0]; m++)
+            for (b = 0; b < sizeof budgets / sizeof budgets[0]; b++)
+                for (place = 0; place < PLACES; place++) {
+                    wait_case c = {ways[w].call, modes[m], budgets[b], place};
+                    if (place == BY_OPTIONS && !ways[w].takes_options) continue;
+                    visit(&c);
+                }
+}
+
+/* Real clock: a wait returns when the work is done, not before; the result is the same in every mode. */
+static void wait_for_real_work(const wait_case *c)
+{
+    static const uint64_t limits[] = {SECONDS(20), GPUSYNC_FOREVER, GPUSYNC_FOREVER - 1};
+    gpusync_stats stats;
+    size_t i;
+    rig r;
+    case_open(&r, c, SOFTMETAL_REAL);
+    for (i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        gpusync_ticket ticket;
+        commit_lasting(&r, 100000);
+        ticket = commit_lasting(&r, 200000);
+        assert_ok(case_wait(&r, c, ticket, limits[i]));
+        assert_true(gpusync_is_done(r.queue, ticket) || gpusync_poll(r.queue, ticket) == GPUSYNC_OK);
+    }
+    stats = stats_of(r.queue);
+    assert_int_equal(waits_counted(&stats), 3);
+    assert_int_equal(stats.waits_unmet, 0);
+    if (!spins(c)) assert_int_equal(stats.waits_spin, 0);
+    rig_close(&r);
+}
+
+/* Manual clock: the work is not done, so every limit must be kept, and nothing may stay behind. */
+static void wait_without_success(const wait_case *c)
+{
+    uint64_t begun;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    case_open(&r, c, SOFTMETAL_MANUAL);
+    ticket = commit_empty(&r, &buffer);
+    assert_result(case_wait(&r, c, ticket, 0), GPUSYNC_TIMEOUT);
+    assert_result(case_wait(&r, c, ticket, 1), GPUSYNC_TIMEOUT);
+    begun = gpusync_now_ns();
+    assert_result(case_wait(&r, c, ticket, MS(1)), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_now_ns() - begun >= MS(1));
+    assert_false(somebody_sleeps(r.device));
+    assert_int_equal(stats_of(r.queue).waits_unmet, 3);
+    softmetal_complete(buffer);
+    assert_ok(case_wait(&r, c, ticket, 0));
+    assert_int_equal(stats_of(r.queue).waits_status, 1);
+    softmetal_finish(buffer);
+    assert_ok(case_wait(&r, c, ticket, 0));
+    assert_int_equal(stats_of(r.queue).waits_inline, 1);
+    rig_close(&r);
+}
+
+static void test_every_way_and_mode_and_budget_waits_for_real_work(void **state)
+{
+    (void)state;
+    for_each_case(wait_for_real_work);
+}
+
+static void test_every_way_and_mode_and_budget_keeps_its_time_limit(void **state)
+{
+    (void)state;
+    for_each_case(wait_without_success);
+}
+
+static void test_the_failure_of_the_work_comes_through_every_way_and_mode(void **state)
+{
+    size_t w, m;
+    (void)state;
+    for (w = 0; w < sizeof ways / sizeof ways[0]; w++)
+        for (m = 0; m < sizeof modes / sizeof modes[0]; m++) {
+            wait_case c = {ways[w].call, modes[m], NULL, BY_QUEUE};
+            gpusync_ticket ticket;
+            rig r;
+            case_open(&r, &c, SOFTMETAL_REAL);
+            softmetal_fail_next(1, 3);
+            ticket = commit_lasting(&r, 100000);
+            assert_result(case_wait(&r, &c, ticket, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+            rig_close(&r);
+        }
+}
+
+/* -- how a wait ended ------------------------------------------------------------------------------- */
+
+static void test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody(void **state)
+{
+    static const gpusync_spin spin = {2, 100, 0};
+    hook_log log;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &spin);
+    ticket = commit_empty(&r, &buffer);
+    log.complete_at_yield = buffer;
+    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+    assert_int_equal(log.yields, 3);
+    assert_int_equal(log.parks + log.unparks, 0);
+    assert_int_equal(stats_of(r.queue).waits_spin, 1);
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static void test_the_spin_budget_is_spent_before_the_first_park_and_not_more(void **state)
+{
+    static const gpusync_spin spin = {5, 9, 0};
+    hook_log log;
+    void *buffer;
+    gpusync_ticket ticket;
+    uint64_t messages;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &spin);
+    ticket = commit_empty(&r, &buffer);
+    messages = softmetal_thread_messages();
+    assert_result(gpusync_wait(r.queue, ticket, MS(100)), GPUSYNC_TIMEOUT);
+    assert_int_equal(log.yields, 9);
+    assert_true(log.parks >= 2);
+    /* one look before, 14 while spinning, then one for each slice of sleep and one at the end */
+    assert_in_range(softmetal_thread_messages() - messages, 16, 15 + (uint64_t)log.parks + 1);
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static void test_a_time_limit_on_spinning_ends_it(void **state)
+{
+    static const gpusync_spin spin = {0, UINT32_MAX, 2000000};
+    hook_log log;
+    wait_job job;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &spin);
+    ticket = commit_empty(&r, &buffer);
+    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1); /* never, were there no limit */
+    softmetal_finish(buffer);
+    assert_ok(wait_job_join(&job));
+    assert_true(log.yields > 0);
+    assert_int_equal(stats_of(r.queue).waits_sleep, 1);
+    rig_close(&r);
+}
+
+typedef struct costly_wait {
+    wait_job job;
+    uint64_t messages;
+} costly_wait;
+
+static void *costly_wait_body(void *argument)
+{
+    costly_wait *wait = (costly_wait *)argument;
+    uint64_t before = softmetal_thread_messages();
+    wait->job.result = gpusync_wait(wait->job.queue, wait->job.ticket, GPUSYNC_FOREVER);
+    wait->messages = softmetal_thread_messages() - before;
+    return NULL;
+}
+
+static void test_a_wait_that_sleeps_costs_one_status_one_unpark_and_no_command_buffer(void **state)
+{
+    hook_log log;
+    costly_wait wait;
+    void *buffer;
+    pthread_t thread;
+    uint64_t made;
+    long parks;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    memset(&wait, 0, sizeof wait);
+    wait.job.queue = r.queue;
+    wait.job.ticket = commit_empty(&r, &buffer);
+    made = softmetal_message_count("commandBuffer");
+    thread = start(costly_wait_body, &wait);
+    await_sleepers(r.device, 1);
+    softmetal_finish(buffer);
+    join(thread);
+    assert_ok(wait.job.result);
+    parks = log.parks;
+    assert_int_equal(log.unparks, 1);
+    assert_int_equal(log.yields, 0);
+    assert_int_equal(softmetal_message_count("commandBuffer"), made);
+    /* one for the look before; one for each slice of 50 ms, should the machine have been that slow */
+    assert_in_range(wait.messages, 1, (uint64_t)(parks > 1 ? parks : 1));
+    assert_int_equal(stats_of(r.queue).waits_sleep, 1);
+    assert_int_equal(stats_of(r.queue).sentinels, 0);
+    rig_close(&r);
+}
+
+/* -- limits ----------------------------------------------------------------------------------------- */
+
+static void test_huge_limits_do_not_overflow(void **state)
+{
+    uint64_t limits[5];
+    size_t i;
+    (void)state;
+    limits[0] = GPUSYNC_FOREVER;
+    limits[1] = GPUSYNC_FOREVER - 1;
+    limits[2] = GPUSYNC_FOREVER - gpusync_now_ns();
+    limits[3] = (uint64_t)1 << 63;
+    limits[4] = GPUSYNC_FOREVER - 2;
+    for (i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        gpusync_spin spin = {0, 1, 0};
+        hook_log log;
+        wait_job job;
+        void *buffer;
+        gpusync_ticket ticket;
+        rig r;
+        spin.max_spin_ns = limits[i];
+        rig_open_hooked(&r, &log, &spin);
+        ticket = commit_empty(&r, &buffer);
+        wait_job_start(&job, r.queue, ticket, limits[i]);
+        await_sleepers(r.device, 1);
+        softmetal_finish(buffer);
+        assert_ok(wait_job_join(&job));
+        assert_int_equal(log.yields, 1);
+        assert_ok(gpusync_device_wait(r.device, limits[i]));
+        rig_close(&r);
+    }
+}
+
+static void test_a_wait_that_timed_out_changes_nothing_and_can_be_repeated(void **state)
+{
+    hook_log log;
+    gpusync_stats before, after;
+    void *buffer;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    ticket = commit_empty(&r, &buffer);
+    before = stats_of(r.queue);
+    for (i = 0; i < 5; i++) assert_result(gpusync_wait(r.queue, ticket, 100000), GPUSYNC_TIMEOUT);
+    after = stats_of(r.queue);
+    assert_int_equal(after.waits_unmet, before.waits_unmet + 5);
+    assert_int_equal(after.commits, before.commits);
+    assert_int_equal(after.completions, before.completions);
+    assert_false(somebody_sleeps(r.device));
+    assert_false(gpusync_is_done(r.queue, ticket));
+    softmetal_finish(buffer);
+    assert_int_equal(log.unparks, 0); /* nobody is left to be woken */
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    rig_close(&r);
+}
+
+static void complete_after_first_status(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    bool *done = (bool *)user;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "status") != 0 || *done) return;
+    *done = true;
+    softmetal_complete(object);
+}
+
+static void test_done_at_the_deadline_wins_also_when_no_time_was_left_to_park(void **state)
+{
+    bool done = false;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), queue_desc_with(GPUSYNC_WAIT_HANDLER, NULL));
+    ticket = commit_empty(&r, &buffer);
+    softmetal_set_message_hook(complete_after_first_status, &done);
+    assert_ok(gpusync_wait(r.queue, ticket, 1));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(done);
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static void test_done_at_the_deadline_of_a_park_wins(void **state)
+{
+    hook_log log;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    ticket = commit_empty(&r, &buffer);
+    log.complete_at_limit = buffer;
+    assert_ok(gpusync_wait(r.queue, ticket, MS(2)));
+    assert_int_equal(stats_of(r.queue).waits_sleep, 1);
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+/* -- what is waited for ----------------------------------------------------------------------------- */
+
+static void test_queue_wait_is_not_extended_by_later_commits(void **state)
+{
+    hook_log log;
+    wait_job job;
+    void *first, *second;
+    gpusync_ticket later;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    commit_empty(&r, &first);
+    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    later = commit_empty(&r, &second);
+    softmetal_finish(first);
+    assert_ok(wait_job_join(&job));
+    assert_int_equal(log.unparks, 1); /* woken by the first, not by having a look of its own */
+    assert_result(gpusync_poll(r.queue, later), GPUSYNC_NOT_READY);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+    softmetal_finish(second);
+    rig_close(&r);
+}
+
+static void test_a_ticket_that_ends_before_an_earlier_one_is_done_for_poll_and_wait_only(void **state)
+{
+    void *buffers[3];
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 3; i++) commit_empty(&r, &buffers[i]);
+    softmetal_finish(buffers[1]);
+    assert_ok(gpusync_poll(r.queue, 2));
+    assert_ok(gpusync_wait(r.queue, 2, 0));
+    assert_ok(gpusync_wait_ex(r.queue, 2, GPUSYNC_FOREVER, NULL));
+    assert_false(gpusync_is_done(r.queue, 2));
+    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(r.queue, 3), GPUSYNC_NOT_READY);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffers[0]);
+    assert_true(gpusync_is_done(r.queue, 2));
+    assert_false(gpusync_is_done(r.queue, 3));
+    assert_false(gpusync_is_idle(r.queue));
+    softmetal_finish(buffers[2]);
+    assert_true(gpusync_is_done(r.queue, 3));
+    assert_true(gpusync_is_idle(r.queue));
+    assert_int_equal(stats_of(r.queue).completions, 3);
+    rig_close(&r);
+}
+
+static void test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twice(void **state)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ticket = commit_empty(&r, &buffer);
+    softmetal_schedule(buffer);
+    softmetal_execute(buffer);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    softmetal_complete(buffer);
+    assert_false(gpusync_is_done(r.queue, ticket));
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_true(gpusync_is_done(r.queue, ticket));
+    softmetal_run_handler(buffer, 0);
+    assert_int_equal(stats_of(r.queue).completions, 1);
+    softmetal_finish_queue(r.metal_queue);
+    rig_close(&r);
+}
+
+#define MANY_QUEUES 20
+
+typedef struct device_job {
+    gpusync_device *device;
+    gpusync_result result;
+} device_job;
+
+static void *device_job_body(void *argument)
+{
+    device_job *job = (device_job *)argument;
+    job->result = gpusync_device_wait(job->device, GPUSYNC_FOREVER);
+    return NULL;
+}
+
+static void test_device_wait_covers_every_queue_up_to_what_it_had_committed(void **state)
+{
+    gpusync_queue *queues[MANY_QUEUES], *first;
+    void *buffers[MANY_QUEUES], *later;
+    device_job job;
+    pthread_t thread;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    first = r.queue;
+    for (i = 0; i < MANY_QUEUES; i++) {
+        assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+        r.queue = queues[i];
+        commit_empty(&r, &buffers[i]);
+    }
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_device_wait(r.device, MS(1)), GPUSYNC_TIMEOUT);
+    job.device = r.device;
+    thread = start(device_job_body, &job);
+    await_sleepers(r.device, 1);
+    r.queue = queues[MANY_QUEUES - 1];
+    commit_empty(&r, &later);
+    for (i = 0; i < MANY_QUEUES; i++) softmetal_finish(buffers[(i * 7) % MANY_QUEUES]);
+    join(thread);
+    assert_ok(job.result);
+    assert_false(gpusync_is_idle(r.queue));
+    softmetal_finish(later);
+    for (i = 0; i < MANY_QUEUES; i++) assert_ok(gpusync_queue_destroy(queues[i]));
+    r.queue = first;
+    rig_close(&r);
+}
+
+static void test_device_wait_waits_for_the_last_queue_as_for_the_first(void **state)
+{
+    gpusync_queue *queues[MANY_QUEUES], *first;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    first = r.queue;
+    for (i = 0; i < MANY_QUEUES; i++) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+    for (i = 0; i < MANY_QUEUES; i++) {
+        r.queue = queues[i];
+        commit_empty(&r, &buffer);
+        assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_device_wait(r.device, 0));
+    }
+    for (i = 0; i < MANY_QUEUES; i++) assert_ok(gpusync_queue_destroy(queues[i]));
+    r.queue = first;
+    rig_close(&r);
+}
+
+static void test_device_wait_tells_a_timeout_before_an_error(void **state)
+{
+    gpusync_queue *second, *first;
+    void *stuck, *failed;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    first = r.queue;
+    commit_empty(&r, &stuck);
+    assert_ok(gpusync_queue_create(r.device, NULL, &second));
+    r.queue = second;
+    softmetal_fail_next(1, 2);
+    commit_empty(&r, &failed);
+    softmetal_finish(failed);
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
+    softmetal_finish(stuck);
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_ERROR_EXECUTION); /* now all of it ended */
+    assert_ok(gpusync_device_wait(r.device, 0));
+    assert_ok(gpusync_queue_destroy(second));
+    r.queue = first;
+    rig_close(&r);
+}
+
+/* -- handlers that misbehave ------------------------------------------------------------------------ */
+
+static void test_a_lost_handler_costs_time_and_no_hang(void **state)
+{
+    hook_log log;
+    wait_job one, all;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    ticket = commit_empty(&r, &buffer);
+    softmetal_lose_handlers(buffer);
+    wait_job_start(&one, r.queue, ticket, GPUSYNC_FOREVER);
+    wait_job_start(&all, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    softmetal_complete(buffer);
+    assert_ok(wait_job_join(&one));
+    assert_ok(wait_job_join(&all));
+    assert_true(gpusync_is_idle(r.queue));
+    assert_int_equal(stats_of(r.queue).waits_sleep, 2);
+    assert_int_equal(stats_of(r.queue).completions, 1);
+    rig_close(&r);
+}
+
+static void test_a_status_that_comes_after_the_handlers_is_no_hang(void **state)
+{
+    size_t m;
+    (void)state;
+    for (m = 0; m < sizeof modes / sizeof modes[0]; m++) {
+        wait_job job;
+        void *buffer;
+        gpusync_ticket ticket;
+        rig r;
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), queue_desc_with(modes[m], &no_spin));
+        ticket = commit_empty(&r, &buffer);
+        softmetal_status_after_handlers(buffer);
+        wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
+        if (modes[m] != GPUSYNC_WAIT_BLOCKING) await_sleepers(r.device, 1);
+        softmetal_finish(buffer);
+        assert_ok(wait_job_join(&job));
+        assert_true(gpusync_is_idle(r.queue));
+        assert_int_equal(stats_of(r.queue).completions, 1);
+        rig_close(&r);
+    }
+}
+
+/* -- many waiters ----------------------------------------------------------------------------------- */
+
+#define MANY_THREADS 40
+
+static void test_each_waiter_on_its_own_ticket_is_woken_once(void **state)
+{
+    wait_job jobs[MANY_THREADS];
+    void *buffers[MANY_THREADS];
+    hook_log log;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    for (i = 0; i < MANY_THREADS; i++) {
+        gpusync_ticket ticket = commit_empty(&r, &buffers[i]);
+        wait_job_start(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
+    }
+    await_sleepers(r.device, MANY_THREADS);
+    for (i = 0; i < MANY_THREADS; i++) {
+        int k = (i * 11) % MANY_THREADS; /* out of order */
+        softmetal_finish(buffers[k]);
+        assert_ok(wait_job_join(&jobs[k]));
+        assert_int_equal(__atomic_load_n(&log.unparks, __ATOMIC_SEQ_CST), i + 1);
+    }
+    assert_int_equal(stats_of(r.queue).waits_sleep, MANY_THREADS);
+    assert_int_equal(stats_of(r.queue).spurious_wakes, 0);
+    rig_close(&r);
+}
+
+static void test_every_waiter_on_one_ticket_is_woken_once(void **state)
+{
+    wait_job jobs[MANY_THREADS];
+    hook_log log;
+    void *buffer;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    ticket = commit_empty(&r, &buffer);
+    for (i = 0; i < MANY_THREADS; i++)
+        wait_job_start(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, MANY_THREADS);
+    softmetal_finish(buffer);
+    for (i = 0; i < MANY_THREADS; i++) assert_ok(wait_job_join(&jobs[i]));
+    assert_int_equal(log.unparks, MANY_THREADS);
+    rig_close(&r);
+}
+
+static void test_default_hooks_wake_every_thread_too(void **state)
+{
+    wait_job jobs[MANY_THREADS];
+    void *buffer;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), queue_desc_with(GPUSYNC_WAIT_HANDLER, NULL));
+    ticket = commit_empty(&r, &buffer);
+    for (i = 0; i < MANY_THREADS; i++) wait_job_start(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, MANY_THREADS);
+    softmetal_finish(buffer);
+    for (i = 0; i < MANY_THREADS; i++) assert_ok(wait_job_join(&jobs[i]));
+    assert_int_equal(stats_of(r.queue).waits_sleep, MANY_THREADS);
+    rig_close(&r);
+}
+
+/* -- the contract of the hooks ---------------------------------------------------------------------- */
+
+static void test_parks_that_return_early_are_counted_and_the_wait_goes_on(void **state)
+{
+    hook_log log;
+    wait_job job;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    log.early = 3;
+    ticket = commit_empty(&r, &buffer);
+    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
+    while (__atomic_load_n(&log.parks, __ATOMIC_SEQ_CST) < 4) sched_yield();
+    softmetal_finish(buffer);
+    assert_ok(wait_job_join(&job));
+    assert_int_equal(stats_of(r.queue).spurious_wakes, 3);
+    rig_close(&r);
+}
+
+static void test_early_returns_do_not_extend_the_deadline(void **state)
+{
+    hook_log log;
+    uint64_t begun;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    log.early = INT32_MAX; /* park never sleeps */
+    ticket = commit_empty(&r, &buffer);
+    begun = gpusync_now_ns();
+    assert_result(gpusync_wait(r.queue, ticket, MS(5)), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_now_ns() - begun >= MS(5));
+    assert_true(log.parks > 1);
+    assert_true(stats_of(r.queue).spurious_wakes > 0);
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static void test_a_park_is_told_the_deadline_of_the_wait_and_never_more_than_a_slice(void **state)
+{
+    hook_log log;
+    uint64_t begun, ended;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    ticket = commit_empty(&r, &buffer);
+    begun = gpusync_now_ns();
+    assert_result(gpusync_wait(r.queue, ticket, MS(3)), GPUSYNC_TIMEOUT);
+    ended = gpusync_now_ns();
+    assert_in_range(log.last_deadline, begun + MS(3), ended);
+    assert_int_equal(log.parks, 1);
+    log.complete_at_limit = buffer;
+    begun = gpusync_now_ns();
+    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+    assert_in_range(log.last_deadline, begun + MS(50), gpusync_now_ns());
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static void test_an_unpark_before_the_park_is_not_lost(void **state)
+{
+    /* The default hooks: unpark leaves a permit, one at most. */
+    gpusync__waiter w;
+    memset(&w, 0, sizeof w);
+    pthread_mutex_init(&w.mutex, NULL);
+    gpusync__cond_init(&w.wake);
+    (void)state;
+    gpusync__default_unpark(NULL, &w.open);
+    gpusync__default_unpark(NULL, &w.open);
+    gpusync__default_park(NULL, &w.open, GPUSYNC_FOREVER);
+    {
+        uint64_t deadline = gpusync_now_ns() + MS(1);
+        gpusync__default_park(NULL, &w.open, deadline);
+        assert_true(gpusync_now_ns() >= deadline);
+    }
+    gpusync__default_park(NULL, &w.open, 0);
+    pthread_cond_destroy(&w.wake);
+    pthread_mutex_destroy(&w.mutex);
+}
+
+static void test_park_and_unpark_come_together_or_not_at_all(void **state)
+{
+    gpusync_hooks hooks = {NULL, NULL, NULL, NULL};
+    gpusync_device_desc desc = device_desc_with(&hooks);
+    gpusync_device *device = (gpusync_device *)(void *)&hooks;
+    (void)state;
+    softmetal_reset();
+    memset(&hooks, 0, sizeof hooks);
+    hooks.park = log_park;
+    assert_result(gpusync_device_create(&desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(device);
+    memset(&hooks, 0, sizeof hooks);
+    hooks.unpark = log_unpark;
+    assert_result(gpusync_device_create(&desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    memset(&hooks, 0, sizeof hooks);
+    hooks.yield = log_yield;
+    assert_ok(gpusync_device_create(&desc, &device));
+    assert_ok(gpusync_device_destroy(device));
+}
+
+/* -- GPU times -------------------------------------------------------------------------------------- */
+
+static void test_gpu_times_lie_within_the_call_and_in_order(void **state)
+{
+    gpusync_ticket_info info;
+    double begun, last_end = 0;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    begun = (double)gpusync_now_ns() / 1e9;
+    for (i = 0; i < 5; i++) {
+        gpusync_ticket ticket = commit_lasting(&r, MS(1));
+        assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+        assert_ok(gpusync_get_info(r.queue, ticket, &info));
+        assert_ok(info.result);
+        assert_true(info.gpu_start_s >= begun && info.gpu_start_s >= last_end);
+        assert_true(info.gpu_end_s - info.gpu_start_s >= 0.00099);
+        assert_true(info.gpu_end_s <= (double)gpusync_now_ns() / 1e9);
+        last_end = info.gpu_end_s;
+    }
+    rig_close(&r);
+}
+
+static void test_info_is_kept_for_the_last_256_tickets_and_then_unknown(void **state)
+{
+    gpusync_ticket_info info;
+    gpusync_ticket ticket;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (ticket = 1; ticket <= 600; ticket++) {
+        commit_empty(&r, &buffer);
+        assert_result(gpusync_get_info(r.queue, ticket, &info), GPUSYNC_NOT_READY);
+        if (ticket % 7 == 0) softmetal_fail(buffer, NULL, 1, NULL);
+        softmetal_finish(buffer);
+    }
+    for (ticket = 1; ticket <= 600 - 256; ticket++)
+        assert_result(gpusync_get_info(r.queue, ticket, &info), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    for (; ticket <= 600; ticket++) {
+        assert_ok(gpusync_get_info(r.queue, ticket, &info));
+        assert_true(info.gpu_start_s > 0 && info.gpu_end_s >= info.gpu_start_s);
+        if (ticket % 7 == 0) assert_true(info.result == GPUSYNC_ERROR_EXECUTION || info.result == GPUSYNC_ERROR_RESULT_UNKNOWN);
+    }
+    assert_result(gpusync_get_info(r.queue, 601, &info), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_get_info(r.queue, GPUSYNC_NO_TICKET, &info), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    rig_close(&r);
+}
+
+/* -- growth ----------------------------------------------------------------------------------------- */
+
+#define IN_FLIGHT 1000
+#define ENDS_EARLY 100 /* the buffer with this index */
+
+static void shuffle(int *order, int n, uint64_t seed)
+{
+    int i;
+    for (i = 0; i < n; i++) order[i] = i;
+    for (i = n - 1; i > 0; i--) {
+        int k, swap = order[i];
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        k = (int)((seed >> 33) % (uint64_t)(i + 1));
+        order[i] = order[k];
+        order[k] = swap;
+    }
+}
+
+/* Finish 1000 buffers in this order; the prefix and each ticket's own end are right after every step. */
+static void finish_in_order(const int *order)
+{
+    static void *buffers[IN_FLIGHT];
+    static bool ended[IN_FLIGHT + 2];
+    gpusync_queue_desc desc = queue_desc_with(GPUSYNC_WAIT_HANDLER, NULL);
+    gpusync_ticket_info info;
+    wait_job first, last;
+    uint64_t prefix = 0;
+    int i;
+    rig r;
+    desc.max_command_buffer_count = 1024;
+    memset(ended, 0, sizeof ended);
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), desc);
+    for (i = 0; i < IN_FLIGHT; i++) {
+        assert_int_equal(commit_empty(&r, &buffers[i]), i + 1);
+        if (i == ENDS_EARLY + 50) { /* its mark must outlive the growth */
+            softmetal_finish(buffers[ENDS_EARLY]);
+            ended[ENDS_EARLY + 1] = true;
+        }
+        if (i > 0) continue;
+        wait_job_start(&first, r.queue, 1, GPUSYNC_FOREVER); /* sleeps while the ring grows */
+        await_sleepers(r.device, 1);
+    }
+    assert_ok(gpusync_poll(r.queue, ENDS_EARLY + 1));
+    wait_job_start(&last, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    for (i = 0; i < IN_FLIGHT; i++) {
+        uint64_t ticket = (uint64_t)order[i] + 1;
+        if (order[i] == ENDS_EARLY) continue;
+        assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+        if (i % 10 == 0) { /* seen without the handler: the slot is found in the ring as it is now */
+            softmetal_complete(buffers[order[i]]);
+            assert_ok(gpusync_poll(r.queue, ticket));
+        }
+        softmetal_finish(buffers[order[i]]);
+        ended[ticket] = true;
+        while (ended[prefix + 1]) prefix++;
+        assert_ok(gpusync_poll(r.queue, ticket));
+        assert_true(gpusync_is_done(r.queue, prefix));
+        assert_false(gpusync_is_done(r.queue, prefix + 1));
+    }
+    assert_true(gpusync_is_idle(r.queue));
+    assert_ok(wait_job_join(&first));
+    assert_ok(wait_job_join(&last));
+    for (i = 1; i <= IN_FLIGHT; i++) assert_ok(gpusync_get_info(r.queue, (gpusync_ticket)i, &info));
+    assert_int_equal(stats_of(r.queue).completions, IN_FLIGHT);
+    rig_close(&r);
+}
+
+static void test_a_thousand_in_flight_end_in_reverse_order(void **state)
+{
+    static int order[IN_FLIGHT];
+    int i;
+    (void)state;
+    for (i = 0; i < IN_FLIGHT; i++) order[i] = IN_FLIGHT - 1 - i;
+    finish_in_order(order);
+}
+
+static void test_a_thousand_in_flight_end_in_random_order(void **state)
+{
+    static int order[IN_FLIGHT];
+    (void)state;
+    shuffle(order, IN_FLIGHT, 1);
+    finish_in_order(order);
+    shuffle(order, IN_FLIGHT, 42);
+    finish_in_order(order);
+}
+
+/* An argument is a pattern of the names of the tests to run: test_a_*. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waits_on_a_queue_never_used_cost_nothing),
+        cmocka_unit_test(test_waits_on_a_drained_queue_cost_nothing),
+        cmocka_unit_test(test_waits_after_a_failure_still_send_no_message),
+        cmocka_unit_test(test_every_way_and_mode_and_budget_waits_for_real_work),
+        cmocka_unit_test(test_every_way_and_mode_and_budget_keeps_its_time_limit),
+        cmocka_unit_test(test_the_failure_of_the_work_comes_through_every_way_and_mode),
+        cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody),
+        cmocka_unit_test(test_the_spin_budget_is_spent_before_the_first_park_and_not_more),
+        cmocka_unit_test(test_a_time_limit_on_spinning_ends_it),
+        cmocka_unit_test(test_a_wait_that_sleeps_costs_one_status_one_unpark_and_no_command_buffer),
+        cmocka_unit_test(test_huge_limits_do_not_overflow),
+        cmocka_unit_test(test_a_wait_that_timed_out_changes_nothing_and_can_be_repeated),
+        cmocka_unit_test(test_done_at_the_deadline_wins_also_when_no_time_was_left_to_park),
+        cmocka_unit_test(test_done_at_the_deadline_of_a_park_wins),
+        cmocka_unit_test(test_queue_wait_is_not_extended_by_later_commits),
+        cmocka_unit_test(test_a_ticket_that_ends_before_an_earlier_one_is_done_for_poll_and_wait_only),
+        cmocka_unit_test(test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twice),
+        cmocka_unit_test(test_device_wait_covers_every_queue_up_to_what_it_had_committed),
+        cmocka_unit_test(test_device_wait_waits_for_the_last_queue_as_for_the_first),
+        cmocka_unit_test(test_device_wait_tells_a_timeout_before_an_error),
+        cmocka_unit_test(test_a_lost_handler_costs_time_and_no_hang),
+        cmocka_unit_test(test_a_status_that_comes_after_the_handlers_is_no_hang),
+        cmocka_unit_test(test_each_waiter_on_its_own_ticket_is_woken_once),
+        cmocka_unit_test(test_every_waiter_on_one_ticket_is_woken_once),
+        cmocka_unit_test(test_default_hooks_wake_every_thread_too),
+        cmocka_unit_test(test_parks_that_return_early_are_counted_and_the_wait_goes_on),
+        cmocka_unit_test(test_early_returns_do_not_extend_the_deadline),
+        cmocka_unit_test(test_a_park_is_told_the_deadline_of_the_wait_and_never_more_than_a_slice),
+        cmocka_unit_test(test_an_unpark_before_the_park_is_not_lost),
+        cmocka_unit_test(test_park_and_unpark_come_together_or_not_at_all),
+        cmocka_unit_test(test_gpu_times_lie_within_the_call_and_in_order),
+        cmocka_unit_test(test_info_is_kept_for_the_last_256_tickets_and_then_unknown),
+        cmocka_unit_test(test_a_thousand_in_flight_end_in_reverse_order),
+        cmocka_unit_test(test_a_thousand_in_flight_end_in_random_order),
+    };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
