@@ -1223,7 +1223,6 @@ static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t
     gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take();
     if (!slot) return NULL;
     q->spare = slot->next;
-    slot->next = NULL;
     GPUSYNC__SET(&slot->buffer, buffer);
     GPUSYNC__SET(&slot->queue, q);
     GPUSYNC__SET(&slot->kind, kind);
@@ -1281,11 +1280,16 @@ static void gpusync__rings_free(gpusync_device *dev, gpusync__ring *ring)
     }
 }
 
+static gpusync__entry *gpusync__entry_in(const gpusync__ring *ring, uint64_t ticket)
+{
+    return &ring->entries[ticket & (ring->size - 1)];
+}
+
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__ring *ring = GPUSYNC__GET(&q->ring);
-    while (ticket < ring->first && ring->older) ring = ring->older;
-    return &ring->entries[ticket & (ring->size - 1)];
+    while (ticket < ring->first) ring = ring->older; /* the oldest begins at 0 */
+    return gpusync__entry_in(ring, ticket);
 }
 
 /* Has this ticket (not a foreign one) ended, and is its outcome on record? */
@@ -1344,7 +1348,7 @@ static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
     GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
     GPUSYNC__SET(&slot->ticket, ticket);
     GPUSYNC__SET(&slot->state, gpusync__state(slot->buffer, GPUSYNC__ARMED));
-    entry = gpusync__entry_of(q, ticket);
+    entry = gpusync__entry_in(q->ring, ticket);
     GPUSYNC__PUT(&entry->done, 0);
     GPUSYNC__PUT(&entry->slot, slot);
     /* before [commit]: `completed` must never be seen to run ahead */
@@ -1841,6 +1845,7 @@ static void gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
     GPUSYNC__PUT(&slot->ticket, GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1));
     while (*link) link = &(*link)->next;
     *link = slot;
+    slot->next = NULL;
     __atomic_fetch_or(&q->head.committed, GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&q->lock);
 }

@@ -432,6 +432,21 @@ static void test_a_nil_command_buffer_leaves_the_room_it_was_to_have(void **stat
     rig_close(&r);
 }
 
+static void test_a_nil_metal_queue_makes_no_queue(void **state)
+{
+    gpusync_queue *queue = (gpusync_queue *)(void *)&state;
+    long memory;
+    rig r;
+    (void)state;
+    rig_open_wide(&r, SOFTMETAL_MANUAL);
+    memory = r.memory.live;
+    softmetal_fail_creation(1, false);
+    assert_result(gpusync_queue_create(r.device, NULL, &queue), NIL);
+    assert_null(queue);
+    assert_int_equal(r.memory.live, memory);
+    rig_close(&r);
+}
+
 static void test_a_device_is_found_in_the_list_when_there_is_no_default_one(void **state)
 {
     gpusync_device *device = NULL;
@@ -465,6 +480,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_destroy_waits_for_what_is_in_flight_also_without_memory_to_sleep),
         cmocka_unit_test(test_without_a_slot_nothing_is_made_or_taken),
         cmocka_unit_test(test_a_nil_command_buffer_leaves_the_room_it_was_to_have),
+        cmocka_unit_test(test_a_nil_metal_queue_makes_no_queue),
         cmocka_unit_test(test_a_device_is_found_in_the_list_when_there_is_no_default_one),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

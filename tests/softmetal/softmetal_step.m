@@ -203,11 +203,20 @@ void softmetal_release_block(void *command_buffer, unsigned k)
 
 /* ------------------------------------------------------------------------ all the rest -- */
 
+/* A handler that was begun may be running at this moment. */
+static bool is_waiting(SoftMetalCommandBuffer *buffer, unsigned k)
+{
+    pthread_mutex_lock(&buffer->engine->lock);
+    bool waiting = buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING;
+    pthread_mutex_unlock(&buffer->engine->lock);
+    return waiting;
+}
+
 static void finish(SoftMetalCommandBuffer *buffer, const char *what)
 {
     if (!buffer->finished) complete(buffer, what);
     for (unsigned k = 0; !buffer->lose && k < buffer->completed_blocks.count; k++) {
-        if (buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING) begin_handler(buffer, k, what);
+        if (is_waiting(buffer, k)) begin_handler(buffer, k, what);
         join_handler(buffer, k, what);
     }
     end_buffer(buffer);
