@@ -54,11 +54,14 @@
      macro                    who defines it      meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here
      GPUSYNC_STATIC           that file           every function is static: private to this file
-     GPUSYNC_API              all files           attributes of every declaration (dllexport, ...)
+     GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
      GPUSYNC_OBJC             all files           1: there is an Objective-C runtime with Metal
                                                   classes. Default: 1 on Apple systems, else 0, and
                                                   then every call returns ERROR_UNSUPPORTED.
+
+   The implementing file needs POSIX threads and clocks: in a strict mode such as -std=c99 define _POSIX_C_SOURCE as
+   200809L before the first include; on Apple systems define nothing, or _DARWIN_C_SOURCE as well.
 
    >>model --------------------------------------------------------------------------------------
 
@@ -134,16 +137,11 @@
 #define GPUSYNC__UNUSED
 #endif
 
-#ifdef GPUSYNC_STATIC
-#define GPUSYNC__INLINE static inline GPUSYNC__UNUSED
-#else
-#define GPUSYNC__INLINE inline
-#endif
 #ifndef GPUSYNC_API
 #ifdef GPUSYNC_STATIC
 #define GPUSYNC_API static GPUSYNC__UNUSED
 #else
-#define GPUSYNC_API extern
+#define GPUSYNC_API
 #endif
 #endif
 
@@ -447,7 +445,7 @@ GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ti
 
 /* Is everything committed to the queue finished? Two loads, no Metal call, wait-free. May say false for a moment
    after the GPU is finished, never true too early. false for NULL. */
-GPUSYNC__INLINE bool gpusync_is_idle(const gpusync_queue *queue)
+GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *queue)
 {
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;
@@ -467,7 +465,7 @@ GPUSYNC__INLINE bool gpusync_is_idle(const gpusync_queue *queue)
 /* Is this ticket finished, well or badly? One load, no Metal call, wait-free. May say false for a moment after the
    GPU is finished, and while an earlier ticket is not; never true too early. false for NULL and for tickets not
    issued. (For tickets of gpusync_track_committed: a call and a short lock.) */
-GPUSYNC__INLINE bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
+GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;

@@ -282,7 +282,7 @@ static void destroy_with_waiters(bool custom_hooks, const gpusync_spin *spin, bo
     rig r;
     if (custom_hooks) {
         rig_open_watched(&r, SOFTMETAL_MANUAL, &w, spin, 0);
-        w.deaf = WAITERS;
+        w.deaf = spin->yield_iterations ? 0 : WAITERS; /* destroy's own parks come later and have a deadline to keep */
     } else {
         gpusync_device_desc device_desc;
         gpusync_queue_desc queue_desc;
@@ -297,6 +297,7 @@ static void destroy_with_waiters(bool custom_hooks, const gpusync_spin *spin, bo
     /* all of them inside: counted, as a spinning wait shows in no report */
     while (__atomic_load_n(&r.queue->inside, __ATOMIC_SEQ_CST) < WAITERS) sched_yield();
     if (!spin->yield_iterations) await_sleepers(r.device, WAITERS);
+    while (custom_hooks && !spin->yield_iterations && read_count(&w.parks) < WAITERS) sched_yield();
     destroyer_start(&d, &r, NULL, now);
     for (i = 0; i < WAITERS; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_DESTROYED);
     if (!now) assert_false(__atomic_load_n(&d.returned, __ATOMIC_SEQ_CST)); /* the work goes on */

@@ -1,0 +1,347 @@
+/* test_mistrust.c - what readers who trusted nothing have found, one test for each, so that it stays mended */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+
+static void open_rig(rig *r, softmetal_clock clock, const gpusync_hooks *hooks, gpusync_queue_desc queue_desc)
+{
+    static const gpusync_spin none = {0, 0, 0};
+    gpusync_device_desc device_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.hooks = hooks;
+    device_desc.spin = &none;
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+static gpusync_queue_desc queue_of(uint32_t limit, uint32_t log_count)
+{
+    gpusync_queue_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.max_command_buffer_count = limit;
+    desc.error_log_count = log_count;
+    return desc;
+}
+
+/* -- an untracked buffer that is committed after all, while somebody looks at it ------------------------ */
+
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+} broken_vow;
+
+static void break_vow(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != broken_vow.buffer || strcmp(selector, "status") != 0) return;
+    broken_vow.buffer = NULL;
+    assert_ok(gpusync_untrack(broken_vow.queue, broken_vow.ticket));
+    metal_commit(object);
+    softmetal_finish(object);
+}
+
+static void test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold(void **state)
+{
+    void *buffer;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(0, 0));
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    assert_ok(gpusync_track(r.queue, buffer, &broken_vow.ticket));
+    broken_vow.queue = r.queue;
+    broken_vow.buffer = buffer;
+    softmetal_set_message_hook(break_vow, NULL);
+    assert_result(gpusync_poll(r.queue, broken_vow.ticket), GPUSYNC_ERROR_CANCELLED);
+    softmetal_set_message_hook(NULL, NULL);
+    metal_release(buffer);
+    commit_empty(&r, &buffer); /* the slot serves again, and for this one only */
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
+/* -- a park hook that never sleeps --------------------------------------------------------------------- */
+
+static void *to_complete;
+
+static void park_not_at_all(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    void *buffer = __atomic_exchange_n(&to_complete, NULL, __ATOMIC_SEQ_CST);
+    (void)user;
+    (void)waiter;
+    (void)deadline_ns;
+    if (buffer) softmetal_complete(buffer); /* and no handler */
+    sched_yield();
+}
+
+static void unpark_nobody(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    (void)waiter;
+}
+
+static void test_a_park_that_returns_early_does_not_put_off_the_look_at_the_status(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_not_at_all, unpark_nobody, NULL};
+    gpusync_ticket ticket;
+    uint64_t begin;
+    void *buffer;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &hooks, queue_of(0, 0));
+    ticket = commit_empty(&r, &buffer);
+    begin = gpusync_now_ns();
+    to_complete = buffer;
+    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+    assert_true(gpusync_now_ns() - begin < SECONDS(10)); /* some 50 ms, on a quiet machine */
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+/* -- a wait for the device and a queue that goes ------------------------------------------------------- */
+
+static void *device_wait_body(void *argument)
+{
+    rig *r = (rig *)argument;
+    assert_ok(gpusync_device_wait(r->device, GPUSYNC_FOREVER));
+    return NULL;
+}
+
+static void test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed(void **state)
+{
+    gpusync_queue *other;
+    pthread_t thread;
+    void *buffer;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(0, 0));
+    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    commit_empty(&r, &buffer);
+    thread = start(device_wait_body, &r);
+    await_sleepers(r.device, 1);
+    assert_ok(gpusync_queue_destroy(other)); /* hangs when the waiter is inside of it */
+    softmetal_finish(buffer);
+    join(thread);
+    rig_close(&r);
+}
+
+/* -- handlers that never come -------------------------------------------------------------------------- */
+
+static void test_a_lost_handler_does_not_cost_its_room(void **state)
+{
+    const uint64_t limit_ns = SECONDS(30);
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit_ns;
+    open_rig(&r, SOFTMETAL_REAL, NULL, queue_of(1, 0));
+    for (i = 0; i < 3; i++) {
+        void *buffer = NULL;
+        assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+        softmetal_lose_handlers(buffer);
+        assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+        assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+    }
+    rig_close(&r);
+}
+
+static void lose_handlers_at_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "commit") == 0) softmetal_lose_handlers(object);
+}
+
+static void test_a_lost_sentinel_does_not_cost_its_room(void **state)
+{
+    const uint64_t limit_ns = SECONDS(30);
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket;
+    void *buffer, *buffers[2];
+    int i;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit_ns;
+    open_rig(&r, SOFTMETAL_REAL, NULL, queue_of(2, 0));
+    softmetal_set_message_hook(lose_handlers_at_commit, NULL);
+    for (i = 0; i < 3; i++) {
+        buffer = metal_queue_command_buffer(r.metal_queue);
+        softmetal_set_duration(buffer, MS(2));
+        metal_commit(buffer);
+        assert_ok(gpusync_track_committed(r.queue, buffer, &ticket));
+        assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+        metal_release(buffer);
+    }
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(stats_of(r.queue).sentinels > 0);
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[0])); /* all the room that there is */
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[1]));
+    for (i = 0; i < 2; i++) assert_ok(gpusync_command_buffer_discard(r.queue, buffers[i]));
+    rig_close(&r);
+}
+
+/* -- results -------------------------------------------------------------------------------------------- */
+
+static gpusync_ticket track_one(rig *r, void **buffer)
+{
+    gpusync_ticket ticket;
+    *buffer = metal_queue_command_buffer(r->metal_queue);
+    assert_ok(gpusync_track(r->queue, *buffer, &ticket));
+    return ticket;
+}
+
+static void test_dropped_records_of_cancelled_tickets_say_nothing_about_others(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *never;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(0, 1));
+    ticket = track_one(&r, &buffer);
+    for (i = 0; i < 3; i++) {
+        assert_ok(gpusync_untrack(r.queue, track_one(&r, &never)));
+        metal_release(never);
+    }
+    metal_commit(buffer);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+static void keep_text(void *user, gpusync_log_level level, const char *text)
+{
+    (void)level;
+    snprintf((char *)user, 256, "%s", text);
+}
+
+static void test_a_log_line_is_one_line(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc = queue_of(0, 0);
+    char text[256] = "";
+    void *buffer;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.log = keep_text;
+    device_desc.log_user = text;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    commit_empty(&r, &buffer);
+    softmetal_fail(buffer, NULL, 1, "one\ntwo\tthree\r\n");
+    softmetal_finish(buffer);
+    assert_non_null(strstr(text, "one two three"));
+    assert_null(strpbrk(text, "\n\r\t"));
+    rig_close(&r);
+}
+
+/* -- memory --------------------------------------------------------------------------------------------- */
+
+static unsigned slabs(void)
+{
+    const gpusync__slab *slab;
+    unsigned count = 0;
+    for (slab = gpusync__global.slabs; slab; slab = slab->next) count++;
+    return count;
+}
+
+static void test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed(void **state)
+{
+    unsigned before = 0;
+    int i;
+    (void)state;
+    for (i = 0; i < 400; i++) {
+        void *buffer;
+        rig r;
+        open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(0, 0));
+        track_one(&r, &buffer);
+        assert_ok(gpusync_queue_destroy_now(r.queue));
+        r.queue = NULL;
+        metal_release(buffer);
+        rig_close(&r);
+        if (i == 10) before = slabs();
+    }
+    assert_int_equal(slabs(), before);
+}
+
+/* -- memory order (seen by ThreadSanitizer) -------------------------------------------------------------- */
+
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+} to_poll;
+static int data;
+
+static void *find_the_end(void *argument)
+{
+    data = 42;
+    while (gpusync_poll(to_poll.queue, to_poll.ticket) == GPUSYNC_NOT_READY) sched_yield();
+    return argument;
+}
+
+static void test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended(void **state)
+{
+    pthread_t thread;
+    void *buffer;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(1, 0)); /* no room for a sentinel: only the poll finds the end */
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    metal_commit(buffer);
+    to_poll.queue = r.queue;
+    assert_ok(gpusync_track_committed(r.queue, buffer, &to_poll.ticket));
+    softmetal_complete(buffer);
+    thread = start(find_the_end, NULL);
+    while (!gpusync_is_idle(r.queue)) sched_yield();
+    assert_int_equal(data, 42);
+    join(thread);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+/* -- spinning by time alone ------------------------------------------------------------------------------ */
+
+static void test_a_spin_budget_may_be_a_time_alone(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_spin spin = {0, 0, 0};
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_REAL, NULL, queue_of(0, 0));
+    memset(&options, 0, sizeof options);
+    spin.max_spin_ns = SECONDS(30);
+    options.spin = &spin;
+    ticket = commit_lasting(&r, MS(2));
+    assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &options));
+    assert_int_equal(stats_of(r.queue).waits_sleep, 0);
+    ticket = commit_lasting(&r, MS(20));
+    spin.max_spin_ns = MS(1);
+    assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &options));
+    assert_int_equal(stats_of(r.queue).waits_sleep, 1);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold),
+        cmocka_unit_test(test_a_park_that_returns_early_does_not_put_off_the_look_at_the_status),
+        cmocka_unit_test(test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed),
+        cmocka_unit_test(test_a_lost_handler_does_not_cost_its_room),
+        cmocka_unit_test(test_a_lost_sentinel_does_not_cost_its_room),
+        cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
+        cmocka_unit_test(test_a_log_line_is_one_line),
+        cmocka_unit_test(test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed),
+        cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
+        cmocka_unit_test(test_a_spin_budget_may_be_a_time_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
