@@ -81,19 +81,26 @@
    While asleep it reads the status again every 50 ms, so that a lost handler costs time, not a hang.
 
    A wait means that the GPU is finished. It makes no command buffer of its own, except for work that
-   was committed behind gpusync's back (gpusync_track_committed).
+   was committed behind gpusync's back (gpusync_track_committed). What was committed without gpusync
+   and never named to it, gpusync does not know: is_idle and the waits speak of the rest.
+
+   A handler that is lost (nobody has seen that yet) keeps its command buffer until the queue goes, and
+   is_idle and is_done say false until somebody polls or waits.
 
    >>threads ------------------------------------------------------------------------------------
 
      object            calls                                       from
      gpusync_device    everything but destroy                      any thread, at the same time
      gpusync_queue     everything but destroy                      any thread, at the same time
-     both              destroy                                     one thread, once; waits in progress end
-                                                                   with ERROR_DESTROYED, no other call
-                                                                   may run at the same time
+     both              destroy                                     one thread, once
      command buffer    encoding and commit                         one thread at a time (Metal's rule)
      from the log hook everything but destroy                      waits return ERROR_WOULD_DEADLOCK where
                                                                    they would have to wait
+
+   Destroy ends the calls that wait inside the queue at that time, spinning or asleep, with ERROR_DESTROYED. No
+   other call may be running, and none may begin: the program sees to that, as with free().
+
+   One gpusync_queue for each MTLCommandQueue: of two, each knows and counts only what went through it.
 
    Hooks run on the thread that found the reason: the caller's, or Metal's completion thread (unpark,
    log). No lock, autorelease pool or thread-local value of gpusync's is held while a hook runs, so a
@@ -151,8 +158,9 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------ >>results -- */
 
-/* Zero: the call did what it says. Positive: not an error, the answer is "not yet". Negative: an error,
-   and nothing was changed or lost. Each call names the ones that it returns; besides those any call may
+/* Zero: the call did what it says. Positive: not an error, the answer is "not yet". Negative: an error.
+   ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; after any other error nothing
+   was changed or lost. Each call names the ones that it returns; besides those any call may
    return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED. */
 #define GPUSYNC_RESULTS(X)                                                                           \
     X(OK, 0, "done")                                                                                 \
@@ -163,7 +171,7 @@ extern "C" {
     X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                        \
     X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                    \
     X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                 \
-    X(ERROR_INVALID_TICKET, -6, "no such ticket was issued by this queue")                           \
+    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")                           \
     X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                  \
     X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                        \
     X(ERROR_NOT_COMMITTED, -9, "the command buffer is not committed yet")                            \
@@ -361,13 +369,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 
 /* Wait until everything committed has ended, then destroy the queue. Buffers that were made or tracked, but not
    committed, are given up. Waits in progress on other threads return ERROR_DESTROYED.
-   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done; ERROR_DESTROYED: another
-            thread is at it.
+   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done.
    Blocks   until the GPU is finished, without limit; not at all once the device is lost. */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue);
 
 /* As gpusync_queue_destroy, but leaves alone what is in flight: it goes on, nobody is told of its end. For a
-   GPU that hangs, or an exit that must not wait. */
+   GPU that hangs, or an exit that must not wait for it. (It waits for handlers and waits that are on their way out, and
+   for waits in mode BLOCKING, which nothing can end.) */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue);
 
 /* The Metal object behind it, borrowed. NULL for NULL. */
@@ -388,7 +396,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
                                                                     void **out);
 
 /* Give back a buffer of gpusync_command_buffer that will not be committed.
-   Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never ours; nothing is done. */
+   Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never ours; ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /* -- commit and ask ------------------------------------------------------------------------ */
@@ -412,19 +420,20 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue,
                                                            gpusync_ticket *ticket);
 
 /* Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED.
-   Returns  OK; ERROR_INVALID_TICKET: not one of gpusync_track, or over already; ERROR_ALREADY_COMMITTED. */
+   Returns  OK; ERROR_INVALID_TICKET: not one of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
+            ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
 
 /* Give a ticket to a command buffer that is committed already. Metal takes no handler any more, so one empty command
    buffer with a handler (a sentinel) is committed behind it, where the queue has room, and the status is read when
    that ends, and at every later commit, poll and handler of the queue.
-   Returns  as gpusync_commit; ERROR_NOT_COMMITTED.
+   Returns  as gpusync_commit, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED.
    The ticket has the top bit set: it is no part of the row 1, 2, 3, ... but waits and is_idle count it. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
                                                                      gpusync_ticket *ticket);
 
-/* Exactly what gpusync_is_done and gpusync_wait would say at this moment, from Metal's own status: also sees an end
-   whose handler did not run yet. ticket may be GPUSYNC_EVERYTHING.
+/* What a wait would say at this moment, from Metal's own status: also sees an end whose handler did not run yet, or that
+   an earlier ticket still hides from gpusync_is_done. ticket may be GPUSYNC_EVERYTHING.
    Returns  NOT_READY: not finished. Else it is finished: OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_RESULT_UNKNOWN:
             finished so long ago that failures since have pushed its record out. ERROR_INVALID_TICKET;
             ERROR_DEVICE_LOST: unfinished, and never will be; ERROR_DESTROYED.
@@ -485,8 +494,8 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_tick
    the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
    Returns  OK: it ended well. TIMEOUT. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN: it ended, see
             gpusync_poll. ERROR_INVALID_TICKET. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is
-            over. ERROR_WOULD_DEADLOCK: inside a callback, not finished. ERROR_OUT_OF_MEMORY: no memory to sleep
-            with.
+            over. ERROR_WOULD_DEADLOCK: inside a callback, not finished (whatever the timeout).
+            ERROR_OUT_OF_MEMORY: no memory to sleep with.
    Threads  any, any number at once.
    Blocks   up to timeout_ns, in the park hook; nothing is held meanwhile. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
@@ -507,8 +516,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
 
 /* gpusync_queue_wait for every queue that the device has at the time of the call, up to what each has committed by
    then.
-   Returns  as gpusync_queue_wait, but not ERROR_DESTROYED: a queue that is destroyed meanwhile is no longer waited
-            for. TIMEOUT where anything did not end: what failed elsewhere is then told by the next wait. */
+   Returns  as gpusync_queue_wait, but not ERROR_DESTROYED: a queue that is destroyed meanwhile is no longer one of
+            the device's, whatever gpusync_queue_destroy_now left running on it. TIMEOUT where anything did not end:
+            what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
 /* -- failures ------------------------------------------------------------------------------ */
@@ -1161,6 +1171,8 @@ struct gpusync_queue {
     uint64_t covered, foreign_covered;
     gpusync_error *log; /* failure number n at n % log_size */
     uint64_t log_count;
+    uint64_t logged;     /* how many of them the log hook has seen; of the thread that has set `logging` */
+    uint32_t logging;
     uint64_t dropped[2], dropped_failed[2]; /* largest ticket whose record was dropped (that ran); [1]: foreign ones */
 };
 
@@ -1434,7 +1446,7 @@ static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
     record = &q->log[q->log_count % q->log_size];
     if (q->log_count >= q->log_size) gpusync__drop_record(q, record);
     *record = *error;
-    q->log_count++;
+    GPUSYNC__ADD(&q->log_count, 1);
     gpusync__set_flag(q, GPUSYNC__FAILED);
     pthread_mutex_unlock(&q->lock);
     if (error->result == GPUSYNC_ERROR_EXECUTION) GPUSYNC__COUNT(&q->stats.failures);
@@ -1450,6 +1462,24 @@ static uint64_t gpusync__log_first(const gpusync_queue *q)
 static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
 {
     return !(ticket & GPUSYNC__FOREIGN) && GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) == ticket << 1;
+}
+
+/* The next record for this cursor. */
+static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
+{
+    uint64_t first, at = *cursor;
+    bool found;
+    pthread_mutex_lock(&q->lock);
+    first = gpusync__log_first(q);
+    found = at < q->log_count;
+    if (found) {
+        if (at < first) at = first;
+        *error = q->log[at % q->log_size];
+        error->dropped = at - *cursor;
+        GPUSYNC__PUT(cursor, at + 1);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return found;
 }
 
 static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
@@ -1691,13 +1721,29 @@ static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
     memcpy(&outcome->gpu_end, &end, sizeof end);
 }
 
-static void gpusync__report_failure(gpusync_queue *q, const gpusync_error *error)
+static bool gpusync__means_loss(const gpusync_error *error)
 {
+    return error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
+}
+
+static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error)
+{
+    if (error->result != GPUSYNC_ERROR_EXECUTION) return;
     gpusync__log(q->device, GPUSYNC_LOG_ERROR, "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)",
                  error->label, error->queue_label, (unsigned long long)(error->ticket & ~GPUSYNC__FOREIGN),
                  gpusync_failure_string(error->failure), error->domain, (long long)error->code, error->message);
-    if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
-        gpusync__lose(q->device);
+}
+
+/* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
+   asking for something, would else be called from within itself, again and again. */
+static void gpusync__log_failures(gpusync_queue *q)
+{
+    gpusync_error error;
+    while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {
+        if (!gpusync__swap32(&q->logging, 0, 1)) return; /* who is at it looks again before it leaves */
+        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error);
+        GPUSYNC__PUT(&q->logging, 0);
+    }
 }
 
 /* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot. */
@@ -1712,14 +1758,15 @@ static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long
     /* A handler that runs before the status is terminal is against the rules; then the error decides. */
     failed = status == GPUSYNC__STATUS_ERROR ||
              (status < GPUSYNC__STATUS_COMPLETED && gpusync__send_id(slot->buffer, gpusync__sel.error));
-    failed = failed && slot->kind != GPUSYNC__SENTINEL;
     if (failed) gpusync__read_failure(q, slot, &error);
     gpusync__read_times(slot->buffer, &outcome);
     gpusync__pool_pop(pool);
     outcome.failed = failed;
-    if (failed) gpusync__record(q, &error);
+    if (failed && slot->kind != GPUSYNC__SENTINEL) gpusync__record(q, &error);
     gpusync__settle(q, slot, &outcome);
-    if (failed) gpusync__report_failure(q, &error);
+    if (!failed) return;
+    gpusync__log_failures(q);
+    if (gpusync__means_loss(&error)) gpusync__lose(q->device);
 }
 
 /* The buffer will never run. The caller holds the slot. False: it has ended otherwise. */
@@ -2841,6 +2888,12 @@ static void gpusync__remove_queue(gpusync_queue *q)
     pthread_mutex_lock(&q->device->lock);
     while (*link != q) link = &(*link)->next;
     *link = q->next;
+    pthread_mutex_unlock(&q->device->lock);
+}
+
+static void gpusync__keep_stats(gpusync_queue *q)
+{
+    pthread_mutex_lock(&q->device->lock);
     gpusync__add_stats(&q->device->gone, q);
     pthread_mutex_unlock(&q->device->lock);
 }
@@ -2857,6 +2910,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     if (drain) gpusync__drain(q);
     gpusync__remove_queue(q);
     gpusync__settle_slots(q);
+    gpusync__keep_stats(q);
     gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
     gpusync__drop_list(q->foreign);
     gpusync__free_list(q->spare);
@@ -2904,20 +2958,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
 
 GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
-    uint64_t first;
-    gpusync_result result = GPUSYNC_NOT_READY;
     if (!queue || !cursor || !error) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    pthread_mutex_lock(&queue->lock);
-    first = gpusync__log_first(queue);
-    if (*cursor < queue->log_count) {
-        uint64_t at = *cursor < first ? first : *cursor;
-        *error = queue->log[at % queue->log_size];
-        error->dropped = at - *cursor;
-        *cursor = at + 1;
-        result = GPUSYNC_OK;
-    }
-    pthread_mutex_unlock(&queue->lock);
-    return result;
+    return gpusync__read_record(queue, cursor, error) ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
 /* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. */
@@ -3076,6 +3118,9 @@ extern "C" {
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+#elif defined(_MSC_VER)
+#pragma warning(push)
+#pragma warning(disable : 4100)
 #endif
 
 #define GPUSYNC__STUB(declaration)                                                                   \
@@ -3126,6 +3171,8 @@ GPUSYNC_API uint64_t gpusync_now_ns(void) { return 0; }
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
+#elif defined(_MSC_VER)
+#pragma warning(pop)
 #endif
 
 #ifdef __cplusplus
