@@ -171,7 +171,7 @@ extern "C" {
     X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                        \
     X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                    \
     X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                 \
-    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")                           \
+    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")      \
     X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                  \
     X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                        \
     X(ERROR_NOT_COMMITTED, -9, "the command buffer is not committed yet")                            \
@@ -432,8 +432,8 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
                                                                      gpusync_ticket *ticket);
 
-/* What a wait would say at this moment, from Metal's own status: also sees an end whose handler did not run yet, or that
-   an earlier ticket still hides from gpusync_is_done. ticket may be GPUSYNC_EVERYTHING.
+/* What a wait would say at this moment, from Metal's own status: also sees an end whose handler did not run yet, or
+   that an earlier ticket still hides from gpusync_is_done. ticket may be GPUSYNC_EVERYTHING.
    Returns  NOT_READY: not finished. Else it is finished: OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_RESULT_UNKNOWN:
             finished so long ago that failures since have pushed its record out. ERROR_INVALID_TICKET;
             ERROR_DEVICE_LOST: unfinished, and never will be; ERROR_DESTROYED.
@@ -810,8 +810,7 @@ typedef struct gpusync__waiter {
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool permit;
-    /* under the queue's lock */
-    bool linked, hinted;
+    bool linked; /* this and what follows: under the queue's lock */
     gpusync__goal goal;
     uint64_t since_ns;
     struct gpusync__waiter *next, *previous;
@@ -1122,8 +1121,8 @@ typedef struct gpusync__outcome {
     uint64_t failed; /* 0 or 1 */
 } gpusync__outcome;
 
-/* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that it has; later ones go to
-   the next, so the place of a ticket never changes. */
+/* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that it has; later ones go
+   to the next, so the place of a ticket never changes. */
 typedef struct gpusync__ring {
     struct gpusync__ring *older;
     uint64_t first; /* ticket */
@@ -1546,28 +1545,27 @@ static bool gpusync__foreign_listed(const gpusync_queue *q, uint64_t ticket)
     return slot != NULL;
 }
 
+/* Is the goal met, as far as foreign work has no part in it? */
+static bool gpusync__met_apart(const gpusync_queue *q, const gpusync__goal *goal)
+{
+    if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < q->limit;
+    if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
+    return (goal->ticket & GPUSYNC__FOREIGN) || gpusync__marked(q, goal->ticket);
+}
+
 /* Under the wait lock. */
 static bool gpusync__met_locked(const gpusync_queue *q, const gpusync__goal *goal)
 {
-    switch (goal->kind) {
-    case GPUSYNC__ONE:
-        if (goal->ticket & GPUSYNC__FOREIGN) return !gpusync__foreign_listed(q, goal->ticket);
-        return gpusync__marked(q, goal->ticket);
-    case GPUSYNC__ALL:
-        return GPUSYNC__GET(&q->head.completed) >= goal->ticket && !gpusync__foreign_pending(q, goal->foreign);
-    case GPUSYNC__ROOM: return GPUSYNC__GET(&q->outstanding) < q->limit;
-    }
-    return true;
+    if (!gpusync__met_apart(q, goal)) return false;
+    if (goal->kind == GPUSYNC__ALL) return !gpusync__foreign_pending(q, goal->foreign);
+    return goal->kind == GPUSYNC__ROOM || !gpusync__foreign_listed(q, goal->ticket);
 }
 
-/* The same without the lock, unless there is foreign work to ask about. */
+/* The lock is needed only where there is foreign work to ask about. */
 static bool gpusync__met(gpusync_queue *q, const gpusync__goal *goal)
 {
-    bool met;
-    if (goal->kind == GPUSYNC__ONE && !(goal->ticket & GPUSYNC__FOREIGN)) return gpusync__marked(q, goal->ticket);
-    if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < q->limit;
-    if (goal->kind == GPUSYNC__ALL && GPUSYNC__GET(&q->head.completed) < goal->ticket) return false;
-    if (!gpusync__has_foreign(q)) return true;
+    bool met = gpusync__met_apart(q, goal);
+    if (!met || !gpusync__has_foreign(q)) return met;
     pthread_mutex_lock(&q->lock);
     met = gpusync__met_locked(q, goal);
     pthread_mutex_unlock(&q->lock);
@@ -1584,7 +1582,6 @@ static bool gpusync__stopped(const gpusync_queue *q, const gpusync__goal *goal)
 /* Under the wait lock. */
 static void gpusync__link_locked(gpusync_queue *q, gpusync__waiter *w)
 {
-    if (w->linked) return;
     w->linked = true;
     w->previous = NULL;
     w->next = q->waiters;
@@ -1610,15 +1607,16 @@ typedef struct gpusync__batch {
     unsigned count;
 } gpusync__batch;
 
-/* Take up to a batch of waiters that have nothing left to wait for off the queue. They are copied out because a
-   waiter that was taken off may be in another wait by the time it is unparked. That wake-up is then one too many. */
-static void gpusync__collect(gpusync_queue *q, gpusync__batch *batch)
+/* Take up to a batch of waiters off the queue: those that have nothing left to wait for, or everyone. They are copied
+   out because a waiter that was taken off may be in another wait by the time it is unparked. That wake-up is then one
+   too many. */
+static void gpusync__collect(gpusync_queue *q, gpusync__batch *batch, bool everyone)
 {
     gpusync__waiter *w, *next;
     pthread_mutex_lock(&q->lock);
     for (w = q->waiters; w && batch->count < GPUSYNC__WAKE_BATCH; w = next) {
         next = w->next;
-        if (!gpusync__met_locked(q, &w->goal) && !gpusync__stopped(q, &w->goal)) continue;
+        if (!everyone && !gpusync__met_locked(q, &w->goal) && !gpusync__stopped(q, &w->goal)) continue;
         gpusync__unlink_locked(q, w);
         batch->waiters[batch->count++] = w;
     }
@@ -1639,28 +1637,22 @@ static void gpusync__wake(gpusync_queue *q)
     if (GPUSYNC__GET(&q->waiting) == 0) return;
     do {
         batch.count = 0;
-        gpusync__collect(q, &batch);
+        gpusync__collect(q, &batch, false);
         gpusync__unpark(q->device, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
 }
 
-/* Make every waiter look again, without a promise that it will find anything. */
+/* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again,
+   so this counts them first. */
 static void gpusync__hint(gpusync_queue *q)
 {
+    uint32_t waiting = GPUSYNC__GET(&q->waiting), woken;
     gpusync__batch batch;
-    gpusync__waiter *w;
-    if (GPUSYNC__GET(&q->waiting) == 0) return;
-    do {
+    for (woken = 0; woken < waiting; woken += GPUSYNC__WAKE_BATCH) {
         batch.count = 0;
-        pthread_mutex_lock(&q->lock);
-        for (w = q->waiters; w && batch.count < GPUSYNC__WAKE_BATCH; w = w->next) {
-            if (w->hinted) continue;
-            w->hinted = true;
-            batch.waiters[batch.count++] = w;
-        }
-        pthread_mutex_unlock(&q->lock);
+        gpusync__collect(q, &batch, true);
         gpusync__unpark(q->device, &batch);
-    } while (batch.count == GPUSYNC__WAKE_BATCH);
+    }
 }
 
 /* The device is gone: every queue of it ends every wait. */
@@ -1675,7 +1667,7 @@ static void gpusync__lose(gpusync_device *dev)
     do {
         batch.count = 0;
         pthread_mutex_lock(&dev->lock);
-        for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next) gpusync__collect(q, &batch);
+        for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next) gpusync__collect(q, &batch, false);
         pthread_mutex_unlock(&dev->lock);
         gpusync__unpark(dev, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
@@ -1683,7 +1675,7 @@ static void gpusync__lose(gpusync_device *dev)
 }
 
 /* Room for one more command buffer, against Metal's limit. It is given back by the handler, not by who read the status:
-   nothing says that Metal counts a buffer as gone before its handlers ran. Where no handler comes, gpusync__tend does. */
+   nothing says that Metal counts a buffer as gone before its handlers ran. Where none comes, gpusync__tend does. */
 static bool gpusync__take_room(gpusync_queue *q)
 {
     uint32_t taken = GPUSYNC__GET(&q->outstanding);
@@ -2061,17 +2053,16 @@ static bool gpusync__unannounced(const gpusync_queue *q)
     return gpusync__has_foreign(q) && GPUSYNC__GET(&q->sentinels) == 0;
 }
 
-/* Be on the queue's list, to be woken: also again, when the room that this waiter was woken for went to another thread.
-   True: it was woken with no more than a hint. */
+/* Be on the queue's list, to be woken; also again, after a hint, or when the room that this waiter was woken for went
+   to another thread. True: it was not on the list. */
 static bool gpusync__enlist(gpusync_queue *q, gpusync__waiter *w)
 {
-    bool hinted;
+    bool was_off;
     pthread_mutex_lock(&q->lock);
-    gpusync__link_locked(q, w);
-    hinted = w->hinted;
-    w->hinted = false;
+    was_off = !w->linked;
+    if (was_off) gpusync__link_locked(q, w);
     pthread_mutex_unlock(&q->lock);
-    return hinted;
+    return was_off;
 }
 
 static bool gpusync__over(gpusync_queue *q, const gpusync__goal *goal)
@@ -2116,7 +2107,6 @@ static gpusync_result gpusync__sleep(gpusync_queue *q, const gpusync__goal *goal
     gpusync__waiter *w = gpusync__waiter_take(q->device);
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->goal = *goal;
-    w->hinted = false;
     w->since_ns = gpusync_now_ns();
     (void)gpusync__enlist(q, w);
     gpusync__park(q, w, deadline);

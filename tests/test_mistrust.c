@@ -242,6 +242,72 @@ static void test_a_log_line_is_one_line(void **state)
     rig_close(&r);
 }
 
+/* -- a log hook that asks, and a sentinel that knows ------------------------------------------------------ */
+
+static struct {
+    gpusync_queue *queue;
+    unsigned depth, deepest, lines;
+} asking;
+
+static void ask_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+    asking.lines++;
+    if (++asking.depth > asking.deepest) asking.deepest = asking.depth;
+    assert_int_not_equal(gpusync_poll(asking.queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    asking.depth--;
+}
+
+static void test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc = queue_of(0, 0);
+    void *buffers[40];
+    int i;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&asking, 0, sizeof asking);
+    device_desc.log = ask_in_log;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    asking.queue = r.queue;
+    for (i = 0; i < 40; i++) {
+        commit_empty(&r, &buffers[i]);
+        softmetal_fail(buffers[i], NULL, 1, NULL);
+        softmetal_complete(buffers[i]);
+    }
+    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_ERROR_EXECUTION); /* finds one, the hook finds the others */
+    assert_true(gpusync_is_idle(r.queue));
+    assert_int_equal(asking.lines, 40);
+    assert_int_equal(asking.deepest, 1);
+    for (i = 0; i < 40; i++) softmetal_finish(buffers[i]);
+    rig_close(&r);
+}
+
+static void test_a_sentinel_that_failed_tells_that_the_device_is_lost(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *sentinel;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(0, 0));
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    metal_commit(buffer);
+    assert_ok(gpusync_track_committed(r.queue, buffer, &ticket));
+    sentinel = softmetal_last_buffer(r.metal_queue);
+    assert_ptr_not_equal(sentinel, buffer);
+    softmetal_fail(sentinel, NULL, 4, NULL);
+    softmetal_complete(buffer);
+    softmetal_finish(sentinel);
+    assert_true(gpusync_device_is_lost(r.device));
+    assert_int_equal(stats_of(r.queue).failures, 0);
+    assert_ok(gpusync_wait(r.queue, ticket, 0)); /* the work itself ended well */
+    metal_release(buffer);
+    rig_close(&r);
+}
+
 /* -- memory --------------------------------------------------------------------------------------------- */
 
 static unsigned slabs(void)
@@ -339,6 +405,8 @@ int main(void)
         cmocka_unit_test(test_a_lost_sentinel_does_not_cost_its_room),
         cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
         cmocka_unit_test(test_a_log_line_is_one_line),
+        cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),
+        cmocka_unit_test(test_a_sentinel_that_failed_tells_that_the_device_is_lost),
         cmocka_unit_test(test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed),
         cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
         cmocka_unit_test(test_a_spin_budget_may_be_a_time_alone),
