@@ -921,7 +921,7 @@ enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__FOREIGN_WORK, GPUSYNC__SENTINEL
 
 typedef struct gpusync__slot {
     gpusync__block block; /* first: the handler gets a pointer to it */
-    uintptr_t state; /* see above; objects are aligned to 16 bytes */
+    uintptr_t state;      /* see above; objects are aligned to 16 bytes */
     void *buffer;
     gpusync_queue *queue;
     uint64_t ticket;
@@ -931,8 +931,9 @@ typedef struct gpusync__slot {
     uint32_t roomless; /* its room in the queue is given back */
     uint64_t since_ns; /* committed; from the claim on: ended */
     struct gpusync__slot *next; /* in the pool, or in the queue's list of open or foreign buffers */
-    unsigned char pad[24];      /* 128 bytes: no two slots on one cache line */
+    unsigned char pad[32];
 } gpusync__slot;
+typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
 #define GPUSYNC__SLAB_SLOTS 63
 typedef struct gpusync__slab {
