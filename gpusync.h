@@ -1158,6 +1158,7 @@ struct gpusync_queue {
     uint32_t inside;      /* calls that destroy must let out first */
     uint32_t tracked;     /* unfinished TRACKED slots */
     uint32_t sentinels;   /* unfinished */
+    uint64_t tended_ns;   /* when gpusync__tend last went round */
     gpusync_stats stats; /* but for the commits: they are counted by their tickets */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback takes it. */
     pthread_mutex_t order;
@@ -1817,11 +1818,14 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
 /* A handler that has not come this long after the end is taken for lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* Look after handlers that may never come: they hold the room of their buffers. */
+/* Look after handlers that may never come: they hold the room of their buffers. Once in a while is enough, however many
+   threads wait for room. */
 static void gpusync__tend(gpusync_queue *q)
 {
+    uint64_t now = gpusync_now_ns(), last = GPUSYNC__GET(&q->tended_ns);
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
+    if (now - last < GPUSYNC__LOST_HANDLER_NS || !GPUSYNC__SWAP(&q->tended_ns, &last, now)) return;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         if (gpusync__state_of(slot) == GPUSYNC__ARMED) {
             unsigned long status = gpusync__status(slot->buffer);
