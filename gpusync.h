@@ -796,13 +796,14 @@ static uint64_t gpusync__time_left(uint64_t deadline)
 
 enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM };
 
-/* What a wait waits for. */
+/* One thing to wait for. */
 typedef struct gpusync__goal {
+    gpusync_queue *queue;
     uint32_t kind;
+    bool draining;    /* destroy's own wait: goes on though the queue is closing */
     uint64_t ticket;  /* ONE: this one. ALL: every ticket up to this one, */
     uint64_t foreign; /* ... and every foreign one up to this */
     uint64_t covered, foreign_covered; /* ALL: what earlier queue-wide waits have told of */
-    bool draining;    /* destroy's own wait: goes on though the queue is closing */
 } gpusync__goal;
 
 typedef struct gpusync__waiter {
@@ -810,11 +811,26 @@ typedef struct gpusync__waiter {
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool permit;
-    bool linked; /* this and what follows: under the queue's lock */
-    gpusync__goal goal;
-    uint64_t since_ns;
-    struct gpusync__waiter *next, *previous;
+    bool any;        /* wake it for any of its watches, not only for the last */
+    uint32_t linked; /* how many of its watches are on a board */
+    struct gpusync__waiter *next; /* free */
 } gpusync__waiter;
+
+/* A waiter's goal, on the board of what can meet it. */
+typedef struct gpusync__watch {
+    gpusync__goal goal;
+    gpusync__waiter *waiter;
+    bool linked;
+    uint64_t since_ns;
+    struct gpusync__watch *next, *previous;
+} gpusync__watch;
+
+/* Who sleeps for something. The lock is the wait lock: a leaf; no message, hook or user code under it. */
+typedef struct gpusync__board {
+    pthread_mutex_t lock;
+    gpusync__watch *first;
+    uint32_t count;
+} gpusync__board;
 
 static void gpusync__cond_init(pthread_cond_t *cond)
 {
@@ -1154,18 +1170,16 @@ struct gpusync_queue {
     /* counters */
     unsigned char pad2[128];
     uint32_t outstanding; /* buffers made or in flight, against limit */
-    uint32_t waiting;     /* waiters linked */
     uint32_t inside;      /* calls that destroy must let out first */
     uint32_t tracked;     /* unfinished TRACKED slots */
     uint32_t sentinels;   /* unfinished */
+    uint64_t tended_ns;   /* when gpusync__tend last went round */
     gpusync_stats stats; /* but for the commits: they are counted by their tickets */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback takes it. */
     pthread_mutex_t order;
     gpusync__slot *spare; /* free slots */
     gpusync__slot *open;  /* made, not committed */
-    /* wait lock: a leaf; no message, hook or user code under it */
-    pthread_mutex_t lock;
-    gpusync__waiter *waiters;
+    gpusync__board board; /* its lock is over all that follows */
     gpusync__slot *foreign; /* gpusync_track_committed, oldest first */
     uint64_t foreign_issued;
     uint64_t covered, foreign_covered;
@@ -1442,13 +1456,13 @@ static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
 static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     record = &q->log[q->log_count % q->log_size];
     if (q->log_count >= q->log_size) gpusync__drop_record(q, record);
     *record = *error;
     GPUSYNC__ADD(&q->log_count, 1);
     gpusync__set_flag(q, GPUSYNC__FAILED);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     if (error->result == GPUSYNC_ERROR_EXECUTION) GPUSYNC__COUNT(&q->stats.failures);
 }
 
@@ -1469,7 +1483,7 @@ static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_err
 {
     uint64_t first, at = *cursor;
     bool found;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     first = gpusync__log_first(q);
     found = at < q->log_count;
     if (found) {
@@ -1478,7 +1492,7 @@ static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_err
         error->dropped = at - *cursor;
         GPUSYNC__PUT(cursor, at + 1);
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return found;
 }
 
@@ -1517,7 +1531,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) return GPUSYNC_ERROR_DEVICE_LOST;
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
     if (error) memset(error, 0, sizeof *error);
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__result_of_one(q, goal->ticket, error);
     } else {
@@ -1527,7 +1541,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         if (tell && goal->ticket > q->covered) q->covered = goal->ticket;
         if (tell && goal->foreign > q->foreign_covered) q->foreign_covered = goal->foreign;
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return result;
 }
 
@@ -1547,59 +1561,66 @@ static bool gpusync__foreign_listed(const gpusync_queue *q, uint64_t ticket)
 }
 
 /* Is the goal met, as far as foreign work has no part in it? */
-static bool gpusync__met_apart(const gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__met_apart(const gpusync__goal *goal)
 {
+    const gpusync_queue *q = goal->queue;
     if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < q->limit;
     if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
     return (goal->ticket & GPUSYNC__FOREIGN) || gpusync__marked(q, goal->ticket);
 }
 
 /* Under the wait lock. */
-static bool gpusync__met_locked(const gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__met_locked(const gpusync__goal *goal)
 {
-    if (!gpusync__met_apart(q, goal)) return false;
-    if (goal->kind == GPUSYNC__ALL) return !gpusync__foreign_pending(q, goal->foreign);
-    return goal->kind == GPUSYNC__ROOM || !gpusync__foreign_listed(q, goal->ticket);
+    if (!gpusync__met_apart(goal)) return false;
+    if (goal->kind == GPUSYNC__ALL) return !gpusync__foreign_pending(goal->queue, goal->foreign);
+    return goal->kind == GPUSYNC__ROOM || !gpusync__foreign_listed(goal->queue, goal->ticket);
 }
 
 /* The lock is needed only where there is foreign work to ask about. */
-static bool gpusync__met(gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__met(const gpusync__goal *goal)
 {
-    bool met = gpusync__met_apart(q, goal);
+    gpusync_queue *q = goal->queue;
+    bool met = gpusync__met_apart(goal);
     if (!met || !gpusync__has_foreign(q)) return met;
-    pthread_mutex_lock(&q->lock);
-    met = gpusync__met_locked(q, goal);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
+    met = gpusync__met_locked(goal);
+    pthread_mutex_unlock(&q->board.lock);
     return met;
 }
 
 /* Is there nothing left to wait for, whatever becomes of the work? */
-static bool gpusync__stopped(const gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__stopped(const gpusync__goal *goal)
 {
     uint32_t stop = goal->draining ? GPUSYNC__LOST : GPUSYNC__LOST | GPUSYNC__CLOSING;
-    return (GPUSYNC__GET(&q->flags) & stop) != 0;
+    return (GPUSYNC__GET(&goal->queue->flags) & stop) != 0;
 }
 
-/* Under the wait lock. */
-static void gpusync__link_locked(gpusync_queue *q, gpusync__waiter *w)
+static bool gpusync__over(const gpusync__goal *goal) { return gpusync__met(goal) || gpusync__stopped(goal); }
+
+static gpusync__board *gpusync__board_of(const gpusync__goal *goal) { return &goal->queue->board; }
+
+/* Under the board's lock, as the next two. */
+static void gpusync__link_locked(gpusync__board *board, gpusync__watch *watch)
 {
-    w->linked = true;
-    w->previous = NULL;
-    w->next = q->waiters;
-    if (w->next) w->next->previous = w;
-    q->waiters = w;
-    GPUSYNC__ADD(&q->waiting, 1);
+    watch->linked = true;
+    watch->previous = NULL;
+    watch->next = board->first;
+    if (watch->next) watch->next->previous = watch;
+    board->first = watch;
+    GPUSYNC__ADD(&watch->waiter->linked, 1);
+    GPUSYNC__ADD(&board->count, 1);
 }
 
-/* Under the wait lock. */
-static void gpusync__unlink_locked(gpusync_queue *q, gpusync__waiter *w)
+/* True: it was the last of its waiter's watches that was on a board. */
+static bool gpusync__unlink_locked(gpusync__board *board, gpusync__watch *watch)
 {
-    if (!w->linked) return;
-    if (w->next) w->next->previous = w->previous;
-    if (w->previous) w->previous->next = w->next;
-    else q->waiters = w->next;
-    w->linked = false;
-    GPUSYNC__SUB(&q->waiting, 1);
+    if (watch->next) watch->next->previous = watch->previous;
+    if (watch->previous) watch->previous->next = watch->next;
+    else board->first = watch->next;
+    watch->linked = false;
+    GPUSYNC__SUB(&board->count, 1);
+    return GPUSYNC__SUB(&watch->waiter->linked, 1) == 1;
 }
 
 #define GPUSYNC__WAKE_BATCH 16
@@ -1608,20 +1629,21 @@ typedef struct gpusync__batch {
     unsigned count;
 } gpusync__batch;
 
-/* Take up to a batch of waiters off the queue: those that have nothing left to wait for, or everyone. They are copied
-   out because a waiter that was taken off may be in another wait by the time it is unparked. That wake-up is then one
-   too many. */
-static void gpusync__collect(gpusync_queue *q, gpusync__batch *batch, bool everyone)
+/* Take watches off the board, those that are over, or every one, until a batch of waiters is to be woken for it. Waiters
+   are copied out because one that was taken off may be in another wait by the time it is unparked. That wake-up is then
+   one too many. */
+static void gpusync__collect(gpusync__board *board, gpusync__batch *batch, bool everyone)
 {
-    gpusync__waiter *w, *next;
-    pthread_mutex_lock(&q->lock);
-    for (w = q->waiters; w && batch->count < GPUSYNC__WAKE_BATCH; w = next) {
-        next = w->next;
-        if (!everyone && !gpusync__met_locked(q, &w->goal) && !gpusync__stopped(q, &w->goal)) continue;
-        gpusync__unlink_locked(q, w);
-        batch->waiters[batch->count++] = w;
+    gpusync__watch *watch, *next;
+    pthread_mutex_lock(&board->lock);
+    for (watch = board->first; watch && batch->count < GPUSYNC__WAKE_BATCH; watch = next) {
+        bool last;
+        next = watch->next;
+        if (!everyone && !gpusync__met_locked(&watch->goal) && !gpusync__stopped(&watch->goal)) continue;
+        last = gpusync__unlink_locked(board, watch);
+        if (last || everyone || watch->waiter->any) batch->waiters[batch->count++] = watch->waiter;
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&board->lock);
 }
 
 static void gpusync__unpark(gpusync_device *dev, const gpusync__batch *batch)
@@ -1632,26 +1654,28 @@ static void gpusync__unpark(gpusync_device *dev, const gpusync__batch *batch)
 
 /* Wake who has nothing left to wait for. Call it after the change: a waiter registers first and looks after, so one
    of the two sees the other. */
-static void gpusync__wake(gpusync_queue *q)
+static void gpusync__wake_board(gpusync_device *dev, gpusync__board *board)
 {
     gpusync__batch batch;
-    if (GPUSYNC__GET(&q->waiting) == 0) return;
+    if (GPUSYNC__GET(&board->count) == 0) return;
     do {
         batch.count = 0;
-        gpusync__collect(q, &batch, false);
-        gpusync__unpark(q->device, &batch);
+        gpusync__collect(board, &batch, false);
+        gpusync__unpark(dev, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
 }
+
+static void gpusync__wake(gpusync_queue *q) { gpusync__wake_board(q->device, &q->board); }
 
 /* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again,
    so this counts them first. */
 static void gpusync__hint(gpusync_queue *q)
 {
-    uint32_t waiting = GPUSYNC__GET(&q->waiting), woken;
+    uint32_t waiting = GPUSYNC__GET(&q->board.count), woken;
     gpusync__batch batch;
     for (woken = 0; woken < waiting; woken += GPUSYNC__WAKE_BATCH) {
         batch.count = 0;
-        gpusync__collect(q, &batch, true);
+        gpusync__collect(&q->board, &batch, true);
         gpusync__unpark(q->device, &batch);
     }
 }
@@ -1668,7 +1692,8 @@ static void gpusync__lose(gpusync_device *dev)
     do {
         batch.count = 0;
         pthread_mutex_lock(&dev->lock);
-        for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next) gpusync__collect(q, &batch, false);
+        for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next)
+            gpusync__collect(&q->board, &batch, false);
         pthread_mutex_unlock(&dev->lock);
         gpusync__unpark(dev, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
@@ -1817,11 +1842,14 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
 /* A handler that has not come this long after the end is taken for lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* Look after handlers that may never come: they hold the room of their buffers. */
+/* Look after handlers that may never come: they hold the room of their buffers. Once in a while is enough, however many
+   threads wait for room. */
 static void gpusync__tend(gpusync_queue *q)
 {
+    uint64_t now = gpusync_now_ns(), last = GPUSYNC__GET(&q->tended_ns);
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
+    if (now - last < GPUSYNC__LOST_HANDLER_NS || !GPUSYNC__SWAP(&q->tended_ns, &last, now)) return;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         if (gpusync__state_of(slot) == GPUSYNC__ARMED) {
             unsigned long status = gpusync__status(slot->buffer);
@@ -1835,8 +1863,9 @@ static void gpusync__tend(gpusync_queue *q)
 }
 
 /* Read whatever status stands between the goal and its being met. */
-static void gpusync__look(gpusync_queue *q, const gpusync__goal *goal)
+static void gpusync__look(const gpusync__goal *goal)
 {
+    gpusync_queue *q = goal->queue;
     uint64_t ticket;
     if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
     if (goal->kind == GPUSYNC__ALL) {
@@ -1857,10 +1886,10 @@ static void gpusync__look(gpusync_queue *q, const gpusync__goal *goal)
 static gpusync__slot *gpusync__next_foreign(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     for (slot = q->foreign; slot && slot->ticket <= ticket;) slot = slot->next;
     if (slot) GPUSYNC__ADD(&slot->holders, 1); /* not zero: the list holds it */
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return slot;
 }
 
@@ -1879,23 +1908,23 @@ static void gpusync__sweep_foreign(gpusync_queue *q)
 static void gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     GPUSYNC__PUT(&slot->ticket, GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1));
     while (*link) link = &(*link)->next;
     *link = slot;
     slot->next = NULL;
     __atomic_fetch_or(&q->head.committed, GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
 }
 
 static void gpusync__remove_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     while (*link != slot) link = &(*link)->next;
     *link = slot->next;
     if (!q->foreign) __atomic_fetch_and(&q->head.committed, ~GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     gpusync__drop(slot); /* the list's hold */
 }
 
@@ -1979,42 +2008,74 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal)
 {
     memset(goal, 0, sizeof *goal);
+    goal->queue = q;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket;
     if (goal->kind == GPUSYNC__ALL) {
-        pthread_mutex_lock(&q->lock);
+        pthread_mutex_lock(&q->board.lock);
         goal->ticket = gpusync__committed(q);
         goal->foreign = q->foreign_issued | GPUSYNC__FOREIGN;
         goal->covered = q->covered;
         goal->foreign_covered = q->foreign_covered | GPUSYNC__FOREIGN;
-        pthread_mutex_unlock(&q->lock);
+        pthread_mutex_unlock(&q->board.lock);
         return GPUSYNC_OK;
     }
     if (ticket & GPUSYNC__FOREIGN) {
         uint64_t issued;
-        pthread_mutex_lock(&q->lock);
+        pthread_mutex_lock(&q->board.lock);
         issued = q->foreign_issued | GPUSYNC__FOREIGN;
-        pthread_mutex_unlock(&q->lock);
+        pthread_mutex_unlock(&q->board.lock);
         return ticket > issued || ticket == GPUSYNC__FOREIGN ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
     }
     return ticket > gpusync__committed(q) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
-/* True: met within the budget. */
-static bool gpusync__spin(gpusync_queue *q, const gpusync__goal *goal, const gpusync_spin *spin, uint64_t deadline)
+/* A wait for one goal or more. */
+typedef struct gpusync__wait {
+    gpusync_device *device;
+    gpusync_stats *stats;
+    gpusync__watch *watches;
+    size_t count;
+    size_t over;  /* not any: every watch before this one is over */
+    size_t which; /* any: the first that is */
+    bool any;
+} gpusync__wait;
+
+/* Is the wait over, with its goals met or given up? Goals stay over, so waiting for all of them asks each only once. */
+static bool gpusync__wait_over(gpusync__wait *wait)
 {
-    const gpusync_hooks *hooks = &q->device->hooks;
-    uint64_t limit = deadline, i, n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
+    if (wait->any) {
+        for (wait->which = 0; wait->which < wait->count; wait->which++)
+            if (gpusync__over(&wait->watches[wait->which].goal)) return true;
+        return false;
+    }
+    while (wait->over < wait->count && gpusync__over(&wait->watches[wait->over].goal)) wait->over++;
+    return wait->over == wait->count;
+}
+
+static void gpusync__wait_look(const gpusync__wait *wait)
+{
+    size_t i;
+    for (i = wait->over; i < wait->count; i++)
+        if (!gpusync__met(&wait->watches[i].goal)) gpusync__look(&wait->watches[i].goal);
+}
+
+/* True: over within the budget. */
+static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *spin, uint64_t deadline)
+{
+    const gpusync_hooks *hooks = &wait->device->hooks;
+    bool looks = wait->watches->goal.kind != GPUSYNC__ROOM; /* room comes with the handler */
+    uint64_t limit = deadline, budget_end, i, n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
     if (spin->max_spin_ns) {
         if (n == 0) n = UINT64_MAX; /* by time alone */
-        uint64_t budget_end = gpusync__deadline(spin->max_spin_ns);
+        budget_end = gpusync__deadline(spin->max_spin_ns);
         if (budget_end < limit) limit = budget_end;
     }
-    for (i = 0; i < n && !gpusync__stopped(q, goal); i++) {
+    for (i = 0; i < n; i++) {
         if (i < spin->pause_iterations) GPUSYNC__PAUSE();
         else hooks->yield(hooks->user);
-        if (goal->kind != GPUSYNC__ROOM) gpusync__look(q, goal); /* room comes with the handler */
-        if (gpusync__met(q, goal)) return true;
+        if (looks) gpusync__wait_look(wait);
+        if (gpusync__wait_over(wait)) return true;
         if (limit != GPUSYNC_FOREVER && gpusync_now_ns() >= limit) return false;
     }
     return false;
@@ -2034,8 +2095,9 @@ static void gpusync__block_ticket(gpusync_queue *q, uint64_t ticket)
     gpusync__look_ticket(q, ticket);
 }
 
-static void gpusync__block_goal(gpusync_queue *q, const gpusync__goal *goal)
+static void gpusync__block_goal(const gpusync__goal *goal)
 {
+    gpusync_queue *q = goal->queue;
     uint64_t ticket;
     if (goal->kind == GPUSYNC__ALL)
         for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
@@ -2049,116 +2111,153 @@ static void gpusync__block_goal(gpusync_queue *q, const gpusync__goal *goal)
 /* ... and foreign work that no sentinel announces is looked at at this pace at first, then more and more slowly. */
 #define GPUSYNC__FIRST_SLICE_NS 1000000u
 
-static bool gpusync__unannounced(const gpusync_queue *q)
+static bool gpusync__unannounced(const gpusync__wait *wait)
 {
-    return gpusync__has_foreign(q) && GPUSYNC__GET(&q->sentinels) == 0;
+    size_t i;
+    for (i = wait->over; i < wait->count; i++) {
+        const gpusync_queue *q = wait->watches[i].goal.queue;
+        if (gpusync__has_foreign(q) && GPUSYNC__GET(&q->sentinels) == 0) return true;
+    }
+    return false;
 }
 
-/* Be on the queue's list, to be woken; also again, after a hint, or when the room that this waiter was woken for went
-   to another thread. True: it was not on the list. */
-static bool gpusync__enlist(gpusync_queue *q, gpusync__waiter *w)
+/* Have every watch that is not over on its board; also again, after a hint, or when the room that this waiter was woken
+   for went to another thread. True: one was not there. */
+static bool gpusync__enlist(gpusync__wait *wait)
 {
-    bool was_off;
-    pthread_mutex_lock(&q->lock);
-    was_off = !w->linked;
-    if (was_off) gpusync__link_locked(q, w);
-    pthread_mutex_unlock(&q->lock);
+    bool was_off = false;
+    size_t i;
+    for (i = wait->over; i < wait->count; i++) {
+        gpusync__watch *watch = &wait->watches[i];
+        gpusync__board *board = gpusync__board_of(&watch->goal);
+        pthread_mutex_lock(&board->lock);
+        if (!watch->linked && !gpusync__met_locked(&watch->goal)) {
+            gpusync__link_locked(board, watch);
+            was_off = true;
+        }
+        pthread_mutex_unlock(&board->lock);
+    }
     return was_off;
 }
 
-static bool gpusync__over(gpusync_queue *q, const gpusync__goal *goal)
+static void gpusync__delist(gpusync__wait *wait)
 {
-    return gpusync__met(q, goal) || gpusync__stopped(q, goal);
+    size_t i;
+    for (i = 0; i < wait->count; i++) {
+        gpusync__board *board = gpusync__board_of(&wait->watches[i].goal);
+        pthread_mutex_lock(&board->lock);
+        if (wait->watches[i].linked) (void)gpusync__unlink_locked(board, &wait->watches[i]);
+        pthread_mutex_unlock(&board->lock);
+    }
 }
 
 /* The end of the next slice. */
-static uint64_t gpusync__slice_end(const gpusync_queue *q, uint64_t now, uint64_t deadline, uint64_t *slice)
+static uint64_t gpusync__slice_end(const gpusync__wait *wait, uint64_t now, uint64_t deadline, uint64_t *slice)
 {
-    uint64_t length = gpusync__unannounced(q) ? *slice : GPUSYNC__SLICE_NS;
+    uint64_t length = gpusync__unannounced(wait) ? *slice : GPUSYNC__SLICE_NS;
     if (*slice < GPUSYNC__SLICE_NS) *slice *= 2;
     return deadline - now > length ? now + length : deadline;
 }
 
-/* Park until the goal is met, there is nothing left to wait for, or the deadline. w is linked. */
-static void gpusync__park(gpusync_queue *q, gpusync__waiter *w, uint64_t deadline)
+/* Park until the wait is over, or the deadline. */
+static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t deadline)
 {
-    const gpusync_hooks *hooks = &q->device->hooks;
+    const gpusync_hooks *hooks = &wait->device->hooks;
     uint64_t slice = GPUSYNC__FIRST_SLICE_NS, until = 0;
-    while (!gpusync__over(q, &w->goal)) {
+    while (!gpusync__wait_over(wait)) {
         uint64_t now = gpusync_now_ns();
         if (now >= deadline) return;
         if (now >= until) {
-            if (until) gpusync__look(q, &w->goal); /* a whole slice, however often the hook returned meanwhile */
-            until = gpusync__slice_end(q, now, deadline, &slice);
-            if (gpusync__over(q, &w->goal)) return;
+            if (until) gpusync__wait_look(wait); /* a whole slice, however often the hook returned meanwhile */
+            until = gpusync__slice_end(wait, now, deadline, &slice);
+            if (gpusync__wait_over(wait)) return;
         }
         hooks->park(hooks->user, &w->open, until);
-        if (gpusync__over(q, &w->goal)) return;
-        if (gpusync__enlist(q, w)) {
+        if (gpusync__wait_over(wait)) return;
+        if (gpusync__enlist(wait)) {
             slice = GPUSYNC__FIRST_SLICE_NS;
             until = 0;
         } else if (gpusync_now_ns() < until) {
-            GPUSYNC__COUNT(&q->stats.spurious_wakes);
+            GPUSYNC__COUNT(&wait->stats->spurious_wakes);
         }
     }
 }
 
-static gpusync_result gpusync__sleep(gpusync_queue *q, const gpusync__goal *goal, uint64_t deadline)
+/* OK: over. TIMEOUT: done at the deadline is done, this is not. */
+static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
-    gpusync__waiter *w = gpusync__waiter_take(q->device);
+    gpusync__waiter *w = gpusync__waiter_take(wait->device);
+    uint64_t now = gpusync_now_ns();
+    size_t i;
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    w->goal = *goal;
-    w->since_ns = gpusync_now_ns();
-    (void)gpusync__enlist(q, w);
-    gpusync__park(q, w, deadline);
-    pthread_mutex_lock(&q->lock);
-    gpusync__unlink_locked(q, w);
-    pthread_mutex_unlock(&q->lock);
-    gpusync__waiter_give(q->device, w);
-    if (!gpusync__met(q, goal)) gpusync__look(q, goal); /* done at the deadline is done */
-    return gpusync__met(q, goal) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
+    w->any = wait->any;
+    for (i = 0; i < wait->count; i++) {
+        wait->watches[i].waiter = w;
+        wait->watches[i].since_ns = now;
+    }
+    (void)gpusync__enlist(wait);
+    gpusync__park(wait, w, deadline);
+    gpusync__delist(wait);
+    gpusync__waiter_give(wait->device, w);
+    if (!gpusync__wait_over(wait)) gpusync__wait_look(wait);
+    return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
 /* Why a goal that is not met will not be. */
-static gpusync_result gpusync__stop_reason(const gpusync_queue *q)
+static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 {
-    return GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+    return GPUSYNC__GET(&goal->queue->flags) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
-/* The order of every wait: status, spin, sleep. OK: the goal is met. *how gets the counter of how that came about. */
-static gpusync_result gpusync__await(gpusync_queue *q, const gpusync__goal *goal, uint64_t timeout_ns,
-                                     const gpusync_wait_options *options, uint64_t **how)
+/* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that came about. */
+static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_spin *spin,
+                                     gpusync_wait_mode mode, uint64_t **how)
 {
-    const gpusync_spin *spin = options && options->spin ? options->spin : &q->spin;
-    gpusync_wait_mode mode = options && options->mode ? options->mode : q->wait_mode;
     uint64_t deadline;
-    gpusync_result result;
-    *how = &q->stats.waits_status;
-    gpusync__look(q, goal);
-    if (gpusync__met(q, goal)) return GPUSYNC_OK;
-    *how = &q->stats.waits_unmet;
-    if (gpusync__stopped(q, goal)) return gpusync__stop_reason(q);
+    *how = &wait->stats->waits_inline;
+    if (gpusync__wait_over(wait)) return GPUSYNC_OK;
+    *how = &wait->stats->waits_status;
+    gpusync__wait_look(wait);
+    if (gpusync__wait_over(wait)) return GPUSYNC_OK;
+    *how = &wait->stats->waits_unmet;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (timeout_ns == 0) return GPUSYNC_TIMEOUT;
     deadline = gpusync__deadline(timeout_ns);
-    if (mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(q, goal);
-    if (mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(q, goal, spin, deadline)) {
-        *how = &q->stats.waits_spin;
-        return GPUSYNC_OK;
-    }
-    result = gpusync__met(q, goal) ? GPUSYNC_OK : gpusync__sleep(q, goal, deadline);
-    if (result == GPUSYNC_OK) *how = &q->stats.waits_sleep;
-    if (result == GPUSYNC_TIMEOUT && gpusync__stopped(q, goal)) return gpusync__stop_reason(q);
-    return result;
+    *how = &wait->stats->waits_spin;
+    if (mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->watches->goal);
+    if (mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, spin, deadline)) return GPUSYNC_OK;
+    *how = &wait->stats->waits_sleep;
+    return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
-/* Wait for a goal and count how that went. OK: it is met. The caller is inside the queue. */
-static gpusync_result gpusync__wait_met(gpusync_queue *q, const gpusync__goal *goal, uint64_t timeout_ns,
+/* Wait for one goal. OK: it is met. The caller is inside the queue. */
+static gpusync_result gpusync__await_goal(const gpusync__goal *goal, uint64_t timeout_ns,
+                                          const gpusync_wait_options *options, uint64_t **how)
+{
+    gpusync_queue *q = goal->queue;
+    gpusync__watch watch;
+    gpusync__wait wait;
+    gpusync_result result;
+    memset(&watch, 0, sizeof watch);
+    memset(&wait, 0, sizeof wait);
+    watch.goal = *goal;
+    wait.device = q->device;
+    wait.stats = &q->stats;
+    wait.watches = &watch;
+    wait.count = 1;
+    result = gpusync__await(&wait, timeout_ns, options && options->spin ? options->spin : &q->spin,
+                            options && options->mode ? options->mode : q->wait_mode, how);
+    if (gpusync__met(goal)) return GPUSYNC_OK;
+    *how = &q->stats.waits_unmet;
+    return gpusync__stopped(goal) ? gpusync__stop_reason(goal) : result;
+}
+
+/* ... and count how that went. */
+static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
                                         const gpusync_wait_options *options)
 {
-    uint64_t *how = &q->stats.waits_inline;
-    gpusync_result result = GPUSYNC_OK;
-    if (!gpusync__met(q, goal)) result = gpusync__await(q, goal, timeout_ns, options, &how);
+    uint64_t *how;
+    gpusync_result result = gpusync__await_goal(goal, timeout_ns, options, &how);
     GPUSYNC__COUNT(how);
     return result;
 }
@@ -2175,7 +2274,7 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     result = gpusync__goal_of(queue, ticket, &goal);
-    if (result == GPUSYNC_OK) result = gpusync__wait_met(queue, &goal, timeout_ns, options);
+    if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options);
     if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, options ? options->error : NULL);
     gpusync__leave(queue);
     return result;
@@ -2204,9 +2303,9 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     result = gpusync__goal_of(queue, ticket, &goal);
     if (result == GPUSYNC_OK) {
-        if (!gpusync__met(queue, &goal)) gpusync__look(queue, &goal);
-        if (gpusync__met(queue, &goal)) result = gpusync__result_of(queue, &goal, false, NULL);
-        else result = gpusync__stopped(queue, &goal) ? gpusync__stop_reason(queue) : GPUSYNC_NOT_READY;
+        if (!gpusync__met(&goal)) gpusync__look(&goal);
+        if (gpusync__met(&goal)) result = gpusync__result_of(queue, &goal, false, NULL);
+        else result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
     }
     gpusync__leave(queue);
     return result;
@@ -2216,10 +2315,10 @@ GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ti
 {
     gpusync_queue *q = (gpusync_queue *)(uintptr_t)queue; /* its lock is not const */
     bool done;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     done = ticket > GPUSYNC__FOREIGN && ticket <= (q->foreign_issued | GPUSYNC__FOREIGN) &&
            !gpusync__foreign_listed(q, ticket);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return done;
 }
 
@@ -2264,7 +2363,7 @@ static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__t
     if (!q) return GPUSYNC_OK; /* destroyed: no longer a queue of the device */
     if (q->number == target->number) {
         if (ended) result = gpusync__result_of(q, &target->goal, true, NULL);
-        else result = gpusync__wait_met(q, &target->goal, gpusync__time_left(deadline), NULL);
+        else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), NULL);
     }
     gpusync__leave(q);
     return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
@@ -2314,10 +2413,11 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t timeout_
     uint64_t deadline = gpusync__deadline(timeout_ns), *how;
     gpusync__goal goal;
     memset(&goal, 0, sizeof goal);
+    goal.queue = q;
     goal.kind = GPUSYNC__ROOM;
     while (!gpusync__take_room(q)) {
         uint64_t left = gpusync__time_left(deadline);
-        gpusync_result result = gpusync__await(q, &goal, left, NULL, &how);
+        gpusync_result result = gpusync__await_goal(&goal, left, NULL, &how);
         /* Room is not like a ticket: another thread may have taken what ended this sleep. */
         if (result == GPUSYNC_TIMEOUT && left && gpusync_now_ns() < deadline) continue;
         if (result != GPUSYNC_OK) return result;
@@ -2741,7 +2841,7 @@ static void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__rings_free(dev, q->ring);
     pthread_mutex_destroy(&q->order);
-    pthread_mutex_destroy(&q->lock);
+    pthread_mutex_destroy(&q->board.lock);
     gpusync__free(dev, q, sizeof *q);
 }
 
@@ -2774,7 +2874,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
     if (!q) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     q->device = device;
     pthread_mutex_init(&q->order, NULL);
-    pthread_mutex_init(&q->lock, NULL);
+    pthread_mutex_init(&q->board.lock, NULL);
     result = gpusync__queue_build(q, desc);
     pthread_mutex_lock(&device->lock);
     if (GPUSYNC__GET(&device->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
@@ -2859,8 +2959,8 @@ static void gpusync__drain(gpusync_queue *q)
     unsigned rounds = 0;
     (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
-    while (!gpusync__met(q, &goal) && !gpusync__stopped(q, &goal))
-        if (gpusync__await(q, &goal, GPUSYNC_FOREVER, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+    while (!gpusync__over(&goal))
+        if (gpusync__await_goal(&goal, GPUSYNC_FOREVER, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(q->device, &rounds); /* no memory to sleep with */
 }
 
@@ -3047,18 +3147,18 @@ static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
     }
 }
 
-static void gpusync__write_waiters(gpusync__writer *out, gpusync_queue *q)
+static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 {
-    const gpusync__waiter *w;
-    pthread_mutex_lock(&q->lock);
-    for (w = q->waiters; w; w = w->next) {
+    const gpusync__watch *watch;
+    pthread_mutex_lock(&board->lock);
+    for (watch = board->first; watch; watch = watch->next) {
         static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer"};
-        gpusync__write(out, "    a wait for %s", what[w->goal.kind]);
-        if (w->goal.kind != GPUSYNC__ROOM)
-            gpusync__write(out, " %llu", (unsigned long long)(w->goal.ticket & ~GPUSYNC__FOREIGN));
-        gpusync__write(out, ", asleep for %.1f ms\n", gpusync__ms_since(w->since_ns));
+        gpusync__write(out, "    a wait for %s", what[watch->goal.kind]);
+        if (watch->goal.kind != GPUSYNC__ROOM)
+            gpusync__write(out, " %llu", (unsigned long long)(watch->goal.ticket & ~GPUSYNC__FOREIGN));
+        gpusync__write(out, ", asleep for %.1f ms\n", gpusync__ms_since(watch->since_ns));
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&board->lock);
 }
 
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
@@ -3070,7 +3170,7 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    GPUSYNC__GET(&q->outstanding), q->limit, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     gpusync__write_buffers(out, q);
-    gpusync__write_waiters(out, q);
+    gpusync__write_watches(out, &q->board);
 }
 
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
