@@ -2047,16 +2047,20 @@ static void gpusync__sweep_foreign(gpusync_queue *q)
     }
 }
 
-static void gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
+/* Returns the ticket: the slot may be gone by the time that this returns. */
+static uint64_t gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
+    uint64_t ticket;
     pthread_mutex_lock(&q->board.lock);
-    GPUSYNC__PUT(&slot->ticket, GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1));
+    ticket = GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1);
+    GPUSYNC__PUT(&slot->ticket, ticket);
     while (*link) link = &(*link)->next;
     *link = slot;
     slot->next = NULL;
     __atomic_fetch_or(&q->head.committed, GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&q->board.lock);
+    return ticket;
 }
 
 static void gpusync__remove_foreign(gpusync_queue *q, gpusync__slot *slot)
@@ -3411,8 +3415,7 @@ static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpu
     result = gpusync__adopt(q, buffer, GPUSYNC__FOREIGN_WORK, &slot, &ours);
     if (result == GPUSYNC_OK) {
         GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
-        gpusync__add_foreign(q, slot);
-        *ticket = slot->ticket;
+        *ticket = gpusync__add_foreign(q, slot);
     }
     pthread_mutex_unlock(&q->order);
     gpusync__pool_pop(pool);
