@@ -43,7 +43,7 @@
      >>ownership  who retains what
      >>results    gpusync_result
      >>types      objects, descriptions, hooks
-     >>api        the calls: set-up, command buffers, commit and ask, wait, failures, insight
+     >>api        the calls: set-up, command buffers, commit and ask, wait, timelines, failures, insight
      >>impl       the implementation
          >>objc  >>platform  >>pool  >>queue  >>ring  >>failure  >>wake  >>finish  >>look
          >>foreign  >>wait  >>timeline  >>commit  >>create  >>destroy  >>public  >>stubs
@@ -541,8 +541,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
             what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/* Wait for several points of one device: until ALL of them are reached, or ANY of them. A point that failed, or that can
-   no longer be reached, counts as ended. The same point may be given several times.
+/* Wait for several points of one device: until ALL of them are reached, or ANY of them. A point that failed, or that
+   can no longer be reached, counts as ended. The same point may be given several times.
    which    may be NULL. ANY: gets the first point that ended. ALL: the first that failed. Else count.
    Returns  what a wait for that point returns; OK: (ALL) every one was reached; also for a count of 0.
             TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points of two devices, a NULL
@@ -1761,9 +1761,9 @@ typedef struct gpusync__batch {
     unsigned count;
 } gpusync__batch;
 
-/* Take watches off the board, those that are over, or every one, until a batch of waiters is to be woken for it. Waiters
-   are copied out because one that was taken off may be in another wait by the time it is unparked. That wake-up is then
-   one too many. */
+/* Take watches off the board, those that are over, or every one, until a batch of waiters is to be woken for it.
+   Waiters are copied out because one that was taken off may be in another wait by the time it is unparked. That wake-up
+   is then one too many. */
 static void gpusync__collect(gpusync__board *board, gpusync__batch *batch, bool everyone)
 {
     gpusync__watch *watch, *next;
@@ -2676,8 +2676,9 @@ static const struct gpusync__listener_descriptor {
     void (*copy)(void *to, const void *from);
     void (*dispose)(const void *block);
     const char *signature, *layout;
-} gpusync__listener_descriptor = {0,    sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose,
-                                  "v24@?0@8Q16", NULL};
+} gpusync__listener_descriptor = {
+    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
+};
 
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
 
@@ -2712,8 +2713,8 @@ static void *gpusync__listener(gpusync_device *dev)
     return listener;
 }
 
-/* A new registration for the value, on the list; NULL when there is one, or no memory: then sleepers look by themselves.
-   Those that are over leave the list here. Under the board's lock. */
+/* A new registration for the value, on the list; NULL when there is one, or no memory: then sleepers look by
+   themselves. Those that are over leave the list here. Under the board's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
     gpusync__listening **link = &t->listenings, *listening;
@@ -2774,8 +2775,8 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
     return event;
 }
 
-/* Keep an event for the next timeline (making one takes Metal 80 to 180 us: MoltenVK issue 1472), unless somebody else may
-   still use it, or it is used up. */
+/* Keep an event for the next timeline (making one takes Metal 80 to 180 us: MoltenVK issue 1472), unless somebody else
+   may still use it, or it is used up. */
 static void gpusync__event_give(gpusync_timeline *t)
 {
     gpusync_device *dev = t->device;
@@ -3895,7 +3896,7 @@ static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
         gpusync__write(out, "  timeline %llu '%s': ", (unsigned long long)t->number, t->label);
         if (value == GPUSYNC__FAILED_VALUE) gpusync__write(out, "failed");
         else gpusync__write(out, "value %llu", (unsigned long long)value);
-        gpusync__write(out, "%s%s\n", t->imported ? ", imported" : "", gpusync__is_outside(t) ? ", others signal it" : "");
+        gpusync__write(out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
         gpusync__write_watches(out, &t->board);
     }
     pthread_mutex_unlock(&dev->lock);
@@ -4035,7 +4036,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics and report
+     0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics and report;
+           timelines as the host sees them, waits for many points
 
    Versions: while the major number is 0, a minor number may change the API, and says so here.
 
