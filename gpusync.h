@@ -205,7 +205,7 @@ typedef uint64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET ((gpusync_ticket)0)        /* no work: always done */
 #define GPUSYNC_EVERYTHING (~(gpusync_ticket)0)      /* all that was committed up to this call */
 #define GPUSYNC_FOREVER (~(uint64_t)0)               /* a timeout without a limit */
-#define GPUSYNC_MAX_VALUE (~(uint64_t)0 >> 1)        /* largest value of a timeline; what is above stands for failure */
+#define GPUSYNC_MAX_VALUE (~(uint64_t)0 >> 1)        /* largest value of a timeline that gpusync signals or waits for */
 
 /* How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
    max_spin_ns 0: no limit in time. No iterations, but a time: yields for that time. All zero: sleep at once. */
@@ -541,8 +541,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
             what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/* Wait for several points of one device: until ALL of them are reached, or ANY of them. A point that failed, or that
-   can no longer be reached, counts as ended. The same point may be given several times.
+/* Wait for several points of one device: until ALL of them are reached, or ANY of them. A point that failed counts as
+   ended; one that can no longer be reached (its queue or timeline is destroyed, the device is lost) ends the wait. The
+   same point may be given several times. Failures of GPUSYNC_EVERYTHING points are told by this wait, as by
+   gpusync_device_wait, though it returns one result.
    which    may be NULL. ANY: gets the first point that ended. ALL: the first that failed. Else count.
    Returns  what a wait for that point returns; OK: (ALL) every one was reached; also for a count of 0.
             TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points of two devices, a NULL
@@ -590,7 +592,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 
 /* Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
    From here on the event itself is looked at, as it is for an imported timeline.
-   Returns  OK; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_DESTROYED. */
+   Returns  OK; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; the result of the failure; ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
 
 /* End the timeline in failure: every wait and every later call returns reason->result (ERROR_EXECUTION when reason is
@@ -1293,6 +1295,8 @@ struct gpusync_queue {
     uint64_t dropped[2], dropped_failed[2]; /* largest ticket whose record was dropped (that ran); [1]: foreign ones */
 };
 
+#define GPUSYNC__LISTENINGS 64
+
 /* `value` when the timeline has failed: above every other, so that one load tells. */
 #define GPUSYNC__FAILED_VALUE (~(uint64_t)0)
 
@@ -1307,7 +1311,7 @@ struct gpusync_timeline {
     uint64_t number;
     gpusync_timeline *next; /* of the device */
     gpusync__board board;   /* its lock is over all that follows */
-    struct gpusync__listening *listenings;
+    struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
     uint64_t last; /* reached before it failed */
     gpusync_error error;
     char label[64];
@@ -1769,11 +1773,11 @@ static void gpusync__collect(gpusync__board *board, gpusync__batch *batch, bool 
     gpusync__watch *watch, *next;
     pthread_mutex_lock(&board->lock);
     for (watch = board->first; watch && batch->count < GPUSYNC__WAKE_BATCH; watch = next) {
-        bool last;
+        bool last, stopped = gpusync__stopped(&watch->goal);
         next = watch->next;
-        if (!everyone && !gpusync__met_locked(&watch->goal) && !gpusync__stopped(&watch->goal)) continue;
+        if (!everyone && !stopped && !gpusync__met_locked(&watch->goal)) continue;
         last = gpusync__unlink_locked(board, watch);
-        if (last || everyone || watch->waiter->any) batch->waiters[batch->count++] = watch->waiter;
+        if (last || everyone || stopped || watch->waiter->any) batch->waiters[batch->count++] = watch->waiter;
     }
     pthread_mutex_unlock(&board->lock);
 }
@@ -1801,14 +1805,14 @@ static void gpusync__wake(gpusync_queue *q) { gpusync__wake_board(q->device, &q-
 
 /* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again,
    so this counts them first. */
-static void gpusync__hint(gpusync_queue *q)
+static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
 {
-    uint32_t waiting = GPUSYNC__GET(&q->board.count), woken;
+    uint32_t waiting = GPUSYNC__GET(&board->count), woken;
     gpusync__batch batch;
     for (woken = 0; woken < waiting; woken += GPUSYNC__WAKE_BATCH) {
         batch.count = 0;
-        gpusync__collect(&q->board, &batch, true);
-        gpusync__unpark(q->device, &batch);
+        gpusync__collect(board, &batch, true);
+        gpusync__unpark(dev, &batch);
     }
 }
 
@@ -2087,7 +2091,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync
     }
     if (kind == GPUSYNC__WORK || kind == GPUSYNC__TRACKED) gpusync__mark(q, slot->ticket, outcome);
     gpusync__wake(q);
-    if (kind == GPUSYNC__SENTINEL) gpusync__hint(q);
+    if (kind == GPUSYNC__SENTINEL) gpusync__hint(q->device, &q->board);
 }
 
 /* -------------------------------------------------------------------------------- >>wait -- */
@@ -2197,12 +2201,15 @@ typedef struct gpusync__wait {
 /* Is the wait over, with its goals met or given up? Goals stay over, so waiting for all of them asks each only once. */
 static bool gpusync__wait_over(gpusync__wait *wait)
 {
+    size_t i;
     if (wait->any) {
         for (wait->which = 0; wait->which < wait->count; wait->which++)
             if (gpusync__over(&wait->watches[wait->which].goal)) return true;
         return false;
     }
     while (wait->over < wait->count && gpusync__over(&wait->watches[wait->over].goal)) wait->over++;
+    for (i = wait->over; i < wait->count; i++)
+        if (gpusync__stopped(&wait->watches[i].goal)) return true; /* no use in waiting for the others, inside of it */
     return wait->over == wait->count;
 }
 
@@ -2285,12 +2292,14 @@ static bool gpusync__enlist(gpusync__wait *wait)
     for (i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
         gpusync__board *board = gpusync__board_of(&watch->goal);
+        bool linked = false;
         pthread_mutex_lock(&board->lock);
         if (!watch->linked && !gpusync__met_locked(&watch->goal)) {
             gpusync__link_locked(board, watch);
-            was_off = true;
+            linked = was_off = true;
         }
         pthread_mutex_unlock(&board->lock);
+        if (linked && watch->goal.kind == GPUSYNC__VALUE) gpusync__listen(&watch->goal);
     }
     return was_off;
 }
@@ -2350,8 +2359,6 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
         wait->watches[i].waiter = w;
         wait->watches[i].since_ns = now;
     }
-    for (i = 0; i < wait->count; i++)
-        if (wait->watches[i].goal.kind == GPUSYNC__VALUE) gpusync__listen(&wait->watches[i].goal);
     (void)gpusync__enlist(wait);
     gpusync__park(wait, w, deadline);
     gpusync__delist(wait);
@@ -2610,6 +2617,17 @@ static bool gpusync__raise(gpusync_timeline *t, uint64_t value)
     return true;
 }
 
+static bool gpusync__timeline_set_error(gpusync_timeline *t, const gpusync_error *reason);
+
+/* The other side has failed: it has written what gpusync_timeline_fail would. */
+static void gpusync__fail_from_event(gpusync_timeline *t)
+{
+    gpusync_error error;
+    memset(&error, 0, sizeof error);
+    gpusync__copy_text(error.message, sizeof error.message, "the event stands at the value that means failure");
+    if (gpusync__timeline_set_error(t, &error)) gpusync__wake_board(t->device, &t->board);
+}
+
 /* Where others signal the event, it knows better. */
 static void gpusync__look_timeline(gpusync_timeline *t)
 {
@@ -2618,7 +2636,8 @@ static void gpusync__look_timeline(gpusync_timeline *t)
     raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
     /* as after reading a status: what was done before the signal must be read after it */
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (raw > t->base) (void)gpusync__raise(t, raw - t->base > GPUSYNC_MAX_VALUE ? GPUSYNC_MAX_VALUE : raw - t->base);
+    if (raw == GPUSYNC__FAILED_VALUE) gpusync__fail_from_event(t);
+    else if (raw > t->base) (void)gpusync__raise(t, raw - t->base);
 }
 
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
@@ -2717,7 +2736,7 @@ static void *gpusync__listener(gpusync_device *dev)
    themselves. Those that are over leave the list here. Under the board's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__listening **link = &t->listenings, *listening;
+    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening;
     while ((listening = *link) != NULL) {
         if (GPUSYNC__GET(&listening->state) == GPUSYNC__FREE) {
             *link = listening->next;
@@ -2733,8 +2752,8 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     listening->state = GPUSYNC__ARMED;
     listening->timeline = t;
     listening->value = value;
-    listening->next = t->listenings;
-    t->listenings = listening;
+    listening->next = *first;
+    *first = listening;
     return listening;
 }
 
@@ -2750,15 +2769,15 @@ static void gpusync__listen(const gpusync__goal *goal)
     if (listening) gpusync__notify(t, listening);
 }
 
-static void gpusync__settle_listenings(gpusync_timeline *t)
+static void gpusync__settle_listenings(gpusync_timeline *t, gpusync__listening *listening)
 {
-    while (t->listenings) {
-        gpusync__listening *listening = t->listenings;
+    while (listening) {
+        gpusync__listening *next = listening->next;
         unsigned rounds = 0;
         if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
             while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(t->device, &rounds);
-        t->listenings = listening->next;
         gpusync__listening_drop(listening);
+        listening = next;
     }
 }
 
@@ -2790,15 +2809,20 @@ static void gpusync__event_give(gpusync_timeline *t)
     if (!kept) gpusync__release_pooled(t->event);
 }
 
-/* Over the event, which the timeline takes over. */
-static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, const gpusync_timeline_desc *desc,
-                                            gpusync_timeline **out)
+/* Over the event, which the timeline takes over, and which stands at raw. */
+static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw, bool imported,
+                                            const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
     gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128), **link;
     gpusync_result result = t ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (t) {
         t->device = dev;
         t->event = event;
+        t->imported = imported;
+        t->value = desc && !imported ? desc->initial_value : 0;
+        t->base = !imported && raw > t->value ? raw - t->value : 0;
+        t->flags = imported ? GPUSYNC__OUTSIDE : 0;
+        t->fail_writes_event = !imported || desc->fail_writes_event;
         gpusync__copy_text(t->label, sizeof t->label, desc ? desc->label : NULL);
         pthread_mutex_init(&t->board.lock, NULL);
         pthread_mutex_lock(&dev->lock);
@@ -2829,21 +2853,19 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
     if (initial > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     pool = gpusync__pool_push();
     event = gpusync__event_take(device, &raw);
-    if (event && desc && desc->label)
-        gpusync__send_void_id(event, gpusync__sel.setLabel, gpusync__string(desc->label));
+    if (event)
+        gpusync__send_void_id(event, gpusync__sel.setLabel, desc && desc->label ? gpusync__string(desc->label) : NULL);
     gpusync__pool_pop(pool);
     if (!event) return GPUSYNC_ERROR_METAL_NIL;
-    result = gpusync__timeline_new(device, event, desc, out);
-    if (result != GPUSYNC_OK) return result;
-    (*out)->value = initial;
-    (*out)->base = raw > initial ? raw - initial : 0;
-    if (initial > raw) gpusync__write_event(*out, initial);
-    return GPUSYNC_OK;
+    result = gpusync__timeline_new(device, event, raw, false, desc, out);
+    if (result == GPUSYNC_OK && initial > raw) gpusync__write_event(*out, initial);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_import(gpusync_device *device, void *shared_event,
                                                    const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
+    static const gpusync_timeline_desc plain = {0, NULL, false};
     gpusync_result result;
     void *cls;
     if (out) *out = NULL;
@@ -2852,19 +2874,15 @@ GPUSYNC_API gpusync_result gpusync_timeline_import(gpusync_device *device, void 
     if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
         !gpusync__class_responds(cls, gpusync__sel.notifyListener))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    result = gpusync__timeline_new(device, gpusync__retain(shared_event), desc, out);
-    if (result != GPUSYNC_OK) return result;
-    (*out)->imported = true;
-    (*out)->fail_writes_event = desc && desc->fail_writes_event;
-    gpusync__set_flag(&(*out)->flags, GPUSYNC__OUTSIDE);
-    gpusync__look_timeline(*out);
-    return GPUSYNC_OK;
+    result = gpusync__timeline_new(device, gpusync__retain(shared_event), 0, true, desc ? desc : &plain, out);
+    if (result == GPUSYNC_OK) gpusync__look_timeline(*out);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
     gpusync_timeline *t = timeline, **link;
-    unsigned rounds = 0;
+    unsigned rounds = 0, i;
     if (!t) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
@@ -2874,7 +2892,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     for (link = &t->device->timelines; *link != t;) link = &(*link)->next;
     *link = t->next;
     pthread_mutex_unlock(&t->device->lock);
-    gpusync__settle_listenings(t);
+    for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__settle_listenings(t, t->listenings[i]);
     gpusync__event_give(t);
     pthread_mutex_destroy(&t->board.lock);
     gpusync__free(t->device, t, sizeof *t);
@@ -2897,8 +2915,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     gpusync__look_timeline(timeline);
     *value = GPUSYNC__GET(&timeline->value);
     if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    result = gpusync__timeline_result(timeline, NULL);
-    *value = timeline->last; /* written before the failure was */
+    result = gpusync__timeline_result(timeline, NULL); /* takes the lock under which `last` was written */
+    *value = timeline->last;
     return result;
 }
 
@@ -2929,11 +2947,13 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
-    gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE);
     __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
+        gpusync__hint(timeline->device, &timeline->board); /* who sleeps did not listen */
     gpusync__look_timeline(timeline);
+    result = gpusync__timeline_result(timeline, NULL);
     gpusync__timeline_leave(timeline);
-    return GPUSYNC_OK;
+    return result;
 }
 
 /* Keep the first failure. False: there was one. */
@@ -2960,7 +2980,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     if (result != GPUSYNC_OK) return result;
     if (gpusync__timeline_set_error(timeline, reason)) {
         gpusync__wake_board(timeline->device, &timeline->board);
-        if (!timeline->imported || timeline->fail_writes_event) gpusync__write_event(timeline, GPUSYNC__FAILED_VALUE);
+        if (timeline->fail_writes_event) gpusync__write_event(timeline, GPUSYNC__FAILED_VALUE);
     } else {
         result = gpusync__timeline_result(timeline, NULL);
     }
@@ -2987,7 +3007,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     present = GPUSYNC__GET(&timeline->value);
-    if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    if (present >= value && present != GPUSYNC__FAILED_VALUE) {
+        GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
+        return GPUSYNC_OK;
+    }
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
