@@ -917,6 +917,8 @@ typedef struct gpusync__watch {
     gpusync__goal goal;
     gpusync__waiter *waiter;
     bool linked;
+    bool left; /* of many: it is over, this is the result, and what it was about may be gone */
+    gpusync_result result;
     uint64_t since_ns;
     struct gpusync__watch *next, *previous;
 } gpusync__watch;
@@ -2193,31 +2195,60 @@ typedef struct gpusync__wait {
     gpusync_stats *stats;
     gpusync__watch *watches;
     size_t count;
-    size_t over;  /* not any: every watch before this one is over */
+    size_t over;  /* all: every watch before this one is over */
     size_t which; /* any: the first that is */
     bool any;
+    bool many;    /* gpusync_wait_many: each goal has been entered by itself */
+    bool broken;  /* a goal of many cannot be met any more */
 } gpusync__wait;
 
-/* Is the wait over, with its goals met or given up? Goals stay over, so waiting for all of them asks each only once. */
-static bool gpusync__wait_over(gpusync__wait *wait)
+static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error);
+static void gpusync__goal_leave(const gpusync__goal *goal);
+
+static void gpusync__delist_one(gpusync__watch *watch)
+{
+    gpusync__board *board = gpusync__board_of(&watch->goal);
+    pthread_mutex_lock(&board->lock);
+    if (watch->linked) (void)gpusync__unlink_locked(board, watch);
+    pthread_mutex_unlock(&board->lock);
+}
+
+/* Keep the results of the goals that are over, and leave what they were about: a wait for many must not keep that from
+   being destroyed while it goes on waiting for the rest. */
+static void gpusync__leave_those_over(gpusync__wait *wait)
 {
     size_t i;
+    for (i = wait->over; i < wait->count; i++) {
+        gpusync__watch *watch = &wait->watches[i];
+        if (watch->left || !gpusync__over(&watch->goal)) continue;
+        if (!gpusync__met(&watch->goal)) wait->broken = true;
+        gpusync__delist_one(watch);
+        watch->result = gpusync__goal_result(&watch->goal, NULL);
+        watch->left = true;
+        gpusync__goal_leave(&watch->goal);
+    }
+}
+
+static bool gpusync__watch_over(const gpusync__watch *watch) { return watch->left || gpusync__over(&watch->goal); }
+
+/* Is the wait over, with its goals met or given up? */
+static bool gpusync__wait_over(gpusync__wait *wait)
+{
     if (wait->any) {
         for (wait->which = 0; wait->which < wait->count; wait->which++)
             if (gpusync__over(&wait->watches[wait->which].goal)) return true;
         return false;
     }
-    while (wait->over < wait->count && gpusync__over(&wait->watches[wait->over].goal)) wait->over++;
-    for (i = wait->over; i < wait->count; i++)
-        if (gpusync__stopped(&wait->watches[i].goal)) return true; /* no use in waiting for the others, inside of it */
-    return wait->over == wait->count;
+    if (wait->many) gpusync__leave_those_over(wait);
+    while (wait->over < wait->count && gpusync__watch_over(&wait->watches[wait->over])) wait->over++;
+    return wait->over == wait->count || wait->broken;
 }
 
 static void gpusync__wait_look(const gpusync__wait *wait)
 {
     size_t i;
     for (i = wait->over; i < wait->count; i++)
-        if (!gpusync__met(&wait->watches[i].goal)) gpusync__look(&wait->watches[i].goal);
+        if (!gpusync__watch_over(&wait->watches[i])) gpusync__look(&wait->watches[i].goal);
 }
 
 /* True: over within the budget. */
@@ -2276,6 +2307,7 @@ static bool gpusync__unannounced(const gpusync__wait *wait)
     size_t i;
     for (i = wait->over; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->watches[i].goal;
+        if (wait->watches[i].left) continue;
         if (goal->kind == GPUSYNC__VALUE ? gpusync__is_outside(goal->timeline) && !wait->device->listener
                                          : gpusync__has_foreign(goal->queue) && !GPUSYNC__GET(&goal->queue->sentinels))
             return true;
@@ -2291,8 +2323,10 @@ static bool gpusync__enlist(gpusync__wait *wait)
     size_t i;
     for (i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
-        gpusync__board *board = gpusync__board_of(&watch->goal);
+        gpusync__board *board;
         bool linked = false;
+        if (watch->left) continue;
+        board = gpusync__board_of(&watch->goal);
         pthread_mutex_lock(&board->lock);
         if (!watch->linked && !gpusync__met_locked(&watch->goal)) {
             gpusync__link_locked(board, watch);
@@ -2307,12 +2341,8 @@ static bool gpusync__enlist(gpusync__wait *wait)
 static void gpusync__delist(gpusync__wait *wait)
 {
     size_t i;
-    for (i = 0; i < wait->count; i++) {
-        gpusync__board *board = gpusync__board_of(&wait->watches[i].goal);
-        pthread_mutex_lock(&board->lock);
-        if (wait->watches[i].linked) (void)gpusync__unlink_locked(board, &wait->watches[i]);
-        pthread_mutex_unlock(&board->lock);
-    }
+    for (i = 0; i < wait->count; i++)
+        if (!wait->watches[i].left) gpusync__delist_one(&wait->watches[i]);
 }
 
 /* The end of the next slice. */
@@ -2819,8 +2849,9 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         t->device = dev;
         t->event = event;
         t->imported = imported;
-        t->value = desc && !imported ? desc->initial_value : 0;
-        t->base = !imported && raw > t->value ? raw - t->value : 0;
+        if (imported) t->value = raw == GPUSYNC__FAILED_VALUE ? 0 : raw; /* the caller looks again */
+        else t->value = desc ? desc->initial_value : 0;
+        t->base = raw > t->value && !imported ? raw - t->value : 0;
         t->flags = imported ? GPUSYNC__OUTSIDE : 0;
         t->fail_writes_event = !imported || desc->fail_writes_event;
         gpusync__copy_text(t->label, sizeof t->label, desc ? desc->label : NULL);
@@ -2874,7 +2905,9 @@ GPUSYNC_API gpusync_result gpusync_timeline_import(gpusync_device *device, void 
     if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
         !gpusync__class_responds(cls, gpusync__sel.notifyListener))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    result = gpusync__timeline_new(device, gpusync__retain(shared_event), 0, true, desc ? desc : &plain, out);
+    result = gpusync__timeline_new(device, gpusync__retain(shared_event),
+                                   GPUSYNC__AS(uint64_t)(shared_event, gpusync__sel.signaledValue), true,
+                                   desc ? desc : &plain, out);
     if (result == GPUSYNC_OK) gpusync__look_timeline(*out);
     return result;
 }
@@ -2988,6 +3021,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     return result;
 }
 
+static void gpusync__goal_leave(const gpusync__goal *goal)
+{
+    if (goal->queue) gpusync__leave(goal->queue);
+    else gpusync__timeline_leave(goal->timeline);
+}
+
 /* How an ended goal ended. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
@@ -3006,12 +3045,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     uint64_t *how, present;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     present = GPUSYNC__GET(&timeline->value);
     if (present >= value && present != GPUSYNC__FAILED_VALUE) {
         GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
         return GPUSYNC_OK;
     }
-    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     dev = timeline->device;
@@ -3068,10 +3107,7 @@ static gpusync_result gpusync__points_enter(const gpusync_point *points, size_t 
         result = gpusync__point_enter(&points[i], &watches[i].goal);
     }
     if (result == GPUSYNC_OK) return GPUSYNC_OK;
-    for (i = 0; i < *which; i++) {
-        if (watches[i].goal.queue) gpusync__leave(watches[i].goal.queue);
-        else gpusync__timeline_leave(watches[i].goal.timeline);
-    }
+    for (i = 0; i < *which; i++) gpusync__goal_leave(&watches[i].goal);
     return result;
 }
 
@@ -3084,13 +3120,11 @@ static gpusync_result gpusync__many_result(gpusync__wait *wait, gpusync_result r
         *which = wait->which;
         return gpusync__goal_result(&wait->watches[wait->which].goal, NULL);
     }
-    for (i = 0; !wait->any && i < wait->count; i++) {
-        const gpusync__goal *goal = &wait->watches[i].goal;
-        gpusync_result one = gpusync__over(goal) ? gpusync__goal_result(goal, NULL) : GPUSYNC_OK;
-        if (one != GPUSYNC_OK && *which == wait->count) {
-            *which = i;
-            result = one;
-        }
+    for (i = 0; i < wait->count && *which == wait->count; i++) {
+        const gpusync__watch *watch = &wait->watches[i];
+        if (!watch->left || watch->result == GPUSYNC_OK) continue;
+        *which = i;
+        result = watch->result;
     }
     return result;
 }
@@ -3110,15 +3144,14 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     wait.watches = watches;
     wait.count = count;
     wait.any = any;
+    wait.many = true;
     /* Looking at many points again and again costs more than it gains. */
     result = gpusync__await(&wait, timeout_ns, count > 16 ? &none : &dev->spin,
                             dev->wait_mode == GPUSYNC_WAIT_BLOCKING ? GPUSYNC_WAIT_HANDLER : dev->wait_mode, &how);
     GPUSYNC__COUNT(result == GPUSYNC_OK ? how : &dev->stats.waits_unmet);
     result = gpusync__many_result(&wait, result, which);
-    for (i = 0; i < count; i++) {
-        if (watches[i].goal.queue) gpusync__leave(watches[i].goal.queue);
-        else gpusync__timeline_leave(watches[i].goal.timeline);
-    }
+    for (i = 0; i < count; i++)
+        if (!watches[i].left) gpusync__goal_leave(&watches[i].goal);
     return result;
 }
 
