@@ -2202,6 +2202,7 @@ typedef struct gpusync__wait {
     bool broken;  /* a goal of many cannot be met any more */
 } gpusync__wait;
 
+static gpusync_result gpusync__stop_reason(const gpusync__goal *goal);
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error);
 static void gpusync__goal_leave(const gpusync__goal *goal);
 
@@ -2220,10 +2221,12 @@ static void gpusync__leave_those_over(gpusync__wait *wait)
     size_t i;
     for (i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
+        bool met;
         if (watch->left || !gpusync__over(&watch->goal)) continue;
-        if (!gpusync__met(&watch->goal)) wait->broken = true;
+        met = gpusync__met(&watch->goal); /* asked once: what breaks the wait must also be what it returns */
+        if (!met) wait->broken = true;
         gpusync__delist_one(watch);
-        watch->result = gpusync__goal_result(&watch->goal, NULL);
+        watch->result = met ? gpusync__goal_result(&watch->goal, NULL) : gpusync__stop_reason(&watch->goal);
         watch->left = true;
         gpusync__goal_leave(&watch->goal);
     }
