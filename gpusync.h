@@ -577,7 +577,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_import(gpusync_dev
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
 
 /* The MTLSharedEvent, borrowed; NULL for NULL. The event of a created timeline may have lived before: value v of the
-   timeline is v + *base on the event. base may be NULL, and is 0 for an imported event. For the GPU to signal it,
+   timeline is v + *base on the event (call this before the expression that uses base). base may be NULL, and is 0 for
+   an imported event. For the GPU to signal it,
    without gpusync, name the value with gpusync_timeline_expect. */
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base);
 
@@ -926,7 +927,7 @@ typedef struct gpusync__watch {
 /* Who sleeps for something. The lock is the wait lock: a leaf; no message, hook or user code under it. */
 typedef struct gpusync__board {
     pthread_mutex_t lock;
-    gpusync__watch *first;
+    gpusync__watch *first, *last;
     uint32_t count;
 } gpusync__board;
 
@@ -1742,10 +1743,11 @@ static gpusync__board *gpusync__board_of(const gpusync__goal *goal)
 static void gpusync__link_locked(gpusync__board *board, gpusync__watch *watch)
 {
     watch->linked = true;
-    watch->previous = NULL;
-    watch->next = board->first;
-    if (watch->next) watch->next->previous = watch;
-    board->first = watch;
+    watch->next = NULL;
+    watch->previous = board->last;
+    if (watch->previous) watch->previous->next = watch;
+    else board->first = watch;
+    board->last = watch;
     GPUSYNC__ADD(&watch->waiter->linked, 1);
     GPUSYNC__ADD(&board->count, 1);
 }
@@ -1754,6 +1756,7 @@ static void gpusync__link_locked(gpusync__board *board, gpusync__watch *watch)
 static bool gpusync__unlink_locked(gpusync__board *board, gpusync__watch *watch)
 {
     if (watch->next) watch->next->previous = watch->previous;
+    else board->last = watch->previous;
     if (watch->previous) watch->previous->next = watch->next;
     else board->first = watch->next;
     watch->linked = false;
@@ -1806,7 +1809,7 @@ static void gpusync__wake_board(gpusync_device *dev, gpusync__board *board)
 static void gpusync__wake(gpusync_queue *q) { gpusync__wake_board(q->device, &q->board); }
 
 /* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again,
-   so this counts them first. */
+   at the end: so this counts them first. */
 static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
 {
     uint32_t waiting = GPUSYNC__GET(&board->count), woken;
@@ -2200,6 +2203,7 @@ typedef struct gpusync__wait {
     bool any;
     bool many;    /* gpusync_wait_many: each goal has been entered by itself */
     bool broken;  /* a goal of many cannot be met any more */
+    size_t inside; /* of many: how many it has not left */
 } gpusync__wait;
 
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal);
@@ -2215,19 +2219,21 @@ static void gpusync__delist_one(gpusync__watch *watch)
 }
 
 /* Keep the results of the goals that are over, and leave what they were about: a wait for many must not keep that from
-   being destroyed while it goes on waiting for the rest. */
+   being destroyed while it goes on waiting for the rest. The last one keeps the device alive. */
 static void gpusync__leave_those_over(gpusync__wait *wait)
 {
     size_t i;
     for (i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
         bool met;
+        if (wait->inside == 1) return;
         if (watch->left || !gpusync__over(&watch->goal)) continue;
         met = gpusync__met(&watch->goal); /* asked once: what breaks the wait must also be what it returns */
         if (!met) wait->broken = true;
         gpusync__delist_one(watch);
         watch->result = met ? gpusync__goal_result(&watch->goal, NULL) : gpusync__stop_reason(&watch->goal);
         watch->left = true;
+        wait->inside--;
         gpusync__goal_leave(&watch->goal);
     }
 }
@@ -2372,6 +2378,7 @@ static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t dead
         hooks->park(hooks->user, &w->open, until);
         if (gpusync__wait_over(wait)) return;
         if (gpusync__enlist(wait)) {
+            gpusync__wait_look(wait); /* however often it is called for nothing */
             slice = GPUSYNC__FIRST_SLICE_NS;
             until = 0;
         } else if (gpusync_now_ns() < until) {
@@ -2797,7 +2804,7 @@ static void gpusync__listen(const gpusync__goal *goal)
     gpusync__listening *listening;
     if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
     pthread_mutex_lock(&t->board.lock);
-    listening = gpusync__listening_new(t, goal->ticket);
+    listening = gpusync__met_locked(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
     pthread_mutex_unlock(&t->board.lock);
     if (listening) gpusync__notify(t, listening);
 }
@@ -3125,27 +3132,42 @@ static gpusync_result gpusync__many_result(gpusync__wait *wait, gpusync_result r
     }
     for (i = 0; i < wait->count && *which == wait->count; i++) {
         const gpusync__watch *watch = &wait->watches[i];
-        if (!watch->left || watch->result == GPUSYNC_OK) continue;
+        gpusync_result one = GPUSYNC_OK;
+        if (watch->left) one = watch->result;
+        else if (gpusync__over(&watch->goal)) one = gpusync__goal_result(&watch->goal, NULL);
+        if (one == GPUSYNC_OK) continue;
         *which = i;
-        result = watch->result;
+        result = one;
     }
     return result;
 }
 
+/* Leave every point but one that is not left yet: that one keeps the device alive for a while. */
+static void gpusync__leave_all_but(const gpusync__wait *wait, gpusync__goal *last)
+{
+    size_t i, inside = wait->inside;
+    for (i = 0; i < wait->count; i++) {
+        if (wait->watches[i].left) continue;
+        if (--inside == 0) *last = wait->watches[i].goal;
+        else gpusync__goal_leave(&wait->watches[i].goal);
+    }
+}
+
+/* OK or not, *last is entered when its queue or timeline is set. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count, bool any,
-                                           uint64_t timeout_ns, gpusync__watch *watches, size_t *which)
+                                           uint64_t timeout_ns, gpusync__watch *watches, size_t *which,
+                                           gpusync__goal *last)
 {
     static const gpusync_spin none = {0, 0, 0};
     gpusync__wait wait;
     gpusync_result result = gpusync__points_enter(points, count, watches, which);
     uint64_t *how;
-    size_t i;
     if (result != GPUSYNC_OK) return result;
     memset(&wait, 0, sizeof wait);
     wait.device = dev;
     wait.stats = &dev->stats;
     wait.watches = watches;
-    wait.count = count;
+    wait.count = wait.inside = count;
     wait.any = any;
     wait.many = true;
     /* Looking at many points again and again costs more than it gains. */
@@ -3153,8 +3175,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
                             dev->wait_mode == GPUSYNC_WAIT_BLOCKING ? GPUSYNC_WAIT_HANDLER : dev->wait_mode, &how);
     GPUSYNC__COUNT(result == GPUSYNC_OK ? how : &dev->stats.waits_unmet);
     result = gpusync__many_result(&wait, result, which);
-    for (i = 0; i < count; i++)
-        if (!watches[i].left) gpusync__goal_leave(&watches[i].goal);
+    gpusync__leave_all_but(&wait, last);
     return result;
 }
 
@@ -3163,6 +3184,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 {
     gpusync__watch few[16], *watches = few;
     gpusync_device *dev = NULL;
+    gpusync__goal last;
     gpusync_result result;
     size_t i, found = count;
     if (which) *which = count;
@@ -3177,8 +3199,10 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
     if (!watches) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     memset(watches, 0, count * sizeof *watches);
-    result = gpusync__wait_points(dev, points, count, how == GPUSYNC_WAIT_ANY, timeout_ns, watches, &found);
+    memset(&last, 0, sizeof last);
+    result = gpusync__wait_points(dev, points, count, how == GPUSYNC_WAIT_ANY, timeout_ns, watches, &found, &last);
     if (watches != few) gpusync__free(dev, watches, count * sizeof *watches);
+    if (last.queue || last.timeline) gpusync__goal_leave(&last);
     if (which) *which = found;
     return result;
 }

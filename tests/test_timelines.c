@@ -356,7 +356,7 @@ static void test_asking_for_the_value_sends_no_message_where_nobody_else_signals
 
 typedef struct signal_job {
     gpusync_timeline *timeline;
-    pthread_barrier_t *together;
+    gate *together;
     uint64_t first, step, last;
     long accepted, refused;
     bool largest_accepted;
@@ -366,7 +366,7 @@ static void *signal_body(void *argument)
 {
     signal_job *job = (signal_job *)argument;
     uint64_t value;
-    pthread_barrier_wait(job->together);
+    gate_wait(job->together);
     for (value = job->first; value <= job->last; value += job->step) {
         gpusync_result result = gpusync_timeline_signal(job->timeline, value);
         if (result == GPUSYNC_OK) job->accepted++;
@@ -382,13 +382,13 @@ static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
     gpusync_timeline *timeline;
     signal_job jobs[THREADS];
     pthread_t threads[THREADS];
-    pthread_barrier_t together;
+    gate together;
     value_job waiter;
     int round, i;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    pthread_barrier_init(&together, NULL, THREADS);
+    gate_init(&together, THREADS);
     for (round = 0; round < 20; round++) {
         timeline = timeline_at(&r, 0);
         value_job_start(&waiter, timeline, VALUES);
@@ -411,7 +411,7 @@ static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
         assert_int_equal(raw_of(timeline), timeline->base + VALUES);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
-    pthread_barrier_destroy(&together);
+    gate_destroy(&together);
     close_rig(&r);
 }
 
@@ -422,6 +422,12 @@ typedef struct duel {
 } duel;
 
 enum { DUELS = 20000 };
+
+/* So that one comes a little later, now the one, now the other. */
+static void dawdle(uint64_t rounds)
+{
+    while (rounds--) GPUSYNC__PAUSE();
+}
 
 /* Spin, so that both go at the same time, but leave the other a processor. */
 static void yield_sometimes(void)
@@ -436,6 +442,7 @@ static void *duel_body(void *argument)
     uint64_t turn;
     for (turn = 1; turn <= DUELS; turn++) {
         while (__atomic_load_n(&d->turn, __ATOMIC_SEQ_CST) < turn) yield_sometimes();
+        dawdle(turn % 7);
         if (gpusync_timeline_signal(d->timeline, 2 * turn - 1) == GPUSYNC_OK) d->accepted++; /* the smaller, but first */
         __atomic_fetch_add(&d->turn, DUELS + 1, __ATOMIC_SEQ_CST);
         while (__atomic_load_n(&d->turn, __ATOMIC_SEQ_CST) > DUELS) yield_sometimes();
@@ -458,6 +465,7 @@ static void test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_la
     thread = start(duel_body, &d);
     for (turn = 1; turn <= DUELS; turn++) {
         __atomic_store_n(&d.turn, turn, __ATOMIC_SEQ_CST);
+        dawdle(turn % 13);
         assert_ok(gpusync_timeline_signal(timeline, 2 * turn));
         while (__atomic_load_n(&d.turn, __ATOMIC_SEQ_CST) <= DUELS) yield_sometimes();
         assert_int_equal(value_of(timeline), 2 * turn);
@@ -931,7 +939,7 @@ static void test_a_failure_writes_an_imported_event_only_where_that_was_asked_fo
 
 typedef struct fail_job {
     gpusync_timeline *timeline;
-    pthread_barrier_t *together;
+    gate *together;
     gpusync_error reason;
     gpusync_result result;
 } fail_job;
@@ -939,7 +947,7 @@ typedef struct fail_job {
 static void *fail_body(void *argument)
 {
     fail_job *job = (fail_job *)argument;
-    pthread_barrier_wait(job->together);
+    gate_wait(job->together);
     job->result = gpusync_timeline_fail(job->timeline, &job->reason);
     return NULL;
 }
@@ -947,12 +955,12 @@ static void *fail_body(void *argument)
 static void test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_all(void **state)
 {
     enum { THREADS = 3 };
-    pthread_barrier_t together;
+    gate together;
     int round, i;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    pthread_barrier_init(&together, NULL, THREADS + 1);
+    gate_init(&together, THREADS + 1);
     for (round = 0; round < 60; round++) {
         gpusync_timeline *timeline = timeline_at(&r, 0);
         fail_job jobs[THREADS];
@@ -991,7 +999,7 @@ static void test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_
         assert_true(raw_of(timeline) == ~(uint64_t)0);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
-    pthread_barrier_destroy(&together);
+    gate_destroy(&together);
     close_rig(&r);
 }
 
@@ -1069,6 +1077,7 @@ static void test_who_sleeps_when_a_value_becomes_expected_is_told_by_the_event_a
     await_sleepers(r.device, 1);
     assert_ok(gpusync_timeline_expect(timeline, 3));
     while (softmetal_live("block") == 0) sched_yield();
+    assert_true(softmetal_settle(SECONDS(10))); /* a registration for a value of long ago would be gone now */
     encode_and_finish(&r, gpusync_timeline_metal(timeline, NULL), 9 + 3);
     assert_ok(value_job_join(&job));
     assert_ok(gpusync_timeline_destroy(timeline));
@@ -1141,6 +1150,9 @@ static void test_the_failure_that_another_wrote_to_an_event_is_a_failure(void **
     assert_result(gpusync_timeline_wait(timeline, 8, SECONDS(30), NULL), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_timeline_query(timeline, &value), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(value, 7);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_import(r.device, event, NULL, &timeline)); /* from the start */
+    assert_result(gpusync_timeline_wait(timeline, 0, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
     close_rig(&r);
@@ -1223,9 +1235,9 @@ static void test_one_registration_serves_all_who_wait_for_a_value(void **state)
     log.stubborn = true;
     timeline = timeline_over(&r, &event);
     for (i = 0; i < 9; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3);
-    await_sleepers(r.device, 9);
-    for (i = 0; i < 9; i++) assert_result(gpusync_timeline_wait(timeline, 1 + (uint64_t)i % 3, 1, NULL), GPUSYNC_TIMEOUT);
-    while (notifications() < 3) sched_yield(); /* on its way */
+    while (counted(&log.parks) < 9) sched_yield(); /* behind the registrations, too */
+    for (i = 0; i < 9; i++)
+        assert_result(gpusync_timeline_wait(timeline, 1 + (uint64_t)i % 3, 1, NULL), GPUSYNC_TIMEOUT);
     metal_event_signal(event, 3);
     for (i = 0; i < 9; i++) assert_ok(value_job_join(&jobs[i]));
     assert_int_equal(notifications(), 3);

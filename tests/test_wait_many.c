@@ -374,6 +374,29 @@ static void test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_mem
     close_rig(&r);
 }
 
+static void test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_reached(void **state)
+{
+    gpusync_point points[16];
+    gpusync_timeline *timeline;
+    uint64_t messages;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 9);
+    assert_ok(gpusync_timeline_expect(timeline, 10));
+    points[0] = ticket_point(r.queue, commit_empty(&r, &buffer));
+    for (i = 1; i < 16; i++) points[i] = value_point(timeline, 9);
+    messages = softmetal_thread_messages();
+    expect_many(points, 16, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 16);
+    assert_int_equal(softmetal_thread_messages(), messages + 1);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
 /* -- failures -------------------------------------------------------------------------------------------- */
 
 static void test_a_failure_wins_over_a_timeout(void **state)
@@ -497,40 +520,53 @@ static void *wait_and_see(void *argument)
 
 static void test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were(void **state)
 {
-    int first, victim;
+    int first, victim, late;
     (void)state;
     for (first = 0; first < 2; first++)
-        for (victim = 0; victim < 2; victim++) {
-            gpusync_timeline *reached, *pending;
-            gpusync_point points[2];
-            gpusync_queue *queue;
-            many_job job;
-            rig r;
-            open_rig(&r, SOFTMETAL_MANUAL, NULL);
-            assert_ok(gpusync_queue_create(r.device, NULL, &queue));
-            reached = timeline_at(&r, 1);
-            pending = timeline_at(&r, 0);
-            points[first] = victim ? ticket_point(queue, GPUSYNC_NO_TICKET) : value_point(reached, 1);
-            points[1 - first] = value_point(pending, 1);
-            rest_is_reached = 0;
-            memset(&job, 0, sizeof job);
-            job.points = points;
-            job.count = 2;
-            job.timeout_ns = GPUSYNC_FOREVER;
-            job.thread = start(wait_and_see, &job);
-            await_sleepers(r.device, 1);
-            if (victim) assert_ok(gpusync_queue_destroy(queue)); /* hangs when the wait stays inside */
-            else assert_ok(gpusync_timeline_destroy(reached));
-            __atomic_store_n(&rest_is_reached, 1, __ATOMIC_SEQ_CST);
-            assert_ok(gpusync_timeline_signal(pending, 1));
-            join(job.thread);
-            if (job.result == GPUSYNC_ERROR_DESTROYED) assert_int_equal(job.which, first);
-            else assert_ok(job.result);
-            if (victim) assert_ok(gpusync_timeline_destroy(reached));
-            else assert_ok(gpusync_queue_destroy(queue));
-            assert_ok(gpusync_timeline_destroy(pending));
-            close_rig(&r);
-        }
+        for (victim = 0; victim < 2; victim++)
+            for (late = 0; late < 2; late++) { /* reached while the wait sleeps, or before */
+                gpusync_timeline *reached, *pending;
+                gpusync_point points[2];
+                gpusync_queue *queue;
+                many_job job;
+                void *buffer;
+                rig r;
+                open_rig(&r, SOFTMETAL_MANUAL, NULL);
+                assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+                reached = timeline_at(&r, 0);
+                pending = timeline_at(&r, 0);
+                buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
+                assert_ok(gpusync_commit(queue, buffer, NULL));
+                points[first] = victim ? ticket_point(queue, 1) : value_point(reached, 1);
+                points[1 - first] = value_point(pending, 1);
+                rest_is_reached = 0;
+                memset(&job, 0, sizeof job);
+                job.points = points;
+                job.count = 2;
+                job.timeout_ns = GPUSYNC_FOREVER;
+                if (late) {
+                    job.thread = start(wait_and_see, &job);
+                    await_sleepers(r.device, 2);
+                }
+                assert_ok(gpusync_timeline_signal(reached, 1));
+                softmetal_finish(buffer);
+                metal_release(buffer);
+                if (!late) {
+                    job.thread = start(wait_and_see, &job);
+                    await_sleepers(r.device, 1);
+                }
+                if (victim) assert_ok(gpusync_queue_destroy(queue)); /* hangs when the wait stays inside */
+                else assert_ok(gpusync_timeline_destroy(reached));
+                __atomic_store_n(&rest_is_reached, 1, __ATOMIC_SEQ_CST);
+                assert_ok(gpusync_timeline_signal(pending, 1));
+                join(job.thread);
+                if (job.result == GPUSYNC_ERROR_DESTROYED) assert_int_equal(job.which, first);
+                else assert_ok(job.result);
+                if (victim) assert_ok(gpusync_timeline_destroy(reached));
+                else assert_ok(gpusync_queue_destroy(queue));
+                assert_ok(gpusync_timeline_destroy(pending));
+                close_rig(&r);
+            }
 }
 
 static void test_the_loss_of_the_device_ends_a_wait_for_many(void **state)
@@ -1268,6 +1304,7 @@ int main(void)
         cmocka_unit_test(test_a_ticket_zero_is_always_reached),
         cmocka_unit_test(test_a_point_for_everything_is_what_was_committed_when_the_wait_began),
         cmocka_unit_test(test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_memory),
+        cmocka_unit_test(test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_reached),
         cmocka_unit_test(test_a_failure_wins_over_a_timeout),
         cmocka_unit_test(test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended),
         cmocka_unit_test(test_destroying_one_of_many_ends_the_wait_at_once),
