@@ -43,10 +43,10 @@
      >>ownership  who retains what
      >>results    gpusync_result
      >>types      objects, descriptions, hooks
-     >>api        the calls: set-up, command buffers, commit and ask, wait, failures, insight
+     >>api        the calls: set-up, command buffers, commit and ask, wait, timelines, failures, insight
      >>impl       the implementation
          >>objc  >>platform  >>pool  >>queue  >>ring  >>failure  >>wake  >>finish  >>look
-         >>foreign  >>wait  >>commit  >>create  >>destroy  >>public  >>stubs
+         >>foreign  >>wait  >>timeline  >>commit  >>create  >>destroy  >>public  >>stubs
      >>history    changes, licence
 
    >>options ------------------------------------------------------------------------------------
@@ -183,7 +183,8 @@ extern "C" {
     X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                   \
     X(ERROR_DESTROYED, -16, "the queue is being destroyed")                                          \
     X(ERROR_WOULD_DEADLOCK, -17, "called inside a callback, on the thread that would have to finish it") \
-    X(ERROR_IN_USE, -18, "the device still has queues")
+    X(ERROR_IN_USE, -18, "the device still has queues or timelines")                                 \
+    X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is not above the present one, or out of range")
 
 typedef enum gpusync_result {
 #define GPUSYNC__ENUM(name, value, text) GPUSYNC_##name = value,
@@ -195,6 +196,7 @@ typedef enum gpusync_result {
 
 typedef struct gpusync_device gpusync_device;
 typedef struct gpusync_queue gpusync_queue;
+typedef struct gpusync_timeline gpusync_timeline;
 
 /* The number of a commit on its queue: 1, 2, 3, ... in the order of the queue. Tickets of
    gpusync_track_committed have the top bit set and count on their own. */
@@ -203,6 +205,7 @@ typedef uint64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET ((gpusync_ticket)0)        /* no work: always done */
 #define GPUSYNC_EVERYTHING (~(gpusync_ticket)0)      /* all that was committed up to this call */
 #define GPUSYNC_FOREVER (~(uint64_t)0)               /* a timeout without a limit */
+#define GPUSYNC_MAX_VALUE (~(uint64_t)0 >> 1)        /* largest value of a timeline that gpusync signals or waits for */
 
 /* How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
    max_spin_ns 0: no limit in time. No iterations, but a time: yields for that time. All zero: sleep at once. */
@@ -322,6 +325,23 @@ typedef struct gpusync_wait_options {
     gpusync_error *error;        /* when the work failed: filled with the (first) failure; may be NULL */
 } gpusync_wait_options;
 
+typedef struct gpusync_timeline_desc {
+    uint64_t initial_value; /* of a timeline that is created */
+    const char *label;      /* copied; shows in reports; NULL: none */
+    bool fail_writes_event; /* of an imported one: gpusync_timeline_fail ends device waits of others too, by writing
+                               UINT64_MAX to the event, which no later value can lower */
+} gpusync_timeline_desc;
+
+/* Something to wait for: a ticket of a queue, or, where timeline is not NULL, a value of that timeline. */
+typedef struct gpusync_point {
+    gpusync_queue *queue;
+    gpusync_ticket ticket; /* GPUSYNC_EVERYTHING too */
+    gpusync_timeline *timeline;
+    uint64_t value;
+} gpusync_point;
+
+typedef enum gpusync_wait_for { GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ANY } gpusync_wait_for;
+
 typedef struct gpusync_ticket_info {
     gpusync_result result; /* as gpusync_poll */
     double gpu_start_s;    /* Metal's GPUStartTime and GPUEndTime: seconds, host clock, 0 when Metal */
@@ -354,8 +374,8 @@ typedef struct gpusync_stats {
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *desc,
                                                                    gpusync_device **out);
 
-/* Destroy a device whose queues are all destroyed. After OK no hook, allocator or log function is called.
-   Returns  OK (also for NULL); ERROR_IN_USE: it still has queues, nothing was done; ERROR_WOULD_DEADLOCK.
+/* Destroy a device whose queues and timelines are all destroyed. After OK no hook, allocator or log function is called.
+   Returns  OK (also for NULL); ERROR_IN_USE: it still has some, nothing was done; ERROR_WOULD_DEADLOCK.
    Threads  one, with no other call on the device in progress. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device);
 
@@ -521,6 +541,74 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
             what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
+/* Wait for several points of one device: until ALL of them are reached, or ANY of them. A point that failed counts as
+   ended; one that can no longer be reached (its queue or timeline is destroyed, the device is lost) ends the wait. The
+   same point may be given several times. Failures of GPUSYNC_EVERYTHING points are told by this wait, as by
+   gpusync_device_wait, though it returns one result.
+   which    may be NULL. ANY: gets the first point that ended. ALL: the first that failed. Else count.
+   Returns  what a wait for that point returns; OK: (ALL) every one was reached; also for a count of 0.
+            TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points of two devices, a NULL
+            in one, or ANY of none. ERROR_INVALID_TICKET. ERROR_OUT_OF_MEMORY.
+   Threads  any. Costs one look at each point when it begins and when it ends; more than 16 points allocate. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count,
+                                                               gpusync_wait_for how, uint64_t timeout_ns,
+                                                               size_t *which);
+
+/* -- timelines -----------------------------------------------------------------------------
+   A 64-bit number that only rises, over an MTLSharedEvent: the host raises it with gpusync_timeline_signal, the GPU
+   with encodeSignalEvent. Whoever waits for a value goes on once the number is that or more. A timeline that has failed
+   stays so: every question and every wait gets the first failure. */
+
+/* Make a timeline with an event of its own. desc may be NULL.
+   Returns  OK; ERROR_METAL_NIL: Metal has no event to give (it happens in sandboxes); ERROR_OUT_OF_MEMORY;
+            ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value above GPUSYNC_MAX_VALUE. *out is NULL unless OK. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
+                                                                     const gpusync_timeline_desc *desc,
+                                                                     gpusync_timeline **out);
+
+/* Make a timeline over an MTLSharedEvent that others signal too, behind gpusync's back. desc may be NULL.
+   Returns  as gpusync_timeline_create; ERROR_UNSUPPORTED: not a shared event.    Owns  retains the event. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_import(gpusync_device *device, void *shared_event,
+                                                                     const gpusync_timeline_desc *desc,
+                                                                     gpusync_timeline **out);
+
+/* Waits that sleep or spin in it return ERROR_DESTROYED; no other call may be running or begin.
+   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done. */
+GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
+
+/* The MTLSharedEvent, borrowed; NULL for NULL. The event of a created timeline may have lived before: value v of the
+   timeline is v + *base on the event (call this before the expression that uses base). base may be NULL, and is 0 for
+   an imported event. For the GPU to signal it,
+   without gpusync, name the value with gpusync_timeline_expect. */
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base);
+
+/* The present value. Reads the event where others may signal it.
+   Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
+
+/* Raise the timeline from the host and wake who waits for it, on the host and on the device.
+   Returns  OK; ERROR_NOT_RISING: the value is unchanged; the result of the failure; ERROR_DEVICE_LOST;
+            ERROR_DESTROYED.    Threads  any; of two at a time the larger value counts. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
+
+/* Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
+   From here on the event itself is looked at, as it is for an imported timeline.
+   Returns  OK; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; the result of the failure; ERROR_DESTROYED. */
+GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
+
+/* End the timeline in failure: every wait and every later call returns reason->result (ERROR_EXECUTION when reason is
+   NULL or its result is not an error), waits on the device go on (of an imported event only with fail_writes_event).
+   Returns  OK; the result of the first failure, when there was one: it stands; ERROR_DESTROYED. */
+GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason);
+
+/* Wait for a value. One load and no message when it is reached; else as gpusync_wait_ex, whose options are for this one
+   too (options may be NULL; the mode BLOCKING works as HANDLER does).
+   Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK;
+            ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
+                                                                   uint64_t timeout_ns,
+                                                                   const gpusync_wait_options *options);
+
 /* -- failures ------------------------------------------------------------------------------ */
 
 /* The next failure of this queue that the cursor has not seen. Start with a cursor of 0 to see all that are on
@@ -545,7 +633,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device);
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
 
-/* Counts of one queue; of the device: the sum over its queues, destroyed ones included. Each number is exact, but
+/* Counts of one queue; of the device: the sum over its queues, destroyed ones included, and the waits for timelines and
+   for many points. Each number is exact, but
    they are not read at one instant. */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
@@ -649,6 +738,7 @@ extern void *gpusync__default_device(void) GPUSYNC__SYMBOL("MTLCreateSystemDefau
 /* Weak: iOS has it from 18 on. */
 extern void *gpusync__all_devices(void) GPUSYNC__SYMBOL("MTLCopyAllDevices") __attribute__((weak));
 extern void *gpusync__global_block[32] GPUSYNC__SYMBOL("_NSConcreteGlobalBlock");
+extern void *gpusync__stack_block[32] GPUSYNC__SYMBOL("_NSConcreteStackBlock");
 
 /* Through a variable, because gcc traps on a call of a declared function by another type. */
 static void (*gpusync__send)(void) = gpusync__objc_msg_send;
@@ -669,6 +759,7 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
 
 #define GPUSYNC__SELECTORS(X)                                                                        \
     X(addCompletedHandler, "addCompletedHandler:")                                                   \
+    X(alloc, "alloc")                                                                                \
     X(code, "code")                                                                                  \
     X(commandBuffer, "commandBuffer")                                                                \
     X(commandBufferUnretained, "commandBufferWithUnretainedReferences")                              \
@@ -680,12 +771,17 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
     X(error, "error")                                                                                \
     X(gpuEndTime, "GPUEndTime")                                                                      \
     X(gpuStartTime, "GPUStartTime")                                                                  \
+    X(init, "init")                                                                                  \
     X(label, "label")                                                                                \
     X(localizedDescription, "localizedDescription")                                                  \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                           \
+    X(newSharedEvent, "newSharedEvent")                                                              \
+    X(notifyListener, "notifyListener:atValue:block:")                                               \
     X(objectAtIndex, "objectAtIndex:")                                                               \
     X(registryID, "registryID")                                                                      \
     X(setLabel, "setLabel:")                                                                         \
+    X(setSignaledValue, "setSignaledValue:")                                                         \
+    X(signaledValue, "signaledValue")                                                                \
     X(status, "status")                                                                              \
     X(stringWithUTF8String, "stringWithUTF8String:")                                                 \
     X(utf8String, "UTF8String")                                                                      \
@@ -794,15 +890,17 @@ static uint64_t gpusync__time_left(uint64_t deadline)
     return now < deadline ? deadline - now : 0;
 }
 
-enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM };
+enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
 
-/* What a wait waits for. */
+/* One thing to wait for. */
 typedef struct gpusync__goal {
+    gpusync_queue *queue;       /* of the first three, */
+    gpusync_timeline *timeline; /* of VALUE */
     uint32_t kind;
-    uint64_t ticket;  /* ONE: this one. ALL: every ticket up to this one, */
+    bool draining;    /* destroy's own wait: goes on though the queue is closing */
+    uint64_t ticket;  /* ONE: this one. VALUE: the value. ALL: every ticket up to this one, */
     uint64_t foreign; /* ... and every foreign one up to this */
     uint64_t covered, foreign_covered; /* ALL: what earlier queue-wide waits have told of */
-    bool draining;    /* destroy's own wait: goes on though the queue is closing */
 } gpusync__goal;
 
 typedef struct gpusync__waiter {
@@ -810,11 +908,28 @@ typedef struct gpusync__waiter {
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool permit;
-    bool linked; /* this and what follows: under the queue's lock */
-    gpusync__goal goal;
-    uint64_t since_ns;
-    struct gpusync__waiter *next, *previous;
+    bool any;        /* wake it for any of its watches, not only for the last */
+    uint32_t linked; /* how many of its watches are on a board */
+    struct gpusync__waiter *next; /* free */
 } gpusync__waiter;
+
+/* A waiter's goal, on the board of what can meet it. */
+typedef struct gpusync__watch {
+    gpusync__goal goal;
+    gpusync__waiter *waiter;
+    bool linked;
+    bool left; /* of many: it is over, this is the result, and what it was about may be gone */
+    gpusync_result result;
+    uint64_t since_ns;
+    struct gpusync__watch *next, *previous;
+} gpusync__watch;
+
+/* Who sleeps for something. The lock is the wait lock: a leaf; no message, hook or user code under it. */
+typedef struct gpusync__board {
+    pthread_mutex_t lock;
+    gpusync__watch *first, *last;
+    uint32_t count;
+} gpusync__board;
 
 static void gpusync__cond_init(pthread_cond_t *cond)
 {
@@ -1090,6 +1205,8 @@ static __attribute__((noinline)) bool gpusync__in_callback(void)
 
 /* ------------------------------------------------------------------------------- >>queue -- */
 
+#define GPUSYNC__EVENT_POOL 32
+
 struct gpusync_device {
     void *metal;
     gpusync_hooks hooks;
@@ -1102,7 +1219,13 @@ struct gpusync_device {
     pthread_mutex_t lock; /* list of queues, sum of the destroyed ones. Before any queue's lock. */
     gpusync_queue *queues;
     uint64_t queue_count; /* ever made: numbers them */
+    gpusync_timeline *timelines;
+    uint64_t timeline_count;
     gpusync_stats gone;
+    gpusync_stats stats; /* of waits for timelines, and for many points */
+    void *listener;      /* MTLSharedEventListener, made when first needed, under the lock */
+    void *events[GPUSYNC__EVENT_POOL]; /* that nobody refers to any more */
+    uint32_t event_count;
     pthread_mutex_t waiter_lock; /* a leaf */
     gpusync__waiter *free_waiters;
     struct gpusync__waiter_slab *waiter_slabs;
@@ -1133,7 +1256,8 @@ typedef struct gpusync__ring {
 
 #define GPUSYNC__RING_SIZE 256
 
-enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4 }; /* queue flags */
+/* flags of queues and timelines */
+enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8 };
 
 struct gpusync_queue {
     gpusync__head head; /* first: read by the inline calls */
@@ -1154,7 +1278,6 @@ struct gpusync_queue {
     /* counters */
     unsigned char pad2[128];
     uint32_t outstanding; /* buffers made or in flight, against limit */
-    uint32_t waiting;     /* waiters linked */
     uint32_t inside;      /* calls that destroy must let out first */
     uint32_t tracked;     /* unfinished TRACKED slots */
     uint32_t sentinels;   /* unfinished */
@@ -1164,9 +1287,7 @@ struct gpusync_queue {
     pthread_mutex_t order;
     gpusync__slot *spare; /* free slots */
     gpusync__slot *open;  /* made, not committed */
-    /* wait lock: a leaf; no message, hook or user code under it */
-    pthread_mutex_t lock;
-    gpusync__waiter *waiters;
+    gpusync__board board; /* its lock is over all that follows */
     gpusync__slot *foreign; /* gpusync_track_committed, oldest first */
     uint64_t foreign_issued;
     uint64_t covered, foreign_covered;
@@ -1175,6 +1296,28 @@ struct gpusync_queue {
     uint64_t logged;     /* how many of them the log hook has seen; of the thread that has set `logging` */
     uint32_t logging;
     uint64_t dropped[2], dropped_failed[2]; /* largest ticket whose record was dropped (that ran); [1]: foreign ones */
+};
+
+#define GPUSYNC__LISTENINGS 64
+
+/* `value` when the timeline has failed: above every other, so that one load tells. */
+#define GPUSYNC__FAILED_VALUE (~(uint64_t)0)
+
+struct gpusync_timeline {
+    uint64_t value; /* reached, as far as is known, or GPUSYNC__FAILED_VALUE */
+    gpusync_device *device;
+    void *event;
+    uint64_t base; /* event value = value + base */
+    uint32_t flags;
+    uint32_t inside;
+    bool imported, fail_writes_event, handed_out;
+    uint64_t number;
+    gpusync_timeline *next; /* of the device */
+    gpusync__board board;   /* its lock is over all that follows */
+    struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
+    uint64_t last; /* reached before it failed */
+    gpusync_error error;
+    char label[64];
 };
 
 static uint64_t gpusync__committed(const gpusync_queue *q)
@@ -1200,9 +1343,9 @@ static void gpusync__free(gpusync_device *dev, void *memory, size_t size)
 }
 
 /* Returns the flags from before. */
-static uint32_t gpusync__set_flag(gpusync_queue *q, uint32_t flag)
+static uint32_t gpusync__set_flag(uint32_t *flags, uint32_t flag)
 {
-    return __atomic_fetch_or(&q->flags, flag, __ATOMIC_SEQ_CST);
+    return __atomic_fetch_or(flags, flag, __ATOMIC_SEQ_CST);
 }
 
 /* Calls that may still be running when destroy begins come in here and go out again; destroy waits for them. */
@@ -1443,13 +1586,13 @@ static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
 static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     record = &q->log[q->log_count % q->log_size];
     if (q->log_count >= q->log_size) gpusync__drop_record(q, record);
     *record = *error;
     GPUSYNC__ADD(&q->log_count, 1);
-    gpusync__set_flag(q, GPUSYNC__FAILED);
-    pthread_mutex_unlock(&q->lock);
+    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
+    pthread_mutex_unlock(&q->board.lock);
     if (error->result == GPUSYNC_ERROR_EXECUTION) GPUSYNC__COUNT(&q->stats.failures);
 }
 
@@ -1470,7 +1613,7 @@ static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_err
 {
     uint64_t first, at = *cursor;
     bool found;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     first = gpusync__log_first(q);
     found = at < q->log_count;
     if (found) {
@@ -1479,7 +1622,7 @@ static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_err
         error->dropped = at - *cursor;
         GPUSYNC__PUT(cursor, at + 1);
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return found;
 }
 
@@ -1518,7 +1661,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) return GPUSYNC_ERROR_DEVICE_LOST;
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
     if (error) memset(error, 0, sizeof *error);
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__result_of_one(q, goal->ticket, error);
     } else {
@@ -1528,7 +1671,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         if (tell && goal->ticket > q->covered) q->covered = goal->ticket;
         if (tell && goal->foreign > q->foreign_covered) q->foreign_covered = goal->foreign;
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return result;
 }
 
@@ -1548,59 +1691,77 @@ static bool gpusync__foreign_listed(const gpusync_queue *q, uint64_t ticket)
 }
 
 /* Is the goal met, as far as foreign work has no part in it? */
-static bool gpusync__met_apart(const gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__met_apart(const gpusync__goal *goal)
 {
+    const gpusync_queue *q = goal->queue;
+    if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
     if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < q->limit;
     if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
     return (goal->ticket & GPUSYNC__FOREIGN) || gpusync__marked(q, goal->ticket);
 }
 
 /* Under the wait lock. */
-static bool gpusync__met_locked(const gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__met_locked(const gpusync__goal *goal)
 {
-    if (!gpusync__met_apart(q, goal)) return false;
-    if (goal->kind == GPUSYNC__ALL) return !gpusync__foreign_pending(q, goal->foreign);
-    return goal->kind == GPUSYNC__ROOM || !gpusync__foreign_listed(q, goal->ticket);
+    if (!gpusync__met_apart(goal)) return false;
+    if (goal->kind == GPUSYNC__ALL) return !gpusync__foreign_pending(goal->queue, goal->foreign);
+    return goal->kind != GPUSYNC__ONE || !gpusync__foreign_listed(goal->queue, goal->ticket);
 }
 
 /* The lock is needed only where there is foreign work to ask about. */
-static bool gpusync__met(gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__met(const gpusync__goal *goal)
 {
-    bool met = gpusync__met_apart(q, goal);
-    if (!met || !gpusync__has_foreign(q)) return met;
-    pthread_mutex_lock(&q->lock);
-    met = gpusync__met_locked(q, goal);
-    pthread_mutex_unlock(&q->lock);
+    gpusync_queue *q = goal->queue;
+    bool met = gpusync__met_apart(goal);
+    if (!met || !q || !gpusync__has_foreign(q)) return met;
+    pthread_mutex_lock(&q->board.lock);
+    met = gpusync__met_locked(goal);
+    pthread_mutex_unlock(&q->board.lock);
     return met;
 }
 
+static const uint32_t *gpusync__flags_of(const gpusync__goal *goal)
+{
+    return goal->queue ? &goal->queue->flags : &goal->timeline->flags;
+}
+
 /* Is there nothing left to wait for, whatever becomes of the work? */
-static bool gpusync__stopped(const gpusync_queue *q, const gpusync__goal *goal)
+static bool gpusync__stopped(const gpusync__goal *goal)
 {
     uint32_t stop = goal->draining ? GPUSYNC__LOST : GPUSYNC__LOST | GPUSYNC__CLOSING;
-    return (GPUSYNC__GET(&q->flags) & stop) != 0;
+    return (GPUSYNC__GET(gpusync__flags_of(goal)) & stop) != 0;
 }
 
-/* Under the wait lock. */
-static void gpusync__link_locked(gpusync_queue *q, gpusync__waiter *w)
+static bool gpusync__over(const gpusync__goal *goal) { return gpusync__met(goal) || gpusync__stopped(goal); }
+
+static gpusync__board *gpusync__board_of(const gpusync__goal *goal)
 {
-    w->linked = true;
-    w->previous = NULL;
-    w->next = q->waiters;
-    if (w->next) w->next->previous = w;
-    q->waiters = w;
-    GPUSYNC__ADD(&q->waiting, 1);
+    return goal->queue ? &goal->queue->board : &goal->timeline->board;
 }
 
-/* Under the wait lock. */
-static void gpusync__unlink_locked(gpusync_queue *q, gpusync__waiter *w)
+/* Under the board's lock, as the next two. */
+static void gpusync__link_locked(gpusync__board *board, gpusync__watch *watch)
 {
-    if (!w->linked) return;
-    if (w->next) w->next->previous = w->previous;
-    if (w->previous) w->previous->next = w->next;
-    else q->waiters = w->next;
-    w->linked = false;
-    GPUSYNC__SUB(&q->waiting, 1);
+    watch->linked = true;
+    watch->next = NULL;
+    watch->previous = board->last;
+    if (watch->previous) watch->previous->next = watch;
+    else board->first = watch;
+    board->last = watch;
+    GPUSYNC__ADD(&watch->waiter->linked, 1);
+    GPUSYNC__ADD(&board->count, 1);
+}
+
+/* True: it was the last of its waiter's watches that was on a board. */
+static bool gpusync__unlink_locked(gpusync__board *board, gpusync__watch *watch)
+{
+    if (watch->next) watch->next->previous = watch->previous;
+    else board->last = watch->previous;
+    if (watch->previous) watch->previous->next = watch->next;
+    else board->first = watch->next;
+    watch->linked = false;
+    GPUSYNC__SUB(&board->count, 1);
+    return GPUSYNC__SUB(&watch->waiter->linked, 1) == 1;
 }
 
 #define GPUSYNC__WAKE_BATCH 16
@@ -1609,20 +1770,21 @@ typedef struct gpusync__batch {
     unsigned count;
 } gpusync__batch;
 
-/* Take up to a batch of waiters off the queue: those that have nothing left to wait for, or everyone. They are copied
-   out because a waiter that was taken off may be in another wait by the time it is unparked. That wake-up is then one
-   too many. */
-static void gpusync__collect(gpusync_queue *q, gpusync__batch *batch, bool everyone)
+/* Take watches off the board, those that are over, or every one, until a batch of waiters is to be woken for it.
+   Waiters are copied out because one that was taken off may be in another wait by the time it is unparked. That wake-up
+   is then one too many. */
+static void gpusync__collect(gpusync__board *board, gpusync__batch *batch, bool everyone)
 {
-    gpusync__waiter *w, *next;
-    pthread_mutex_lock(&q->lock);
-    for (w = q->waiters; w && batch->count < GPUSYNC__WAKE_BATCH; w = next) {
-        next = w->next;
-        if (!everyone && !gpusync__met_locked(q, &w->goal) && !gpusync__stopped(q, &w->goal)) continue;
-        gpusync__unlink_locked(q, w);
-        batch->waiters[batch->count++] = w;
+    gpusync__watch *watch, *next;
+    pthread_mutex_lock(&board->lock);
+    for (watch = board->first; watch && batch->count < GPUSYNC__WAKE_BATCH; watch = next) {
+        bool last, stopped = gpusync__stopped(&watch->goal);
+        next = watch->next;
+        if (!everyone && !stopped && !gpusync__met_locked(&watch->goal)) continue;
+        last = gpusync__unlink_locked(board, watch);
+        if (last || everyone || stopped || watch->waiter->any) batch->waiters[batch->count++] = watch->waiter;
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&board->lock);
 }
 
 static void gpusync__unpark(gpusync_device *dev, const gpusync__batch *batch)
@@ -1633,27 +1795,29 @@ static void gpusync__unpark(gpusync_device *dev, const gpusync__batch *batch)
 
 /* Wake who has nothing left to wait for. Call it after the change: a waiter registers first and looks after, so one
    of the two sees the other. */
-static void gpusync__wake(gpusync_queue *q)
+static void gpusync__wake_board(gpusync_device *dev, gpusync__board *board)
 {
     gpusync__batch batch;
-    if (GPUSYNC__GET(&q->waiting) == 0) return;
+    if (GPUSYNC__GET(&board->count) == 0) return;
     do {
         batch.count = 0;
-        gpusync__collect(q, &batch, false);
-        gpusync__unpark(q->device, &batch);
+        gpusync__collect(board, &batch, false);
+        gpusync__unpark(dev, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
 }
 
+static void gpusync__wake(gpusync_queue *q) { gpusync__wake_board(q->device, &q->board); }
+
 /* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again,
-   so this counts them first. */
-static void gpusync__hint(gpusync_queue *q)
+   at the end: so this counts them first. */
+static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
 {
-    uint32_t waiting = GPUSYNC__GET(&q->waiting), woken;
+    uint32_t waiting = GPUSYNC__GET(&board->count), woken;
     gpusync__batch batch;
     for (woken = 0; woken < waiting; woken += GPUSYNC__WAKE_BATCH) {
         batch.count = 0;
-        gpusync__collect(q, &batch, true);
-        gpusync__unpark(q->device, &batch);
+        gpusync__collect(board, &batch, true);
+        gpusync__unpark(dev, &batch);
     }
 }
 
@@ -1662,14 +1826,19 @@ static void gpusync__lose(gpusync_device *dev)
 {
     gpusync__batch batch;
     gpusync_queue *q;
+    gpusync_timeline *t;
     if (!gpusync__swap32(&dev->lost, 0, 1)) return;
     pthread_mutex_lock(&dev->lock);
-    for (q = dev->queues; q; q = q->next) gpusync__set_flag(q, GPUSYNC__LOST);
+    for (q = dev->queues; q; q = q->next) gpusync__set_flag(&q->flags, GPUSYNC__LOST);
+    for (t = dev->timelines; t; t = t->next) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
     pthread_mutex_unlock(&dev->lock);
     do {
         batch.count = 0;
         pthread_mutex_lock(&dev->lock);
-        for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next) gpusync__collect(q, &batch, false);
+        for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next)
+            gpusync__collect(&q->board, &batch, false);
+        for (t = dev->timelines; t && batch.count < GPUSYNC__WAKE_BATCH; t = t->next)
+            gpusync__collect(&t->board, &batch, false);
         pthread_mutex_unlock(&dev->lock);
         gpusync__unpark(dev, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
@@ -1838,10 +2007,17 @@ static void gpusync__tend(gpusync_queue *q)
     }
 }
 
+static void gpusync__look_timeline(gpusync_timeline *t);
+
 /* Read whatever status stands between the goal and its being met. */
-static void gpusync__look(gpusync_queue *q, const gpusync__goal *goal)
+static void gpusync__look(const gpusync__goal *goal)
 {
+    gpusync_queue *q = goal->queue;
     uint64_t ticket;
+    if (goal->kind == GPUSYNC__VALUE) {
+        gpusync__look_timeline(goal->timeline);
+        return;
+    }
     if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
     if (goal->kind == GPUSYNC__ALL) {
         for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
@@ -1861,10 +2037,10 @@ static void gpusync__look(gpusync_queue *q, const gpusync__goal *goal)
 static gpusync__slot *gpusync__next_foreign(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     for (slot = q->foreign; slot && slot->ticket <= ticket;) slot = slot->next;
     if (slot) GPUSYNC__ADD(&slot->holders, 1); /* not zero: the list holds it */
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return slot;
 }
 
@@ -1885,25 +2061,25 @@ static uint64_t gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
     uint64_t ticket;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     ticket = GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1);
     GPUSYNC__PUT(&slot->ticket, ticket);
     while (*link) link = &(*link)->next;
     *link = slot;
     slot->next = NULL;
     __atomic_fetch_or(&q->head.committed, GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return ticket;
 }
 
 static void gpusync__remove_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     while (*link != slot) link = &(*link)->next;
     *link = slot->next;
     if (!q->foreign) __atomic_fetch_and(&q->head.committed, ~GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     gpusync__drop(slot); /* the list's hold */
 }
 
@@ -1920,7 +2096,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync
     }
     if (kind == GPUSYNC__WORK || kind == GPUSYNC__TRACKED) gpusync__mark(q, slot->ticket, outcome);
     gpusync__wake(q);
-    if (kind == GPUSYNC__SENTINEL) gpusync__hint(q);
+    if (kind == GPUSYNC__SENTINEL) gpusync__hint(q->device, &q->board);
 }
 
 /* -------------------------------------------------------------------------------- >>wait -- */
@@ -1987,42 +2163,119 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal)
 {
     memset(goal, 0, sizeof *goal);
+    goal->queue = q;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket;
     if (goal->kind == GPUSYNC__ALL) {
-        pthread_mutex_lock(&q->lock);
+        pthread_mutex_lock(&q->board.lock);
         goal->ticket = gpusync__committed(q);
         goal->foreign = q->foreign_issued | GPUSYNC__FOREIGN;
         goal->covered = q->covered;
         goal->foreign_covered = q->foreign_covered | GPUSYNC__FOREIGN;
-        pthread_mutex_unlock(&q->lock);
+        pthread_mutex_unlock(&q->board.lock);
         return GPUSYNC_OK;
     }
     if (ticket & GPUSYNC__FOREIGN) {
         uint64_t issued;
-        pthread_mutex_lock(&q->lock);
+        pthread_mutex_lock(&q->board.lock);
         issued = q->foreign_issued | GPUSYNC__FOREIGN;
-        pthread_mutex_unlock(&q->lock);
+        pthread_mutex_unlock(&q->board.lock);
         return ticket > issued || ticket == GPUSYNC__FOREIGN ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
     }
     return ticket > gpusync__committed(q) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
-/* True: met within the budget. */
-static bool gpusync__spin(gpusync_queue *q, const gpusync__goal *goal, const gpusync_spin *spin, uint64_t deadline)
+static void gpusync__listen(const gpusync__goal *goal);
+
+static bool gpusync__is_outside(const gpusync_timeline *t)
 {
-    const gpusync_hooks *hooks = &q->device->hooks;
-    uint64_t limit = deadline, i, n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
+    return (GPUSYNC__GET(&t->flags) & GPUSYNC__OUTSIDE) != 0;
+}
+
+/* A wait for one goal or more. */
+typedef struct gpusync__wait {
+    gpusync_device *device;
+    gpusync_stats *stats;
+    gpusync__watch *watches;
+    size_t count;
+    size_t over;  /* all: every watch before this one is over */
+    size_t which; /* any: the first that is */
+    bool any;
+    bool many;    /* gpusync_wait_many: each goal has been entered by itself */
+    bool broken;  /* a goal of many cannot be met any more */
+    size_t inside; /* of many: how many it has not left */
+} gpusync__wait;
+
+static gpusync_result gpusync__stop_reason(const gpusync__goal *goal);
+static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error);
+static void gpusync__goal_leave(const gpusync__goal *goal);
+
+static void gpusync__delist_one(gpusync__watch *watch)
+{
+    gpusync__board *board = gpusync__board_of(&watch->goal);
+    pthread_mutex_lock(&board->lock);
+    if (watch->linked) (void)gpusync__unlink_locked(board, watch);
+    pthread_mutex_unlock(&board->lock);
+}
+
+/* Keep the results of the goals that are over, and leave what they were about: a wait for many must not keep that from
+   being destroyed while it goes on waiting for the rest. The last one keeps the device alive. */
+static void gpusync__leave_those_over(gpusync__wait *wait)
+{
+    size_t i;
+    for (i = wait->over; i < wait->count; i++) {
+        gpusync__watch *watch = &wait->watches[i];
+        bool met;
+        if (wait->inside == 1) return;
+        if (watch->left || !gpusync__over(&watch->goal)) continue;
+        met = gpusync__met(&watch->goal); /* asked once: what breaks the wait must also be what it returns */
+        if (!met) wait->broken = true;
+        gpusync__delist_one(watch);
+        watch->result = met ? gpusync__goal_result(&watch->goal, NULL) : gpusync__stop_reason(&watch->goal);
+        watch->left = true;
+        wait->inside--;
+        gpusync__goal_leave(&watch->goal);
+    }
+}
+
+static bool gpusync__watch_over(const gpusync__watch *watch) { return watch->left || gpusync__over(&watch->goal); }
+
+/* Is the wait over, with its goals met or given up? */
+static bool gpusync__wait_over(gpusync__wait *wait)
+{
+    if (wait->any) {
+        for (wait->which = 0; wait->which < wait->count; wait->which++)
+            if (gpusync__over(&wait->watches[wait->which].goal)) return true;
+        return false;
+    }
+    if (wait->many) gpusync__leave_those_over(wait);
+    while (wait->over < wait->count && gpusync__watch_over(&wait->watches[wait->over])) wait->over++;
+    return wait->over == wait->count || wait->broken;
+}
+
+static void gpusync__wait_look(const gpusync__wait *wait)
+{
+    size_t i;
+    for (i = wait->over; i < wait->count; i++)
+        if (!gpusync__watch_over(&wait->watches[i])) gpusync__look(&wait->watches[i].goal);
+}
+
+/* True: over within the budget. */
+static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *spin, uint64_t deadline)
+{
+    const gpusync_hooks *hooks = &wait->device->hooks;
+    bool looks = wait->watches->goal.kind != GPUSYNC__ROOM; /* room comes with the handler */
+    uint64_t limit = deadline, budget_end, i, n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
     if (spin->max_spin_ns) {
         if (n == 0) n = UINT64_MAX; /* by time alone */
-        uint64_t budget_end = gpusync__deadline(spin->max_spin_ns);
+        budget_end = gpusync__deadline(spin->max_spin_ns);
         if (budget_end < limit) limit = budget_end;
     }
-    for (i = 0; i < n && !gpusync__stopped(q, goal); i++) {
+    for (i = 0; i < n; i++) {
         if (i < spin->pause_iterations) GPUSYNC__PAUSE();
         else hooks->yield(hooks->user);
-        if (goal->kind != GPUSYNC__ROOM) gpusync__look(q, goal); /* room comes with the handler */
-        if (gpusync__met(q, goal)) return true;
+        if (looks) gpusync__wait_look(wait);
+        if (gpusync__wait_over(wait)) return true;
         if (limit != GPUSYNC_FOREVER && gpusync_now_ns() >= limit) return false;
     }
     return false;
@@ -2042,8 +2295,9 @@ static void gpusync__block_ticket(gpusync_queue *q, uint64_t ticket)
     gpusync__look_ticket(q, ticket);
 }
 
-static void gpusync__block_goal(gpusync_queue *q, const gpusync__goal *goal)
+static void gpusync__block_goal(const gpusync__goal *goal)
 {
+    gpusync_queue *q = goal->queue;
     uint64_t ticket;
     if (goal->kind == GPUSYNC__ALL)
         for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
@@ -2057,116 +2311,157 @@ static void gpusync__block_goal(gpusync_queue *q, const gpusync__goal *goal)
 /* ... and foreign work that no sentinel announces is looked at at this pace at first, then more and more slowly. */
 #define GPUSYNC__FIRST_SLICE_NS 1000000u
 
-static bool gpusync__unannounced(const gpusync_queue *q)
+static bool gpusync__unannounced(const gpusync__wait *wait)
 {
-    return gpusync__has_foreign(q) && GPUSYNC__GET(&q->sentinels) == 0;
+    size_t i;
+    for (i = wait->over; i < wait->count; i++) {
+        const gpusync__goal *goal = &wait->watches[i].goal;
+        if (wait->watches[i].left) continue;
+        if (goal->kind == GPUSYNC__VALUE ? gpusync__is_outside(goal->timeline) && !wait->device->listener
+                                         : gpusync__has_foreign(goal->queue) && !GPUSYNC__GET(&goal->queue->sentinels))
+            return true;
+    }
+    return false;
 }
 
-/* Be on the queue's list, to be woken; also again, after a hint, or when the room that this waiter was woken for went
-   to another thread. True: it was not on the list. */
-static bool gpusync__enlist(gpusync_queue *q, gpusync__waiter *w)
+/* Have every watch that is not over on its board; also again, after a hint, or when the room that this waiter was woken
+   for went to another thread. True: one was not there. */
+static bool gpusync__enlist(gpusync__wait *wait)
 {
-    bool was_off;
-    pthread_mutex_lock(&q->lock);
-    was_off = !w->linked;
-    if (was_off) gpusync__link_locked(q, w);
-    pthread_mutex_unlock(&q->lock);
+    bool was_off = false;
+    size_t i;
+    for (i = wait->over; i < wait->count; i++) {
+        gpusync__watch *watch = &wait->watches[i];
+        gpusync__board *board;
+        bool linked = false;
+        if (watch->left) continue;
+        board = gpusync__board_of(&watch->goal);
+        pthread_mutex_lock(&board->lock);
+        if (!watch->linked && !gpusync__met_locked(&watch->goal)) {
+            gpusync__link_locked(board, watch);
+            linked = was_off = true;
+        }
+        pthread_mutex_unlock(&board->lock);
+        if (linked && watch->goal.kind == GPUSYNC__VALUE) gpusync__listen(&watch->goal);
+    }
     return was_off;
 }
 
-static bool gpusync__over(gpusync_queue *q, const gpusync__goal *goal)
+static void gpusync__delist(gpusync__wait *wait)
 {
-    return gpusync__met(q, goal) || gpusync__stopped(q, goal);
+    size_t i;
+    for (i = 0; i < wait->count; i++)
+        if (!wait->watches[i].left) gpusync__delist_one(&wait->watches[i]);
 }
 
 /* The end of the next slice. */
-static uint64_t gpusync__slice_end(const gpusync_queue *q, uint64_t now, uint64_t deadline, uint64_t *slice)
+static uint64_t gpusync__slice_end(const gpusync__wait *wait, uint64_t now, uint64_t deadline, uint64_t *slice)
 {
-    uint64_t length = gpusync__unannounced(q) ? *slice : GPUSYNC__SLICE_NS;
+    uint64_t length = gpusync__unannounced(wait) ? *slice : GPUSYNC__SLICE_NS;
     if (*slice < GPUSYNC__SLICE_NS) *slice *= 2;
     return deadline - now > length ? now + length : deadline;
 }
 
-/* Park until the goal is met, there is nothing left to wait for, or the deadline. w is linked. */
-static void gpusync__park(gpusync_queue *q, gpusync__waiter *w, uint64_t deadline)
+/* Park until the wait is over, or the deadline. */
+static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t deadline)
 {
-    const gpusync_hooks *hooks = &q->device->hooks;
+    const gpusync_hooks *hooks = &wait->device->hooks;
     uint64_t slice = GPUSYNC__FIRST_SLICE_NS, until = 0;
-    while (!gpusync__over(q, &w->goal)) {
+    while (!gpusync__wait_over(wait)) {
         uint64_t now = gpusync_now_ns();
         if (now >= deadline) return;
         if (now >= until) {
-            if (until) gpusync__look(q, &w->goal); /* a whole slice, however often the hook returned meanwhile */
-            until = gpusync__slice_end(q, now, deadline, &slice);
-            if (gpusync__over(q, &w->goal)) return;
+            if (until) gpusync__wait_look(wait); /* a whole slice, however often the hook returned meanwhile */
+            until = gpusync__slice_end(wait, now, deadline, &slice);
+            if (gpusync__wait_over(wait)) return;
         }
         hooks->park(hooks->user, &w->open, until);
-        if (gpusync__over(q, &w->goal)) return;
-        if (gpusync__enlist(q, w)) {
+        if (gpusync__wait_over(wait)) return;
+        if (gpusync__enlist(wait)) {
+            gpusync__wait_look(wait); /* however often it is called for nothing */
             slice = GPUSYNC__FIRST_SLICE_NS;
             until = 0;
         } else if (gpusync_now_ns() < until) {
-            GPUSYNC__COUNT(&q->stats.spurious_wakes);
+            GPUSYNC__COUNT(&wait->stats->spurious_wakes);
         }
     }
 }
 
-static gpusync_result gpusync__sleep(gpusync_queue *q, const gpusync__goal *goal, uint64_t deadline)
+/* OK: over. TIMEOUT: done at the deadline is done, this is not. */
+static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
-    gpusync__waiter *w = gpusync__waiter_take(q->device);
+    gpusync__waiter *w = gpusync__waiter_take(wait->device);
+    uint64_t now = gpusync_now_ns();
+    size_t i;
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    w->goal = *goal;
-    w->since_ns = gpusync_now_ns();
-    (void)gpusync__enlist(q, w);
-    gpusync__park(q, w, deadline);
-    pthread_mutex_lock(&q->lock);
-    gpusync__unlink_locked(q, w);
-    pthread_mutex_unlock(&q->lock);
-    gpusync__waiter_give(q->device, w);
-    if (!gpusync__met(q, goal)) gpusync__look(q, goal); /* done at the deadline is done */
-    return gpusync__met(q, goal) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
+    w->any = wait->any;
+    for (i = 0; i < wait->count; i++) {
+        wait->watches[i].waiter = w;
+        wait->watches[i].since_ns = now;
+    }
+    (void)gpusync__enlist(wait);
+    gpusync__park(wait, w, deadline);
+    gpusync__delist(wait);
+    gpusync__waiter_give(wait->device, w);
+    if (!gpusync__wait_over(wait)) gpusync__wait_look(wait);
+    return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
 /* Why a goal that is not met will not be. */
-static gpusync_result gpusync__stop_reason(const gpusync_queue *q)
+static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 {
-    return GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+    return GPUSYNC__GET(gpusync__flags_of(goal)) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
-/* The order of every wait: status, spin, sleep. OK: the goal is met. *how gets the counter of how that came about. */
-static gpusync_result gpusync__await(gpusync_queue *q, const gpusync__goal *goal, uint64_t timeout_ns,
-                                     const gpusync_wait_options *options, uint64_t **how)
+/* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that came about. */
+static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_spin *spin,
+                                     gpusync_wait_mode mode, uint64_t **how)
 {
-    const gpusync_spin *spin = options && options->spin ? options->spin : &q->spin;
-    gpusync_wait_mode mode = options && options->mode ? options->mode : q->wait_mode;
     uint64_t deadline;
-    gpusync_result result;
-    *how = &q->stats.waits_status;
-    gpusync__look(q, goal);
-    if (gpusync__met(q, goal)) return GPUSYNC_OK;
-    *how = &q->stats.waits_unmet;
-    if (gpusync__stopped(q, goal)) return gpusync__stop_reason(q);
+    *how = &wait->stats->waits_inline;
+    if (gpusync__wait_over(wait)) return GPUSYNC_OK;
+    *how = &wait->stats->waits_status;
+    gpusync__wait_look(wait);
+    if (gpusync__wait_over(wait)) return GPUSYNC_OK;
+    *how = &wait->stats->waits_unmet;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (timeout_ns == 0) return GPUSYNC_TIMEOUT;
     deadline = gpusync__deadline(timeout_ns);
-    if (mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(q, goal);
-    if (mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(q, goal, spin, deadline)) {
-        *how = &q->stats.waits_spin;
-        return GPUSYNC_OK;
-    }
-    result = gpusync__met(q, goal) ? GPUSYNC_OK : gpusync__sleep(q, goal, deadline);
-    if (result == GPUSYNC_OK) *how = &q->stats.waits_sleep;
-    if (result == GPUSYNC_TIMEOUT && gpusync__stopped(q, goal)) return gpusync__stop_reason(q);
-    return result;
+    *how = &wait->stats->waits_spin;
+    if (mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->watches->goal);
+    if (mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, spin, deadline)) return GPUSYNC_OK;
+    *how = &wait->stats->waits_sleep;
+    return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
-/* Wait for a goal and count how that went. OK: it is met. The caller is inside the queue. */
-static gpusync_result gpusync__wait_met(gpusync_queue *q, const gpusync__goal *goal, uint64_t timeout_ns,
+/* Wait for one goal. OK: it is met. The caller is inside the queue. */
+static gpusync_result gpusync__await_goal(const gpusync__goal *goal, uint64_t timeout_ns,
+                                          const gpusync_wait_options *options, uint64_t **how)
+{
+    gpusync_queue *q = goal->queue;
+    gpusync__watch watch;
+    gpusync__wait wait;
+    gpusync_result result;
+    memset(&watch, 0, sizeof watch);
+    memset(&wait, 0, sizeof wait);
+    watch.goal = *goal;
+    wait.device = q->device;
+    wait.stats = &q->stats;
+    wait.watches = &watch;
+    wait.count = 1;
+    result = gpusync__await(&wait, timeout_ns, options && options->spin ? options->spin : &q->spin,
+                            options && options->mode ? options->mode : q->wait_mode, how);
+    if (gpusync__met(goal)) return GPUSYNC_OK;
+    *how = &q->stats.waits_unmet;
+    return gpusync__stopped(goal) ? gpusync__stop_reason(goal) : result;
+}
+
+/* ... and count how that went. */
+static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
                                         const gpusync_wait_options *options)
 {
-    uint64_t *how = &q->stats.waits_inline;
-    gpusync_result result = GPUSYNC_OK;
-    if (!gpusync__met(q, goal)) result = gpusync__await(q, goal, timeout_ns, options, &how);
+    uint64_t *how;
+    gpusync_result result = gpusync__await_goal(goal, timeout_ns, options, &how);
     GPUSYNC__COUNT(how);
     return result;
 }
@@ -2183,7 +2478,7 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     result = gpusync__goal_of(queue, ticket, &goal);
-    if (result == GPUSYNC_OK) result = gpusync__wait_met(queue, &goal, timeout_ns, options);
+    if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options);
     if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, options ? options->error : NULL);
     gpusync__leave(queue);
     return result;
@@ -2212,9 +2507,9 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     result = gpusync__goal_of(queue, ticket, &goal);
     if (result == GPUSYNC_OK) {
-        if (!gpusync__met(queue, &goal)) gpusync__look(queue, &goal);
-        if (gpusync__met(queue, &goal)) result = gpusync__result_of(queue, &goal, false, NULL);
-        else result = gpusync__stopped(queue, &goal) ? gpusync__stop_reason(queue) : GPUSYNC_NOT_READY;
+        if (!gpusync__met(&goal)) gpusync__look(&goal);
+        if (gpusync__met(&goal)) result = gpusync__result_of(queue, &goal, false, NULL);
+        else result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
     }
     gpusync__leave(queue);
     return result;
@@ -2224,10 +2519,10 @@ GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ti
 {
     gpusync_queue *q = (gpusync_queue *)(uintptr_t)queue; /* its lock is not const */
     bool done;
-    pthread_mutex_lock(&q->lock);
+    pthread_mutex_lock(&q->board.lock);
     done = ticket > GPUSYNC__FOREIGN && ticket <= (q->foreign_issued | GPUSYNC__FOREIGN) &&
            !gpusync__foreign_listed(q, ticket);
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&q->board.lock);
     return done;
 }
 
@@ -2272,7 +2567,7 @@ static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__t
     if (!q) return GPUSYNC_OK; /* destroyed: no longer a queue of the device */
     if (q->number == target->number) {
         if (ended) result = gpusync__result_of(q, &target->goal, true, NULL);
-        else result = gpusync__wait_met(q, &target->goal, gpusync__time_left(deadline), NULL);
+        else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), NULL);
     }
     gpusync__leave(q);
     return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
@@ -2315,6 +2610,603 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
     return gpusync_device_is_lost(device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
 
+/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
+static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
+{
+    gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
+    if (!w) {
+        dev->hooks.yield(dev->hooks.user);
+        return;
+    }
+    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__FIRST_SLICE_NS);
+    gpusync__waiter_give(dev, w);
+}
+
+/* ---------------------------------------------------------------------------- >>timeline -- */
+
+static gpusync_result gpusync__timeline_enter(gpusync_timeline *t)
+{
+    GPUSYNC__ADD(&t->inside, 1);
+    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return GPUSYNC_OK;
+    GPUSYNC__SUB(&t->inside, 1);
+    return GPUSYNC_ERROR_DESTROYED;
+}
+
+static void gpusync__timeline_leave(gpusync_timeline *t) { GPUSYNC__SUB(&t->inside, 1); }
+
+/* What the failure of a timeline says; OK when it has not failed. */
+static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
+{
+    gpusync_result result;
+    if (GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    pthread_mutex_lock(&t->board.lock);
+    result = t->error.result;
+    if (error) *error = t->error;
+    pthread_mutex_unlock(&t->board.lock);
+    return result;
+}
+
+/* The value is reached: make it known. False: it was already, or the timeline has failed. */
+static bool gpusync__raise(gpusync_timeline *t, uint64_t value)
+{
+    uint64_t present = GPUSYNC__GET(&t->value);
+    do
+        if (present >= value) return false;
+    while (!GPUSYNC__SWAP(&t->value, &present, value));
+    gpusync__wake_board(t->device, &t->board);
+    return true;
+}
+
+static bool gpusync__timeline_set_error(gpusync_timeline *t, const gpusync_error *reason);
+
+/* The other side has failed: it has written what gpusync_timeline_fail would. */
+static void gpusync__fail_from_event(gpusync_timeline *t)
+{
+    gpusync_error error;
+    memset(&error, 0, sizeof error);
+    gpusync__copy_text(error.message, sizeof error.message, "the event stands at the value that means failure");
+    if (gpusync__timeline_set_error(t, &error)) gpusync__wake_board(t->device, &t->board);
+}
+
+/* Where others signal the event, it knows better. */
+static void gpusync__look_timeline(gpusync_timeline *t)
+{
+    uint64_t raw;
+    if (!gpusync__is_outside(t)) return;
+    raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
+    /* as after reading a status: what was done before the signal must be read after it */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (raw == GPUSYNC__FAILED_VALUE) gpusync__fail_from_event(t);
+    else if (raw > t->base) (void)gpusync__raise(t, raw - t->base);
+}
+
+static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
+{
+    void *pool = gpusync__pool_push();
+    GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, raw);
+    gpusync__pool_pop(pool);
+}
+
+/* A registration with the event, for one value and all who wait for it. It belongs to the timeline's list and to the
+   block that Metal holds: nobody can take a registration back, and a block whose value never comes lives as long as the
+   event. So what the block refers to is counted, and an ORPHANED one touches nothing else. */
+typedef struct gpusync__listening {
+    uint32_t holders;
+    uint32_t state; /* ARMED -> RUNNING -> FREE, or ORPHANED */
+    gpusync_timeline *timeline;
+    uint64_t value;
+    struct gpusync__listening *next;
+} gpusync__listening;
+
+typedef struct gpusync__listener_block {
+    gpusync__block head;
+    gpusync__listening *listening;
+} gpusync__listener_block;
+
+static void gpusync__listening_drop(gpusync__listening *listening)
+{
+    if (GPUSYNC__SUB(&listening->holders, 1) == 1) free(listening);
+}
+
+static void gpusync__listener_copy(void *to, const void *from)
+{
+    (void)to; /* the bytes are there already */
+    GPUSYNC__ADD(&((const gpusync__listener_block *)from)->listening->holders, 1);
+}
+
+static void gpusync__listener_dispose(const void *block)
+{
+    gpusync__listening_drop(((const gpusync__listener_block *)block)->listening);
+}
+
+/* On the listener's thread. */
+static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
+{
+    gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
+    (void)event;
+    (void)raw; /* may be above the value that was asked for; the event is read again */
+    if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
+    gpusync__look_timeline(listening->timeline);
+    GPUSYNC__PUT(&listening->state, GPUSYNC__FREE); /* destroy waits for this */
+}
+
+static const struct gpusync__listener_descriptor {
+    uintptr_t reserved, size;
+    void (*copy)(void *to, const void *from);
+    void (*dispose)(const void *block);
+    const char *signature, *layout;
+} gpusync__listener_descriptor = {
+    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
+};
+
+#define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
+
+/* Hand Metal a block on this stack, which it copies. */
+static void gpusync__notify(gpusync_timeline *t, gpusync__listening *listening)
+{
+    gpusync__listener_block block;
+    void *pool = gpusync__pool_push();
+    memset(&block, 0, sizeof block);
+    block.head.isa = gpusync__stack_block;
+    block.head.flags = GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE;
+    block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke;
+    block.head.descriptor = (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor;
+    block.listening = listening;
+    ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
+        t->event, gpusync__sel.notifyListener, t->device->listener, listening->value + t->base, &block);
+    gpusync__pool_pop(pool);
+}
+
+/* The device's listener, made when it is first needed; NULL where Metal has none. */
+static void *gpusync__listener(gpusync_device *dev)
+{
+    void *cls, *listener = GPUSYNC__GET(&dev->listener);
+    if (listener) return listener;
+    pthread_mutex_lock(&dev->lock);
+    cls = dev->listener ? NULL : gpusync__class_named("MTLSharedEventListener");
+    if (cls)
+        GPUSYNC__PUT(&dev->listener,
+                     gpusync__send_id(gpusync__send_id(cls, gpusync__sel.alloc), gpusync__sel.init));
+    listener = dev->listener;
+    pthread_mutex_unlock(&dev->lock);
+    return listener;
+}
+
+/* A new registration for the value, on the list; NULL when there is one, or no memory: then sleepers look by
+   themselves. Those that are over leave the list here. Under the board's lock. */
+static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
+{
+    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening;
+    while ((listening = *link) != NULL) {
+        if (GPUSYNC__GET(&listening->state) == GPUSYNC__FREE) {
+            *link = listening->next;
+            gpusync__listening_drop(listening);
+            continue;
+        }
+        if (listening->value == value) return NULL;
+        link = &listening->next;
+    }
+    listening = (gpusync__listening *)calloc(1, sizeof *listening); /* not the program's: Metal may keep it for ever */
+    if (!listening) return NULL;
+    listening->holders = 1;
+    listening->state = GPUSYNC__ARMED;
+    listening->timeline = t;
+    listening->value = value;
+    listening->next = *first;
+    *first = listening;
+    return listening;
+}
+
+/* Be told when the event reaches the goal. */
+static void gpusync__listen(const gpusync__goal *goal)
+{
+    gpusync_timeline *t = goal->timeline;
+    gpusync__listening *listening;
+    if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
+    pthread_mutex_lock(&t->board.lock);
+    listening = gpusync__met_locked(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
+    pthread_mutex_unlock(&t->board.lock);
+    if (listening) gpusync__notify(t, listening);
+}
+
+static void gpusync__settle_listenings(gpusync_timeline *t, gpusync__listening *listening)
+{
+    while (listening) {
+        gpusync__listening *next = listening->next;
+        unsigned rounds = 0;
+        if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
+            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(t->device, &rounds);
+        gpusync__listening_drop(listening);
+        listening = next;
+    }
+}
+
+/* A used event, and what it stands at, or a new one; +1. */
+static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
+{
+    void *event = NULL;
+    *raw = 0;
+    pthread_mutex_lock(&dev->lock);
+    if (dev->event_count) event = dev->events[--dev->event_count];
+    pthread_mutex_unlock(&dev->lock);
+    if (!event) return gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
+    *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+    return event;
+}
+
+/* Keep an event for the next timeline (making one takes Metal 80 to 180 us: MoltenVK issue 1472), unless somebody else
+   may still use it, or it is used up. */
+static void gpusync__event_give(gpusync_timeline *t)
+{
+    gpusync_device *dev = t->device;
+    bool kept = false;
+    if (!t->imported && !t->handed_out && GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) {
+        pthread_mutex_lock(&dev->lock);
+        kept = dev->event_count < GPUSYNC__EVENT_POOL && t->value + t->base < GPUSYNC_MAX_VALUE;
+        if (kept) dev->events[dev->event_count++] = t->event;
+        pthread_mutex_unlock(&dev->lock);
+    }
+    if (!kept) gpusync__release_pooled(t->event);
+}
+
+/* Over the event, which the timeline takes over, and which stands at raw. */
+static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw, bool imported,
+                                            const gpusync_timeline_desc *desc, gpusync_timeline **out)
+{
+    gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128), **link;
+    gpusync_result result = t ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (t) {
+        t->device = dev;
+        t->event = event;
+        t->imported = imported;
+        if (imported) t->value = raw == GPUSYNC__FAILED_VALUE ? 0 : raw; /* the caller looks again */
+        else t->value = desc ? desc->initial_value : 0;
+        t->base = raw > t->value && !imported ? raw - t->value : 0;
+        t->flags = imported ? GPUSYNC__OUTSIDE : 0;
+        t->fail_writes_event = !imported || desc->fail_writes_event;
+        gpusync__copy_text(t->label, sizeof t->label, desc ? desc->label : NULL);
+        pthread_mutex_init(&t->board.lock, NULL);
+        pthread_mutex_lock(&dev->lock);
+        if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
+        for (link = &dev->timelines; *link;) link = &(*link)->next;
+        if (result == GPUSYNC_OK) *link = t;
+        t->number = ++dev->timeline_count;
+        pthread_mutex_unlock(&dev->lock);
+    }
+    if (result == GPUSYNC_OK) {
+        *out = t;
+        return GPUSYNC_OK;
+    }
+    gpusync__release_pooled(event);
+    if (t) pthread_mutex_destroy(&t->board.lock);
+    gpusync__free(dev, t, sizeof *t);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                                   gpusync_timeline **out)
+{
+    uint64_t raw, initial = desc ? desc->initial_value : 0;
+    gpusync_result result;
+    void *event, *pool;
+    if (out) *out = NULL;
+    if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (initial > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    pool = gpusync__pool_push();
+    event = gpusync__event_take(device, &raw);
+    if (event)
+        gpusync__send_void_id(event, gpusync__sel.setLabel, desc && desc->label ? gpusync__string(desc->label) : NULL);
+    gpusync__pool_pop(pool);
+    if (!event) return GPUSYNC_ERROR_METAL_NIL;
+    result = gpusync__timeline_new(device, event, raw, false, desc, out);
+    if (result == GPUSYNC_OK && initial > raw) gpusync__write_event(*out, initial);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_import(gpusync_device *device, void *shared_event,
+                                                   const gpusync_timeline_desc *desc, gpusync_timeline **out)
+{
+    static const gpusync_timeline_desc plain = {0, NULL, false};
+    gpusync_result result;
+    void *cls;
+    if (out) *out = NULL;
+    if (!device || !out || !shared_event) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    cls = gpusync__class_of(shared_event);
+    if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
+        !gpusync__class_responds(cls, gpusync__sel.notifyListener))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    result = gpusync__timeline_new(device, gpusync__retain(shared_event),
+                                   GPUSYNC__AS(uint64_t)(shared_event, gpusync__sel.signaledValue), true,
+                                   desc ? desc : &plain, out);
+    if (result == GPUSYNC_OK) gpusync__look_timeline(*out);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
+{
+    gpusync_timeline *t = timeline, **link;
+    unsigned rounds = 0, i;
+    if (!t) return GPUSYNC_OK;
+    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
+    gpusync__wake_board(t->device, &t->board);
+    while (GPUSYNC__GET(&t->inside)) gpusync__linger(t->device, &rounds);
+    pthread_mutex_lock(&t->device->lock);
+    for (link = &t->device->timelines; *link != t;) link = &(*link)->next;
+    *link = t->next;
+    pthread_mutex_unlock(&t->device->lock);
+    for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__settle_listenings(t, t->listenings[i]);
+    gpusync__event_give(t);
+    pthread_mutex_destroy(&t->board.lock);
+    gpusync__free(t->device, t, sizeof *t);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
+{
+    if (base) *base = timeline ? timeline->base : 0;
+    if (!timeline) return NULL;
+    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    return timeline->event;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
+{
+    gpusync_result result;
+    if (value) *value = 0;
+    if (!timeline || !value) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__look_timeline(timeline);
+    *value = GPUSYNC__GET(&timeline->value);
+    if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    result = gpusync__timeline_result(timeline, NULL); /* takes the lock under which `last` was written */
+    *value = timeline->last;
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_result result;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    gpusync__look_timeline(timeline);
+    if (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) result = GPUSYNC_ERROR_DEVICE_LOST;
+    else result = gpusync__timeline_result(timeline, NULL);
+    if (result == GPUSYNC_OK && gpusync__raise(timeline, value)) {
+        gpusync__write_event(timeline, value + timeline->base);
+    } else if (result == GPUSYNC_OK) {
+        result = gpusync__timeline_result(timeline, NULL); /* failed meanwhile? */
+        if (result == GPUSYNC_OK) result = GPUSYNC_ERROR_NOT_RISING;
+    }
+    gpusync__timeline_leave(timeline);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_result result;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
+        gpusync__hint(timeline->device, &timeline->board); /* who sleeps did not listen */
+    gpusync__look_timeline(timeline);
+    result = gpusync__timeline_result(timeline, NULL);
+    gpusync__timeline_leave(timeline);
+    return result;
+}
+
+/* Keep the first failure. False: there was one. */
+static bool gpusync__timeline_set_error(gpusync_timeline *t, const gpusync_error *reason)
+{
+    bool first;
+    pthread_mutex_lock(&t->board.lock);
+    first = GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE;
+    if (first) {
+        if (reason) t->error = *reason;
+        if (t->error.result >= 0) t->error.result = GPUSYNC_ERROR_EXECUTION;
+        if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
+        t->last = __atomic_exchange_n(&t->value, GPUSYNC__FAILED_VALUE, __ATOMIC_SEQ_CST);
+    }
+    pthread_mutex_unlock(&t->board.lock);
+    return first;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
+{
+    gpusync_result result;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    if (gpusync__timeline_set_error(timeline, reason)) {
+        gpusync__wake_board(timeline->device, &timeline->board);
+        if (timeline->fail_writes_event) gpusync__write_event(timeline, GPUSYNC__FAILED_VALUE);
+    } else {
+        result = gpusync__timeline_result(timeline, NULL);
+    }
+    gpusync__timeline_leave(timeline);
+    return result;
+}
+
+static void gpusync__goal_leave(const gpusync__goal *goal)
+{
+    if (goal->queue) gpusync__leave(goal->queue);
+    else gpusync__timeline_leave(goal->timeline);
+}
+
+/* How an ended goal ended. */
+static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
+{
+    if (!gpusync__met(goal)) return gpusync__stop_reason(goal);
+    if (goal->kind == GPUSYNC__VALUE) return gpusync__timeline_result(goal->timeline, error);
+    return gpusync__result_of(goal->queue, goal, true, error);
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+                                                 const gpusync_wait_options *options)
+{
+    gpusync_device *dev;
+    gpusync__watch watch;
+    gpusync__wait wait;
+    gpusync_result result;
+    uint64_t *how, present;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    present = GPUSYNC__GET(&timeline->value);
+    if (present >= value && present != GPUSYNC__FAILED_VALUE) {
+        GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
+        return GPUSYNC_OK;
+    }
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    dev = timeline->device;
+    memset(&watch, 0, sizeof watch);
+    memset(&wait, 0, sizeof wait);
+    watch.goal.kind = GPUSYNC__VALUE;
+    watch.goal.timeline = timeline;
+    watch.goal.ticket = value;
+    wait.device = dev;
+    wait.stats = &dev->stats;
+    wait.watches = &watch;
+    wait.count = 1;
+    result = gpusync__await(&wait, timeout_ns, options && options->spin ? options->spin : &dev->spin,
+                            options && options->mode ? options->mode : dev->wait_mode, &how);
+    if (gpusync__over(&watch.goal)) result = gpusync__goal_result(&watch.goal, options ? options->error : NULL);
+    else how = &dev->stats.waits_unmet;
+    GPUSYNC__COUNT(how);
+    gpusync__timeline_leave(timeline);
+    return result;
+}
+
+/* The goal of a point, with its queue or timeline entered. */
+static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__goal *goal)
+{
+    gpusync_result result;
+    if (point->timeline) {
+        memset(goal, 0, sizeof *goal);
+        goal->kind = GPUSYNC__VALUE;
+        goal->timeline = point->timeline;
+        goal->ticket = point->value;
+        if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+        return gpusync__timeline_enter(point->timeline);
+    }
+    if (!point->queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(point->queue)) return GPUSYNC_ERROR_DESTROYED;
+    result = gpusync__goal_of(point->queue, point->ticket, goal);
+    if (result != GPUSYNC_OK) gpusync__leave(point->queue);
+    return result;
+}
+
+static gpusync_device *gpusync__point_device(const gpusync_point *point)
+{
+    return point->timeline ? point->timeline->device : point->queue ? point->queue->device : NULL;
+}
+
+/* Enter every point. On an error none is entered, and *which tells the point. */
+static gpusync_result gpusync__points_enter(const gpusync_point *points, size_t count, gpusync__watch *watches,
+                                            size_t *which)
+{
+    gpusync_result result = GPUSYNC_OK;
+    size_t i;
+    for (i = 0; i < count && result == GPUSYNC_OK; i++) {
+        *which = i;
+        result = gpusync__point_enter(&points[i], &watches[i].goal);
+    }
+    if (result == GPUSYNC_OK) return GPUSYNC_OK;
+    for (i = 0; i < *which; i++) gpusync__goal_leave(&watches[i].goal);
+    return result;
+}
+
+/* What a wait for many points returns, and the point that says so. */
+static gpusync_result gpusync__many_result(gpusync__wait *wait, gpusync_result result, size_t *which)
+{
+    size_t i;
+    *which = wait->count;
+    if (wait->any && gpusync__wait_over(wait)) {
+        *which = wait->which;
+        return gpusync__goal_result(&wait->watches[wait->which].goal, NULL);
+    }
+    for (i = 0; i < wait->count && *which == wait->count; i++) {
+        const gpusync__watch *watch = &wait->watches[i];
+        gpusync_result one = GPUSYNC_OK;
+        if (watch->left) one = watch->result;
+        else if (gpusync__over(&watch->goal)) one = gpusync__goal_result(&watch->goal, NULL);
+        if (one == GPUSYNC_OK) continue;
+        *which = i;
+        result = one;
+    }
+    return result;
+}
+
+/* Leave every point but one that is not left yet: that one keeps the device alive for a while. */
+static void gpusync__leave_all_but(const gpusync__wait *wait, gpusync__goal *last)
+{
+    size_t i, inside = wait->inside;
+    for (i = 0; i < wait->count; i++) {
+        if (wait->watches[i].left) continue;
+        if (--inside == 0) *last = wait->watches[i].goal;
+        else gpusync__goal_leave(&wait->watches[i].goal);
+    }
+}
+
+/* OK or not, *last is entered when its queue or timeline is set. */
+static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count, bool any,
+                                           uint64_t timeout_ns, gpusync__watch *watches, size_t *which,
+                                           gpusync__goal *last)
+{
+    static const gpusync_spin none = {0, 0, 0};
+    gpusync__wait wait;
+    gpusync_result result = gpusync__points_enter(points, count, watches, which);
+    uint64_t *how;
+    if (result != GPUSYNC_OK) return result;
+    memset(&wait, 0, sizeof wait);
+    wait.device = dev;
+    wait.stats = &dev->stats;
+    wait.watches = watches;
+    wait.count = wait.inside = count;
+    wait.any = any;
+    wait.many = true;
+    /* Looking at many points again and again costs more than it gains. */
+    result = gpusync__await(&wait, timeout_ns, count > 16 ? &none : &dev->spin,
+                            dev->wait_mode == GPUSYNC_WAIT_BLOCKING ? GPUSYNC_WAIT_HANDLER : dev->wait_mode, &how);
+    GPUSYNC__COUNT(result == GPUSYNC_OK ? how : &dev->stats.waits_unmet);
+    result = gpusync__many_result(&wait, result, which);
+    gpusync__leave_all_but(&wait, last);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                             uint64_t timeout_ns, size_t *which)
+{
+    gpusync__watch few[16], *watches = few;
+    gpusync_device *dev = NULL;
+    gpusync__goal last;
+    gpusync_result result;
+    size_t i, found = count;
+    if (which) *which = count;
+    if ((count && !points) || (unsigned)how > GPUSYNC_WAIT_ANY) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (count == 0) return how == GPUSYNC_WAIT_ANY ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
+    for (i = 0; i < count; i++) {
+        gpusync_device *one = gpusync__point_device(&points[i]);
+        if (!one || (dev && one != dev)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+        dev = one;
+    }
+    if (count > sizeof few / sizeof few[0])
+        watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
+    if (!watches) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    memset(watches, 0, count * sizeof *watches);
+    memset(&last, 0, sizeof last);
+    result = gpusync__wait_points(dev, points, count, how == GPUSYNC_WAIT_ANY, timeout_ns, watches, &found, &last);
+    if (watches != few) gpusync__free(dev, watches, count * sizeof *watches);
+    if (last.queue || last.timeline) gpusync__goal_leave(&last);
+    if (which) *which = found;
+    return result;
+}
+
 /* ------------------------------------------------------------------------------ >>commit -- */
 
 static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t timeout_ns)
@@ -2322,10 +3214,11 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t timeout_
     uint64_t deadline = gpusync__deadline(timeout_ns), *how;
     gpusync__goal goal;
     memset(&goal, 0, sizeof goal);
+    goal.queue = q;
     goal.kind = GPUSYNC__ROOM;
     while (!gpusync__take_room(q)) {
         uint64_t left = gpusync__time_left(deadline);
-        gpusync_result result = gpusync__await(q, &goal, left, NULL, &how);
+        gpusync_result result = gpusync__await_goal(&goal, left, NULL, &how);
         /* Room is not like a ticket: another thread may have taken what ended this sleep. */
         if (result == GPUSYNC_TIMEOUT && left && gpusync_now_ns() < deadline) continue;
         if (result != GPUSYNC_OK) return result;
@@ -2748,7 +3641,7 @@ static void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__rings_free(dev, q->ring);
     pthread_mutex_destroy(&q->order);
-    pthread_mutex_destroy(&q->lock);
+    pthread_mutex_destroy(&q->board.lock);
     gpusync__free(dev, q, sizeof *q);
 }
 
@@ -2781,7 +3674,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
     if (!q) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     q->device = device;
     pthread_mutex_init(&q->order, NULL);
-    pthread_mutex_init(&q->lock, NULL);
+    pthread_mutex_init(&q->board.lock, NULL);
     result = gpusync__queue_build(q, desc);
     pthread_mutex_lock(&device->lock);
     if (GPUSYNC__GET(&device->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
@@ -2807,18 +3700,6 @@ static void gpusync__give_up_tracked(gpusync_queue *q)
         if (gpusync__state_of(slot) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
         gpusync__drop(slot);
     }
-}
-
-/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
-static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
-{
-    gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
-    if (!w) {
-        dev->hooks.yield(dev->hooks.user);
-        return;
-    }
-    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__FIRST_SLICE_NS);
-    gpusync__waiter_give(dev, w);
 }
 
 /* Cut the tie to handlers that did not come yet, and let those that run finish. */
@@ -2866,17 +3747,22 @@ static void gpusync__drain(gpusync_queue *q)
     unsigned rounds = 0;
     (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
-    while (!gpusync__met(q, &goal) && !gpusync__stopped(q, &goal))
-        if (gpusync__await(q, &goal, GPUSYNC_FOREVER, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+    while (!gpusync__over(&goal))
+        if (gpusync__await_goal(&goal, GPUSYNC_FOREVER, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(q->device, &rounds); /* no memory to sleep with */
+}
+
+static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
+{
+    uint64_t *to = &sum->commits;
+    const uint64_t *from = &more->commits;
+    size_t i;
+    for (i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
 static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
-    uint64_t *to = &sum->commits;
-    const uint64_t *from = &q->stats.commits;
-    size_t i;
-    for (i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    gpusync__add_counts(sum, &q->stats);
     sum->commits += gpusync__committed(q) + GPUSYNC__GET(&q->foreign_issued);
 }
 
@@ -2901,7 +3787,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     unsigned rounds = 0;
     if (!q) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (gpusync__set_flag(q, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
+    if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
     gpusync__wake(q);
     while (GPUSYNC__GET(&q->inside)) gpusync__linger(q->device, &rounds);
     gpusync__give_up_tracked(q);
@@ -2930,9 +3816,11 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     if (!device) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     pthread_mutex_lock(&device->lock);
-    in_use = device->queues != NULL;
+    in_use = device->queues != NULL || device->timelines != NULL;
     pthread_mutex_unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
+    while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
+    if (device->listener) gpusync__release_pooled(device->listener);
     gpusync__release_pooled(device->metal);
     gpusync__waiter_slabs_free(device);
     pthread_mutex_destroy(&device->lock);
@@ -3001,6 +3889,7 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
     if (!device || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     pthread_mutex_lock(&device->lock);
     *stats = device->gone;
+    gpusync__add_counts(stats, &device->stats);
     for (q = device->queues; q; q = q->next) gpusync__add_stats(stats, q);
     pthread_mutex_unlock(&device->lock);
     return GPUSYNC_OK;
@@ -3054,18 +3943,18 @@ static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
     }
 }
 
-static void gpusync__write_waiters(gpusync__writer *out, gpusync_queue *q)
+static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 {
-    const gpusync__waiter *w;
-    pthread_mutex_lock(&q->lock);
-    for (w = q->waiters; w; w = w->next) {
-        static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer"};
-        gpusync__write(out, "    a wait for %s", what[w->goal.kind]);
-        if (w->goal.kind != GPUSYNC__ROOM)
-            gpusync__write(out, " %llu", (unsigned long long)(w->goal.ticket & ~GPUSYNC__FOREIGN));
-        gpusync__write(out, ", asleep for %.1f ms\n", gpusync__ms_since(w->since_ns));
+    const gpusync__watch *watch;
+    pthread_mutex_lock(&board->lock);
+    for (watch = board->first; watch; watch = watch->next) {
+        static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
+        gpusync__write(out, "    a wait for %s", what[watch->goal.kind]);
+        if (watch->goal.kind != GPUSYNC__ROOM)
+            gpusync__write(out, " %llu", (unsigned long long)(watch->goal.ticket & ~GPUSYNC__FOREIGN));
+        gpusync__write(out, ", asleep for %.1f ms\n", gpusync__ms_since(watch->since_ns));
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&board->lock);
 }
 
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
@@ -3077,7 +3966,23 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    GPUSYNC__GET(&q->outstanding), q->limit, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     gpusync__write_buffers(out, q);
-    gpusync__write_waiters(out, q);
+    gpusync__write_watches(out, &q->board);
+}
+
+/* The device's lock is held meanwhile: no message goes to Metal here. */
+static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
+{
+    gpusync_timeline *t;
+    pthread_mutex_lock(&dev->lock);
+    for (t = dev->timelines; t; t = t->next) {
+        uint64_t value = GPUSYNC__GET(&t->value);
+        gpusync__write(out, "  timeline %llu '%s': ", (unsigned long long)t->number, t->label);
+        if (value == GPUSYNC__FAILED_VALUE) gpusync__write(out, "failed");
+        else gpusync__write(out, "value %llu", (unsigned long long)value);
+        gpusync__write(out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
+        gpusync__write_watches(out, &t->board);
+    }
+    pthread_mutex_unlock(&dev->lock);
 }
 
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
@@ -3097,6 +4002,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
         gpusync__write_queue(&out, q);
         gpusync__leave(q);
     }
+    gpusync__write_timelines(&out, device);
     return out.length;
 }
 
@@ -3149,6 +4055,19 @@ GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint6
                               const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns))
+GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
+                                size_t *which))
+GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                          gpusync_timeline **out))
+GPUSYNC__STUB_OUT(gpusync_timeline_import(gpusync_device *device, void *shared_event, const gpusync_timeline_desc *desc,
+                                          gpusync_timeline **out))
+GPUSYNC__STUB(gpusync_timeline_destroy(gpusync_timeline *timeline))
+GPUSYNC__STUB_OUT(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *out))
+GPUSYNC__STUB(gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value))
+GPUSYNC__STUB(gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value))
+GPUSYNC__STUB(gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason))
+GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+                                    const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
 GPUSYNC__STUB(gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info))
 GPUSYNC__STUB(gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats))
@@ -3160,6 +4079,7 @@ GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ti
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return false; }
 GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return 0; }
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return 0; }
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base) { return 0; }
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     if (buffer && size) buffer[0] = '\0';
@@ -3199,7 +4119,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics and report
+     0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics and report;
+           timelines as the host sees them, waits for many points
 
    Versions: while the major number is 0, a minor number may change the API, and says so here.
 

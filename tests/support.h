@@ -177,6 +177,41 @@ static MAYBE_UNUSED void join(pthread_t thread)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+/* A barrier: macOS has none in pthreads. Holds each thread until `size` of them have come. */
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t open;
+    unsigned size, arrived, rounds;
+} gate;
+
+static MAYBE_UNUSED void gate_init(gate *g, unsigned size)
+{
+    memset(g, 0, sizeof *g);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->open, NULL);
+    g->size = size;
+}
+
+static MAYBE_UNUSED void gate_wait(gate *g)
+{
+    unsigned round;
+    pthread_mutex_lock(&g->lock);
+    round = g->rounds;
+    if (++g->arrived == g->size) {
+        g->arrived = 0;
+        g->rounds++;
+        pthread_cond_broadcast(&g->open);
+    }
+    while (round == g->rounds) pthread_cond_wait(&g->open, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static MAYBE_UNUSED void gate_destroy(gate *g)
+{
+    pthread_cond_destroy(&g->open);
+    pthread_mutex_destroy(&g->lock);
+}
+
 /* A wait on a thread of its own. */
 typedef struct wait_job {
     gpusync_queue *queue;

@@ -546,7 +546,7 @@ static void finish_at_unlink(void *user, gpusync_waiter *waiter, uint64_t deadli
 {
     rig *r = (rig *)user;
     gpusync__default_park(NULL, waiter, deadline_ns);
-    at_lock.lock = &r->queue->lock; /* next taken to look for a hint or to unlink */
+    at_lock.lock = &r->queue->board.lock; /* next taken to look for a hint or to unlink */
 }
 
 static void unpark_nobody(void *user, gpusync_waiter *waiter)

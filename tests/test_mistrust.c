@@ -99,6 +99,85 @@ static void test_a_park_that_returns_early_does_not_put_off_the_look_at_the_stat
     rig_close(&r);
 }
 
+/* -- hints that never end, and hints for many --------------------------------------------------------------- */
+
+static rig *hinted;
+
+static void park_and_be_hinted(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    park_not_at_all(user, waiter, deadline_ns);
+    gpusync__hint(hinted->device, &hinted->queue->board); /* as the end of a sentinel does */
+}
+
+static void test_hints_do_not_put_off_the_look_at_the_status(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_and_be_hinted, unpark_nobody, NULL};
+    gpusync_ticket ticket;
+    uint64_t begin;
+    void *buffer;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &hooks, queue_of(0, 0));
+    hinted = &r;
+    ticket = commit_empty(&r, &buffer);
+    begin = gpusync_now_ns();
+    to_complete = buffer; /* at the first park, and no handler comes */
+    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+    assert_true(gpusync_now_ns() - begin < SECONDS(10));
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+#define SLEEPERS 40
+static gpusync_waiter *woken[4 * SLEEPERS];
+static unsigned woken_count;
+
+static void park_by_default(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    (void)deadline_ns;
+    gpusync__default_park(NULL, waiter, GPUSYNC_FOREVER); /* only an unpark ends it */
+}
+
+static void unpark_and_note(void *user, gpusync_waiter *waiter)
+{
+    unsigned n = __atomic_fetch_add(&woken_count, 1, __ATOMIC_SEQ_CST);
+    uint32_t listed = GPUSYNC__GET(&hinted->queue->board.count);
+    (void)user;
+    if (n < 4 * SLEEPERS) woken[n] = waiter;
+    gpusync__default_unpark(NULL, waiter);
+    /* let it list itself again, before the hint goes on to the next */
+    while (!gpusync_is_idle(hinted->queue) && GPUSYNC__GET(&hinted->queue->board.count) == listed) sched_yield();
+}
+
+static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_by_default, unpark_and_note, NULL};
+    wait_job jobs[SLEEPERS];
+    gpusync_ticket ticket;
+    void *buffer;
+    unsigned i, k, distinct = 0, noted;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &hooks, queue_of(0, 0));
+    hinted = &r;
+    ticket = commit_empty(&r, &buffer);
+    for (i = 0; i < SLEEPERS; i++) wait_job_start(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, SLEEPERS);
+    woken_count = 0;
+    gpusync__hint(r.device, &r.queue->board);
+    noted = __atomic_load_n(&woken_count, __ATOMIC_SEQ_CST);
+    for (i = 0; i < noted; i++) {
+        for (k = 0; k < i && woken[k] != woken[i];) k++;
+        if (k == i) distinct++;
+    }
+    assert_int_equal(distinct, SLEEPERS);
+    await_sleepers(r.device, SLEEPERS);
+    softmetal_finish(buffer);
+    for (i = 0; i < SLEEPERS; i++) assert_ok(wait_job_join(&jobs[i]));
+    rig_close(&r);
+}
+
 /* -- a wait for the device and a queue that goes ------------------------------------------------------- */
 
 static void *device_wait_body(void *argument)
@@ -400,6 +479,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold),
         cmocka_unit_test(test_a_park_that_returns_early_does_not_put_off_the_look_at_the_status),
+        cmocka_unit_test(test_hints_do_not_put_off_the_look_at_the_status),
+        cmocka_unit_test(test_a_hint_reaches_every_one_of_many_sleepers),
         cmocka_unit_test(test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed),
         cmocka_unit_test(test_a_lost_handler_does_not_cost_its_room),
         cmocka_unit_test(test_a_lost_sentinel_does_not_cost_its_room),

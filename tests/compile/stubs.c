@@ -23,6 +23,9 @@ int main(void)
     gpusync_device *device = (gpusync_device *)(void *)&thing;
     gpusync_queue *queue = (gpusync_queue *)(void *)&thing;
     gpusync_ticket ticket = 7;
+    gpusync_timeline *timeline;
+    gpusync_point point = {NULL, 0, NULL, 0};
+    uint64_t value = 1;
     gpusync_ticket_info info;
     gpusync_stats stats;
     gpusync_error error;
@@ -60,6 +63,19 @@ int main(void)
     UNSUPPORTED(gpusync_wait_ex(queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
     UNSUPPORTED(gpusync_queue_wait(queue, GPUSYNC_FOREVER));
     UNSUPPORTED(gpusync_device_wait(device, GPUSYNC_FOREVER));
+
+    UNSUPPORTED(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL));
+    UNSUPPORTED(gpusync_timeline_create(device, NULL, &timeline));
+    EXPECT(timeline == NULL);
+    UNSUPPORTED(gpusync_timeline_import(device, &thing, NULL, &timeline));
+    timeline = (gpusync_timeline *)(void *)&thing;
+    EXPECT(gpusync_timeline_metal(timeline, NULL) == NULL);
+    UNSUPPORTED(gpusync_timeline_query(timeline, &value));
+    UNSUPPORTED(gpusync_timeline_signal(timeline, 1));
+    UNSUPPORTED(gpusync_timeline_expect(timeline, 1));
+    UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
+    UNSUPPORTED(gpusync_timeline_fail(timeline, NULL));
+    UNSUPPORTED(gpusync_timeline_destroy(timeline));
 
     UNSUPPORTED(gpusync_next_error(queue, &cursor, &error));
     EXPECT(!gpusync_device_is_lost(device));

@@ -1,0 +1,2069 @@
+/* test_timelines.c - timelines on the host: raising, waiting, failing, events that others signal, and what is kept of them */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Registrations with an event come from calloc and go to free: counted, and failing on demand, for the library alone. */
+static long listenings_live, listenings_made;
+static int no_listenings;
+
+static void *counted_calloc(size_t count, size_t size)
+{
+    if (__atomic_load_n(&no_listenings, __ATOMIC_SEQ_CST)) return NULL;
+    __atomic_fetch_add(&listenings_live, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&listenings_made, 1, __ATOMIC_SEQ_CST);
+    return calloc(count, size);
+}
+
+static void counted_free(void *memory)
+{
+    if (memory) __atomic_fetch_sub(&listenings_live, 1, __ATOMIC_SEQ_CST);
+    free(memory);
+}
+
+#define GPUSYNC_IMPLEMENTATION
+#define calloc counted_calloc
+#define free(memory) counted_free(memory)
+#include "../gpusync.h"
+#undef calloc
+#undef free
+#include "support.h"
+
+/* Stands in front of the runtime's own, so that a class can be missing. */
+static int no_listener_class;
+
+void *objc_getClass(const char *name);
+void *objc_getClass(const char *name)
+{
+    static void *(*real)(const char *name);
+    void *(*known)(const char *name) = __atomic_load_n(&real, __ATOMIC_SEQ_CST);
+    if (!known) {
+        void *found = dlsym(RTLD_NEXT, "objc_getClass");
+        memcpy(&known, &found, sizeof known);
+        __atomic_store_n(&real, known, __ATOMIC_SEQ_CST);
+    }
+    if (__atomic_load_n(&no_listener_class, __ATOMIC_SEQ_CST) && strcmp(name, "MTLSharedEventListener") == 0) return NULL;
+    return known(name);
+}
+
+/* -- hooks that count ------------------------------------------------------------------------------------ */
+
+typedef struct sleep_log {
+    gpusync_hooks hooks;
+    long parks, unparks, yields;
+    bool stubborn; /* a park with a deadline far away ends with an unpark only: no look now and then can help */
+    gpusync_timeline *signal_at_yield, *signal_at_limit; /* to 5: at the third yield, when a park reached its deadline */
+    void *event_at_limit; /* ... the same for an event */
+} sleep_log;
+
+static void log_yield(void *user)
+{
+    sleep_log *log = (sleep_log *)user;
+    if (__atomic_add_fetch(&log->yields, 1, __ATOMIC_SEQ_CST) == 3 && log->signal_at_yield)
+        assert_ok(gpusync_timeline_signal(log->signal_at_yield, 5));
+    sched_yield();
+}
+
+static void log_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    sleep_log *log = (sleep_log *)user;
+    if (log->stubborn && deadline_ns > gpusync_now_ns() + MS(20)) deadline_ns = GPUSYNC_FOREVER;
+    __atomic_fetch_add(&log->parks, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
+        if (gpusync_now_ns() >= deadline_ns) {
+            gpusync_timeline *timeline = __atomic_exchange_n(&log->signal_at_limit, NULL, __ATOMIC_SEQ_CST);
+            void *event = __atomic_exchange_n(&log->event_at_limit, NULL, __ATOMIC_SEQ_CST);
+            if (timeline) assert_ok(gpusync_timeline_signal(timeline, 5));
+            if (event) metal_event_signal(event, 5);
+            return;
+        }
+        sched_yield();
+    }
+}
+
+static void log_unpark(void *user, gpusync_waiter *waiter)
+{
+    sleep_log *log = (sleep_log *)user;
+    __atomic_fetch_add(&log->unparks, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
+}
+
+static long counted(const long *count) { return __atomic_load_n(count, __ATOMIC_SEQ_CST); }
+
+static const gpusync_spin no_spin = {0, 0, 0};
+static const gpusync_spin endless = {0, UINT32_MAX, 0};
+
+/* Waits sleep at once. log may be NULL: threads. */
+static void open_rig(rig *r, softmetal_clock clock, sleep_log *log)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    if (log) {
+        memset(log, 0, sizeof *log);
+        log->hooks.yield = log_yield;
+        log->hooks.park = log_park;
+        log->hooks.unpark = log_unpark;
+        log->hooks.user = log;
+        device_desc.hooks = &log->hooks;
+    }
+    device_desc.spin = &no_spin;
+    rig_open_with(r, clock, device_desc, queue_desc);
+    assert_int_equal(counted(&listenings_live), 0);
+    listenings_made = 0;
+}
+
+static void close_rig(rig *r)
+{
+    rig_close(r);
+    assert_int_equal(softmetal_live("shared_event"), 0);
+    assert_int_equal(softmetal_live("listener"), 0);
+    assert_int_equal(counted(&listenings_live), 0);
+}
+
+static gpusync_timeline *timeline_at(rig *r, uint64_t initial)
+{
+    gpusync_timeline *timeline = NULL;
+    gpusync_timeline_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.initial_value = initial;
+    assert_ok(gpusync_timeline_create(r->device, &desc, &timeline));
+    assert_non_null(timeline);
+    return timeline;
+}
+
+/* Over an event of the test's, which it is to release. */
+static gpusync_timeline *timeline_over(rig *r, void **event)
+{
+    gpusync_timeline *timeline = NULL;
+    *event = metal_shared_event_new(r->metal_device);
+    assert_non_null(*event);
+    assert_ok(gpusync_timeline_import(r->device, *event, NULL, &timeline));
+    return timeline;
+}
+
+static uint64_t value_of(gpusync_timeline *timeline)
+{
+    uint64_t value = 99;
+    assert_ok(gpusync_timeline_query(timeline, &value));
+    return value;
+}
+
+static uint64_t raw_of(gpusync_timeline *timeline) { return metal_event_value(timeline->event); }
+
+static gpusync_stats device_stats(rig *r)
+{
+    gpusync_stats stats;
+    assert_ok(gpusync_device_get_stats(r->device, &stats));
+    return stats;
+}
+
+static bool reports(rig *r, const char *words)
+{
+    char text[8192];
+    gpusync_report(r->device, text, sizeof text);
+    return strstr(text, words) != NULL;
+}
+
+/* A wait on a thread of its own. */
+typedef struct value_job {
+    gpusync_timeline *timeline;
+    uint64_t value, timeout_ns;
+    gpusync_wait_options options;
+    gpusync_error error;
+    gpusync_result result;
+    pthread_t thread;
+} value_job;
+
+static void *value_job_body(void *argument)
+{
+    value_job *job = (value_job *)argument;
+    job->result = gpusync_timeline_wait(job->timeline, job->value, job->timeout_ns, &job->options);
+    return NULL;
+}
+
+static void value_job_start_spinning(value_job *job, gpusync_timeline *timeline, uint64_t value, const gpusync_spin *spin)
+{
+    memset(job, 0, sizeof *job);
+    job->timeline = timeline;
+    job->value = value;
+    job->timeout_ns = GPUSYNC_FOREVER;
+    job->options.error = &job->error;
+    job->options.spin = spin;
+    job->thread = start(value_job_body, job);
+}
+
+static void value_job_start(value_job *job, gpusync_timeline *timeline, uint64_t value)
+{
+    value_job_start_spinning(job, timeline, value, NULL);
+}
+
+static gpusync_result value_job_join(value_job *job)
+{
+    join(job->thread);
+    return job->result;
+}
+
+/* -- making one ------------------------------------------------------------------------------------------ */
+
+static void test_a_timeline_starts_at_its_initial_value(void **state)
+{
+    static const uint64_t values[] = {0, 1, 7, (uint64_t)1 << 40, GPUSYNC_MAX_VALUE};
+    size_t i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (i = 0; i < sizeof values / sizeof values[0]; i++) {
+        uint64_t base = 99;
+        gpusync_timeline *timeline = timeline_at(&r, values[i]);
+        assert_true(value_of(timeline) == values[i]);
+        assert_true(raw_of(timeline) == values[i] + timeline->base);
+        assert_ok(gpusync_timeline_wait(timeline, values[i], 0, NULL));
+        assert_non_null(gpusync_timeline_metal(timeline, &base));
+        assert_true(metal_event_value(gpusync_timeline_metal(timeline, NULL)) == values[i] + base);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    close_rig(&r);
+}
+
+static void test_an_initial_value_out_of_range_makes_no_timeline(void **state)
+{
+    static const uint64_t values[] = {GPUSYNC_MAX_VALUE + 1, ~(uint64_t)0};
+    size_t i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (i = 0; i < 2; i++) {
+        gpusync_timeline *timeline = (gpusync_timeline *)(void *)&r;
+        gpusync_timeline_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.initial_value = values[i];
+        assert_result(gpusync_timeline_create(r.device, &desc, &timeline), GPUSYNC_ERROR_NOT_RISING);
+        assert_null(timeline);
+    }
+    assert_int_equal(softmetal_live("shared_event"), 0);
+    close_rig(&r);
+}
+
+static void label_of(gpusync_timeline *timeline, char *text, size_t size)
+{
+    void *pool = metal_pool_push();
+    metal_string_copy(metal_get(timeline->event, "label"), text, size);
+    metal_pool_pop(pool);
+}
+
+static void test_a_label_shows_in_the_report_and_on_the_event_of_its_own_timeline_only(void **state)
+{
+    gpusync_timeline_desc desc;
+    gpusync_timeline *timeline;
+    char name[16] = "frames", first[16], second[16];
+    bool reported;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    memset(&desc, 0, sizeof desc);
+    desc.label = name;
+    assert_ok(gpusync_timeline_create(r.device, &desc, &timeline));
+    memset(name, 'x', 6); /* it was copied */
+    reported = reports(&r, "'frames'");
+    label_of(timeline, first, sizeof first);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline)); /* over the same event */
+    label_of(timeline, second, sizeof second);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+    assert_true(reported);
+    assert_string_equal(first, "frames");
+    assert_string_equal(second, "");
+}
+
+static void test_calls_without_a_timeline_are_refused(void **state)
+{
+    gpusync_timeline *timeline = NULL;
+    uint64_t value = 99, base = 99;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    event = metal_shared_event_new(r.metal_device);
+    assert_result(gpusync_timeline_create(NULL, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_create(r.device, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_import(NULL, event, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_import(r.device, NULL, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_import(r.device, event, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_query(NULL, &value), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(value, 0);
+    assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_expect(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_fail(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_wait(NULL, 0, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(gpusync_timeline_metal(NULL, &base));
+    assert_int_equal(base, 0);
+    assert_ok(gpusync_timeline_destroy(NULL));
+    timeline = timeline_at(&r, 0);
+    assert_result(gpusync_timeline_query(timeline, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+/* -- raising it from the host ---------------------------------------------------------------------------- */
+
+static void test_a_signal_that_does_not_raise_the_timeline_is_refused_and_changes_nothing(void **state)
+{
+    static const uint64_t refused[] = {0, 1, 4, 5, GPUSYNC_MAX_VALUE + 1, ~(uint64_t)0};
+    gpusync_timeline *timeline;
+    size_t i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 1);
+    assert_ok(gpusync_timeline_signal(timeline, 5));
+    for (i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        assert_result(gpusync_timeline_signal(timeline, refused[i]), GPUSYNC_ERROR_NOT_RISING);
+        assert_int_equal(value_of(timeline), 5);
+        assert_int_equal(raw_of(timeline), 5);
+    }
+    assert_ok(gpusync_timeline_signal(timeline, 6));
+    assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE));
+    assert_true(raw_of(timeline) == GPUSYNC_MAX_VALUE);
+    assert_result(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE, GPUSYNC_FOREVER, NULL));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_asking_for_the_value_sends_no_message_where_nobody_else_signals(void **state)
+{
+    gpusync_timeline *timeline;
+    uint64_t messages;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 3);
+    messages = softmetal_thread_messages();
+    assert_int_equal(value_of(timeline), 3);
+    assert_int_equal(softmetal_thread_messages(), messages);
+    assert_ok(gpusync_timeline_expect(timeline, 4));
+    messages = softmetal_thread_messages();
+    assert_int_equal(value_of(timeline), 3);
+    assert_int_equal(softmetal_thread_messages(), messages + 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+typedef struct signal_job {
+    gpusync_timeline *timeline;
+    gate *together;
+    uint64_t first, step, last;
+    long accepted, refused;
+    bool largest_accepted;
+} signal_job;
+
+static void *signal_body(void *argument)
+{
+    signal_job *job = (signal_job *)argument;
+    uint64_t value;
+    gate_wait(job->together);
+    for (value = job->first; value <= job->last; value += job->step) {
+        gpusync_result result = gpusync_timeline_signal(job->timeline, value);
+        if (result == GPUSYNC_OK) job->accepted++;
+        else if (result == GPUSYNC_ERROR_NOT_RISING) job->refused++;
+        if (value == job->last) job->largest_accepted = result == GPUSYNC_OK;
+    }
+    return NULL;
+}
+
+static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
+{
+    enum { THREADS = 4, VALUES = 400 };
+    gpusync_timeline *timeline;
+    signal_job jobs[THREADS];
+    pthread_t threads[THREADS];
+    gate together;
+    value_job waiter;
+    int round, i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    gate_init(&together, THREADS);
+    for (round = 0; round < 20; round++) {
+        timeline = timeline_at(&r, 0);
+        value_job_start(&waiter, timeline, VALUES);
+        memset(jobs, 0, sizeof jobs);
+        for (i = 0; i < THREADS; i++) {
+            jobs[i].timeline = timeline;
+            jobs[i].together = &together;
+            jobs[i].first = (uint64_t)i + 1;
+            jobs[i].step = THREADS;
+            jobs[i].last = (uint64_t)(VALUES - THREADS + i + 1);
+            threads[i] = start(signal_body, &jobs[i]);
+        }
+        for (i = 0; i < THREADS; i++) {
+            join(threads[i]);
+            assert_int_equal(jobs[i].accepted + jobs[i].refused, VALUES / THREADS);
+        }
+        assert_true(jobs[THREADS - 1].largest_accepted);
+        assert_ok(value_job_join(&waiter));
+        assert_int_equal(value_of(timeline), VALUES);
+        assert_int_equal(raw_of(timeline), timeline->base + VALUES);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    gate_destroy(&together);
+    close_rig(&r);
+}
+
+typedef struct duel {
+    gpusync_timeline *timeline;
+    uint64_t turn; /* DUELS + 1 is added by who has signalled */
+    uint64_t accepted;
+} duel;
+
+enum { DUELS = 20000 };
+
+/* So that one comes a little later, now the one, now the other. */
+static void dawdle(uint64_t rounds)
+{
+    while (rounds--) GPUSYNC__PAUSE();
+}
+
+/* Spin, so that both go at the same time, but leave the other a processor. */
+static void yield_sometimes(void)
+{
+    static __thread unsigned rounds;
+    if (++rounds % 200 == 0) sched_yield();
+}
+
+static void *duel_body(void *argument)
+{
+    duel *d = (duel *)argument;
+    uint64_t turn;
+    for (turn = 1; turn <= DUELS; turn++) {
+        while (__atomic_load_n(&d->turn, __ATOMIC_SEQ_CST) < turn) yield_sometimes();
+        dawdle(turn % 7);
+        if (gpusync_timeline_signal(d->timeline, 2 * turn - 1) == GPUSYNC_OK) d->accepted++; /* the smaller, but first */
+        __atomic_fetch_add(&d->turn, DUELS + 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&d->turn, __ATOMIC_SEQ_CST) > DUELS) yield_sometimes();
+    }
+    return NULL;
+}
+
+static void test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_larger(void **state)
+{
+    gpusync_timeline *timeline;
+    pthread_t thread;
+    uint64_t turn;
+    duel d;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 0);
+    d.timeline = timeline;
+    d.turn = d.accepted = 0;
+    thread = start(duel_body, &d);
+    for (turn = 1; turn <= DUELS; turn++) {
+        __atomic_store_n(&d.turn, turn, __ATOMIC_SEQ_CST);
+        dawdle(turn % 13);
+        assert_ok(gpusync_timeline_signal(timeline, 2 * turn));
+        while (__atomic_load_n(&d.turn, __ATOMIC_SEQ_CST) <= DUELS) yield_sometimes();
+        assert_int_equal(value_of(timeline), 2 * turn);
+        __atomic_store_n(&d.turn, turn, __ATOMIC_SEQ_CST);
+    }
+    join(thread);
+    assert_int_equal(raw_of(timeline), timeline->base + 2 * DUELS);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_a_signal_reaches_work_that_waits_on_the_device(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    void *buffer, *event;
+    uint64_t base;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_REAL, NULL);
+    timeline = timeline_at(&r, 0);
+    assert_ok(gpusync_timeline_signal(timeline, 9));
+    assert_ok(gpusync_timeline_destroy(timeline)); /* the next one begins at a base */
+    timeline = timeline_at(&r, 2);
+    buffer = open_buffer(&r);
+    event = gpusync_timeline_metal(timeline, &base);
+    assert_int_equal(base, 7);
+    metal_encode_wait(buffer, event, base + 3);
+    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+    assert_result(gpusync_wait(r.queue, ticket, MS(2)), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_timeline_signal(timeline, 3));
+    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(4)));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+/* -- waiting --------------------------------------------------------------------------------------------- */
+
+static void test_a_value_that_is_reached_costs_no_message_and_no_memory_and_counts_as_inline(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_timeline *timeline;
+    uint64_t messages, before;
+    long calls;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    memset(&options, 0, sizeof options);
+    options.mode = GPUSYNC_WAIT_BLOCKING;
+    timeline = timeline_at(&r, 5);
+    assert_ok(gpusync_timeline_expect(timeline, 6)); /* even where others signal */
+    messages = softmetal_thread_messages();
+    calls = r.memory.calls;
+    before = device_stats(&r).waits_inline;
+    assert_ok(gpusync_timeline_wait(timeline, 0, 0, NULL));
+    assert_ok(gpusync_timeline_wait(timeline, 5, MS(1), NULL));
+    assert_ok(gpusync_timeline_wait(timeline, 4, GPUSYNC_FOREVER, &options));
+    assert_int_equal(softmetal_thread_messages(), messages);
+    assert_int_equal(r.memory.calls, calls);
+    assert_int_equal(device_stats(&r).waits_inline, before + 3);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_a_wait_that_makes_no_sense_is_refused(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_timeline *timeline;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 5);
+    assert_result(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE + 1, 0, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_timeline_wait(timeline, ~(uint64_t)0, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_NOT_RISING);
+    memset(&options, 0, sizeof options);
+    options.mode = (gpusync_wait_mode)(GPUSYNC_WAIT_BLOCKING + 1);
+    assert_result(gpusync_timeline_wait(timeline, 6, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_wait(timeline, 5, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static const gpusync_spin time_limited = {UINT32_MAX, UINT32_MAX, 50000};
+static const gpusync_spin *const budgets[] = {NULL, &no_spin, &time_limited, &endless};
+static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_DEFAULT, GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER,
+                                          GPUSYNC_WAIT_BLOCKING};
+
+/* The value is not reached: every limit is kept, and nothing stays behind. */
+static void wait_in_vain(rig *r, gpusync_timeline *timeline)
+{
+    static const uint64_t limits[] = {0, 1, MS(1), MS(3)};
+    size_t b, m, l;
+    for (b = 0; b < 4; b++)
+        for (m = 0; m < 4; m++)
+            for (l = 0; l < 4; l++) {
+                uint64_t begun = gpusync_now_ns(), unmet = device_stats(r).waits_unmet;
+                gpusync_wait_options options;
+                memset(&options, 0, sizeof options);
+                options.spin = budgets[b];
+                options.mode = modes[m];
+                assert_result(gpusync_timeline_wait(timeline, 6, limits[l], &options), GPUSYNC_TIMEOUT);
+                assert_true(gpusync_now_ns() - begun >= limits[l]);
+                assert_int_equal(device_stats(r).waits_unmet, unmet + 1);
+                assert_false(reports(r, "a wait for "));
+            }
+}
+
+static void test_every_mode_and_budget_keeps_its_time_limit_and_leaves_nothing(void **state)
+{
+    gpusync_timeline *made, *imported;
+    sleep_log log;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    made = timeline_at(&r, 5);
+    imported = timeline_over(&r, &event);
+    wait_in_vain(&r, made);
+    wait_in_vain(&r, imported);
+    assert_ok(gpusync_timeline_signal(made, 6)); /* nobody is there to be woken */
+    metal_event_signal(event, 6);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(log.unparks, 0);
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_int_equal(value_of(imported), 6);
+    assert_ok(gpusync_timeline_wait(made, 6, 0, NULL));
+    assert_ok(gpusync_timeline_wait(imported, 6, 0, NULL));
+    assert_ok(gpusync_timeline_destroy(made));
+    assert_ok(gpusync_timeline_destroy(imported));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_every_mode_and_budget_waits_for_a_signal(void **state)
+{
+    size_t b, m;
+    (void)state;
+    for (b = 0; b < 4; b++)
+        for (m = 0; m < 4; m++) {
+            gpusync_timeline *timeline;
+            value_job job;
+            rig r;
+            open_rig(&r, SOFTMETAL_MANUAL, NULL);
+            timeline = timeline_at(&r, 0);
+            memset(&job, 0, sizeof job);
+            job.timeline = timeline;
+            job.value = 2;
+            job.timeout_ns = b % 2 ? GPUSYNC_FOREVER : SECONDS(30);
+            job.options.spin = budgets[b];
+            job.options.mode = modes[m];
+            job.thread = start(value_job_body, &job);
+            assert_ok(gpusync_timeline_signal(timeline, 1));
+            assert_ok(gpusync_timeline_signal(timeline, 2));
+            assert_ok(value_job_join(&job));
+            assert_ok(gpusync_timeline_destroy(timeline));
+            close_rig(&r);
+        }
+}
+
+static void test_a_value_reached_at_the_deadline_is_reached(void **state)
+{
+    softmetal_timing timing;
+    gpusync_timeline *timeline;
+    gpusync_result result;
+    sleep_log log;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    timeline = timeline_at(&r, 0);
+    log.signal_at_limit = timeline;
+    do result = gpusync_timeline_wait(timeline, 5, MS(5), NULL);
+    while (log.signal_at_limit); /* it did not even come to park: again */
+    assert_ok(result);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    softmetal_get_timing(&timing);
+    timing.event_listener.min_ns = timing.event_listener.max_ns = MS(100); /* too late to tell */
+    softmetal_set_timing(&timing);
+    timeline = timeline_over(&r, &event);
+    log.event_at_limit = event;
+    do result = gpusync_timeline_wait(timeline, 5, MS(5), NULL);
+    while (log.event_at_limit);
+    assert_ok(result);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_a_signal_seen_while_spinning_parks_nobody(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_timeline *timeline;
+    sleep_log log;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    timeline = timeline_at(&r, 0);
+    memset(&options, 0, sizeof options);
+    options.spin = &endless;
+    log.signal_at_yield = timeline;
+    assert_ok(gpusync_timeline_wait(timeline, 5, GPUSYNC_FOREVER, &options));
+    assert_int_equal(log.yields, 3);
+    assert_int_equal(log.parks + log.unparks, 0);
+    assert_int_equal(device_stats(&r).waits_spin, 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+/* More than are woken at a time. */
+#define MANY_WAITERS 40
+
+static void test_a_signal_wakes_every_sleeper_itself_and_once(void **state)
+{
+    value_job jobs[MANY_WAITERS];
+    gpusync_timeline *timeline;
+    sleep_log log;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timeline = timeline_at(&r, 0);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3);
+    await_sleepers(r.device, MANY_WAITERS);
+    assert_ok(gpusync_timeline_signal(timeline, 3));
+    assert_int_equal(counted(&log.unparks), MANY_WAITERS);
+    for (i = 0; i < MANY_WAITERS; i++) assert_ok(value_job_join(&jobs[i]));
+    assert_true(log.parks <= MANY_WAITERS);
+    assert_int_equal(device_stats(&r).waits_sleep, MANY_WAITERS);
+    assert_int_equal(device_stats(&r).spurious_wakes, 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_a_sleeper_is_woken_for_its_own_value_only(void **state)
+{
+    enum { WAITERS = 12 };
+    value_job jobs[WAITERS];
+    gpusync_timeline *timeline;
+    sleep_log log;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timeline = timeline_at(&r, 0);
+    for (i = WAITERS - 1; i >= 0; i--) value_job_start(&jobs[i], timeline, 10 * ((uint64_t)i + 1));
+    await_sleepers(r.device, WAITERS);
+    for (i = 0; i < WAITERS; i++) {
+        assert_ok(gpusync_timeline_signal(timeline, 10 * (uint64_t)i + 9));
+        assert_int_equal(counted(&log.unparks), i);
+        assert_ok(gpusync_timeline_signal(timeline, 10 * (uint64_t)i + 10));
+        assert_int_equal(counted(&log.unparks), i + 1);
+        assert_ok(value_job_join(&jobs[i]));
+    }
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static __attribute__((noinline)) void wait_a_little(gpusync_timeline *timeline, uint64_t value)
+{
+    assert_result(gpusync_timeline_wait(timeline, value, 1, NULL), GPUSYNC_TIMEOUT);
+}
+
+static void test_a_signal_after_a_timeout_finds_nobody(void **state)
+{
+    gpusync_timeline *timelines[2];
+    sleep_log log;
+    void *event;
+    uint64_t i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    timelines[0] = timeline_at(&r, 0);
+    timelines[1] = timeline_over(&r, &event);
+    for (i = 1; i <= 50; i++) {
+        wait_a_little(timelines[0], i);
+        wait_a_little(timelines[1], i);
+        assert_int_equal(timelines[0]->board.count + timelines[1]->board.count, 0);
+        assert_null(timelines[0]->board.first);
+        assert_ok(gpusync_timeline_signal(timelines[0], i));
+        metal_event_signal(event, i);
+    }
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(log.unparks, 0);
+    assert_ok(gpusync_timeline_destroy(timelines[0]));
+    assert_ok(gpusync_timeline_destroy(timelines[1]));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_a_wait_without_memory_to_sleep_with_says_so_and_leaves_nothing(void **state)
+{
+    gpusync_timeline *timeline;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 0);
+    r.memory.fail_at = 1;
+    assert_result(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(timeline->board.count, 0);
+    assert_int_equal(timeline->inside, 0);
+    assert_result(gpusync_timeline_wait(timeline, 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+/* -- failing --------------------------------------------------------------------------------------------- */
+
+static gpusync_error reason_of(gpusync_result result, int64_t code, const char *text)
+{
+    gpusync_error reason;
+    memset(&reason, 0, sizeof reason);
+    reason.result = result;
+    reason.failure = GPUSYNC_FAILURE_PAGE_FAULT;
+    reason.code = code;
+    snprintf(reason.message, sizeof reason.message, "%s", text);
+    return reason;
+}
+
+static void expect_failure(gpusync_timeline *timeline, const gpusync_error *reason, uint64_t reached)
+{
+    gpusync_wait_options options;
+    gpusync_error error;
+    uint64_t value = 99;
+    memset(&options, 0, sizeof options);
+    memset(&error, 0, sizeof error);
+    options.error = &error;
+    assert_result(gpusync_timeline_wait(timeline, 0, 0, &options), reason->result); /* reached ones too */
+    assert_int_equal(error.code, reason->code);
+    assert_string_equal(error.message, reason->message);
+    assert_int_equal(error.failure, reason->failure);
+    assert_int_equal(error.result, reason->result);
+    assert_result(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE, GPUSYNC_FOREVER, NULL), reason->result);
+    assert_result(gpusync_timeline_query(timeline, &value), reason->result);
+    assert_int_equal(value, reached);
+    assert_result(gpusync_timeline_signal(timeline, 1000), reason->result);
+    assert_result(gpusync_timeline_signal(timeline, 0), reason->result);
+    assert_result(gpusync_timeline_expect(timeline, 1000), reason->result);
+}
+
+static void test_the_first_failure_stays_and_answers_every_call(void **state)
+{
+    gpusync_error reason = reason_of(GPUSYNC_ERROR_EXECUTION, 42, "first");
+    gpusync_error later = reason_of(GPUSYNC_ERROR_CANCELLED, 43, "second");
+    gpusync_timeline *timelines[2];
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timelines[0] = timeline_at(&r, 7);
+    timelines[1] = timeline_over(&r, &event);
+    metal_event_signal(event, 7);
+    assert_int_equal(value_of(timelines[1]), 7);
+    for (i = 0; i < 2; i++) {
+        assert_ok(gpusync_timeline_fail(timelines[i], &reason));
+        expect_failure(timelines[i], &reason, 7);
+        assert_result(gpusync_timeline_fail(timelines[i], &later), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_timeline_fail(timelines[i], NULL), GPUSYNC_ERROR_EXECUTION);
+        expect_failure(timelines[i], &reason, 7);
+    }
+    metal_event_signal(event, 9); /* raises nothing any more */
+    expect_failure(timelines[1], &reason, 7);
+    assert_true(reports(&r, "failed"));
+    for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_a_failure_without_an_error_is_a_failed_execution(void **state)
+{
+    static const gpusync_result results[] = {GPUSYNC_OK, GPUSYNC_TIMEOUT, GPUSYNC_NOT_READY, GPUSYNC_ERROR_CANCELLED,
+                                             GPUSYNC_ERROR_DEVICE_LOST};
+    size_t i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (i = 0; i <= sizeof results / sizeof results[0]; i++) {
+        gpusync_timeline *timeline = timeline_at(&r, 0);
+        gpusync_wait_options options;
+        gpusync_error reason, error;
+        gpusync_result expected = GPUSYNC_ERROR_EXECUTION;
+        memset(&reason, 0, sizeof reason);
+        memset(&options, 0, sizeof options);
+        options.error = &error;
+        if (i < sizeof results / sizeof results[0]) reason.result = results[i];
+        if (reason.result < 0) expected = reason.result;
+        assert_ok(gpusync_timeline_fail(timeline, i < sizeof results / sizeof results[0] ? &reason : NULL));
+        assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), expected);
+        assert_int_equal(error.result, expected);
+        assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    close_rig(&r);
+}
+
+static void test_a_failure_wakes_every_sleeper_with_its_reason(void **state)
+{
+    gpusync_error reason = reason_of(GPUSYNC_ERROR_CANCELLED, -7, "no more frames");
+    value_job jobs[MANY_WAITERS];
+    gpusync_timeline *timelines[2];
+    sleep_log log;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timelines[0] = timeline_at(&r, 0);
+    timelines[1] = timeline_over(&r, &event);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], (uint64_t)i + 1);
+    await_sleepers(r.device, MANY_WAITERS);
+    assert_ok(gpusync_timeline_fail(timelines[0], &reason));
+    assert_int_equal(counted(&log.unparks), MANY_WAITERS / 2);
+    assert_ok(gpusync_timeline_fail(timelines[1], &reason));
+    assert_int_equal(counted(&log.unparks), MANY_WAITERS);
+    for (i = 0; i < MANY_WAITERS; i++) {
+        assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_CANCELLED);
+        assert_int_equal(jobs[i].error.code, -7);
+        assert_string_equal(jobs[i].error.message, "no more frames");
+    }
+    assert_ok(gpusync_timeline_destroy(timelines[0]));
+    assert_ok(gpusync_timeline_destroy(timelines[1]));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_a_failure_lets_waits_on_the_device_go_on(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    void *buffer, *event;
+    uint64_t base;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_REAL, NULL);
+    timeline = timeline_at(&r, 0);
+    buffer = open_buffer(&r);
+    event = gpusync_timeline_metal(timeline, &base);
+    metal_encode_wait(buffer, event, base + 1000);
+    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+    assert_result(gpusync_wait(r.queue, ticket, MS(2)), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_timeline_fail(timeline, NULL));
+    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(4)));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_a_failure_writes_an_imported_event_only_where_that_was_asked_for(void **state)
+{
+    int writes;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (writes = 0; writes < 2; writes++) {
+        gpusync_timeline_desc desc;
+        gpusync_timeline *timeline;
+        void *event = metal_shared_event_new(r.metal_device);
+        memset(&desc, 0, sizeof desc);
+        desc.fail_writes_event = writes;
+        metal_event_signal(event, 3);
+        assert_ok(gpusync_timeline_import(r.device, event, &desc, &timeline));
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        assert_true(metal_event_value(event) == (writes ? ~(uint64_t)0 : 3));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        metal_release(event);
+    }
+    close_rig(&r);
+}
+
+typedef struct fail_job {
+    gpusync_timeline *timeline;
+    gate *together;
+    gpusync_error reason;
+    gpusync_result result;
+} fail_job;
+
+static void *fail_body(void *argument)
+{
+    fail_job *job = (fail_job *)argument;
+    gate_wait(job->together);
+    job->result = gpusync_timeline_fail(job->timeline, &job->reason);
+    return NULL;
+}
+
+static void test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_all(void **state)
+{
+    enum { THREADS = 3 };
+    gate together;
+    int round, i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    gate_init(&together, THREADS + 1);
+    for (round = 0; round < 60; round++) {
+        gpusync_timeline *timeline = timeline_at(&r, 0);
+        fail_job jobs[THREADS];
+        signal_job signals;
+        pthread_t threads[THREADS + 1];
+        value_job waiter;
+        uint64_t value = 99;
+        int first = -1;
+        value_job_start(&waiter, timeline, 1000);
+        memset(&signals, 0, sizeof signals);
+        signals.timeline = timeline;
+        signals.together = &together;
+        signals.first = signals.step = 1;
+        signals.last = 30;
+        threads[THREADS] = start(signal_body, &signals);
+        for (i = 0; i < THREADS; i++) {
+            jobs[i].timeline = timeline;
+            jobs[i].together = &together;
+            jobs[i].reason = reason_of((gpusync_result)(GPUSYNC_ERROR_EXECUTION - i), i, "one of three");
+            threads[i] = start(fail_body, &jobs[i]);
+        }
+        for (i = 0; i <= THREADS; i++) join(threads[i]);
+        for (i = 0; i < THREADS; i++)
+            if (jobs[i].result == GPUSYNC_OK) {
+                assert_int_equal(first, -1);
+                first = i;
+            }
+        assert_in_range(first, 0, THREADS - 1);
+        for (i = 0; i < THREADS; i++)
+            if (i != first) assert_result(jobs[i].result, jobs[first].reason.result);
+        assert_result(value_job_join(&waiter), jobs[first].reason.result);
+        assert_int_equal(waiter.error.code, first);
+        assert_result(gpusync_timeline_query(timeline, &value), jobs[first].reason.result);
+        assert_int_equal(value, signals.accepted); /* 1, 2, 3, ... up to where it failed */
+        assert_int_equal(signals.refused, 0);
+        assert_true(raw_of(timeline) == ~(uint64_t)0);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    gate_destroy(&together);
+    close_rig(&r);
+}
+
+/* -- signals from outside -------------------------------------------------------------------------------- */
+
+static void encode_and_finish(rig *r, void *event, uint64_t raw)
+{
+    void *buffer = open_buffer(r);
+    gpusync_ticket ticket;
+    metal_encode_signal(buffer, event, raw);
+    assert_ok(gpusync_commit(r->queue, buffer, &ticket));
+    softmetal_finish(buffer);
+}
+
+static void test_an_expected_value_is_seen_on_the_event_whatever_its_base(void **state)
+{
+    uint64_t used;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (used = 0; used < 20; used += 9) {
+        uint64_t base = 99;
+        gpusync_timeline *timeline = timeline_at(&r, 0);
+        void *event;
+        value_job job;
+        if (used) assert_ok(gpusync_timeline_signal(timeline, used));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        timeline = timeline_at(&r, 1);
+        event = gpusync_timeline_metal(timeline, &base);
+        assert_int_equal(base, used ? used - 1 : 0);
+        assert_ok(gpusync_timeline_expect(timeline, 4));
+        value_job_start(&job, timeline, 4);
+        await_sleepers(r.device, 1);
+        encode_and_finish(&r, event, base + 3);
+        assert_int_equal(value_of(timeline), 3);
+        assert_result(gpusync_timeline_wait(timeline, 4, 0, NULL), GPUSYNC_TIMEOUT);
+        encode_and_finish(&r, event, base + 4);
+        assert_ok(value_job_join(&job));
+        assert_result(gpusync_timeline_signal(timeline, 4), GPUSYNC_ERROR_NOT_RISING);
+        assert_ok(gpusync_timeline_signal(timeline, 5)); /* the host may go on */
+        assert_int_equal(raw_of(timeline), base + 5);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    close_rig(&r);
+}
+
+static void test_expecting_a_value_out_of_range_is_refused(void **state)
+{
+    gpusync_timeline *timeline;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 2);
+    assert_result(gpusync_timeline_expect(timeline, GPUSYNC_MAX_VALUE + 1), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_timeline_expect(timeline, GPUSYNC_MAX_VALUE));
+    assert_ok(gpusync_timeline_expect(timeline, 1)); /* it is there already */
+    assert_int_equal(value_of(timeline), 2);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_who_sleeps_when_a_value_becomes_expected_is_told_by_the_event_as_well(void **state)
+{
+    gpusync_timeline *timeline;
+    sleep_log log;
+    value_job job;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timeline = timeline_at(&r, 9);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = timeline_at(&r, 0); /* at a base */
+    value_job_start(&job, timeline, 3);
+    await_sleepers(r.device, 1);
+    assert_ok(gpusync_timeline_expect(timeline, 3));
+    while (softmetal_live("block") == 0) sched_yield();
+    assert_true(softmetal_settle(SECONDS(10))); /* a registration for a value of long ago would be gone now */
+    encode_and_finish(&r, gpusync_timeline_metal(timeline, NULL), 9 + 3);
+    assert_ok(value_job_join(&job));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_an_imported_timeline_shows_the_event_as_it_is(void **state)
+{
+    gpusync_timeline *timeline;
+    uint64_t base = 99;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    event = metal_shared_event_new(r.metal_device);
+    metal_event_signal(event, 41);
+    assert_ok(gpusync_timeline_import(r.device, event, NULL, &timeline));
+    assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
+    assert_int_equal(base, 0);
+    assert_true(reports(&r, "value 41")); /* without being asked first */
+    assert_int_equal(value_of(timeline), 41);
+    metal_event_signal(event, 43);
+    assert_ok(gpusync_timeline_wait(timeline, 42, 0, NULL)); /* by asking the event */
+    assert_int_equal(value_of(timeline), 43);
+    assert_result(gpusync_timeline_signal(timeline, 43), GPUSYNC_ERROR_NOT_RISING);
+    metal_event_signal(event, 50);
+    assert_result(gpusync_timeline_signal(timeline, 44), GPUSYNC_ERROR_NOT_RISING); /* the event knows better */
+    assert_ok(gpusync_timeline_signal(timeline, 51));
+    assert_int_equal(metal_event_value(event), 51);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_int_equal(softmetal_retain_count(event), 1);
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_only_shared_events_can_be_imported(void **state)
+{
+    gpusync_timeline *timeline = (gpusync_timeline *)(void *)&timeline;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    event = metal_get(r.metal_device, "newEvent");
+    assert_non_null(event);
+    assert_result(gpusync_timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(timeline);
+    assert_result(gpusync_timeline_import(r.device, r.metal_queue, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_int_equal(softmetal_retain_count(event), 1);
+    metal_release(event);
+    event = metal_shared_event_new(r.metal_device);
+    softmetal_hide_selector("notifyListener:atValue:block:");
+    if (softmetal_sees_messages()) /* Apple's runtime hides nothing */
+        assert_result(gpusync_timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_the_failure_that_another_wrote_to_an_event_is_a_failure(void **state)
+{
+    gpusync_timeline *timeline;
+    uint64_t value;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_over(&r, &event);
+    metal_event_signal(event, 7);
+    assert_int_equal(value_of(timeline), 7);
+    metal_event_signal(event, ~(uint64_t)0);
+    assert_result(gpusync_timeline_wait(timeline, 8, SECONDS(30), NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_timeline_query(timeline, &value), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(value, 7);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_import(r.device, event, NULL, &timeline)); /* from the start */
+    assert_result(gpusync_timeline_wait(timeline, 0, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void *signal_event(void *event)
+{
+    metal_event_signal(event, 12); /* above what is asked for */
+    return NULL;
+}
+
+static void test_the_listener_wakes_who_waits_for_an_event_that_another_thread_signals(void **state)
+{
+    gpusync_timeline *timeline;
+    sleep_log log;
+    value_job jobs[3];
+    pthread_t thread;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timeline = timeline_over(&r, &event);
+    for (i = 0; i < 3; i++) value_job_start(&jobs[i], timeline, 10 + (uint64_t)i);
+    await_sleepers(r.device, 3);
+    metal_event_signal(event, 9);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(counted(&log.unparks), 0);
+    thread = start(signal_event, event);
+    for (i = 0; i < 3; i++) assert_ok(value_job_join(&jobs[i]));
+    join(thread);
+    assert_int_equal(counted(&log.unparks), 3);
+    assert_int_equal(value_of(timeline), 12);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_encoded_signals_of_other_queues_wake_who_waits(void **state)
+{
+    void *queue, *event, *buffer;
+    gpusync_timeline *timeline;
+    sleep_log log;
+    value_job job;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_REAL, &log);
+    log.stubborn = true;
+    queue = metal_queue_new(r.metal_device, 8);
+    timeline = timeline_over(&r, &event);
+    value_job_start(&job, timeline, 2);
+    await_sleepers(r.device, 1);
+    buffer = metal_queue_command_buffer(queue);
+    softmetal_set_duration(buffer, MS(1));
+    metal_encode_signal(buffer, event, 2);
+    metal_commit(buffer);
+    assert_ok(value_job_join(&job));
+    metal_wait_until_completed(buffer);
+    metal_release(buffer);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    metal_release(queue);
+    close_rig(&r);
+}
+
+static uint64_t notifications(void) { return softmetal_message_count("notifyListener:atValue:block:"); }
+
+static void test_one_registration_serves_all_who_wait_for_a_value(void **state)
+{
+    value_job jobs[9];
+    gpusync_timeline *timeline;
+    sleep_log log;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timeline = timeline_over(&r, &event);
+    for (i = 0; i < 9; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3);
+    while (counted(&log.parks) < 9) sched_yield(); /* behind the registrations, too */
+    for (i = 0; i < 9; i++)
+        assert_result(gpusync_timeline_wait(timeline, 1 + (uint64_t)i % 3, 1, NULL), GPUSYNC_TIMEOUT);
+    metal_event_signal(event, 3);
+    for (i = 0; i < 9; i++) assert_ok(value_job_join(&jobs[i]));
+    assert_int_equal(notifications(), 3);
+    assert_int_equal(counted(&listenings_made), 3);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_int_equal(softmetal_live("listener"), 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_registrations_that_have_served_do_not_pile_up(void **state)
+{
+    gpusync_timeline *timeline;
+    uint64_t i;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_over(&r, &event);
+    for (i = 1; i <= 1000; i++) {
+        assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
+        metal_event_signal(event, i);
+        if (i % 10 == 0) assert_true(softmetal_settle(SECONDS(10)));
+    }
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_in_range(counted(&listenings_live), 0, 100);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_a_listener_that_comes_after_the_timeline_touches_nothing(void **state)
+{
+    softmetal_timing timing;
+    gpusync_timeline *timeline;
+    sleep_log log;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    softmetal_get_timing(&timing);
+    timing.event_listener.min_ns = timing.event_listener.max_ns = MS(5);
+    softmetal_set_timing(&timing);
+    for (i = 0; i < 6; i++) {
+        timeline = timeline_over(&r, &event);
+        assert_result(gpusync_timeline_wait(timeline, 3, 1, NULL), GPUSYNC_TIMEOUT);
+        assert_result(gpusync_timeline_wait(timeline, 4, 1, NULL), GPUSYNC_TIMEOUT);
+        assert_int_equal(softmetal_live("block"), 2);
+        if (i % 2) metal_event_signal(event, 4); /* due, but not yet */
+        assert_ok(gpusync_timeline_destroy(timeline));
+        if (i % 3) metal_event_signal(event, 5);
+        if (i == 5) { /* not even a device */
+            assert_ok(gpusync_queue_destroy(r.queue));
+            r.queue = NULL;
+            rig_close(&r);
+        }
+        assert_true(softmetal_settle(SECONDS(10)));
+        metal_release(event);
+        assert_true(softmetal_settle(SECONDS(10)));
+        assert_int_equal(softmetal_live("block"), 0);
+        assert_int_equal(counted(&listenings_live), 0);
+    }
+    assert_int_equal(log.unparks, 0);
+    assert_int_equal(softmetal_live("shared_event"), 0);
+    assert_int_equal(softmetal_live("listener"), 0);
+}
+
+static void test_a_registration_for_a_value_that_never_comes_goes_with_the_event(void **state)
+{
+    gpusync_timeline *timeline;
+    uint64_t i;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_over(&r, &event);
+    for (i = 1; i <= 40; i++) assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(softmetal_live("block"), 40);
+    assert_int_equal(counted(&listenings_live), 40);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_int_equal(counted(&listenings_live), 40); /* nobody can take them back from the event */
+    metal_release(event);
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_int_equal(counted(&listenings_live), 0);
+    timeline = timeline_at(&r, 0); /* the same for an event of our own */
+    assert_ok(gpusync_timeline_expect(timeline, 1));
+    assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(softmetal_live("block"), 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_int_equal(softmetal_live("block"), 0);
+    close_rig(&r);
+}
+
+static struct {
+    void *event;
+    pthread_t test;
+    int listening, destroying, destroyed, destroyed_early;
+} meeting;
+
+static void meet_in_the_listener(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    int i;
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != meeting.event || strcmp(selector, "signaledValue") != 0) return;
+    if (pthread_equal(pthread_self(), meeting.test)) return;
+    if (__atomic_exchange_n(&meeting.listening, 1, __ATOMIC_SEQ_CST)) return;
+    while (!__atomic_load_n(&meeting.destroying, __ATOMIC_SEQ_CST)) sched_yield();
+    for (i = 0; i < 2000; i++) sched_yield();
+    meeting.destroyed_early = __atomic_load_n(&meeting.destroyed, __ATOMIC_SEQ_CST);
+}
+
+static void test_destroy_lets_a_listener_that_is_at_it_finish(void **state)
+{
+    gpusync_timeline *timeline;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    memset(&meeting, 0, sizeof meeting);
+    timeline = timeline_over(&r, &meeting.event);
+    meeting.test = pthread_self();
+    assert_result(gpusync_timeline_wait(timeline, 3, 1, NULL), GPUSYNC_TIMEOUT);
+    softmetal_set_message_hook(meet_in_the_listener, NULL);
+    metal_event_signal(meeting.event, 3);
+    while (!__atomic_load_n(&meeting.listening, __ATOMIC_SEQ_CST)) sched_yield();
+    __atomic_store_n(&meeting.destroying, 1, __ATOMIC_SEQ_CST);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    __atomic_store_n(&meeting.destroyed, 1, __ATOMIC_SEQ_CST);
+    assert_true(softmetal_settle(SECONDS(10)));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_false(meeting.destroyed_early);
+    metal_release(meeting.event);
+    close_rig(&r);
+}
+
+/* What wakes a sleeper where no listener can: it looks at the event by itself, soon and then less often. */
+static void wait_without_being_told(int *missing)
+{
+    gpusync_timeline *timeline;
+    sleep_log log;
+    value_job job;
+    void *event;
+    rig r;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = missing == &no_listener_class; /* then it looks before the 50 ms of those who are told are over */
+    timeline = timeline_over(&r, &event);
+    __atomic_store_n(missing, 1, __ATOMIC_SEQ_CST);
+    log.event_at_limit = event;
+    assert_ok(gpusync_timeline_wait(timeline, 5, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_result(gpusync_timeline_wait(timeline, 6, MS(1), NULL), GPUSYNC_TIMEOUT);
+    __atomic_store_n(missing, 0, __ATOMIC_SEQ_CST);
+    value_job_start(&job, timeline, 6); /* and from here on it is told again */
+    while (softmetal_live("block") == 0) sched_yield();
+    metal_event_signal(event, 6);
+    assert_ok(value_job_join(&job));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_without_a_class_of_listeners_a_sleeper_looks_by_itself(void **state)
+{
+    (void)state;
+    wait_without_being_told(&no_listener_class);
+}
+
+static void test_without_memory_for_a_registration_a_sleeper_looks_by_itself(void **state)
+{
+    (void)state;
+    wait_without_being_told(&no_listenings);
+}
+
+/* -- events that are used again -------------------------------------------------------------------------- */
+
+static void test_an_event_is_used_again_and_goes_on_from_where_it_is(void **state)
+{
+    static const uint64_t initial[] = {0, 3, 0, 500, 2, 0};
+    uint64_t raw = 0;
+    void *event = NULL;
+    size_t i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (i = 0; i < sizeof initial / sizeof initial[0]; i++) {
+        gpusync_timeline *timeline = timeline_at(&r, initial[i]);
+        if (event) assert_ptr_equal(timeline->event, event);
+        event = timeline->event;
+        if (raw < initial[i]) raw = initial[i];
+        assert_int_equal(raw_of(timeline), raw);
+        assert_int_equal(value_of(timeline), initial[i]);
+        assert_int_equal(timeline->base, raw - initial[i]);
+        assert_result(gpusync_timeline_wait(timeline, initial[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
+        assert_result(gpusync_timeline_signal(timeline, initial[i]), GPUSYNC_ERROR_NOT_RISING);
+        assert_ok(gpusync_timeline_signal(timeline, initial[i] + 2));
+        raw += 2;
+        assert_int_equal(raw_of(timeline), raw);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(softmetal_live("shared_event"), 1);
+        if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count("newSharedEvent"), 1);
+    }
+    close_rig(&r);
+}
+
+enum { HAND_OUT, EXPECT, FAIL, USE_UP, REASONS_TO_DROP };
+
+static void test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again(void **state)
+{
+    int reason;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (reason = 0; reason < REASONS_TO_DROP; reason++) {
+        gpusync_timeline *timeline = timeline_at(&r, 5);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        timeline = timeline_at(&r, 1); /* over the same event, with a base */
+        assert_int_equal(timeline->base, 4);
+        if (reason == HAND_OUT) assert_non_null(gpusync_timeline_metal(timeline, NULL));
+        if (reason == EXPECT) assert_ok(gpusync_timeline_expect(timeline, 2));
+        if (reason == FAIL) assert_ok(gpusync_timeline_fail(timeline, NULL));
+        if (reason == USE_UP) assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(softmetal_live("shared_event"), 0);
+    }
+    close_rig(&r);
+}
+
+static void test_an_imported_event_is_not_used_for_other_timelines(void **state)
+{
+    gpusync_timeline *timeline;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_over(&r, &event);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_int_equal(softmetal_retain_count(event), 1);
+    timeline = timeline_at(&r, 0);
+    assert_ptr_not_equal(timeline->event, event);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_a_bounded_number_of_events_is_kept(void **state)
+{
+    enum { TIMELINES = 100 };
+    gpusync_timeline *timelines[TIMELINES];
+    int round, i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (round = 0; round < 2; round++) {
+        for (i = 0; i < TIMELINES; i++) timelines[i] = timeline_at(&r, (uint64_t)i);
+        for (i = 0; i < TIMELINES; i++) assert_int_equal(value_of(timelines[i]), i);
+        for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+        assert_in_range(softmetal_live("shared_event"), 1, 32);
+    }
+    close_rig(&r); /* and none of them outlives the device */
+}
+
+static void test_a_timeline_that_could_not_be_made_costs_no_event(void **state)
+{
+    gpusync_timeline *timeline;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    r.memory.fail_at = 1;
+    assert_result(gpusync_timeline_create(r.device, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_null(timeline);
+    assert_in_range(softmetal_live("shared_event"), 0, 1);
+    softmetal_fail_creation(1, false);
+    if (softmetal_live("shared_event") == 0)
+        assert_result(gpusync_timeline_create(r.device, NULL, &timeline), GPUSYNC_ERROR_METAL_NIL);
+    assert_null(timeline);
+    softmetal_fail_creation(0, false);
+    event = metal_shared_event_new(r.metal_device);
+    r.memory.fail_at = 1;
+    assert_result(gpusync_timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_null(timeline);
+    assert_int_equal(softmetal_retain_count(event), 1);
+    metal_release(event);
+    assert_ok(gpusync_timeline_destroy(timeline_at(&r, 0)));
+    close_rig(&r);
+}
+
+/* -- the end --------------------------------------------------------------------------------------------- */
+
+static void test_destroy_ends_the_waits_that_sleep(void **state)
+{
+    value_job jobs[MANY_WAITERS];
+    gpusync_timeline *timelines[2];
+    sleep_log log;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timelines[0] = timeline_at(&r, 0);
+    timelines[1] = timeline_over(&r, &event);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], 1 + (uint64_t)i / 2);
+    await_sleepers(r.device, MANY_WAITERS);
+    assert_ok(gpusync_timeline_destroy(timelines[0]));
+    assert_ok(gpusync_timeline_destroy(timelines[1]));
+    for (i = 0; i < MANY_WAITERS; i++) assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(counted(&log.unparks), MANY_WAITERS);
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_destroy_ends_a_wait_that_spins(void **state)
+{
+    gpusync_timeline *timeline;
+    sleep_log log;
+    value_job job;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    timeline = timeline_at(&r, 0);
+    value_job_start_spinning(&job, timeline, 1, &endless);
+    while (counted(&log.yields) < 10) sched_yield();
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_result(value_job_join(&job), GPUSYNC_ERROR_DESTROYED);
+    close_rig(&r);
+}
+
+static void test_a_device_stays_while_it_has_timelines(void **state)
+{
+    gpusync_timeline *timelines[2];
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timelines[0] = timeline_at(&r, 0);
+    timelines[1] = timeline_over(&r, &event);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = NULL;
+    assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
+    assert_ok(gpusync_timeline_destroy(timelines[0]));
+    assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
+    assert_ok(gpusync_timeline_signal(timelines[1], 1));
+    assert_ok(gpusync_timeline_destroy(timelines[1]));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void lose_device(rig *r)
+{
+    void *buffer;
+    commit_empty(r, &buffer);
+    softmetal_fail(buffer, NULL, 4, NULL);
+    softmetal_finish(buffer);
+    assert_true(gpusync_device_is_lost(r->device));
+}
+
+static void test_the_loss_of_the_device_ends_every_wait(void **state)
+{
+    value_job jobs[MANY_WAITERS];
+    gpusync_timeline *timelines[4], *none = NULL;
+    sleep_log log;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < 3; i++) timelines[i] = timeline_at(&r, 5);
+    timelines[3] = timeline_over(&r, &event);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 4], 6 + (uint64_t)i);
+    await_sleepers(r.device, MANY_WAITERS);
+    lose_device(&r);
+    for (i = 0; i < MANY_WAITERS; i++) assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(value_of(timelines[0]), 5);
+    assert_ok(gpusync_timeline_wait(timelines[0], 5, 0, NULL)); /* that was reached */
+    assert_result(gpusync_timeline_wait(timelines[0], 6, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_timeline_signal(timelines[0], 6), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(raw_of(timelines[0]), 5);
+    assert_ok(gpusync_timeline_fail(timelines[1], NULL));
+    assert_result(gpusync_timeline_create(r.device, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(none);
+    assert_result(gpusync_timeline_import(r.device, event, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(none);
+    for (i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    assert_int_equal(softmetal_retain_count(event), 1);
+    metal_release(event);
+    close_rig(&r);
+}
+
+/* -- insight --------------------------------------------------------------------------------------------- */
+
+static void test_the_report_tells_of_timelines_and_who_waits_for_what(void **state)
+{
+    gpusync_timeline_desc desc;
+    gpusync_timeline *made, *imported;
+    value_job jobs[2];
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    memset(&desc, 0, sizeof desc);
+    desc.label = "frames";
+    desc.initial_value = 16;
+    assert_ok(gpusync_timeline_create(r.device, &desc, &made));
+    desc.label = "decoder";
+    event = metal_shared_event_new(r.metal_device);
+    metal_event_signal(event, 70);
+    assert_ok(gpusync_timeline_import(r.device, event, &desc, &imported));
+    value_job_start(&jobs[0], made, 17);
+    value_job_start(&jobs[1], imported, 71);
+    await_sleepers(r.device, 2);
+    assert_true(reports(&r, "timeline 1 'frames': value 16"));
+    assert_true(reports(&r, "a wait for value 17, asleep for"));
+    assert_true(reports(&r, "timeline 2 'decoder': value 70, signalled by others too"));
+    assert_true(reports(&r, "a wait for value 71, asleep for"));
+    assert_ok(gpusync_timeline_signal(made, 17));
+    assert_ok(gpusync_timeline_fail(imported, NULL));
+    assert_ok(value_job_join(&jobs[0]));
+    assert_result(value_job_join(&jobs[1]), GPUSYNC_ERROR_EXECUTION);
+    assert_true(reports(&r, "timeline 1 'frames': value 17"));
+    assert_true(reports(&r, "timeline 2 'decoder': failed"));
+    assert_false(reports(&r, "a wait for "));
+    assert_ok(gpusync_timeline_destroy(made));
+    assert_false(reports(&r, "frames"));
+    assert_ok(gpusync_timeline_destroy(imported));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_every_wait_is_counted_once_with_the_device(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_stats stats;
+    value_job job;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_over(&r, &event);
+    metal_event_signal(event, 1);
+    assert_ok(gpusync_timeline_wait(timeline, 1, 0, NULL)); /* status */
+    assert_ok(gpusync_timeline_wait(timeline, 1, 0, NULL)); /* inline */
+    assert_result(gpusync_timeline_wait(timeline, 2, 0, NULL), GPUSYNC_TIMEOUT); /* unmet */
+    assert_result(gpusync_timeline_wait(timeline, 2, MS(1), NULL), GPUSYNC_TIMEOUT); /* unmet */
+    value_job_start(&job, timeline, 2); /* sleep */
+    await_sleepers(r.device, 1);
+    metal_event_signal(event, 2);
+    assert_ok(value_job_join(&job));
+    stats = device_stats(&r);
+    assert_int_equal(stats.waits_inline, 1);
+    assert_int_equal(stats.waits_status, 1);
+    assert_int_equal(stats.waits_spin, 0);
+    assert_int_equal(stats.waits_sleep, 1);
+    assert_int_equal(stats.waits_unmet, 2);
+    stats = stats_of(r.queue);
+    assert_int_equal(stats.waits_inline + stats.waits_status + stats.waits_sleep + stats.waits_unmet, 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    stats = device_stats(&r);
+    assert_int_equal(stats.waits_sleep, 1); /* they outlive the timeline */
+    metal_release(event);
+    close_rig(&r);
+}
+
+static struct {
+    gpusync_timeline *timeline;
+    gpusync_result reached, waited, polled, destroyed, signalled;
+    int lines;
+} in_log;
+
+static void use_timelines_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+    in_log.lines++;
+    in_log.reached = gpusync_timeline_wait(in_log.timeline, 1, GPUSYNC_FOREVER, NULL);
+    in_log.waited = gpusync_timeline_wait(in_log.timeline, 2, GPUSYNC_FOREVER, NULL);
+    in_log.polled = gpusync_timeline_wait(in_log.timeline, 2, 0, NULL);
+    in_log.destroyed = gpusync_timeline_destroy(in_log.timeline);
+    in_log.signalled = gpusync_timeline_signal(in_log.timeline, 2);
+}
+
+static void test_inside_the_log_hook_a_wait_that_would_have_to_wait_says_so(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    void *buffer;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&in_log, 0, sizeof in_log);
+    device_desc.log = use_timelines_in_log;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    in_log.timeline = timeline_at(&r, 1);
+    commit_empty(&r, &buffer);
+    softmetal_fail(buffer, NULL, 1, NULL);
+    softmetal_finish(buffer);
+    assert_int_equal(in_log.lines, 1);
+    assert_ok(in_log.reached);
+    assert_result(in_log.waited, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_result(in_log.polled, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_result(in_log.destroyed, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_ok(in_log.signalled);
+    assert_int_equal(value_of(in_log.timeline), 2);
+    assert_ok(gpusync_timeline_destroy(in_log.timeline));
+    close_rig(&r);
+}
+
+typedef struct reporter {
+    rig *r;
+    int stop;
+    bool seen_half_made;
+} reporter;
+
+static void *report_all_the_time(void *argument)
+{
+    reporter *reporting = (reporter *)argument;
+    while (!__atomic_load_n(&reporting->stop, __ATOMIC_SEQ_CST))
+        if (reports(reporting->r, "'made': value 0")) reporting->seen_half_made = true;
+    return NULL;
+}
+
+static void test_a_report_sees_a_timeline_as_it_was_made_or_not_at_all(void **state)
+{
+    reporter reporting = {NULL, 0, false};
+    gpusync_timeline_desc desc;
+    pthread_t thread;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    event = metal_shared_event_new(r.metal_device);
+    metal_event_signal(event, 5);
+    memset(&desc, 0, sizeof desc);
+    desc.label = "made";
+    desc.initial_value = 5;
+    reporting.r = &r;
+    thread = start(report_all_the_time, &reporting);
+    for (i = 0; i < 300; i++) {
+        gpusync_timeline *made, *imported;
+        assert_ok(gpusync_timeline_create(r.device, &desc, &made));
+        assert_ok(gpusync_timeline_import(r.device, event, NULL, &imported));
+        assert_ok(gpusync_timeline_destroy(made));
+        assert_ok(gpusync_timeline_destroy(imported));
+    }
+    __atomic_store_n(&reporting.stop, 1, __ATOMIC_SEQ_CST);
+    join(thread);
+    assert_false(reporting.seen_half_made);
+    metal_release(event);
+    close_rig(&r);
+}
+
+/* -- together -------------------------------------------------------------------------------------------- */
+
+static void test_host_and_device_take_turns(void **state)
+{
+    gpusync_timeline *timeline;
+    uint64_t base, turn;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_REAL, NULL);
+    timeline = timeline_at(&r, 0);
+    event = gpusync_timeline_metal(timeline, &base);
+    for (turn = 1; turn < 200; turn += 2) {
+        void *buffer = open_buffer(&r);
+        gpusync_ticket ticket;
+        metal_encode_wait(buffer, event, base + turn);
+        metal_encode_signal(buffer, event, base + turn + 1);
+        assert_ok(gpusync_timeline_expect(timeline, turn + 1));
+        assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+        assert_ok(gpusync_timeline_signal(timeline, turn));
+        assert_ok(gpusync_timeline_wait(timeline, turn + 1, SECONDS(4), NULL));
+        assert_int_equal(value_of(timeline), turn + 1);
+    }
+    assert_ok(gpusync_queue_wait(r.queue, SECONDS(10)));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static int handed_over;
+
+static void *hand_over(void *argument)
+{
+    handed_over = 42; /* plain: the signal orders it */
+    assert_ok(gpusync_timeline_signal((gpusync_timeline *)argument, 1));
+    return NULL;
+}
+
+static void test_what_was_done_before_a_signal_is_seen_after_the_wait(void **state)
+{
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (i = 0; i < 50; i++) {
+        gpusync_timeline *timeline = timeline_at(&r, 0);
+        pthread_t thread;
+        handed_over = 0;
+        thread = start(hand_over, timeline);
+        if (i % 2) assert_ok(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
+        else
+            while (gpusync_timeline_wait(timeline, 1, 0, NULL) != GPUSYNC_OK) sched_yield();
+        assert_int_equal(handed_over, 42);
+        join(thread);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    close_rig(&r);
+}
+
+typedef struct crowd {
+    gpusync_timeline *timelines[3];
+    void *event; /* of the last */
+    int *through; /* so many have done their part */
+    uint64_t seed;
+} crowd;
+
+static uint64_t next_random(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 33;
+}
+
+#define CROWD_END 1000000
+
+static void *crowd_body(void *argument)
+{
+    crowd *c = (crowd *)argument;
+    uint64_t last[3] = {0, 0, 0};
+    int i;
+    for (i = 0; i < 400; i++) {
+        size_t which = next_random(&c->seed) % 3;
+        gpusync_timeline *timeline = c->timelines[which];
+        uint64_t value = last[which] + next_random(&c->seed) % 3, now = 0;
+        gpusync_result result;
+        switch (next_random(&c->seed) % 4) {
+        case 0:
+            result = gpusync_timeline_signal(timeline, value);
+            assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_NOT_RISING);
+            break;
+        case 1:
+            if (which == 2) metal_event_signal(c->event, value);
+            break;
+        default:
+            result = gpusync_timeline_wait(timeline, value, next_random(&c->seed) % 200000, NULL);
+            assert_true(result == GPUSYNC_OK || result == GPUSYNC_TIMEOUT);
+            now = value_of(timeline);
+            if (result == GPUSYNC_OK) assert_true(now >= value);
+        }
+        now = value_of(timeline);
+        assert_true(now >= last[which]); /* it never sinks */
+        last[which] = now;
+    }
+    __atomic_fetch_add(c->through, 1, __ATOMIC_SEQ_CST);
+    for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_wait(c->timelines[i], CROWD_END, GPUSYNC_FOREVER, NULL));
+    return NULL;
+}
+
+static void test_a_crowd_that_signals_and_waits_at_random_loses_no_wake_up(void **state)
+{
+    enum { THREADS = 6 };
+    int round, i;
+    (void)state;
+    for (round = 0; round < 4; round++) {
+        crowd crowds[THREADS];
+        pthread_t threads[THREADS];
+        int through = 0;
+        sleep_log log;
+        rig r;
+        open_rig(&r, SOFTMETAL_MANUAL, &log);
+        memset(crowds, 0, sizeof crowds);
+        crowds[0].timelines[0] = timeline_at(&r, 0);
+        crowds[0].timelines[1] = timeline_at(&r, 0);
+        crowds[0].timelines[2] = timeline_over(&r, &crowds[0].event);
+        log.stubborn = true; /* a lost one would hang */
+        crowds[0].through = &through;
+        for (i = 1; i < THREADS; i++) crowds[i] = crowds[0];
+        for (i = 0; i < THREADS; i++) {
+            crowds[i].seed = (uint64_t)(round * THREADS + i);
+            threads[i] = start(crowd_body, &crowds[i]);
+        }
+        while (__atomic_load_n(&through, __ATOMIC_SEQ_CST) < THREADS) sched_yield();
+        await_sleepers(r.device, THREADS);
+        assert_ok(gpusync_timeline_signal(crowds[0].timelines[0], CROWD_END));
+        assert_ok(gpusync_timeline_signal(crowds[0].timelines[1], CROWD_END));
+        metal_event_signal(crowds[0].event, CROWD_END);
+        for (i = 0; i < THREADS; i++) join(threads[i]);
+        for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(crowds[0].timelines[i]));
+        metal_release(crowds[0].event);
+        close_rig(&r);
+    }
+}
+
+/* -- every step fails in turn ---------------------------------------------------------------------------- */
+
+static bool one_of(gpusync_result got, gpusync_result a, gpusync_result b, gpusync_result c)
+{
+    return got == a || got == b || got == c;
+}
+
+static void use_every_call(rig *r)
+{
+    const gpusync_result ok = GPUSYNC_OK, no_memory = GPUSYNC_ERROR_OUT_OF_MEMORY, nil = GPUSYNC_ERROR_METAL_NIL;
+    gpusync_timeline *made = NULL, *imported = NULL;
+    gpusync_timeline_desc desc;
+    uint64_t value;
+    void *event;
+    memset(&desc, 0, sizeof desc);
+    desc.label = "made";
+    desc.initial_value = 1;
+    assert_true(one_of(gpusync_timeline_create(r->device, &desc, &made), ok, no_memory, nil));
+    if (made) {
+        assert_true(one_of(gpusync_timeline_wait(made, 2, 1, NULL), GPUSYNC_TIMEOUT, no_memory, no_memory));
+        assert_ok(gpusync_timeline_signal(made, 2));
+        assert_ok(gpusync_timeline_wait(made, 2, GPUSYNC_FOREVER, NULL));
+        assert_ok(gpusync_timeline_query(made, &value));
+        assert_ok(gpusync_timeline_destroy(made));
+    }
+    assert_true(one_of(gpusync_timeline_create(r->device, NULL, &made), ok, no_memory, nil)); /* a used event */
+    event = metal_shared_event_new(r->metal_device);
+    if (event) {
+        assert_true(one_of(gpusync_timeline_import(r->device, event, &desc, &imported), ok, no_memory, no_memory));
+        if (imported) {
+            assert_true(one_of(gpusync_timeline_wait(imported, 5, 1, NULL), GPUSYNC_TIMEOUT, no_memory, no_memory));
+            metal_event_signal(event, 5);
+            assert_ok(gpusync_timeline_wait(imported, 5, GPUSYNC_FOREVER, NULL));
+            assert_ok(gpusync_timeline_fail(imported, NULL));
+            assert_ok(gpusync_timeline_destroy(imported));
+        }
+        metal_release(event);
+    }
+    if (made) {
+        assert_ok(gpusync_timeline_fail(made, NULL));
+        assert_result(gpusync_timeline_wait(made, 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_timeline_destroy(made));
+    }
+}
+
+static void test_whatever_fails_nothing_is_lost(void **state)
+{
+    int after, step;
+    (void)state;
+    for (after = 0; after < 2; after++)
+        for (step = 1; step < 12; step++) {
+            rig r;
+            open_rig(&r, SOFTMETAL_MANUAL, NULL);
+            r.memory.fail_after = after;
+            r.memory.fail_at = step;
+            use_every_call(&r);
+            r.memory.fail_at = 0;
+            close_rig(&r);
+            open_rig(&r, SOFTMETAL_MANUAL, NULL);
+            softmetal_fail_creation((unsigned)step, after);
+            use_every_call(&r);
+            softmetal_fail_creation(0, false);
+            close_rig(&r);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_timeline_starts_at_its_initial_value),
+        cmocka_unit_test(test_an_initial_value_out_of_range_makes_no_timeline),
+        cmocka_unit_test(test_a_label_shows_in_the_report_and_on_the_event_of_its_own_timeline_only),
+        cmocka_unit_test(test_calls_without_a_timeline_are_refused),
+        cmocka_unit_test(test_a_signal_that_does_not_raise_the_timeline_is_refused_and_changes_nothing),
+        cmocka_unit_test(test_asking_for_the_value_sends_no_message_where_nobody_else_signals),
+        cmocka_unit_test(test_of_signals_at_a_time_the_larger_value_counts),
+        cmocka_unit_test(test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_larger),
+        cmocka_unit_test(test_a_signal_reaches_work_that_waits_on_the_device),
+        cmocka_unit_test(test_a_value_that_is_reached_costs_no_message_and_no_memory_and_counts_as_inline),
+        cmocka_unit_test(test_a_wait_that_makes_no_sense_is_refused),
+        cmocka_unit_test(test_every_mode_and_budget_keeps_its_time_limit_and_leaves_nothing),
+        cmocka_unit_test(test_every_mode_and_budget_waits_for_a_signal),
+        cmocka_unit_test(test_a_value_reached_at_the_deadline_is_reached),
+        cmocka_unit_test(test_a_signal_seen_while_spinning_parks_nobody),
+        cmocka_unit_test(test_a_signal_wakes_every_sleeper_itself_and_once),
+        cmocka_unit_test(test_a_sleeper_is_woken_for_its_own_value_only),
+        cmocka_unit_test(test_a_signal_after_a_timeout_finds_nobody),
+        cmocka_unit_test(test_a_wait_without_memory_to_sleep_with_says_so_and_leaves_nothing),
+        cmocka_unit_test(test_the_first_failure_stays_and_answers_every_call),
+        cmocka_unit_test(test_a_failure_without_an_error_is_a_failed_execution),
+        cmocka_unit_test(test_a_failure_wakes_every_sleeper_with_its_reason),
+        cmocka_unit_test(test_a_failure_lets_waits_on_the_device_go_on),
+        cmocka_unit_test(test_a_failure_writes_an_imported_event_only_where_that_was_asked_for),
+        cmocka_unit_test(test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_all),
+        cmocka_unit_test(test_an_expected_value_is_seen_on_the_event_whatever_its_base),
+        cmocka_unit_test(test_expecting_a_value_out_of_range_is_refused),
+        cmocka_unit_test(test_who_sleeps_when_a_value_becomes_expected_is_told_by_the_event_as_well),
+        cmocka_unit_test(test_an_imported_timeline_shows_the_event_as_it_is),
+        cmocka_unit_test(test_only_shared_events_can_be_imported),
+        cmocka_unit_test(test_the_failure_that_another_wrote_to_an_event_is_a_failure),
+        cmocka_unit_test(test_the_listener_wakes_who_waits_for_an_event_that_another_thread_signals),
+        cmocka_unit_test(test_encoded_signals_of_other_queues_wake_who_waits),
+        cmocka_unit_test(test_one_registration_serves_all_who_wait_for_a_value),
+        cmocka_unit_test(test_registrations_that_have_served_do_not_pile_up),
+        cmocka_unit_test(test_a_listener_that_comes_after_the_timeline_touches_nothing),
+        cmocka_unit_test(test_a_registration_for_a_value_that_never_comes_goes_with_the_event),
+        cmocka_unit_test(test_destroy_lets_a_listener_that_is_at_it_finish),
+        cmocka_unit_test(test_without_a_class_of_listeners_a_sleeper_looks_by_itself),
+        cmocka_unit_test(test_without_memory_for_a_registration_a_sleeper_looks_by_itself),
+        cmocka_unit_test(test_an_event_is_used_again_and_goes_on_from_where_it_is),
+        cmocka_unit_test(test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again),
+        cmocka_unit_test(test_an_imported_event_is_not_used_for_other_timelines),
+        cmocka_unit_test(test_a_bounded_number_of_events_is_kept),
+        cmocka_unit_test(test_a_timeline_that_could_not_be_made_costs_no_event),
+        cmocka_unit_test(test_destroy_ends_the_waits_that_sleep),
+        cmocka_unit_test(test_destroy_ends_a_wait_that_spins),
+        cmocka_unit_test(test_a_device_stays_while_it_has_timelines),
+        cmocka_unit_test(test_the_loss_of_the_device_ends_every_wait),
+        cmocka_unit_test(test_the_report_tells_of_timelines_and_who_waits_for_what),
+        cmocka_unit_test(test_every_wait_is_counted_once_with_the_device),
+        cmocka_unit_test(test_inside_the_log_hook_a_wait_that_would_have_to_wait_says_so),
+        cmocka_unit_test(test_a_report_sees_a_timeline_as_it_was_made_or_not_at_all),
+        cmocka_unit_test(test_host_and_device_take_turns),
+        cmocka_unit_test(test_what_was_done_before_a_signal_is_seen_after_the_wait),
+        cmocka_unit_test(test_a_crowd_that_signals_and_waits_at_random_loses_no_wake_up),
+        cmocka_unit_test(test_whatever_fails_nothing_is_lost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

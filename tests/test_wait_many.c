@@ -1,0 +1,1329 @@
+/* test_wait_many.c - one wait for many points: tickets and values of timelines, all of them or any */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+#include <time.h>
+
+/* -- hooks that count ------------------------------------------------------------------------------------ */
+
+typedef struct sleep_log {
+    gpusync_hooks hooks;
+    long parks, unparks, yields;
+    bool stubborn;        /* a park with a deadline far away ends with an unpark only: no look now and then can help */
+    void *complete_at_limit; /* this buffer becomes complete when a park has reached its deadline */
+} sleep_log;
+
+static void log_yield(void *user)
+{
+    __atomic_fetch_add(&((sleep_log *)user)->yields, 1, __ATOMIC_SEQ_CST);
+    sched_yield();
+}
+
+static void log_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    sleep_log *log = (sleep_log *)user;
+    if (log->stubborn && deadline_ns > gpusync_now_ns() + MS(20)) deadline_ns = GPUSYNC_FOREVER;
+    __atomic_fetch_add(&log->parks, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
+        if (gpusync_now_ns() >= deadline_ns) {
+            void *buffer = __atomic_exchange_n(&log->complete_at_limit, NULL, __ATOMIC_SEQ_CST);
+            if (buffer) softmetal_complete(buffer);
+            return;
+        }
+        sched_yield();
+    }
+}
+
+static void log_unpark(void *user, gpusync_waiter *waiter)
+{
+    sleep_log *log = (sleep_log *)user;
+    __atomic_fetch_add(&log->unparks, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
+}
+
+static long counted(const long *count) { return __atomic_load_n(count, __ATOMIC_SEQ_CST); }
+
+static const gpusync_spin no_spin = {0, 0, 0};
+static const gpusync_spin endless = {0, UINT32_MAX, 0};
+
+/* log may be NULL: threads. */
+static void open_rig_spinning(rig *r, softmetal_clock clock, sleep_log *log, const gpusync_spin *spin, uint32_t limit)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    if (log) {
+        memset(log, 0, sizeof *log);
+        log->hooks.yield = log_yield;
+        log->hooks.park = log_park;
+        log->hooks.unpark = log_unpark;
+        log->hooks.user = log;
+        device_desc.hooks = &log->hooks;
+    }
+    device_desc.spin = spin;
+    queue_desc.max_command_buffer_count = limit;
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+/* Waits sleep at once. */
+static void open_rig(rig *r, softmetal_clock clock, sleep_log *log) { open_rig_spinning(r, clock, log, &no_spin, 0); }
+
+static void close_rig(rig *r)
+{
+    rig_close(r);
+    assert_int_equal(softmetal_live("shared_event"), 0);
+    assert_int_equal(softmetal_live("listener"), 0);
+}
+
+static gpusync_timeline *timeline_at(rig *r, uint64_t initial)
+{
+    gpusync_timeline *timeline = NULL;
+    gpusync_timeline_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.initial_value = initial;
+    assert_ok(gpusync_timeline_create(r->device, &desc, &timeline));
+    return timeline;
+}
+
+static gpusync_timeline *timeline_over(rig *r, void **event)
+{
+    gpusync_timeline *timeline = NULL;
+    *event = metal_shared_event_new(r->metal_device);
+    assert_ok(gpusync_timeline_import(r->device, *event, NULL, &timeline));
+    return timeline;
+}
+
+static gpusync_point ticket_point(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_point point;
+    memset(&point, 0, sizeof point);
+    point.queue = queue;
+    point.ticket = ticket;
+    return point;
+}
+
+static gpusync_point value_point(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_point point;
+    memset(&point, 0, sizeof point);
+    point.timeline = timeline;
+    point.value = value;
+    return point;
+}
+
+static gpusync_stats device_stats(rig *r)
+{
+    gpusync_stats stats;
+    assert_ok(gpusync_device_get_stats(r->device, &stats));
+    return stats;
+}
+
+static bool somebody_sleeps(rig *r)
+{
+    char text[8192];
+    gpusync_report(r->device, text, sizeof text);
+    return strstr(text, "a wait for ") != NULL;
+}
+
+#define expect_many(points, count, how, timeout_ns, result, expected_which)                                     \
+    expect_many_at(points, count, how, timeout_ns, result, expected_which, __FILE__, __LINE__)
+static void expect_many_at(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
+                           gpusync_result result, size_t expected_which, const char *file, int line)
+{
+    size_t which = 12345;
+    assert_result_at(gpusync_wait_many(points, count, how, timeout_ns, &which), result, "gpusync_wait_many", file, line);
+    if (which == expected_which) return;
+    print_error("which is %zu, expected %zu\n", which, expected_which);
+    _fail(file, line);
+}
+
+/* A wait on a thread of its own. */
+typedef struct many_job {
+    const gpusync_point *points;
+    size_t count, which;
+    gpusync_wait_for how;
+    uint64_t timeout_ns;
+    gpusync_result result;
+    pthread_t thread;
+} many_job;
+
+static void *many_job_body(void *argument)
+{
+    many_job *job = (many_job *)argument;
+    job->result = gpusync_wait_many(job->points, job->count, job->how, job->timeout_ns, &job->which);
+    return NULL;
+}
+
+static void many_job_start(many_job *job, const gpusync_point *points, size_t count, gpusync_wait_for how)
+{
+    memset(job, 0, sizeof *job);
+    job->points = points;
+    job->count = count;
+    job->how = how;
+    job->timeout_ns = GPUSYNC_FOREVER;
+    job->thread = start(many_job_body, job);
+}
+
+static gpusync_result many_job_join(many_job *job)
+{
+    join(job->thread);
+    return job->result;
+}
+
+/* -- what is refused, and nothing ------------------------------------------------------------------------ */
+
+static void test_all_of_none_is_reached_and_any_of_none_makes_no_sense(void **state)
+{
+    gpusync_point point;
+    (void)state;
+    memset(&point, 0, sizeof point);
+    expect_many(NULL, 0, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, 0);
+    expect_many(&point, 0, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 0);
+    expect_many(NULL, 0, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_ERROR_INVALID_ARGUMENT, 0);
+    expect_many(&point, 0, GPUSYNC_WAIT_ANY, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 0);
+    assert_ok(gpusync_wait_many(NULL, 0, GPUSYNC_WAIT_ALL, 0, NULL));
+}
+
+static void test_points_that_are_none_are_refused_and_leave_the_others_alone(void **state)
+{
+    gpusync_point points[3];
+    gpusync_timeline *timeline;
+    rig r, other;
+    int how;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 1);
+    for (how = 0; how < 2; how++) {
+        gpusync_wait_for kind = (gpusync_wait_for)how;
+        points[0] = value_point(timeline, 1);
+        points[1] = ticket_point(r.queue, 0);
+        points[2] = ticket_point(NULL, 0); /* neither */
+        expect_many(points, 3, kind, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 3);
+        points[2] = ticket_point(r.queue, 1); /* never issued */
+        expect_many(points, 3, kind, 0, GPUSYNC_ERROR_INVALID_TICKET, 2);
+        points[2] = ticket_point(r.queue, ((gpusync_ticket)1 << 63) + 1);
+        expect_many(points, 3, kind, 0, GPUSYNC_ERROR_INVALID_TICKET, 2);
+        points[2] = value_point(timeline, GPUSYNC_MAX_VALUE + 1);
+        expect_many(points, 3, kind, 0, GPUSYNC_ERROR_NOT_RISING, 2);
+    }
+    expect_many(NULL, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 2);
+    expect_many(points, 2, (gpusync_wait_for)2, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 2);
+    assert_int_equal(timeline->inside, 0); /* destroy would wait for ever */
+    assert_int_equal(r.queue->inside, 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    memset(&other, 0, sizeof other);
+    assert_ok(gpusync_device_create(NULL, &other.device));
+    assert_ok(gpusync_queue_create(other.device, NULL, &other.queue));
+    points[0] = ticket_point(r.queue, 0);
+    points[1] = ticket_point(other.queue, 0);
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 2);
+    expect_many(points, 2, GPUSYNC_WAIT_ANY, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 2);
+    assert_ok(gpusync_queue_destroy(other.queue));
+    assert_ok(gpusync_device_destroy(other.device));
+    close_rig(&r);
+}
+
+/* -- which ones ------------------------------------------------------------------------------------------ */
+
+static void test_tickets_and_values_can_be_mixed(void **state)
+{
+    gpusync_timeline *made, *imported;
+    gpusync_point points[5];
+    void *event, *buffer, *second;
+    gpusync_queue *queue;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+    made = timeline_at(&r, 0);
+    imported = timeline_over(&r, &event);
+    points[0] = ticket_point(r.queue, commit_empty(&r, &buffer));
+    second = metal_queue_command_buffer(gpusync_queue_metal(queue));
+    assert_ok(gpusync_commit(queue, second, &points[1].ticket));
+    points[1] = ticket_point(queue, points[1].ticket);
+    points[2] = value_point(made, 3);
+    points[3] = value_point(imported, 4);
+    points[4] = value_point(made, 1);
+    expect_many(points, 5, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 5);
+    expect_many(points, 5, GPUSYNC_WAIT_ANY, 0, GPUSYNC_TIMEOUT, 5);
+    assert_ok(gpusync_timeline_signal(made, 1));
+    expect_many(points, 5, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_OK, 4);
+    metal_event_signal(event, 9);
+    expect_many(points, 4, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_OK, 3); /* seen by looking */
+    expect_many(points, 5, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_OK, 3); /* the first that is known to have ended */
+    softmetal_complete(second); /* no handler */
+    expect_many(points, 2, GPUSYNC_WAIT_ANY, 0, GPUSYNC_OK, 1);
+    expect_many(points, 5, GPUSYNC_WAIT_ANY, 0, GPUSYNC_OK, 1);
+    expect_many(points, 5, GPUSYNC_WAIT_ALL, MS(1), GPUSYNC_TIMEOUT, 5);
+    assert_ok(gpusync_timeline_signal(made, 5));
+    expect_many(points, 5, GPUSYNC_WAIT_ALL, MS(1), GPUSYNC_TIMEOUT, 5);
+    softmetal_finish(buffer);
+    expect_many(points, 5, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, 5);
+    expect_many(points, 5, GPUSYNC_WAIT_ANY, 0, GPUSYNC_OK, 0);
+    assert_ok(gpusync_wait_many(points, 5, GPUSYNC_WAIT_ALL, 0, NULL));
+    softmetal_finish(second);
+    metal_release(second);
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_timeline_destroy(made));
+    assert_ok(gpusync_timeline_destroy(imported));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_the_same_point_may_be_given_often(void **state)
+{
+    gpusync_point points[14];
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    many_job all, any;
+    sleep_log log;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timeline = timeline_at(&r, 0);
+    ticket = commit_empty(&r, &buffer);
+    for (i = 0; i < 14; i++) points[i] = i % 2 ? value_point(timeline, 2) : ticket_point(r.queue, ticket);
+    many_job_start(&all, points, 14, GPUSYNC_WAIT_ALL);
+    many_job_start(&any, points, 14, GPUSYNC_WAIT_ANY);
+    await_sleepers(r.device, 28);
+    assert_ok(gpusync_timeline_signal(timeline, 2));
+    assert_ok(many_job_join(&any));
+    assert_int_equal(any.which, 1);
+    softmetal_finish(buffer);
+    assert_ok(many_job_join(&all));
+    assert_int_equal(all.which, 14);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_a_ticket_zero_is_always_reached(void **state)
+{
+    gpusync_point points[2];
+    gpusync_timeline *timeline;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 0);
+    points[0] = value_point(timeline, 1);
+    points[1] = ticket_point(r.queue, GPUSYNC_NO_TICKET);
+    expect_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_OK, 1);
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 2);
+    expect_many(points + 1, 1, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_a_point_for_everything_is_what_was_committed_when_the_wait_began(void **state)
+{
+    gpusync_point points[2];
+    gpusync_timeline *timeline;
+    void *first, *second, *third;
+    many_job job;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 1);
+    points[0] = ticket_point(r.queue, GPUSYNC_EVERYTHING);
+    points[1] = value_point(timeline, 1);
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 2); /* nothing is everything */
+    commit_empty(&r, &first);
+    commit_empty(&r, &second);
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 2);
+    many_job_start(&job, points, 2, GPUSYNC_WAIT_ALL);
+    await_sleepers(r.device, 1);
+    commit_empty(&r, &third);
+    softmetal_fail(third, NULL, 2, NULL); /* not its business */
+    softmetal_finish(first);
+    softmetal_finish(second);
+    assert_ok(many_job_join(&job));
+    softmetal_finish(third);
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_EXECUTION, 0); /* told ... */
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 2);              /* ... once */
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_memory(void **state)
+{
+    gpusync_point points[16];
+    gpusync_timeline *timeline;
+    uint64_t messages;
+    void *buffer;
+    long calls;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 9);
+    assert_ok(gpusync_timeline_expect(timeline, 10));
+    commit_empty(&r, &buffer);
+    softmetal_finish(buffer);
+    for (i = 0; i < 16; i++) points[i] = i % 2 ? value_point(timeline, 9) : ticket_point(r.queue, 1);
+    messages = softmetal_thread_messages();
+    calls = r.memory.calls;
+    expect_many(points, 16, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, 16);
+    expect_many(points, 16, GPUSYNC_WAIT_ANY, 0, GPUSYNC_OK, 0);
+    assert_int_equal(softmetal_thread_messages(), messages);
+    assert_int_equal(r.memory.calls, calls);
+    assert_int_equal(device_stats(&r).waits_inline, 2);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_reached(void **state)
+{
+    gpusync_point points[16];
+    gpusync_timeline *timeline;
+    uint64_t messages;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 9);
+    assert_ok(gpusync_timeline_expect(timeline, 10));
+    points[0] = ticket_point(r.queue, commit_empty(&r, &buffer));
+    for (i = 1; i < 16; i++) points[i] = value_point(timeline, 9);
+    messages = softmetal_thread_messages();
+    expect_many(points, 16, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 16);
+    assert_int_equal(softmetal_thread_messages(), messages + 1);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+/* -- failures -------------------------------------------------------------------------------------------- */
+
+static void test_a_failure_wins_over_a_timeout(void **state)
+{
+    gpusync_timeline *pending, *failed;
+    gpusync_point points[4];
+    gpusync_error reason;
+    void *bad, *never;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    pending = timeline_at(&r, 0);
+    failed = timeline_at(&r, 0);
+    points[0] = value_point(pending, 1);
+    points[1] = ticket_point(r.queue, commit_empty(&r, &bad));
+    points[2] = value_point(failed, 1);
+    points[3] = ticket_point(r.queue, commit_empty(&r, &never));
+    expect_many(points, 4, GPUSYNC_WAIT_ALL, MS(1), GPUSYNC_TIMEOUT, 4);
+    memset(&reason, 0, sizeof reason);
+    reason.result = GPUSYNC_ERROR_CANCELLED;
+    assert_ok(gpusync_timeline_fail(failed, &reason));
+    expect_many(points, 4, GPUSYNC_WAIT_ALL, MS(1), GPUSYNC_ERROR_CANCELLED, 2);
+    expect_many(points, 4, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_CANCELLED, 2);
+    expect_many(points, 4, GPUSYNC_WAIT_ANY, 0, GPUSYNC_ERROR_CANCELLED, 2);
+    softmetal_fail(bad, NULL, 3, NULL);
+    softmetal_finish(bad);
+    expect_many(points, 4, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_EXECUTION, 1); /* the first by place */
+    expect_many(points, 4, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_ERROR_EXECUTION, 1);
+    assert_ok(gpusync_timeline_signal(pending, 1));
+    expect_many(points, 4, GPUSYNC_WAIT_ANY, 0, GPUSYNC_OK, 0);
+    softmetal_finish(never);
+    expect_many(points, 4, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_EXECUTION, 1);
+    assert_false(somebody_sleeps(&r));
+    assert_ok(gpusync_timeline_destroy(pending));
+    assert_ok(gpusync_timeline_destroy(failed));
+    close_rig(&r);
+}
+
+static void test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended(void **state)
+{
+    gpusync_timeline *timelines[2];
+    gpusync_point points[2];
+    many_job all, any;
+    sleep_log log;
+    rig r;
+    int i;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < 2; i++) {
+        timelines[i] = timeline_at(&r, 0);
+        points[i] = value_point(timelines[i], 1);
+    }
+    many_job_start(&all, points, 2, GPUSYNC_WAIT_ALL);
+    many_job_start(&any, points, 2, GPUSYNC_WAIT_ANY);
+    await_sleepers(r.device, 4);
+    assert_ok(gpusync_timeline_fail(timelines[1], NULL));
+    assert_result(many_job_join(&any), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(any.which, 1);
+    assert_int_equal(counted(&log.unparks), 1); /* the one that waits for all sleeps on */
+    assert_ok(gpusync_timeline_signal(timelines[0], 1));
+    assert_result(many_job_join(&all), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(all.which, 1);
+    assert_int_equal(counted(&log.unparks), 2);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_rig(&r);
+}
+
+static void test_destroying_one_of_many_ends_the_wait_at_once(void **state)
+{
+    int how, spins, victim;
+    (void)state;
+    for (how = 0; how < 2; how++)
+        for (spins = 0; spins < 2; spins++)
+            for (victim = 0; victim < 2; victim++) {
+                gpusync_timeline *timelines[2];
+                gpusync_point points[3];
+                gpusync_queue *queue;
+                sleep_log log;
+                void *buffer;
+                many_job job;
+                rig r;
+                open_rig_spinning(&r, SOFTMETAL_MANUAL, &log, spins ? &endless : &no_spin, 0);
+                log.stubborn = true;
+                assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+                timelines[0] = timeline_at(&r, 0);
+                timelines[1] = timeline_at(&r, 0);
+                buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
+                points[0] = value_point(timelines[0], 1);
+                points[1] = value_point(timelines[1], 1);
+                assert_ok(gpusync_commit(queue, buffer, &points[2].ticket));
+                points[2] = ticket_point(queue, points[2].ticket);
+                many_job_start(&job, points, 3, (gpusync_wait_for)how);
+                if (spins) {
+                    while (counted(&log.yields) < 10) sched_yield();
+                } else {
+                    await_sleepers(r.device, 3);
+                }
+                if (victim == 0) assert_ok(gpusync_timeline_destroy(timelines[1]));
+                else assert_ok(gpusync_queue_destroy_now(queue));
+                assert_result(many_job_join(&job), GPUSYNC_ERROR_DESTROYED);
+                assert_int_equal(job.which, 1 + victim);
+                softmetal_finish(buffer);
+                metal_release(buffer);
+                if (victim == 0) assert_ok(gpusync_queue_destroy(queue));
+                else assert_ok(gpusync_timeline_destroy(timelines[1]));
+                assert_ok(gpusync_timeline_destroy(timelines[0]));
+                close_rig(&r);
+            }
+}
+
+static int rest_is_reached;
+
+static void *wait_and_see(void *argument)
+{
+    many_job *job = (many_job *)argument;
+    many_job_body(job);
+    if (job->result == GPUSYNC_OK && !__atomic_load_n(&rest_is_reached, __ATOMIC_SEQ_CST)) job->result = GPUSYNC_NOT_READY;
+    return NULL;
+}
+
+static void test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were(void **state)
+{
+    int first, victim, late;
+    (void)state;
+    for (first = 0; first < 2; first++)
+        for (victim = 0; victim < 2; victim++)
+            for (late = 0; late < 2; late++) { /* reached while the wait sleeps, or before */
+                gpusync_timeline *reached, *pending;
+                gpusync_point points[2];
+                gpusync_queue *queue;
+                many_job job;
+                void *buffer;
+                rig r;
+                open_rig(&r, SOFTMETAL_MANUAL, NULL);
+                assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+                reached = timeline_at(&r, 0);
+                pending = timeline_at(&r, 0);
+                buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
+                assert_ok(gpusync_commit(queue, buffer, NULL));
+                points[first] = victim ? ticket_point(queue, 1) : value_point(reached, 1);
+                points[1 - first] = value_point(pending, 1);
+                rest_is_reached = 0;
+                memset(&job, 0, sizeof job);
+                job.points = points;
+                job.count = 2;
+                job.timeout_ns = GPUSYNC_FOREVER;
+                if (late) {
+                    job.thread = start(wait_and_see, &job);
+                    await_sleepers(r.device, 2);
+                }
+                assert_ok(gpusync_timeline_signal(reached, 1));
+                softmetal_finish(buffer);
+                metal_release(buffer);
+                if (!late) {
+                    job.thread = start(wait_and_see, &job);
+                    await_sleepers(r.device, 1);
+                }
+                if (victim) assert_ok(gpusync_queue_destroy(queue)); /* hangs when the wait stays inside */
+                else assert_ok(gpusync_timeline_destroy(reached));
+                __atomic_store_n(&rest_is_reached, 1, __ATOMIC_SEQ_CST);
+                assert_ok(gpusync_timeline_signal(pending, 1));
+                join(job.thread);
+                if (job.result == GPUSYNC_ERROR_DESTROYED) assert_int_equal(job.which, first);
+                else assert_ok(job.result);
+                if (victim) assert_ok(gpusync_timeline_destroy(reached));
+                else assert_ok(gpusync_queue_destroy(queue));
+                assert_ok(gpusync_timeline_destroy(pending));
+                close_rig(&r);
+            }
+}
+
+static void test_the_loss_of_the_device_ends_a_wait_for_many(void **state)
+{
+    enum { TIMELINES = 20 };
+    gpusync_timeline *timelines[TIMELINES];
+    gpusync_point points[TIMELINES + 1];
+    many_job all, any;
+    sleep_log log;
+    void *buffer, *fatal;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < TIMELINES; i++) {
+        timelines[i] = timeline_at(&r, 0);
+        points[i] = value_point(timelines[i], 1);
+    }
+    points[TIMELINES] = ticket_point(r.queue, commit_empty(&r, &buffer));
+    many_job_start(&all, points, TIMELINES + 1, GPUSYNC_WAIT_ALL);
+    many_job_start(&any, points, TIMELINES + 1, GPUSYNC_WAIT_ANY);
+    await_sleepers(r.device, 2 * (TIMELINES + 1));
+    commit_empty(&r, &fatal);
+    softmetal_fail(fatal, NULL, 11, NULL);
+    softmetal_finish(fatal);
+    assert_result(many_job_join(&all), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(many_job_join(&any), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(all.which, 0);
+    assert_int_equal(any.which, 0);
+    expect_many(points, TIMELINES + 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 0);
+    softmetal_finish(buffer);
+    for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_rig(&r);
+}
+
+/* -- sleeping -------------------------------------------------------------------------------------------- */
+
+static void test_who_waits_for_all_is_woken_once_by_the_last(void **state)
+{
+    enum { POINTS = 30 };
+    gpusync_timeline *timelines[3];
+    gpusync_point points[POINTS];
+    void *buffers[POINTS];
+    many_job job;
+    sleep_log log;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < 3; i++) timelines[i] = timeline_at(&r, 0);
+    for (i = 0; i < POINTS; i++) {
+        if (i % 2) points[i] = value_point(timelines[i % 3], (uint64_t)i);
+        else points[i] = ticket_point(r.queue, commit_empty(&r, &buffers[i]));
+    }
+    many_job_start(&job, points, POINTS, GPUSYNC_WAIT_ALL);
+    await_sleepers(r.device, POINTS);
+    for (i = 0; i < POINTS; i += 2) softmetal_finish(buffers[i]);
+    for (i = 1; i < POINTS; i += 2) {
+        assert_int_equal(counted(&log.unparks), 0);
+        assert_ok(gpusync_timeline_signal(timelines[i % 3], (uint64_t)i));
+    }
+    assert_int_equal(counted(&log.unparks), 1);
+    assert_ok(many_job_join(&job));
+    assert_int_equal(job.which, POINTS);
+    assert_true(log.parks <= 1);
+    assert_int_equal(device_stats(&r).spurious_wakes, 0);
+    assert_int_equal(device_stats(&r).waits_sleep, 1);
+    for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_rig(&r);
+}
+
+static void test_who_waits_for_any_is_woken_by_the_first(void **state)
+{
+    enum { POINTS = 20 };
+    gpusync_timeline *timelines[POINTS];
+    gpusync_point points[POINTS + 1];
+    many_job job;
+    sleep_log log;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < POINTS; i++) {
+        timelines[i] = timeline_at(&r, 0);
+        points[i] = value_point(timelines[i], 2);
+    }
+    points[POINTS] = ticket_point(r.queue, commit_empty(&r, &buffer));
+    for (i = POINTS - 1; i >= 0; i--) {
+        many_job_start(&job, points, POINTS + 1, GPUSYNC_WAIT_ANY);
+        await_sleepers(r.device, POINTS + 1);
+        log.unparks = 0;
+        assert_ok(gpusync_timeline_signal(timelines[i], 1));
+        assert_int_equal(counted(&log.unparks), 0);
+        assert_ok(gpusync_timeline_signal(timelines[i], 2));
+        assert_int_equal(counted(&log.unparks), 1);
+        assert_ok(many_job_join(&job));
+        assert_int_equal(job.which, i);
+        points[i] = value_point(timelines[i], 1000);
+    }
+    many_job_start(&job, points, POINTS + 1, GPUSYNC_WAIT_ANY);
+    await_sleepers(r.device, POINTS + 1);
+    softmetal_finish(buffer);
+    assert_ok(many_job_join(&job));
+    assert_int_equal(job.which, POINTS);
+    for (i = 0; i < POINTS; i++) assert_int_equal(timelines[i]->board.count, 0);
+    for (i = 0; i < POINTS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_rig(&r);
+}
+
+static void test_a_timeout_leaves_no_watch_behind(void **state)
+{
+    static const uint64_t limits[] = {0, 1, MS(1)};
+    gpusync_timeline *made, *imported;
+    gpusync_point points[20];
+    sleep_log log;
+    void *event, *buffer;
+    size_t i, count;
+    int how;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    made = timeline_at(&r, 0);
+    imported = timeline_over(&r, &event);
+    points[0] = ticket_point(r.queue, commit_empty(&r, &buffer));
+    points[1] = ticket_point(r.queue, GPUSYNC_EVERYTHING);
+    for (i = 2; i < 20; i++) points[i] = value_point(i % 2 ? made : imported, i);
+    for (count = 10; count <= 20; count += 10)
+        for (how = 0; how < 2; how++)
+            for (i = 0; i < 3; i++) {
+                uint64_t begun = gpusync_now_ns(), unmet = device_stats(&r).waits_unmet;
+                expect_many(points, count, (gpusync_wait_for)how, limits[i], GPUSYNC_TIMEOUT, count);
+                assert_true(gpusync_now_ns() - begun >= limits[i]);
+                assert_int_equal(device_stats(&r).waits_unmet, unmet + 1);
+                assert_int_equal(made->board.count + imported->board.count + r.queue->board.count, 0);
+                assert_false(somebody_sleeps(&r));
+            }
+    log.unparks = 0;
+    assert_ok(gpusync_timeline_signal(made, 100));
+    metal_event_signal(event, 100);
+    softmetal_finish(buffer);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(counted(&log.unparks), 0);
+    assert_ok(gpusync_timeline_destroy(made));
+    assert_ok(gpusync_timeline_destroy(imported));
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void test_what_ends_at_the_deadline_has_ended(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_point points[2];
+    gpusync_result result;
+    sleep_log log;
+    void *buffer, *later;
+    size_t which = 99;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    timeline = timeline_at(&r, 1);
+    points[0] = value_point(timeline, 1);
+    points[1] = ticket_point(r.queue, commit_empty(&r, &buffer));
+    log.complete_at_limit = buffer;
+    do result = gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, MS(5), NULL);
+    while (log.complete_at_limit); /* it did not even come to park: again */
+    assert_ok(result);
+    points[1] = ticket_point(r.queue, commit_empty(&r, &later));
+    points[0] = value_point(timeline, 2);
+    log.complete_at_limit = later;
+    do result = gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, MS(5), &which);
+    while (log.complete_at_limit);
+    assert_ok(result);
+    assert_int_equal(which, 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    softmetal_finish(buffer);
+    softmetal_finish(later);
+    close_rig(&r);
+}
+
+static void test_many_who_share_points_are_all_woken(void **state)
+{
+    enum { WAITERS = 24, POINTS = 6 };
+    gpusync_timeline *timelines[POINTS];
+    gpusync_point points[POINTS];
+    many_job jobs[WAITERS];
+    sleep_log log;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < POINTS; i++) {
+        timelines[i] = timeline_at(&r, 0);
+        points[i] = value_point(timelines[i], 1);
+    }
+    for (i = 0; i < WAITERS; i++) many_job_start(&jobs[i], points, POINTS, (gpusync_wait_for)(i % 2));
+    await_sleepers(r.device, WAITERS * POINTS);
+    assert_ok(gpusync_timeline_signal(timelines[3], 1));
+    for (i = 1; i < WAITERS; i += 2) {
+        assert_ok(many_job_join(&jobs[i]));
+        assert_int_equal(jobs[i].which, 3);
+    }
+    assert_int_equal(counted(&log.unparks), WAITERS / 2);
+    for (i = 0; i < POINTS; i++)
+        if (i != 3) assert_ok(gpusync_timeline_signal(timelines[i], 1));
+    for (i = 0; i < WAITERS; i += 2) assert_ok(many_job_join(&jobs[i]));
+    assert_int_equal(counted(&log.unparks), WAITERS);
+    for (i = 0; i < POINTS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_rig(&r);
+}
+
+static void test_signals_of_others_wake_who_waits_for_many(void **state)
+{
+    gpusync_timeline *timelines[3];
+    gpusync_point points[3];
+    void *events[3];
+    many_job all, any;
+    sleep_log log;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < 3; i++) {
+        timelines[i] = timeline_over(&r, &events[i]);
+        points[i] = value_point(timelines[i], 5);
+    }
+    many_job_start(&all, points, 3, GPUSYNC_WAIT_ALL);
+    many_job_start(&any, points, 3, GPUSYNC_WAIT_ANY);
+    await_sleepers(r.device, 6);
+    metal_event_signal(events[1], 6);
+    assert_ok(many_job_join(&any));
+    assert_int_equal(any.which, 1);
+    metal_event_signal(events[0], 5);
+    metal_event_signal(events[2], 5);
+    assert_ok(many_job_join(&all));
+    for (i = 0; i < 3; i++) {
+        assert_ok(gpusync_timeline_destroy(timelines[i]));
+        metal_release(events[i]);
+    }
+    close_rig(&r);
+}
+
+static void test_real_work_on_several_queues_is_waited_for(void **state)
+{
+    enum { QUEUES = 4, ROUNDS = 20 };
+    gpusync_queue *queues[QUEUES];
+    gpusync_point points[QUEUES];
+    int round, i;
+    rig r;
+    (void)state;
+    open_rig_spinning(&r, SOFTMETAL_REAL, NULL, NULL, 0);
+    for (i = 0; i < QUEUES; i++) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+    for (round = 0; round < ROUNDS; round++) {
+        size_t which;
+        for (i = 0; i < QUEUES; i++) {
+            gpusync_ticket ticket;
+            void *buffer;
+            assert_ok(gpusync_command_buffer(queues[i], NULL, &buffer));
+            softmetal_set_duration(buffer, (uint64_t)(1 + (i + round) % QUEUES) * 200000);
+            assert_ok(gpusync_commit(queues[i], buffer, &ticket));
+            points[i] = ticket_point(queues[i], ticket);
+        }
+        assert_ok(gpusync_wait_many(points, QUEUES, GPUSYNC_WAIT_ANY, SECONDS(10), &which));
+        assert_in_range(which, 0, QUEUES - 1);
+        assert_ok(gpusync_wait(queues[which], points[which].ticket, 0));
+        assert_ok(gpusync_wait_many(points, QUEUES, GPUSYNC_WAIT_ALL, SECONDS(10), &which));
+        for (i = 0; i < QUEUES; i++) assert_ok(gpusync_wait(queues[i], points[i].ticket, 0));
+    }
+    for (i = 0; i < QUEUES; i++) assert_ok(gpusync_queue_destroy(queues[i]));
+    close_rig(&r);
+}
+
+static struct {
+    gpusync_point points[2];
+    gpusync_result all, any, polled;
+} in_log;
+
+static void wait_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+    in_log.all = gpusync_wait_many(in_log.points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL);
+    in_log.any = gpusync_wait_many(in_log.points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, NULL);
+    in_log.polled = gpusync_wait_many(in_log.points, 1, GPUSYNC_WAIT_ANY, 0, NULL);
+}
+
+static void test_inside_the_log_hook_it_says_that_it_would_have_to_wait(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_timeline *timeline;
+    void *buffer;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.log = wait_in_log;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    timeline = timeline_at(&r, 1);
+    in_log.points[0] = value_point(timeline, 2);
+    in_log.points[1] = value_point(timeline, 1);
+    commit_empty(&r, &buffer);
+    softmetal_fail(buffer, NULL, 1, NULL);
+    softmetal_finish(buffer);
+    assert_result(in_log.all, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_ok(in_log.any);
+    assert_result(in_log.polled, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+/* -- many ------------------------------------------------------------------------------------------------ */
+
+static void test_more_than_16_points_take_memory_and_give_it_back(void **state)
+{
+    gpusync_point points[17];
+    gpusync_timeline *timeline;
+    long live, calls;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(&r, 1);
+    for (i = 0; i < 17; i++) points[i] = value_point(timeline, 1);
+    live = r.memory.live;
+    calls = r.memory.calls;
+    expect_many(points, 17, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 17);
+    assert_int_equal(r.memory.live, live);
+    assert_int_equal(r.memory.calls, calls + 1);
+    r.memory.fail_at = 1;
+    expect_many(points, 17, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_OUT_OF_MEMORY, 17);
+    points[16] = value_point(timeline, 2);
+    r.memory.fail_at = 2; /* the one to sleep with */
+    expect_many(points, 17, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_OUT_OF_MEMORY, 17);
+    r.memory.fail_at = 1;
+    expect_many(points, 16, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, 16);
+    r.memory.fail_at = 0;
+    assert_int_equal(r.memory.live, live);
+    assert_int_equal(timeline->inside, 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+#define MOST 4096
+
+/* Messages that one look at so many points costs: values, and tickets of a queue that has room for them. */
+static void test_the_messages_for_4096_points_are_4096_times_those_for_one(void **state)
+{
+    static const size_t counts[] = {1, 16, 64, 1024, MOST};
+    gpusync_point *points = (gpusync_point *)calloc(MOST, sizeof *points);
+    void **buffers = (void **)calloc(MOST, sizeof *buffers), *event;
+    gpusync_timeline *timeline;
+    size_t i;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_rig_spinning(&r, SOFTMETAL_MANUAL, NULL, NULL, MOST + 8);
+    timeline = timeline_over(&r, &event);
+    for (i = 0; i < MOST; i++) points[i] = i % 2 ? value_point(timeline, i) : ticket_point(r.queue, commit_empty(&r, &buffers[i]));
+    for (i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        uint64_t before = softmetal_thread_messages(), spent;
+        expect_many(points, counts[i], GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, counts[i]);
+        spent = softmetal_thread_messages() - before;
+        assert_int_equal(spent, counts[i]);
+        before = softmetal_thread_messages();
+        expect_many(points, counts[i], GPUSYNC_WAIT_ANY, 0, GPUSYNC_TIMEOUT, counts[i]);
+        assert_int_equal(softmetal_thread_messages() - before, counts[i]);
+    }
+    for (i = 0; i < MOST; i += 2) softmetal_finish(buffers[i]);
+    metal_event_signal(event, MOST);
+    {
+        uint64_t before = softmetal_thread_messages();
+        expect_many(points, MOST, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, MOST);
+        assert_in_range(softmetal_thread_messages() - before, 1, MOST);
+    }
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_rig(&r);
+    free(points);
+    free(buffers);
+}
+
+static uint64_t thread_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The least that so many points cost, each. */
+static uint64_t cost_per_point(const gpusync_point *points, size_t count, gpusync_wait_for how)
+{
+    uint64_t least = UINT64_MAX;
+    int i;
+    for (i = 0; i < 7; i++) {
+        uint64_t begun = thread_time(), spent;
+        expect_many(points, count, how, 1, GPUSYNC_TIMEOUT, count); /* looks, lists itself, sleeps, takes it all back */
+        spent = thread_time() - begun;
+        if (spent < least) least = spent;
+    }
+    return least / count + 1;
+}
+
+static void test_the_time_for_many_points_grows_with_their_number_and_not_faster(void **state)
+{
+    enum { FEW = 256, LOT = 16384 };
+    gpusync_point *points = (gpusync_point *)calloc(LOT, sizeof *points);
+    gpusync_timeline *timelines[4];
+    size_t i;
+    int how;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (i = 0; i < 4; i++) timelines[i] = timeline_at(&r, 0);
+    for (i = 0; i < LOT; i++) points[i] = value_point(timelines[i % 4], i + 1);
+    for (how = 0; how < 2; how++) {
+        uint64_t few = cost_per_point(points, FEW, (gpusync_wait_for)how);
+        uint64_t lot = cost_per_point(points, LOT, (gpusync_wait_for)how);
+        assert_true(lot < 12 * few); /* squares would make it 64 times */
+    }
+    for (i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_rig(&r);
+    free(points);
+}
+
+/* -- compared with a model ------------------------------------------------------------------------------- */
+
+static uint64_t next_random(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 33;
+}
+
+#define MODEL_TIMELINES 5
+#define MODEL_TICKETS 12
+enum { PENDING, DONE, BAD };
+
+typedef struct model {
+    gpusync_timeline *timelines[MODEL_TIMELINES];
+    uint64_t values[MODEL_TIMELINES];
+    gpusync_result failures[MODEL_TIMELINES];
+    void *buffers[MODEL_TICKETS]; /* of tickets 1, 2, ... */
+    int states[MODEL_TICKETS];
+    uint64_t seed;
+} model;
+
+/* NOT_READY: goes on. */
+static gpusync_result model_says(const model *m, const gpusync_point *point)
+{
+    int i;
+    if (point->timeline) {
+        for (i = 0; m->timelines[i] != point->timeline;) i++;
+        if (m->failures[i]) return m->failures[i];
+        return m->values[i] >= point->value ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    }
+    if (point->ticket == 0 || m->states[point->ticket - 1] == DONE) return GPUSYNC_OK;
+    return m->states[point->ticket - 1] == BAD ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_NOT_READY;
+}
+
+static gpusync_result model_waits(const model *m, const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                  size_t *which)
+{
+    bool waiting = false;
+    size_t i;
+    *which = count;
+    for (i = 0; i < count; i++) {
+        gpusync_result one = model_says(m, &points[i]);
+        if (one == GPUSYNC_NOT_READY) waiting = true;
+        if (one == GPUSYNC_NOT_READY || (how == GPUSYNC_WAIT_ALL && one == GPUSYNC_OK)) continue;
+        *which = i;
+        return one;
+    }
+    return waiting ? GPUSYNC_TIMEOUT : GPUSYNC_OK;
+}
+
+static void model_step(model *m)
+{
+    size_t i = next_random(&m->seed) % MODEL_TIMELINES;
+    uint64_t value = next_random(&m->seed) % 20;
+    gpusync_error reason;
+    switch (next_random(&m->seed) % 8) {
+    case 0:
+        memset(&reason, 0, sizeof reason);
+        reason.result = next_random(&m->seed) % 2 ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_ERROR_EXECUTION;
+        if (next_random(&m->seed) % 4) break; /* seldom */
+        assert_result(gpusync_timeline_fail(m->timelines[i], &reason), m->failures[i]);
+        if (!m->failures[i]) m->failures[i] = reason.result;
+        break;
+    case 1:
+    case 2:
+        i = next_random(&m->seed) % MODEL_TICKETS;
+        if (m->states[i] != PENDING) break;
+        if (next_random(&m->seed) % 4 == 0) softmetal_fail(m->buffers[i], NULL, 3, NULL);
+        softmetal_complete(m->buffers[i]);
+        m->states[i] = metal_status(m->buffers[i]) == 5 ? BAD : DONE;
+        break;
+    default:
+        if (m->failures[i]) {
+            assert_result(gpusync_timeline_signal(m->timelines[i], value), m->failures[i]);
+        } else if (value > m->values[i]) {
+            assert_ok(gpusync_timeline_signal(m->timelines[i], value));
+            m->values[i] = value;
+        } else {
+            assert_result(gpusync_timeline_signal(m->timelines[i], value), GPUSYNC_ERROR_NOT_RISING);
+        }
+    }
+}
+
+static void model_ask(model *m, rig *r)
+{
+    gpusync_point points[40];
+    size_t count = 1 + next_random(&m->seed) % 40, expected, i;
+    gpusync_wait_for how = (gpusync_wait_for)(next_random(&m->seed) % 2);
+    uint64_t timeout_ns = next_random(&m->seed) % 3; /* sleeps, now and then */
+    gpusync_result result;
+    if (next_random(&m->seed) % 2) count = 1 + count % 4;
+    for (i = 0; i < count; i++) {
+        if (next_random(&m->seed) % 3 == 0)
+            points[i] = ticket_point(r->queue, next_random(&m->seed) % (MODEL_TICKETS + 1));
+        else
+            points[i] = value_point(m->timelines[next_random(&m->seed) % MODEL_TIMELINES], next_random(&m->seed) % 20);
+    }
+    result = model_waits(m, points, count, how, &expected);
+    if (result != GPUSYNC_TIMEOUT && next_random(&m->seed) % 2) timeout_ns = GPUSYNC_FOREVER;
+    if (result != GPUSYNC_TIMEOUT && how == GPUSYNC_WAIT_ALL)
+        for (i = 0; i < count; i++)
+            if (model_says(m, &points[i]) == GPUSYNC_NOT_READY) timeout_ns = 0; /* a failure waits for the others */
+    if (how == GPUSYNC_WAIT_ANY && result != GPUSYNC_TIMEOUT) {
+        /* what has ended, but is not known yet, may be passed over: look at it first */
+        for (i = 0; i < count; i++)
+            if (points[i].queue) (void)!gpusync_poll(points[i].queue, points[i].ticket);
+    }
+    expect_many(points, count, how, timeout_ns, result, expected);
+}
+
+static void test_every_answer_is_that_of_a_simple_model(void **state)
+{
+    uint64_t seed;
+    (void)state;
+    for (seed = 0; seed < 150; seed++) {
+        model m;
+        int i;
+        rig r;
+        open_rig(&r, SOFTMETAL_MANUAL, NULL);
+        memset(&m, 0, sizeof m);
+        m.seed = seed;
+        for (i = 0; i < MODEL_TIMELINES; i++) m.timelines[i] = timeline_at(&r, 0);
+        for (i = 0; i < MODEL_TICKETS; i++) commit_empty(&r, &m.buffers[i]);
+        for (i = 0; i < 60; i++) {
+            model_step(&m);
+            model_ask(&m, &r);
+        }
+        softmetal_finish_queue(r.metal_queue);
+        for (i = 0; i < MODEL_TIMELINES; i++) assert_ok(gpusync_timeline_destroy(m.timelines[i]));
+        close_rig(&r);
+    }
+}
+
+/* -- many threads ---------------------------------------------------------------------------------------- */
+
+#define CROWD_TIMELINES 4
+#define CROWD_END 1000000
+
+typedef struct crowd {
+    gpusync_timeline *timelines[CROWD_TIMELINES];
+    uint64_t begun[CROWD_TIMELINES];   /* the largest value that anybody has begun to signal */
+    uint64_t reached[CROWD_TIMELINES]; /* the largest that is known to be reached */
+    void *event; /* of the last timeline */
+    int through; /* so many have done their part */
+} crowd;
+
+typedef struct member {
+    crowd *c;
+    uint64_t seed;
+} member;
+
+static void raise_to(uint64_t *mark, uint64_t value)
+{
+    uint64_t present = __atomic_load_n(mark, __ATOMIC_SEQ_CST);
+    while (present < value &&
+           !__atomic_compare_exchange_n(mark, &present, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+}
+
+static void crowd_signal(member *me)
+{
+    size_t i = next_random(&me->seed) % CROWD_TIMELINES;
+    uint64_t value = __atomic_load_n(&me->c->reached[i], __ATOMIC_SEQ_CST) + next_random(&me->seed) % 3;
+    gpusync_result result;
+    raise_to(&me->c->begun[i], value);
+    if (i == CROWD_TIMELINES - 1 && next_random(&me->seed) % 2) {
+        metal_event_signal(me->c->event, value);
+    } else {
+        result = gpusync_timeline_signal(me->c->timelines[i], value);
+        assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_NOT_RISING);
+    }
+    raise_to(&me->c->reached[i], value);
+}
+
+static void crowd_wait(member *me)
+{
+    size_t count = 1 + next_random(&me->seed) % 20, which = 99, i, known = 0, at[20];
+    gpusync_wait_for how = (gpusync_wait_for)(next_random(&me->seed) % 2);
+    gpusync_point points[20];
+    gpusync_result result;
+    for (i = 0; i < count; i++) {
+        uint64_t reached;
+        at[i] = next_random(&me->seed) % CROWD_TIMELINES;
+        reached = __atomic_load_n(&me->c->reached[at[i]], __ATOMIC_SEQ_CST);
+        points[i] = value_point(me->c->timelines[at[i]], reached + next_random(&me->seed) % 3);
+        if (points[i].value <= reached) known++;
+    }
+    result = gpusync_wait_many(points, count, how, next_random(&me->seed) % 100000, &which);
+    if (result == GPUSYNC_TIMEOUT) {
+        assert_int_equal(which, count);
+        assert_true(how == GPUSYNC_WAIT_ALL ? known < count : known == 0);
+        return;
+    }
+    assert_ok(result);
+    for (i = 0; i < count; i++) {
+        bool sure = __atomic_load_n(&me->c->begun[at[i]], __ATOMIC_SEQ_CST) >= points[i].value;
+        if (how == GPUSYNC_WAIT_ALL || i == which) assert_true(sure);
+    }
+    assert_true(how == GPUSYNC_WAIT_ALL ? which == count : which < count);
+}
+
+static void *member_body(void *argument)
+{
+    member *me = (member *)argument;
+    gpusync_point points[CROWD_TIMELINES];
+    size_t i, which;
+    for (i = 0; i < 250; i++) {
+        if (next_random(&me->seed) % 2) crowd_signal(me);
+        else crowd_wait(me);
+    }
+    for (i = 0; i < CROWD_TIMELINES; i++) points[i] = value_point(me->c->timelines[i], CROWD_END);
+    __atomic_fetch_add(&me->c->through, 1, __ATOMIC_SEQ_CST);
+    assert_ok(gpusync_wait_many(points, CROWD_TIMELINES, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, &which));
+    assert_int_equal(which, CROWD_TIMELINES);
+    return NULL;
+}
+
+static void test_eight_threads_with_random_signals_and_waits_agree_with_what_was_signalled(void **state)
+{
+    enum { THREADS = 8 };
+    uint64_t round;
+    (void)state;
+    for (round = 0; round < 4; round++) {
+        member members[THREADS];
+        pthread_t threads[THREADS];
+        sleep_log log;
+        crowd c;
+        size_t i;
+        rig r;
+        open_rig(&r, SOFTMETAL_MANUAL, &log);
+        log.stubborn = true; /* a lost wake-up would hang */
+        memset(&c, 0, sizeof c);
+        for (i = 0; i < CROWD_TIMELINES - 1; i++) c.timelines[i] = timeline_at(&r, 0);
+        c.timelines[i] = timeline_over(&r, &c.event);
+        for (i = 0; i < THREADS; i++) {
+            members[i].c = &c;
+            members[i].seed = round * THREADS + i;
+            threads[i] = start(member_body, &members[i]);
+        }
+        while (__atomic_load_n(&c.through, __ATOMIC_SEQ_CST) < THREADS) sched_yield();
+        await_sleepers(r.device, THREADS * CROWD_TIMELINES);
+        for (i = 0; i < CROWD_TIMELINES - 1; i++) assert_ok(gpusync_timeline_signal(c.timelines[i], CROWD_END));
+        metal_event_signal(c.event, CROWD_END);
+        for (i = 0; i < THREADS; i++) join(threads[i]);
+        for (i = 0; i < CROWD_TIMELINES; i++) assert_ok(gpusync_timeline_destroy(c.timelines[i]));
+        metal_release(c.event);
+        close_rig(&r);
+    }
+}
+
+/* -- every step fails in turn ---------------------------------------------------------------------------- */
+
+static void wait_with_faults(rig *r, gpusync_timeline *const *timelines)
+{
+    gpusync_point points[20];
+    gpusync_result result;
+    size_t i, count, which;
+    for (i = 0; i < 20; i++) points[i] = value_point(timelines[i % 2], 1 + i % 3);
+    for (count = 4; count <= 20; count += 16) {
+        result = gpusync_wait_many(points, count, GPUSYNC_WAIT_ALL, 1, &which);
+        assert_true(result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_int_equal(which, count);
+        result = gpusync_wait_many(points, count, GPUSYNC_WAIT_ANY, 1, &which);
+        assert_true(result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_int_equal(timelines[0]->inside + timelines[1]->inside + r->queue->inside, 0);
+        assert_int_equal(timelines[0]->board.count + timelines[1]->board.count, 0);
+    }
+    assert_ok(gpusync_timeline_signal(timelines[0], 3));
+    assert_ok(gpusync_timeline_signal(timelines[1], 3));
+    assert_ok(gpusync_wait_many(points, 16, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL));
+    result = gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL);
+    assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_OUT_OF_MEMORY);
+}
+
+static void test_whatever_memory_is_missing_nothing_is_lost(void **state)
+{
+    int after, step;
+    (void)state;
+    for (after = 0; after < 2; after++)
+        for (step = 1; step < 10; step++) {
+            gpusync_timeline *timelines[2];
+            void *event;
+            rig r;
+            open_rig(&r, SOFTMETAL_MANUAL, NULL);
+            timelines[0] = timeline_at(&r, 0);
+            timelines[1] = timeline_over(&r, &event);
+            r.memory.fail_after = after;
+            r.memory.fail_at = step;
+            wait_with_faults(&r, timelines);
+            r.memory.fail_at = 0;
+            assert_ok(gpusync_timeline_destroy(timelines[0]));
+            assert_ok(gpusync_timeline_destroy(timelines[1]));
+            metal_release(event);
+            close_rig(&r);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_of_none_is_reached_and_any_of_none_makes_no_sense),
+        cmocka_unit_test(test_points_that_are_none_are_refused_and_leave_the_others_alone),
+        cmocka_unit_test(test_tickets_and_values_can_be_mixed),
+        cmocka_unit_test(test_the_same_point_may_be_given_often),
+        cmocka_unit_test(test_a_ticket_zero_is_always_reached),
+        cmocka_unit_test(test_a_point_for_everything_is_what_was_committed_when_the_wait_began),
+        cmocka_unit_test(test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_memory),
+        cmocka_unit_test(test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_reached),
+        cmocka_unit_test(test_a_failure_wins_over_a_timeout),
+        cmocka_unit_test(test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended),
+        cmocka_unit_test(test_destroying_one_of_many_ends_the_wait_at_once),
+        cmocka_unit_test(test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were),
+        cmocka_unit_test(test_the_loss_of_the_device_ends_a_wait_for_many),
+        cmocka_unit_test(test_who_waits_for_all_is_woken_once_by_the_last),
+        cmocka_unit_test(test_who_waits_for_any_is_woken_by_the_first),
+        cmocka_unit_test(test_a_timeout_leaves_no_watch_behind),
+        cmocka_unit_test(test_what_ends_at_the_deadline_has_ended),
+        cmocka_unit_test(test_many_who_share_points_are_all_woken),
+        cmocka_unit_test(test_signals_of_others_wake_who_waits_for_many),
+        cmocka_unit_test(test_real_work_on_several_queues_is_waited_for),
+        cmocka_unit_test(test_inside_the_log_hook_it_says_that_it_would_have_to_wait),
+        cmocka_unit_test(test_more_than_16_points_take_memory_and_give_it_back),
+        cmocka_unit_test(test_the_messages_for_4096_points_are_4096_times_those_for_one),
+        cmocka_unit_test(test_the_time_for_many_points_grows_with_their_number_and_not_faster),
+        cmocka_unit_test(test_every_answer_is_that_of_a_simple_model),
+        cmocka_unit_test(test_eight_threads_with_random_signals_and_waits_agree_with_what_was_signalled),
+        cmocka_unit_test(test_whatever_memory_is_missing_nothing_is_lost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
