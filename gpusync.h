@@ -249,7 +249,7 @@ typedef struct gpusync_hooks {
 
 /* Memory of devices and queues. allocate returns NULL or size bytes at the alignment (a power of two, at most
    128); release gets the size that was asked for. Called when objects are made, grow or go (and by a
-   gpusync_device_wait over more than 16 queues), never for a commit or a wait in the steady state, and not after the
+   wait for more than 16 queues or points), never for a commit or a wait in the steady state, and not after the
    destroy call of the device. Any thread; must not call gpusync. */
 typedef struct gpusync_allocator {
     void *(*allocate)(void *user, size_t size, size_t alignment);
@@ -549,7 +549,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device 
    Returns  what a wait for that point returns; OK: (ALL) every one was reached; also for a count of 0.
             TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points of two devices, a NULL
             in one, or ANY of none. ERROR_INVALID_TICKET. ERROR_OUT_OF_MEMORY.
-   Threads  any. Costs one look at each point when it begins and when it ends; more than 16 points allocate. */
+   Threads  any. Looks at each point when it begins, when it ends, and every 50 ms; more than 16 points allocate. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count,
                                                                gpusync_wait_for how, uint64_t timeout_ns,
                                                                size_t *which);
@@ -1392,9 +1392,8 @@ typedef struct gpusync__cursor {
     size_t next;
 } gpusync__cursor;
 
-/* The next slot of the queue, held: it stays what it is until the caller drops it. Slabs are never freed, so only the
-   head of their list needs the lock. */
-static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor *at)
+/* The next slot that seems to be the queue's. Slabs are never freed, so only the head of their list needs the lock. */
+static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync__cursor *at)
 {
     if (!at->slab) {
         pthread_mutex_lock(&gpusync__global.lock);
@@ -1404,12 +1403,21 @@ static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor
     while (at->slab) {
         while (at->next < GPUSYNC__SLAB_SLOTS) {
             gpusync__slot *slot = &at->slab->slots[at->next++];
-            if (GPUSYNC__GET(&slot->queue) == q && gpusync__hold(slot, q, GPUSYNC__GET(&slot->ticket))) return slot;
+            if (GPUSYNC__GET(&slot->queue) == q) return slot;
         }
         if (!at->slab->next) return NULL;
         at->slab = at->slab->next;
         at->next = 0;
     }
+    return NULL;
+}
+
+/* The next slot of the queue, held: it stays what it is until the caller drops it. */
+static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor *at)
+{
+    gpusync__slot *slot;
+    while ((slot = gpusync__next_slot_unheld(q, at)) != NULL)
+        if (gpusync__hold(slot, q, GPUSYNC__GET(&slot->ticket))) return slot;
     return NULL;
 }
 
@@ -2238,7 +2246,11 @@ static void gpusync__leave_those_over(gpusync__wait *wait)
     }
 }
 
-static bool gpusync__watch_over(const gpusync__watch *watch) { return watch->left || gpusync__over(&watch->goal); }
+/* Has this one been seen to be over? Of many, when it has been left; but the last is never left before the end. */
+static bool gpusync__watch_over(const gpusync__wait *wait, const gpusync__watch *watch)
+{
+    return watch->left || ((!wait->many || wait->inside == 1) && gpusync__over(&watch->goal));
+}
 
 /* Is the wait over, with its goals met or given up? */
 static bool gpusync__wait_over(gpusync__wait *wait)
@@ -2249,7 +2261,7 @@ static bool gpusync__wait_over(gpusync__wait *wait)
         return false;
     }
     if (wait->many) gpusync__leave_those_over(wait);
-    while (wait->over < wait->count && gpusync__watch_over(&wait->watches[wait->over])) wait->over++;
+    while (wait->over < wait->count && gpusync__watch_over(wait, &wait->watches[wait->over])) wait->over++;
     return wait->over == wait->count || wait->broken;
 }
 
@@ -2257,7 +2269,7 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 {
     size_t i;
     for (i = wait->over; i < wait->count; i++)
-        if (!gpusync__watch_over(&wait->watches[i])) gpusync__look(&wait->watches[i].goal);
+        if (!wait->watches[i].left && !gpusync__over(&wait->watches[i].goal)) gpusync__look(&wait->watches[i].goal);
 }
 
 /* True: over within the budget. */
@@ -2317,7 +2329,7 @@ static bool gpusync__unannounced(const gpusync__wait *wait)
     for (i = wait->over; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->watches[i].goal;
         if (wait->watches[i].left) continue;
-        if (goal->kind == GPUSYNC__VALUE ? gpusync__is_outside(goal->timeline) && !wait->device->listener
+        if (goal->kind == GPUSYNC__VALUE ? gpusync__is_outside(goal->timeline) && !GPUSYNC__GET(&wait->device->listener)
                                          : gpusync__has_foreign(goal->queue) && !GPUSYNC__GET(&goal->queue->sentinels))
             return true;
     }
@@ -3321,17 +3333,14 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
-/* Has the buffer a ticket already? */
+/* Has the buffer a ticket already? Only compares, and so holds nothing that it would have to release under a lock. */
 static bool gpusync__has_ticket(gpusync_queue *q, const void *buffer)
 {
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
-    bool same = false;
-    while (!same && (slot = gpusync__next_slot(q, &at)) != NULL) {
-        same = slot->buffer == buffer;
-        gpusync__drop(slot);
-    }
-    return same;
+    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL)
+        if (GPUSYNC__GET(&slot->buffer) == buffer) return true;
+    return false;
 }
 
 /* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
