@@ -43,10 +43,12 @@
      >>ownership  who retains what
      >>results    gpusync_result
      >>types      objects, descriptions, hooks
-     >>api        the calls: set-up, command buffers, commit and ask, wait, timelines, failures, insight
+     >>api        the calls: set-up, command buffers, commit and ask, wait, timelines, submissions,
+                  callbacks, warm-up, failures, insight
      >>impl       the implementation
          >>objc  >>platform  >>pool  >>queue  >>ring  >>failure  >>wake  >>finish  >>look
-         >>foreign  >>wait  >>timeline  >>commit  >>create  >>destroy  >>public  >>stubs
+         >>foreign  >>wait  >>timeline  >>commit  >>submit  >>create  >>destroy  >>warmup
+         >>public  >>stubs
      >>history    changes, licence
 
    >>options ------------------------------------------------------------------------------------
@@ -85,17 +87,23 @@
    and never named to it, gpusync does not know: is_idle and the waits speak of the rest.
 
    A handler that is lost (nobody has seen that yet) keeps its command buffer until the queue goes, and
-   is_idle and is_done say false until somebody polls or waits.
+   is_idle and is_done say false until somebody polls or waits. A callback that it was to run comes with
+   the next handler, with a wait that sleeps, or in destroy.
 
    >>threads ------------------------------------------------------------------------------------
 
      object            calls                                       from
      gpusync_device    everything but destroy                      any thread, at the same time
      gpusync_queue     everything but destroy                      any thread, at the same time
-     both              destroy                                     one thread, once
+     gpusync_timeline  everything but destroy                      any thread, at the same time
+     gpusync_warmup    everything but destroy                      any thread, at the same time
+     all               destroy                                     one thread, once
      command buffer    encoding and commit                         one thread at a time (Metal's rule)
      from the log hook everything but destroy                      waits return ERROR_WOULD_DEADLOCK where
                                                                    they would have to wait
+
+   Destroy waits for handlers that are on their way out, and so for callbacks, also of others, that run in them: do not
+   hold what a callback takes. Callbacks of different queues and timelines may run at the same time.
 
    Destroy ends the calls that wait inside the queue at that time, spinning or asleep, with ERROR_DESTROYED. No
    other call may be running, and none may begin: the program sees to that, as with free().
@@ -161,7 +169,8 @@ extern "C" {
 /* Zero: the call did what it says. Positive: not an error, the answer is "not yet". Negative: an error.
    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; after any other error nothing
    was changed or lost. Each call names the ones that it returns; besides those any call may
-   return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED. */
+   return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED. Of a wait, ERROR_DESTROYED and
+   ERROR_DEVICE_LOST may also tell how the work ended: what it waited for was destroyed, or lost. */
 #define GPUSYNC_RESULTS(X)                                                                           \
     X(OK, 0, "done")                                                                                 \
     X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                   \
@@ -181,10 +190,13 @@ extern "C" {
     X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record")                         \
     X(ERROR_CANCELLED, -14, "it was given up before it was committed")                               \
     X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                   \
-    X(ERROR_DESTROYED, -16, "the queue is being destroyed")                                          \
+    X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                          \
     X(ERROR_WOULD_DEADLOCK, -17, "called inside a callback, on the thread that would have to finish it") \
-    X(ERROR_IN_USE, -18, "the device still has queues or timelines")                                 \
-    X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is not above the present one, or out of range")
+    X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                 \
+    X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or promised already, or out of range") \
+    X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held back or not committed") \
+    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held back") \
+    X(ERROR_COMPILE, -22, "a shader does not compile")
 
 typedef enum gpusync_result {
 #define GPUSYNC__ENUM(name, value, text) GPUSYNC_##name = value,
@@ -197,6 +209,7 @@ typedef enum gpusync_result {
 typedef struct gpusync_device gpusync_device;
 typedef struct gpusync_queue gpusync_queue;
 typedef struct gpusync_timeline gpusync_timeline;
+typedef struct gpusync_warmup gpusync_warmup;
 
 /* The number of a commit on its queue: 1, 2, 3, ... in the order of the queue. Tickets of
    gpusync_track_committed have the top bit set and count on their own. */
@@ -257,6 +270,16 @@ typedef struct gpusync_allocator {
     void *user;
 } gpusync_allocator;
 
+/* Where callbacks run. */
+typedef enum gpusync_callback_mode {
+    GPUSYNC_CALLBACKS_AT_ONCE = 0, /* on Metal's thread, or in the call that ended what they are for; never in a wait */
+    GPUSYNC_CALLBACKS_MANUAL       /* in gpusync_dispatch, and in destroy */
+} gpusync_callback_mode;
+
+/* Something is due: have gpusync_dispatch called soon. On any thread, Metal's included; must not block, and must not
+   call gpusync. */
+typedef void (*gpusync_notify_fn)(void *user);
+
 typedef enum gpusync_log_level { GPUSYNC_LOG_INFO, GPUSYNC_LOG_WARNING, GPUSYNC_LOG_ERROR } gpusync_log_level;
 
 /* One line of text without a newline, valid during the call: a failed command buffer, a lost device, handlers
@@ -272,22 +295,41 @@ typedef struct gpusync_device_desc {
     gpusync_wait_mode wait_mode;
     gpusync_log_fn log; /* NULL: silent */
     void *log_user;
+    gpusync_callback_mode callback_mode;
+    gpusync_notify_fn notify; /* of MANUAL callbacks; NULL: the program calls gpusync_dispatch now and then */
+    void *notify_user;
 } gpusync_device_desc;
 
 typedef struct gpusync_queue_desc {
     void *metal_queue;                  /* id<MTLCommandQueue> of this device; NULL: make one */
     const char *label;                  /* of a queue that is made; copied; NULL: none */
-    uint32_t max_command_buffer_count;  /* uncompleted buffers that the Metal queue allows; 0: Metal's own 64. For
-                                           a metal_queue of yours: what you made it with. */
+    uint32_t max_command_buffer_count;  /* uncompleted buffers, gpusync's own included; 0: 64, as Metal. For a
+                                           metal_queue of yours: what you made it with; a callback finds no room there
+                                           in place of the buffer whose handler it runs in. */
+    uint32_t max_in_flight;             /* command buffers at which gpusync_command_buffer and gpusync_commit wait for
+                                           room, counted from when they are made, gpusync's own for submissions
+                                           included; 0: as many as the Metal queue */
+    const uint64_t *commit_timeout_ns;  /* copied; how long gpusync_commit waits for that, with a command buffer that
+                                           gpusync did not make; NULL: no limit */
     uint32_t error_log_count;           /* failures kept for gpusync_next_error; 0: 64 */
     const gpusync_spin *spin;           /* copied; NULL: the device's */
     gpusync_wait_mode wait_mode;
 } gpusync_queue_desc;
 
+/* Something to wait for, or to signal: a value of a timeline, or, where timeline is NULL, a ticket of a queue. */
+typedef struct gpusync_point {
+    gpusync_queue *queue;
+    gpusync_ticket ticket; /* GPUSYNC_EVERYTHING: only in waits on the host */
+    gpusync_timeline *timeline;
+    uint64_t value;
+} gpusync_point;
+
 typedef struct gpusync_command_buffer_desc {
     const uint64_t *timeout_ns;  /* how long to wait for room in the queue; NULL: no limit */
     const char *label;           /* copied; shows in failures and reports; NULL: none */
     bool unretained_references;  /* Metal does not retain what is encoded: you keep it alive */
+    const gpusync_point *waits;  /* encoded at its head, so that nothing in it runs before: see gpusync_submit */
+    size_t wait_count;
 } gpusync_command_buffer_desc;
 
 /* Why a command buffer failed, and what usually helps. Derived from Metal's error code (MTLCommandBufferError),
@@ -302,11 +344,12 @@ typedef enum gpusync_failure {
     GPUSYNC_FAILURE_INNOCENT_VICTIM,  /* somebody else's fault reset the GPU: retry */
     GPUSYNC_FAILURE_ACCESS_REVOKED,   /* too many faults: the device is lost to this program */
     GPUSYNC_FAILURE_DEVICE_REMOVED,   /* unplugged: the device is lost */
-    GPUSYNC_FAILURE_CANCELLED,        /* never ran: gpusync_untrack */
+    GPUSYNC_FAILURE_CANCELLED,        /* never ran: gpusync_untrack, gpusync_cancel_held, destroy */
     GPUSYNC_FAILURE_OTHER             /* see domain, code and message */
 } gpusync_failure;
 
-/* One failure. Text is UTF-8, cut to fit, always terminated; empty where there is none. */
+/* One failure. Text is UTF-8, cut to fit, always terminated; empty where there is none. Of a submission that failed
+   because of what it waited for, everything but the ticket is that of the first failure, wherever it was. */
 typedef struct gpusync_error {
     gpusync_result result;   /* what a wait for the ticket returns: ERROR_EXECUTION, ERROR_CANCELLED */
     gpusync_failure failure;
@@ -318,6 +361,11 @@ typedef struct gpusync_error {
     char label[64];          /* of the command buffer */
     char queue_label[64];
 } gpusync_error;
+
+/* How work ended: error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool, and
+   no lock. It must not wait (a wait in it returns ERROR_WOULD_DEADLOCK when it would have to), must not destroy, and
+   lets no C++ exception and no longjmp out; all else is allowed. */
+typedef void (*gpusync_done_fn)(void *user, gpusync_result result, const gpusync_error *error);
 
 typedef struct gpusync_wait_options {
     const gpusync_spin *spin;    /* NULL: the queue's */
@@ -332,13 +380,26 @@ typedef struct gpusync_timeline_desc {
                                UINT64_MAX to the event, which no later value can lower */
 } gpusync_timeline_desc;
 
-/* Something to wait for: a ticket of a queue, or, where timeline is not NULL, a value of that timeline. */
-typedef struct gpusync_point {
-    gpusync_queue *queue;
-    gpusync_ticket ticket; /* GPUSYNC_EVERYTHING too */
-    gpusync_timeline *timeline;
-    uint64_t value;
-} gpusync_point;
+typedef enum gpusync_submit_flags {
+    GPUSYNC_OPEN_FOR_SIGNALS = 1, /* the signals may be encoded into the last command buffer: saves one */
+    GPUSYNC_STRICT = 2,           /* wait and signal on the host, for command buffers that were encoded elsewhere */
+    GPUSYNC_UNORDERED = 4         /* may pass what is held on the queue, and be passed while it is held itself */
+} gpusync_submit_flags;
+
+/* Work between waits and signals. Arrays are read during the call only. */
+typedef struct gpusync_submission {
+    const gpusync_point *waits; /* timeline values; tickets of any queue of the device */
+    size_t wait_count;
+    void *const *command_buffers; /* id<MTLCommandBuffer>, in this order; none: a barrier */
+    size_t command_buffer_count;
+    const gpusync_point *signals; /* timeline values */
+    size_t signal_count;
+    gpusync_done_fn on_complete; /* called once, when the submission is over, as if by gpusync_on_done; may be NULL */
+    void *user;
+    const char *label;          /* copied; shows in failures and reports; NULL: none */
+    uint32_t flags;             /* gpusync_submit_flags */
+    const uint64_t *timeout_ns; /* how long to wait for room for command buffers of our own; NULL: no limit */
+} gpusync_submission;
 
 typedef enum gpusync_wait_for { GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ANY } gpusync_wait_for;
 
@@ -347,6 +408,8 @@ typedef struct gpusync_ticket_info {
     double gpu_start_s;    /* Metal's GPUStartTime and GPUEndTime: seconds, host clock, 0 when Metal */
     double gpu_end_s;      /* does not tell */
 } gpusync_ticket_info;
+
+#define GPUSYNC_LATENCIES 16
 
 /* Counts since the queue (or device) was made. */
 typedef struct gpusync_stats {
@@ -361,7 +424,78 @@ typedef struct gpusync_stats {
     uint64_t waits_unmet;    /* ... without the work being done: timeout, lost, destroyed, deadlock */
     uint64_t spurious_wakes; /* park returned early with nothing to show for it */
     uint64_t sentinels;      /* empty command buffers made for gpusync_track_committed */
+    uint64_t held;           /* commits and submissions that were held back for a signal that nobody had submitted */
+    uint64_t waits_skipped;  /* waits of submissions for what was reached already */
+    uint64_t buffers_saved;  /* command buffers of our own that submissions did without */
+    uint64_t wake_latencies[GPUSYNC_LATENCIES]; /* sleeps, by the time from the GPU's end of a ticket to its waiter
+                                                   running: [0] below 1 us, [n] below 2^n us, the last: more */
 } gpusync_stats;
+
+/* A compute pipeline to compile ahead: a function of a source text or of a library, one of which is NULL. */
+typedef struct gpusync_pipeline_desc {
+    const char *source; /* Metal's shading language, UTF-8 */
+    void *library;      /* id<MTLLibrary> */
+    const char *function;
+} gpusync_pipeline_desc;
+
+/* Work of the program's, run once: on the thread of the warm-up, in the order of the list; with `blocking` in the call.
+   */
+typedef struct gpusync_warmup_job {
+    void (*run)(void *user);
+    void *user;
+} gpusync_warmup_job;
+
+typedef struct gpusync_warmup_desc {
+    const gpusync_pipeline_desc *pipelines;
+    size_t pipeline_count;
+    const gpusync_warmup_job *jobs;
+    size_t job_count;
+    gpusync_queue *queue; /* sends an empty command buffer through this one, which must outlive the warm-up; NULL:
+                             through one of its own */
+    bool blocking;        /* all of it before gpusync_warmup_start returns, without a thread of its own */
+    bool disabled;        /* nothing is done, successfully: pipelines are compiled when they are first asked for */
+} gpusync_warmup_desc;
+
+/* What a trace tells, each at its own time: events of one thing may arrive in another order. */
+typedef enum gpusync_trace_kind {
+    GPUSYNC_TRACE_COMMIT,     /* queue, ticket */
+    GPUSYNC_TRACE_SUBMIT,     /* queue, ticket: gpusync_submit has taken it */
+    GPUSYNC_TRACE_HOLD,       /* queue, ticket: it is held */
+    GPUSYNC_TRACE_ISSUE,      /* queue, ticket: it was committed */
+    GPUSYNC_TRACE_SCHEDULED,  /* queue, ticket: Metal has scheduled a command buffer of it; told by the handler of that,
+                                 so not if the queue is destroyed first */
+    GPUSYNC_TRACE_COMPLETED,  /* queue, ticket, result, gpu_start_s, gpu_end_s */
+    GPUSYNC_TRACE_WAIT_BEGIN, /* queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several
+                                 points, a warm-up. gpusync_device_wait waits for each queue */
+    GPUSYNC_TRACE_WAIT_END,   /* ... with result and how */
+    GPUSYNC_TRACE_SIGNAL,     /* timeline, value: signalled on the host, or by a submission that has ended */
+    GPUSYNC_TRACE_CALLBACK    /* queue and ticket, or timeline and value, result: is about to run */
+} gpusync_trace_kind;
+
+typedef enum gpusync_wait_end {
+    GPUSYNC_ENDED_INLINE, /* by the counter, */
+    GPUSYNC_ENDED_STATUS, /* ... by reading the status, */
+    GPUSYNC_ENDED_SPIN,   /* ... within the spin budget, */
+    GPUSYNC_ENDED_SLEEP,  /* ... after sleeping, */
+    GPUSYNC_ENDED_UNMET   /* ... without what it was for */
+} gpusync_wait_end;
+
+typedef struct gpusync_trace_event {
+    gpusync_trace_kind kind;
+    uint64_t time_ns; /* gpusync_now_ns */
+    const gpusync_queue *queue;
+    gpusync_ticket ticket;
+    const gpusync_timeline *timeline;
+    uint64_t value;
+    gpusync_result result;
+    gpusync_wait_end how;
+    double gpu_start_s, gpu_end_s; /* see gpusync_ticket_info */
+    const char *label;             /* of the submission (not of SCHEDULED), else of the queue or timeline; valid during
+                                      the call */
+} gpusync_trace_event;
+
+/* On the thread of the event, Metal's included; no lock is held. Must be quick, and must not call gpusync. */
+typedef void (*gpusync_trace_fn)(void *user, const gpusync_trace_event *event);
 
 /* ---------------------------------------------------------------------------------- >>api -- */
 
@@ -374,7 +508,8 @@ typedef struct gpusync_stats {
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *desc,
                                                                    gpusync_device **out);
 
-/* Destroy a device whose queues and timelines are all destroyed. After OK no hook, allocator or log function is called.
+/* Destroy a device whose queues, timelines and warm-ups are all destroyed. After OK no hook, allocator or log function
+   is called.
    Returns  OK (also for NULL); ERROR_IN_USE: it still has some, nothing was done; ERROR_WOULD_DEADLOCK.
    Threads  one, with no other call on the device in progress. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device);
@@ -387,13 +522,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
                                                                   const gpusync_queue_desc *desc,
                                                                   gpusync_queue **out);
 
-/* Wait until everything committed has ended, then destroy the queue. Buffers that were made or tracked, but not
-   committed, are given up. Waits in progress on other threads return ERROR_DESTROYED.
+/* Wait until everything that is on the device has ended, then destroy the queue. What is held (plain commits behind it
+   included: they end with ERROR_CANCELLED), and buffers that were made or tracked, but not committed, are given up.
+   Waits in progress on other threads return ERROR_DESTROYED.
    Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done.
-   Blocks   until the GPU is finished, without limit; not at all once the device is lost. */
+   Blocks   until the GPU is finished, without limit, and what submissions in flight wait for on other queues with it;
+            not at all once the device is lost. */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue);
 
-/* As gpusync_queue_destroy, but leaves alone what is in flight: it goes on, nobody is told of its end. For a
+/* As gpusync_queue_destroy, but leaves alone what is in flight: it goes on (without waiting any longer for tickets of
+   other queues), and nobody is told of its end: its tickets and what it was to signal end with ERROR_CANCELLED. For a
    GPU that hangs, or an exit that must not wait for it. (It waits for handlers and waits that are on their way out, and
    for waits in mode BLOCKING, which nothing can end.) */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue);
@@ -404,12 +542,14 @@ GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue);
 
 /* -- command buffers ----------------------------------------------------------------------- */
 
-/* Make a command buffer of this queue, without blocking inside Metal: where the queue is full (see
+/* Make a command buffer of this queue, without blocking inside Metal: where the queue is full (see max_in_flight and
    max_command_buffer_count; uncommitted buffers count) this waits for room up to desc->timeout_ns. gpusync counts
    what went through its own calls; buffers made elsewhere and not yet committed or tracked are unknown to it.
    desc may be NULL.
    Returns  OK: *out is the buffer, see >>ownership. TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-            ERROR_DESTROYED; ERROR_WOULD_DEADLOCK. *out is NULL unless OK.
+            of its waits ERROR_INVALID_TICKET, ERROR_NOT_RISING;
+            ERROR_DESTROYED; ERROR_WOULD_DEADLOCK; ERROR_QUEUE_FULL: without a time limit, when for a second every
+            command buffer that is allowed was held or not committed, so that nothing made room. *out is NULL unless OK.
    Threads  any. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
                                                                     const gpusync_command_buffer_desc *desc,
@@ -426,7 +566,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
    ticket may be NULL.
    Returns  OK. On any error the buffer is untouched and still yours: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
             ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-            ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer.
+            ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_ENQUEUED and ERROR_QUEUE_FULL: it would have to
+            be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: TIMEOUT, ERROR_WOULD_DEADLOCK.
    Threads  any. Cost: besides addCompletedHandler: and commit one message, status, which is how a second commit is
             found; for buffers that gpusync did not make also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
@@ -435,9 +576,18 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue
 /* Give a ticket to a command buffer that its owner commits later, without gpusync. The ticket counts as committed
    from here on: the queue is not idle, and waits wait, until the buffer ends. Tickets behind it may end before it, but
    is_done says so only after it: a tracked buffer that is forgotten makes the queue remember every ticket since.
-   Returns  as gpusync_commit. When the owner drops the buffer instead, call gpusync_untrack. */
+   Returns  as gpusync_commit; ERROR_INVALID_ARGUMENT: it was made with waits at its head, commit it with gpusync. When
+            the owner drops the buffer instead, call gpusync_untrack. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *ticket);
+
+/* Wait until fewer than max_in_flight command buffers of the queue are in flight, held or made and not committed
+   (gpusync's own for submissions included): for a program that paces itself, without a limit in the queue's desc.
+   Returns at once when it is so; reserves nothing.
+   Returns  OK; TIMEOUT; ERROR_QUEUE_FULL: as gpusync_command_buffer; ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST;
+            ERROR_DESTROYED; ERROR_OUT_OF_MEMORY; ERROR_INVALID_ARGUMENT: max_in_flight is 0.    Threads  any. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight,
+                                                              uint64_t timeout_ns);
 
 /* Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED.
    Returns  OK; ERROR_INVALID_TICKET: not one of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
@@ -566,13 +716,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
                                                                      const gpusync_timeline_desc *desc,
                                                                      gpusync_timeline **out);
 
-/* Make a timeline over an MTLSharedEvent that others signal too, behind gpusync's back. desc may be NULL.
+/* Make a timeline over an MTLSharedEvent that others signal too, behind gpusync's back. desc may be NULL. An event that
+   stands at UINT64_MAX means failure.
    Returns  as gpusync_timeline_create; ERROR_UNSUPPORTED: not a shared event.    Owns  retains the event. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_import(gpusync_device *device, void *shared_event,
                                                                      const gpusync_timeline_desc *desc,
                                                                      gpusync_timeline **out);
 
-/* Waits that sleep or spin in it return ERROR_DESTROYED; no other call may be running or begin.
+/* Waits that sleep or spin in it return ERROR_DESTROYED; no other call may be running or begin. Submissions that name
+   it go on with its event; those held for a value that nobody has promised end with ERROR_DESTROYED.
    Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done. */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
 
@@ -582,13 +734,16 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
    without gpusync, name the value with gpusync_timeline_expect. */
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base);
 
-/* The present value. Reads the event where others may signal it.
+/* The present value: signalled, with every promise of a submission up to it kept. Reads the event where others may
+   signal it.
    Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
-/* Raise the timeline from the host and wake who waits for it, on the host and on the device.
+/* Raise the timeline from the host and wake who waits for it, on the host and on the device: at once, or, where a
+   submission has promised a lower value, when that promise is kept.
    Returns  OK; ERROR_NOT_RISING: the value is unchanged; the result of the failure; ERROR_DEVICE_LOST;
-            ERROR_DESTROYED.    Threads  any; of two at a time the larger value counts. */
+            ERROR_DESTROYED.
+   Threads  any; of two at a time the larger value counts. Held submissions that waited for it are committed here. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
 /* Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
@@ -608,6 +763,122 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
                                                                    uint64_t timeout_ns,
                                                                    const gpusync_wait_options *options);
+
+/* -- submissions ---------------------------------------------------------------------------
+   Waits, work, signals: the device waits for all the waits, runs the command buffers in order, then signals.
+
+   A value that a submission signals is promised by it from the call on. It is reached when the submission has ended
+   well, and every promise below it was kept; when the submission ends badly, the timeline fails, with the error of the
+   work, and so does whatever waits for it, on the host, on the device or held, and what that was to signal. (Metal's
+   event knows no promises: what the device signals on one queue may pass, on the device, a lower value that is to come
+   from another. Who promises values of one timeline on several queues orders those submissions.)
+
+   A submission goes to the device once each of its waits has been reached or its signal is on its way there. Until then
+   it is held on the host, where no watchdog ends it; what is committed or submitted to its queue later lines up
+   behind it (gpusync_track does not). Held command buffers are not committed: never call waitUntilCompleted on one.
+
+   Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource. So a
+   wait in a command buffer of its own in front, which is where gpusync has to put it, and a signal in one behind, do
+   not strictly gate the work. Where that matters, ask gpusync_command_buffer for the first command buffer, with the
+   waits at its head, and pass GPUSYNC_OPEN_FOR_SIGNALS; or, where the command buffers come from elsewhere,
+   GPUSYNC_STRICT. */
+
+/* Submit work to the queue, as one ticket. It is done when all its command buffers have ended, and what it waited for
+   is known to have ended well: the wait for the ticket returns the first error of either.
+   Waits    of command buffers that have some at their head are waits of the submission too, after its own. What has
+            been reached is not waited for. A ticket is waited for by the host, which signals an event at its end; for
+            one of gpusync_track_committed, or of gpusync_track that is not committed yet, the work is held meanwhile.
+            (Somebody has to see the end of the former: a wait, a poll, a commit or a handler on its queue.)
+   Returns  OK: the command buffers are gpusync's, and were committed or held, or ended at once, where something waited
+            for had failed. On any error nothing has changed, the command buffers are still yours: as gpusync_commit,
+            for any of them; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a signal is not above what was signalled, or is
+            promised by another submission, or is waited for by this one; the failure of a timeline that is to be
+            signalled; ERROR_QUEUE_FULL: see
+            max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
+            ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there is no room. ERROR_UNSUPPORTED also:
+            STRICT, and no listener to be had for a timeline that others signal.
+   Owns     retains command buffers until their handlers ran, timelines and events until the submission is over.
+   Threads  any. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
+                                                            gpusync_ticket *ticket);
+
+/* End everything that is held on the queue, plain commits included, with ERROR_CANCELLED: the command buffers are
+   released, what they were to signal fails, callbacks run before this returns.
+   Returns  OK; ERROR_DESTROYED. */
+GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
+
+/* Retain an Objective-C object now, and release it when the ticket has ended: soon after, on Metal's thread, or at
+   once, when it has. Destroy releases what is left, gpusync_queue_destroy_now too.
+   Returns  OK; ERROR_INVALID_TICKET; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
+                                                                   void *object);
+
+/* -- callbacks ----------------------------------------------------------------------------- */
+
+/* Have fn called once when the ticket has ended: on Metal's thread, soon after; of a submission that was never
+   committed, or without command buffers, in the call that ended it: gpusync_submit, _cancel_held, _untrack, a signal, a
+   failure or a destroy; when the ticket has ended already, in this call. Callbacks of one queue or timeline run one
+   after the other, those of one ticket in the order in which they were registered: one that would have to wait for its
+   turn (in a callback, say) is left to Metal's thread. Destroy calls what is left: with ERROR_CANCELLED for a
+   submission that did not end, with ERROR_DESTROYED for a commit. Where the device is lost, what did not end is called
+   with ERROR_DEVICE_LOST. With GPUSYNC_CALLBACKS_MANUAL all but the calls of destroy are left to gpusync_dispatch.
+   (While it waits, destroy runs only what is due of its own queue: dispatch first what others' work waits for.)
+   Returns  OK; ERROR_INVALID_TICKET; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED. After an error fn is not called.
+   Threads  any. Takes memory only when more than 32 are waiting, and more than ever before. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket,
+                                                             gpusync_done_fn fn, void *user);
+
+/* As gpusync_on_done, for a value of a timeline. A host signal calls back on its own thread, before it returns.
+   Returns  as gpusync_on_done; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_UNSUPPORTED: others signal the
+            timeline, and Metal has no listener. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_on_done(gpusync_timeline *timeline, uint64_t value,
+                                                                      gpusync_done_fn fn, void *user);
+
+/* Run what is due, of GPUSYNC_CALLBACKS_MANUAL: max callbacks and releases at most, in their order. count may be NULL;
+   gets how many have run.
+   Returns  OK, also when nothing is due; ERROR_WOULD_DEADLOCK: in a callback.
+   Threads  any; several at a time share the work. */
+GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count);
+
+/* -- warm-up --------------------------------------------------------------------------------
+   The first use of a GPU is slow: Metal makes things when they are first needed, and compiles shaders. A warm-up does
+   that before it hurts, in the background: pipelines through Metal's asynchronous calls, the rest on a thread of its
+   own that ends with it. */
+
+/* Begin. What the desc points to is copied or retained. Pipelines that are listed twice (the same function of the same
+   source text or library) are compiled once.
+   Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST: *out is NULL. What fails later is told by gpusync_warmup_wait.
+            With desc->blocking: OK when all is done, well or badly; ERROR_WOULD_DEADLOCK: in a callback, Metal is still
+            compiling, and *out is as without it.
+   Owns     the device must outlive it. Threads: any. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
+                                                                  const gpusync_warmup_desc *desc,
+                                                                  gpusync_warmup **out);
+
+/* How far is it? done and total may be NULL.
+   Returns  OK: all is done, well or badly; NOT_READY.    Threads  any; never blocks. */
+GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total);
+
+/* Wait until all is done.
+   Returns  OK; TIMEOUT; ERROR_COMPILE: some pipeline does not compile, see gpusync_warmup_pipeline; ERROR_METAL_NIL, or
+            what the making, the commit or the wait of an empty command buffer returned: the device could not be warmed
+            up; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in a callback, or in one of the jobs;
+            ERROR_OUT_OF_MEMORY. One failure does not keep the rest from being done. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
+
+/* The pipeline number i of the desc: waits for just that one. Joins a compilation in flight; begins it where the
+   warm-up is disabled. *out is an id<MTLComputePipelineState>, borrowed for as long as the warm-up lives: retain it to
+   keep it.
+   Returns  OK; ERROR_COMPILE: *error (may be NULL) has Metal's text, and the function's name as its label; else as
+            gpusync_warmup_wait. *out is NULL unless OK.    Threads  any, any number at once. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i,
+                                                                     uint64_t timeout_ns, void **out,
+                                                                     gpusync_error *error);
+
+/* Destroy it, and release its pipelines. Jobs that did not begin are left out; what runs cannot be stopped and is
+   waited for. Waits in progress return ERROR_DESTROYED.
+   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: in a callback, or in one of its jobs; nothing was done. */
+GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup);
 
 /* -- failures ------------------------------------------------------------------------------ */
 
@@ -639,8 +910,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
-/* Write a text about every queue, every unfinished command buffer (ticket, label, status, age) and every wait in
-   progress: what to print when a program hangs. buffer may be NULL when size is 0. Returns the length of the whole
+/* Have every event of the device told to fn, from now on; NULL ends that. While it is set, each commit adds a scheduled
+   handler; while it is not, an event costs one branch.
+   Returns  OK.    Threads  one, while no other call and no warm-up runs on the device, and nothing is in flight. */
+GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user);
+
+/* Write a text about every queue, every unfinished command buffer (ticket, label, status, age), every submission that
+   is held or in flight (what it waits for, and who has promised that) and every wait in progress: what to print when a
+   program hangs. buffer may be NULL when size is 0. Returns the length of the whole
    text without its terminator, as snprintf does; the text is cut to size - 1 bytes. Threads: any. Does not wait,
    but takes locks and asks Metal for labels and states. */
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size);
@@ -759,6 +1036,7 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
 
 #define GPUSYNC__SELECTORS(X)                                                                        \
     X(addCompletedHandler, "addCompletedHandler:")                                                   \
+    X(addScheduledHandler, "addScheduledHandler:")                                                   \
     X(alloc, "alloc")                                                                                \
     X(code, "code")                                                                                  \
     X(commandBuffer, "commandBuffer")                                                                \
@@ -768,6 +1046,8 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
     X(count, "count")                                                                                \
     X(device, "device")                                                                              \
     X(domain, "domain")                                                                              \
+    X(encodeSignalEvent, "encodeSignalEvent:value:")                                                 \
+    X(encodeWaitForEvent, "encodeWaitForEvent:value:")                                               \
     X(error, "error")                                                                                \
     X(gpuEndTime, "GPUEndTime")                                                                      \
     X(gpuStartTime, "GPUStartTime")                                                                  \
@@ -775,6 +1055,11 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
     X(label, "label")                                                                                \
     X(localizedDescription, "localizedDescription")                                                  \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                           \
+    X(newFunctionWithName, "newFunctionWithName:")                                                   \
+    X(newLibrary, "newLibraryWithSource:options:error:")                                             \
+    X(newLibraryLater, "newLibraryWithSource:options:completionHandler:")                            \
+    X(newPipeline, "newComputePipelineStateWithFunction:error:")                                     \
+    X(newPipelineLater, "newComputePipelineStateWithFunction:completionHandler:")                    \
     X(newSharedEvent, "newSharedEvent")                                                              \
     X(notifyListener, "notifyListener:atValue:block:")                                               \
     X(objectAtIndex, "objectAtIndex:")                                                               \
@@ -794,6 +1079,7 @@ static struct gpusync__selectors {
 } gpusync__sel;
 
 /* MTLCommandBufferStatus */
+#define GPUSYNC__STATUS_NOT_ENQUEUED 0ul
 #define GPUSYNC__STATUS_COMMITTED 2ul
 #define GPUSYNC__STATUS_COMPLETED 4ul
 #define GPUSYNC__STATUS_ERROR 5ul
@@ -890,15 +1176,17 @@ static uint64_t gpusync__time_left(uint64_t deadline)
     return now < deadline ? deadline - now : 0;
 }
 
-enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
+enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE, GPUSYNC__FLAG };
 
 /* One thing to wait for. */
 typedef struct gpusync__goal {
     gpusync_queue *queue;       /* of the first three, */
-    gpusync_timeline *timeline; /* of VALUE */
+    gpusync_timeline *timeline; /* of VALUE, */
+    gpusync_warmup *warmup;     /* of FLAG */
+    const uint32_t *flag;       /* ... which is to be set */
     uint32_t kind;
     bool draining;    /* destroy's own wait: goes on though the queue is closing */
-    uint64_t ticket;  /* ONE: this one. VALUE: the value. ALL: every ticket up to this one, */
+    uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one, */
     uint64_t foreign; /* ... and every foreign one up to this */
     uint64_t covered, foreign_covered; /* ALL: what earlier queue-wide waits have told of */
 } gpusync__goal;
@@ -1032,7 +1320,7 @@ typedef struct gpusync__block {
                   \        \
                    FREE     ORPHANED -> FREE         the queue went first: the handler touches the slot alone */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED, GPUSYNC__STATE_MASK = 7 };
-enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__FOREIGN_WORK, GPUSYNC__SENTINEL };
+enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__FOREIGN_WORK, GPUSYNC__SENTINEL, GPUSYNC__PART };
 
 typedef struct gpusync__slot {
     gpusync__block block; /* first: the handler gets a pointer to it */
@@ -1046,7 +1334,11 @@ typedef struct gpusync__slot {
     uint32_t roomless; /* its room in the queue is given back */
     uint64_t since_ns; /* committed; from the claim on: ended */
     struct gpusync__slot *next; /* in the pool, or in the queue's list of open or foreign buffers */
-    unsigned char pad[32];
+    struct gpusync__job *job;   /* of PART; of an OPEN slot: the waits at the head of its buffer */
+    uint32_t made;              /* by gpusync_command_buffer */
+    uint32_t traced;            /* it has a scheduled handler */
+    uint64_t scheduled_ns;      /* which has run */
+    unsigned char pad[8];
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
@@ -1060,6 +1352,8 @@ typedef struct gpusync__slab {
 /* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
 typedef struct gpusync__call {
     pthread_t thread;
+    const gpusync_device *device;
+    struct gpusync__agenda *agenda; /* of the call that calls back, which does what this adds; NULL: Metal's thread */
     struct gpusync__call *next;
 } gpusync__call;
 
@@ -1139,6 +1433,9 @@ static void gpusync__slot_free(gpusync__slot *slot)
 {
     gpusync__slot *head = GPUSYNC__GET(&gpusync__global.returned);
     GPUSYNC__SET(&slot->buffer, NULL);
+    GPUSYNC__SET(&slot->job, NULL);
+    GPUSYNC__SET(&slot->made, 0);
+    GPUSYNC__SET(&slot->traced, 0);
     GPUSYNC__SET(&slot->ticket, 0);
     GPUSYNC__SET(&slot->claimed, 0);
     GPUSYNC__SET(&slot->roomless, 0);
@@ -1173,9 +1470,12 @@ static bool gpusync__hold(gpusync__slot *slot, const gpusync_queue *q, uint64_t 
 
 /* These two are not inlined: the C library declares pthread_self constant, and a compiler may carry its answer
    across a hook in which a fiber changed threads. */
-static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
+static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call, const gpusync_device *dev,
+                                                          struct gpusync__agenda *agenda)
 {
     call->thread = pthread_self();
+    call->device = dev;
+    call->agenda = agenda;
     pthread_mutex_lock(&gpusync__global.lock);
     call->next = gpusync__global.calls;
     gpusync__global.calls = call;
@@ -1193,19 +1493,149 @@ static void gpusync__call_end(gpusync__call *call)
     pthread_mutex_unlock(&gpusync__global.lock);
 }
 
-static __attribute__((noinline)) bool gpusync__in_callback(void)
+/* The callback of this device that the thread is in; NULL: none. dev NULL: of any device. */
+static __attribute__((noinline)) gpusync__call *gpusync__this_call(const gpusync_device *dev)
 {
-    const gpusync__call *call;
-    if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return false;
+    gpusync__call *call;
+    if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return NULL;
     pthread_mutex_lock(&gpusync__global.lock);
-    for (call = gpusync__global.calls; call && !pthread_equal(call->thread, pthread_self());) call = call->next;
+    for (call = gpusync__global.calls; call; call = call->next)
+        if (pthread_equal(call->thread, pthread_self()) && (!dev || call->device == dev)) break;
     pthread_mutex_unlock(&gpusync__global.lock);
-    return call != NULL;
+    return call;
 }
+
+static bool gpusync__in_callback(void) { return gpusync__this_call(NULL) != NULL; }
 
 /* ------------------------------------------------------------------------------- >>queue -- */
 
 #define GPUSYNC__EVENT_POOL 32
+
+/* Something for user code to see to, in no call that waits. */
+typedef struct gpusync__due {
+    struct gpusync__due *next;
+    struct gpusync__turns *turns; /* of the queue or timeline that must not go before it is done */
+    bool is_job;                  /* its callback; else a note */
+} gpusync__due;
+
+/* What is due of one queue or timeline takes turns, in the order of registration. Under the job lock. */
+typedef struct gpusync__turns {
+    uint32_t busy;   /* run right now, or will be by the call that ended what they are for, */
+    const struct gpusync__agenda *by; /* ... whose agenda this is; NULL: Metal's thread */
+    uint32_t listed; /* wait for Metal's thread, or for gpusync_dispatch */
+} gpusync__turns;
+
+/* Where a need stands:
+     AWAITED  nobody has submitted the signal: what needs it is held on the host
+     COMING   work that signals it is on the device
+     ABROAD   somebody whom we do not see signals it
+     OVER     reached, or it never will be */
+enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
+
+/* A value or a ticket that a job needs. While it is not over it is on the list of the timeline or queue, under the lock
+   of its board; whoever takes it off tells the job. */
+typedef struct gpusync__need {
+    struct gpusync__job *job;   /* NULL: a note's */
+    gpusync_queue *queue;       /* of a ticket, else NULL; may be gone once the need is over */
+    gpusync_timeline *timeline; /* of a value */
+    uint64_t number;            /* ticket or value */
+    uint64_t queue_number;
+    void *event;                /* what the device waits for: the timeline's, or one that stands for the ticket */
+    uint64_t raw;               /* ... and the value of it */
+    uint32_t stage;
+    uint32_t rank;              /* of several that fail the first counts */
+    bool at_head;               /* encoded at the head of one of the job's command buffers */
+    bool far;                   /* a ticket: its end may be a long way off, or seen late */
+    bool holds;                 /* counted in the job's `missing` */
+    bool heard;                 /* the event's listener is to tell */
+    bool ended;                 /* its ticket; of gpusync__tell */
+    bool linked;
+    struct gpusync__need *next, *previous;
+} gpusync__need;
+
+typedef struct gpusync__needs {
+    gpusync__need *first, *last;
+    uint32_t count;
+} gpusync__needs;
+
+/* A value that a job will signal. On the list of its timeline, by rising value, until the job is over. */
+typedef struct gpusync__promise {
+    struct gpusync__job *job;
+    gpusync_timeline *timeline;
+    uint64_t value;
+    bool issued; /* the job is on the device */
+    bool linked;
+    struct gpusync__promise *next, *previous;
+} gpusync__promise;
+
+/* To be done when a value or a ticket is over: gpusync_on_done, gpusync_release_after. */
+typedef struct gpusync__note {
+    gpusync__need need; /* first */
+    gpusync__due due;
+    gpusync_done_fn fn;
+    void *user; /* or the object to release */
+    struct gpusync__note *next; /* in the pool */
+    bool failed, lost;
+    gpusync_error error;
+} gpusync__note;
+
+#define GPUSYNC__FEW 4
+
+/* Whose error a job has: of the need with that number, or */
+#define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
+#define GPUSYNC__RANK_NONE UINT32_MAX
+
+/* A submission, from the call until it is over. Type-stable, as slots are: the slabs live as long as the device. */
+typedef struct gpusync__job {
+    gpusync__due due; /* first */
+    gpusync_device *device;
+    gpusync_queue *queue;
+    uint64_t ticket;
+    uint32_t holders; /* the submission until it is over, and whoever looks at it */
+    uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
+    uint32_t open;    /* needs that are not over, + 1 for its command buffers */
+    uint32_t running; /* command buffers that have not ended, + 1 until all are committed */
+    uint32_t doomed;  /* not to be issued any more */
+    uint32_t issued;
+    uint32_t flags;
+    uint32_t need_count, promise_count, part_count, first_part;
+    uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
+    bool disowned; /* its command buffers may still run */
+    void *front, *back; /* command buffers of our own, until they have a slot */
+    gpusync__need *needs;
+    gpusync__promise *promises;
+    gpusync__slot **parts; /* in the order of their commits */
+    void *memory;          /* of these three, where there are more than a few */
+    size_t memory_size;
+    struct gpusync__job *heads; /* with the waits at the heads of its command buffers */
+    struct gpusync__job *next, *previous; /* in the queue's line of held ones; next: also in the pool */
+    struct gpusync__job *next_ended, *next_issued; /* on an agenda */
+    uint64_t since_ns, issued_ns;
+    uint64_t looked; /* the last look that came by */
+    gpusync_done_fn on_complete;
+    void *user;
+    double gpu_start, gpu_end;
+    char label[64];
+    gpusync__need few_needs[GPUSYNC__FEW];
+    gpusync__promise few_promises[GPUSYNC__FEW];
+    gpusync__slot *few_parts[GPUSYNC__FEW];
+    gpusync_error error;
+} gpusync__job;
+
+/* What is left to do, outside of all locks, after something was found or changed. */
+typedef struct gpusync__agenda {
+    gpusync__job *ended;  /* publish how */
+    gpusync__job *issued; /* tell who waits for their signals */
+    gpusync__due *own, *last_own; /* user code that this call itself is to run, where it may */
+    bool metals;          /* what is ended now was ended by Metal */
+    bool hands_over;      /* no place for user code, whoever ended it */
+    bool pump;            /* a queue has held work that can go */
+    bool owed;            /* user code is due on Metal's thread */
+    bool notify;          /* ... or in gpusync_dispatch */
+    uint64_t held_ns;     /* when this call held its job back */
+} gpusync__agenda;
+
+#define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, false, false, 0}
 
 struct gpusync_device {
     void *metal;
@@ -1221,20 +1651,35 @@ struct gpusync_device {
     uint64_t queue_count; /* ever made: numbers them */
     gpusync_timeline *timelines;
     uint64_t timeline_count;
+    gpusync_warmup *warmups;
     gpusync_stats gone;
     gpusync_stats stats; /* of waits for timelines, and for many points */
     void *listener;      /* MTLSharedEventListener, made when first needed, under the lock */
+    struct gpusync__listening *bell; /* see gpusync__kick */
+    void *bell_event;
     void *events[GPUSYNC__EVENT_POOL]; /* that nobody refers to any more */
     uint32_t event_count;
     pthread_mutex_t waiter_lock; /* a leaf */
     gpusync__waiter *free_waiters;
     struct gpusync__waiter_slab *waiter_slabs;
+    pthread_mutex_t job_lock; /* a leaf */
+    gpusync__job *free_jobs;
+    gpusync__note *free_notes;
+    struct gpusync__job_slab *job_slabs;
+    struct gpusync__note_slab *note_slabs;
+    gpusync__due *due, *last_due;
+    uint64_t looks;   /* numbers them */
+    gpusync_callback_mode callback_mode;
+    gpusync_notify_fn notify;
+    void *notify_user;
+    gpusync_trace_fn trace;
+    void *trace_user;
 };
 
 /* Where a ticket is found while it is in flight and for a while after. done says which ticket has ended here: a
    number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. */
 typedef struct gpusync__entry {
-    gpusync__slot *slot;
+    uintptr_t holder; /* the slot, or the job + 1 */
     uint64_t done; /* ticket * 2, + 1 when it failed */
     uint64_t gpu_start, gpu_end; /* bits of a double */
 } gpusync__entry;
@@ -1257,7 +1702,7 @@ typedef struct gpusync__ring {
 #define GPUSYNC__RING_SIZE 256
 
 /* flags of queues and timelines */
-enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8 };
+enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16 };
 
 struct gpusync_queue {
     gpusync__head head; /* first: read by the inline calls */
@@ -1267,6 +1712,10 @@ struct gpusync_queue {
     void *metal;
     uint32_t flags;
     uint32_t limit; /* uncompleted buffers that Metal allows */
+    uint32_t max_in_flight; /* ... and that the program allows itself */
+    bool has_spare;         /* Metal allows more than limit: GPUSYNC__SPARE_BUFFERS */
+    bool watched;           /* commits are traced, or limited */
+    uint64_t commit_timeout_ns;
     gpusync__ring *ring;
     void *buffer_class; /* of the command buffers seen here: known to answer what is sent */
     gpusync_spin spin;
@@ -1283,11 +1732,19 @@ struct gpusync_queue {
     uint32_t sentinels;   /* unfinished */
     uint64_t tended_ns;   /* when gpusync__tend last went round */
     gpusync_stats stats; /* but for the commits: they are counted by their tickets */
-    /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback takes it. */
+    uint32_t owing;       /* jobs and notes that are not over */
+    gpusync__turns turns;
+    gpusync__job *spare_jobs;
+    uint32_t wanted;      /* held work can go, or must: whoever can get the order lock sees to it */
+    /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
     pthread_mutex_t order;
     gpusync__slot *spare; /* free slots */
     gpusync__slot *open;  /* made, not committed */
+    gpusync__job *line, *line_end; /* held, in the order of their tickets */
+    uint32_t lined, lined_ordered; /* how many; how many of them hold up what comes later */
+    uint32_t held_buffers;
     gpusync__board board; /* its lock is over all that follows */
+    gpusync__needs needs; /* of its tickets */
     gpusync__slot *foreign; /* gpusync_track_committed, oldest first */
     uint64_t foreign_issued;
     uint64_t covered, foreign_covered;
@@ -1310,11 +1767,19 @@ struct gpusync_timeline {
     uint64_t base; /* event value = value + base */
     uint32_t flags;
     uint32_t inside;
+    uint32_t holders; /* the program, and every job that names it */
+    uint32_t owing;   /* notes that are not done */
+    gpusync__turns turns;
     bool imported, fail_writes_event, handed_out;
     uint64_t number;
     gpusync_timeline *next; /* of the device */
     gpusync__board board;   /* its lock is over all that follows */
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
+    uint64_t kept;     /* signalled, though a promise below it may be open */
+    uint64_t on_event; /* ... and known to stand on the event */
+    uint64_t expected; /* somebody else signals up to here */
+    gpusync__promise *promises, *last_promise;
+    gpusync__needs needs;
     uint64_t last; /* reached before it failed */
     gpusync_error error;
     char label[64];
@@ -1372,7 +1837,7 @@ static gpusync_result gpusync__enter_working(gpusync_queue *q)
 
 /* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
    memory. */
-static gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, unsigned state)
+static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, unsigned state)
 {
     gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take();
     if (!slot) return NULL;
@@ -1422,6 +1887,8 @@ static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor
 }
 
 /* -------------------------------------------------------------------------------- >>ring -- */
+
+static void gpusync__job_drop(gpusync__job *job);
 
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
@@ -1495,41 +1962,74 @@ static bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
 }
 
 /* Is the entry of the ticket still that of one in flight? Under the order lock. */
-static bool gpusync__ring_full(const gpusync_queue *q, uint64_t ticket)
+static inline bool gpusync__ring_full(const gpusync_queue *q, uint64_t ticket)
 {
     uint64_t done = GPUSYNC__GET(&q->head.completed);
     return ticket - done > q->ring->size && ticket - q->ring->first >= q->ring->size;
 }
 
-/* The slot's ticket: the next of its queue. Under the order lock. 0: no memory. */
+/* Is there a place for the next ticket? Under the order lock, as the two below. False: no memory. */
+static inline bool gpusync__ring_ready(gpusync_queue *q)
+{
+    uint64_t ticket = gpusync__committed(q) + 1;
+    return !gpusync__ring_full(q, ticket) || gpusync__ring_grow(q, ticket);
+}
+
+/* Give the next ticket to what holds it. */
+static void gpusync__enter_ring(gpusync_queue *q, uint64_t ticket, uintptr_t holder)
+{
+    gpusync__entry *entry = gpusync__entry_in(q->ring, ticket);
+    GPUSYNC__PUT(&entry->done, 0);
+    GPUSYNC__PUT(&entry->holder, holder);
+    /* before [commit]: `completed` must never be seen to run ahead */
+    GPUSYNC__ADD(&q->head.committed, 1);
+}
+
+/* The slot's ticket: the next of its queue. 0: no memory. */
 static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t ticket = gpusync__committed(q) + 1;
-    gpusync__entry *entry;
-    if (gpusync__ring_full(q, ticket) && !gpusync__ring_grow(q, ticket)) return 0;
+    if (!gpusync__ring_ready(q)) return 0;
     GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
     GPUSYNC__SET(&slot->ticket, ticket);
     GPUSYNC__SET(&slot->state, gpusync__state(slot->buffer, GPUSYNC__ARMED));
-    entry = gpusync__entry_in(q->ring, ticket);
-    GPUSYNC__PUT(&entry->done, 0);
-    GPUSYNC__PUT(&entry->slot, slot);
-    /* before [commit]: `completed` must never be seen to run ahead */
-    GPUSYNC__ADD(&q->head.committed, 1);
+    gpusync__enter_ring(q, ticket, (uintptr_t)slot);
     return ticket;
 }
 
-/* Hold the slot of a ticket; NULL when it has ended and its slot went on. */
+/* Hold the slot of a ticket; NULL when it has ended and its slot went on, and for a job's. */
 static gpusync__slot *gpusync__hold_ticket(const gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
-    return slot && gpusync__hold(slot, q, ticket) ? slot : NULL;
+    uintptr_t holder = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    gpusync__slot *slot = (gpusync__slot *)holder;
+    return holder && !(holder & 1) && gpusync__hold(slot, q, ticket) ? slot : NULL;
+}
+
+/* As gpusync__hold. */
+static bool gpusync__hold_job(gpusync__job *job, const gpusync_queue *q, uint64_t ticket)
+{
+    uint32_t holders = GPUSYNC__GET(&job->holders);
+    do
+        if (holders == 0) return false;
+    while (!GPUSYNC__SWAP(&job->holders, &holders, holders + 1));
+    if (GPUSYNC__GET(&job->queue) == q && GPUSYNC__GET(&job->ticket) == ticket) return true;
+    gpusync__job_drop(job);
+    return false;
+}
+
+/* Hold the job of a ticket; NULL when there is none (any more). */
+static gpusync__job *gpusync__job_of(const gpusync_queue *q, uint64_t ticket)
+{
+    uintptr_t holder = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    gpusync__job *job = (gpusync__job *)(holder & ~(uintptr_t)1);
+    return holder & 1 && gpusync__hold_job(job, q, ticket) ? job : NULL;
 }
 
 /* ----------------------------------------------------------------------------- >>failure -- */
 
-static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const char *format, ...)
+static void gpusync__log(gpusync_device *dev, gpusync__agenda *agenda, gpusync_log_level level, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static void gpusync__log(gpusync_device *dev, gpusync__agenda *agenda, gpusync_log_level level, const char *format, ...)
 {
     char text[768], *at;
     gpusync__call call;
@@ -1540,9 +2040,93 @@ static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const cha
     va_end(arguments);
     for (at = text; *at; at++)
         if ((unsigned char)*at < ' ') *at = ' '; /* Metal's texts may have line ends */
-    gpusync__call_begin(&call);
+    gpusync__call_begin(&call, dev, agenda); /* which goes on with what the hook makes due */
     dev->log(dev->log_user, level, text);
     gpusync__call_end(&call);
+}
+
+static inline bool gpusync__traced(const gpusync_device *dev) { return dev->trace != NULL; }
+
+static __attribute__((noinline)) void gpusync__trace(gpusync_device *dev, gpusync_trace_event *event)
+{
+    if (!event->time_ns) event->time_ns = gpusync_now_ns();
+    if (!event->label && event->queue) event->label = event->queue->label;
+    if (!event->label) event->label = event->timeline ? event->timeline->label : "";
+    dev->trace(dev->trace_user, event);
+}
+
+/* Of a ticket. label, time: 0 for the queue's and now. */
+static __attribute__((noinline)) void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_kind kind,
+                                                            uint64_t ticket, const char *label, uint64_t time_ns)
+{
+    gpusync_trace_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = kind;
+    event.time_ns = time_ns;
+    event.queue = q;
+    event.ticket = ticket;
+    event.label = label && label[0] ? label : NULL;
+    gpusync__trace(q->device, &event);
+}
+
+static __attribute__((noinline)) void gpusync__trace_end(const gpusync_queue *q, uint64_t ticket, const char *label,
+                                                         const gpusync__outcome *outcome, gpusync_result result)
+{
+    gpusync_trace_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = GPUSYNC_TRACE_COMPLETED;
+    event.queue = q;
+    event.ticket = ticket;
+    event.label = label && label[0] ? label : NULL;
+    event.result = outcome->failed ? result : GPUSYNC_OK;
+    memcpy(&event.gpu_start_s, &outcome->gpu_start, sizeof event.gpu_start_s);
+    memcpy(&event.gpu_end_s, &outcome->gpu_end, sizeof event.gpu_end_s);
+    gpusync__trace(q->device, &event);
+}
+
+static __attribute__((noinline)) void gpusync__trace_signal(const gpusync_timeline *t, uint64_t value)
+{
+    gpusync_trace_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = GPUSYNC_TRACE_SIGNAL;
+    event.timeline = t;
+    event.value = value;
+    gpusync__trace(t->device, &event);
+}
+
+static __attribute__((noinline)) void gpusync__trace_callback(gpusync_device *dev, const gpusync__need *about,
+                                                              const char *label, const gpusync_error *error)
+{
+    gpusync_trace_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = GPUSYNC_TRACE_CALLBACK;
+    event.queue = about->queue;
+    event.timeline = about->timeline;
+    if (about->queue) event.ticket = about->number;
+    else event.value = about->number;
+    event.label = label && label[0] ? label : NULL;
+    event.result = error ? error->result : GPUSYNC_OK;
+    gpusync__trace(dev, &event);
+}
+
+/* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended; NULL: it begins. */
+static __attribute__((noinline)) void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal,
+                                                          const gpusync_stats *stats, const uint64_t *how,
+                                                          gpusync_result result)
+{
+    gpusync_trace_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = how ? GPUSYNC_TRACE_WAIT_END : GPUSYNC_TRACE_WAIT_BEGIN;
+    if (goal && goal->queue) {
+        event.queue = goal->queue;
+        event.ticket = goal->ticket;
+    } else if (goal) {
+        event.timeline = goal->timeline;
+        event.value = goal->ticket;
+    }
+    event.result = result;
+    if (how) event.how = (gpusync_wait_end)(how - &stats->waits_inline);
+    gpusync__trace(dev, &event);
 }
 
 /* MTLCommandBufferError, by number: the names changed over time. In other domains the numbers mean other things. */
@@ -1582,11 +2166,27 @@ static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync
 }
 
 /* Under the wait lock. */
+/* A copy for others. One of the program's own may have texts without an end. */
+static void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
+{
+    *to = *from;
+    to->domain[sizeof to->domain - 1] = to->message[sizeof to->message - 1] = '\0';
+    to->label[sizeof to->label - 1] = to->queue_label[sizeof to->queue_label - 1] = '\0';
+    to->dropped = 0;
+}
+
+/* Is it work that was given up by its own queue? Then whoever did so knows. A submission that was to wait for such work
+   on another queue is a failure of its own: its record says so in `dropped`, which a reader gets filled in. */
+static bool gpusync__was_given_up(const gpusync_error *record)
+{
+    return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
+}
+
 static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
 {
     uint64_t foreign = record->ticket >> 63;
     if (record->ticket > q->dropped[foreign]) q->dropped[foreign] = record->ticket;
-    if (record->result == GPUSYNC_ERROR_EXECUTION && record->ticket > q->dropped_failed[foreign])
+    if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed[foreign])
         q->dropped_failed[foreign] = record->ticket;
     GPUSYNC__COUNT(&q->stats.failures_dropped);
 }
@@ -1601,7 +2201,7 @@ static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
     GPUSYNC__ADD(&q->log_count, 1);
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
     pthread_mutex_unlock(&q->board.lock);
-    if (error->result == GPUSYNC_ERROR_EXECUTION) GPUSYNC__COUNT(&q->stats.failures);
+    if (!gpusync__was_given_up(error)) GPUSYNC__COUNT(&q->stats.failures);
 }
 
 /* The first record that is still kept. Under the wait lock, as the two below. */
@@ -1641,7 +2241,7 @@ static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, 
     for (n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
         if (record->ticket != ticket) continue;
-        if (error) *error = *record;
+        if (error) gpusync__copy_error(error, record);
         return record->result;
     }
     return ticket <= q->dropped[ticket >> 63] ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
@@ -1653,8 +2253,8 @@ static gpusync_result gpusync__result_of_range(gpusync_queue *q, uint64_t low, u
     uint64_t n, dropped = q->dropped_failed[high >> 63];
     for (n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
-        if (record->ticket <= low || record->ticket > high || record->result != GPUSYNC_ERROR_EXECUTION) continue;
-        if (error) *error = *record;
+        if (record->ticket <= low || record->ticket > high || gpusync__was_given_up(record)) continue;
+        if (error) gpusync__copy_error(error, record);
         return GPUSYNC_ERROR_EXECUTION;
     }
     /* Of the failures whose records were dropped only the last is known: something up to there failed. */
@@ -1685,6 +2285,9 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
 
 /* -------------------------------------------------------------------------------- >>wake -- */
 
+static uint32_t *gpusync__warmup_flags(gpusync_warmup *w);
+static gpusync__board *gpusync__warmup_board(gpusync_warmup *w);
+
 /* Is foreign work with a number up to `ticket` unfinished? Under the wait lock. */
 static bool gpusync__foreign_pending(const gpusync_queue *q, uint64_t ticket)
 {
@@ -1703,7 +2306,8 @@ static bool gpusync__met_apart(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
     if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < q->limit;
+    if (goal->kind == GPUSYNC__FLAG) return GPUSYNC__GET(goal->flag) != 0;
+    if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < goal->ticket;
     if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
     return (goal->ticket & GPUSYNC__FOREIGN) || gpusync__marked(q, goal->ticket);
 }
@@ -1730,6 +2334,7 @@ static bool gpusync__met(const gpusync__goal *goal)
 
 static const uint32_t *gpusync__flags_of(const gpusync__goal *goal)
 {
+    if (goal->kind == GPUSYNC__FLAG) return gpusync__warmup_flags(goal->warmup);
     return goal->queue ? &goal->queue->flags : &goal->timeline->flags;
 }
 
@@ -1744,6 +2349,7 @@ static bool gpusync__over(const gpusync__goal *goal) { return gpusync__met(goal)
 
 static gpusync__board *gpusync__board_of(const gpusync__goal *goal)
 {
+    if (goal->kind == GPUSYNC__FLAG) return gpusync__warmup_board(goal->warmup);
     return goal->queue ? &goal->queue->board : &goal->timeline->board;
 }
 
@@ -1830,15 +2436,26 @@ static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
 }
 
 /* The device is gone: every queue of it ends every wait. */
-static void gpusync__lose(gpusync_device *dev)
+static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda);
+static gpusync_warmup *gpusync__next_warmup(const gpusync_warmup *w);
+static void gpusync__lose_notes(pthread_mutex_t *lock, gpusync__needs *needs, gpusync__agenda *agenda);
+
+static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
     gpusync__batch batch;
     gpusync_queue *q;
     gpusync_timeline *t;
+    gpusync_warmup *w;
     if (!gpusync__swap32(&dev->lost, 0, 1)) return;
     pthread_mutex_lock(&dev->lock);
-    for (q = dev->queues; q; q = q->next) gpusync__set_flag(&q->flags, GPUSYNC__LOST);
+    for (q = dev->queues; q; q = q->next) {
+        gpusync__set_flag(&q->flags, GPUSYNC__LOST);
+        gpusync__want(q, agenda); /* what is held will never go */
+    }
     for (t = dev->timelines; t; t = t->next) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
+    for (w = dev->warmups; w; w = gpusync__next_warmup(w)) gpusync__set_flag(gpusync__warmup_flags(w), GPUSYNC__LOST);
+    for (q = dev->queues; q; q = q->next) gpusync__lose_notes(&q->board.lock, &q->needs, agenda);
+    for (t = dev->timelines; t; t = t->next) gpusync__lose_notes(&t->board.lock, &t->needs, agenda);
     pthread_mutex_unlock(&dev->lock);
     do {
         batch.count = 0;
@@ -1847,22 +2464,26 @@ static void gpusync__lose(gpusync_device *dev)
             gpusync__collect(&q->board, &batch, false);
         for (t = dev->timelines; t && batch.count < GPUSYNC__WAKE_BATCH; t = t->next)
             gpusync__collect(&t->board, &batch, false);
+        for (w = dev->warmups; w && batch.count < GPUSYNC__WAKE_BATCH; w = gpusync__next_warmup(w))
+            gpusync__collect(gpusync__warmup_board(w), &batch, false);
         pthread_mutex_unlock(&dev->lock);
         gpusync__unpark(dev, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
-    gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
+    gpusync__log(dev, agenda, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
 /* Room for one more command buffer, against Metal's limit. It is given back by the handler, not by who read the status:
    nothing says that Metal counts a buffer as gone before its handlers ran. Where none comes, gpusync__tend does. */
-static bool gpusync__take_room(gpusync_queue *q)
+static bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
 {
     uint32_t taken = GPUSYNC__GET(&q->outstanding);
     do
-        if (taken >= q->limit) return false;
-    while (!GPUSYNC__SWAP(&q->outstanding, &taken, taken + 1));
+        if (taken >= limit || count > limit - taken) return false;
+    while (!GPUSYNC__SWAP(&q->outstanding, &taken, taken + count));
     return true;
 }
+
+static bool gpusync__take_room(gpusync_queue *q, uint32_t limit) { return gpusync__take_rooms(q, limit, 1); }
 
 static void gpusync__give_room(gpusync_queue *q)
 {
@@ -1882,7 +2503,15 @@ static void gpusync__give_room_of(gpusync_queue *q, gpusync__slot *slot)
    as done before its failure is on record. */
 
 /* The ticket has ended and its outcome is on record: make it known. The caller holds the slot. */
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome);
+static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
+                            gpusync__agenda *agenda);
+
+static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error *error);
+static void gpusync__hand_over(gpusync_device *dev, gpusync__agenda *agenda);
+static void gpusync__end_look(gpusync_device *dev, gpusync__agenda *agenda);
+static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda);
+static void gpusync__run_due(gpusync_device *dev);
+static void gpusync__kick(gpusync_device *dev);
 
 static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
 {
@@ -1897,34 +2526,37 @@ static bool gpusync__means_loss(const gpusync_error *error)
     return error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
 }
 
-static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error)
+static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error, gpusync__agenda *agenda)
 {
-    if (error->result != GPUSYNC_ERROR_EXECUTION) return;
-    gpusync__log(q->device, GPUSYNC_LOG_ERROR, "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)",
+    if (error->result == GPUSYNC_ERROR_CANCELLED) return;
+    gpusync__log(q->device, agenda, GPUSYNC_LOG_ERROR,
+                 "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)",
                  error->label, error->queue_label, (unsigned long long)(error->ticket & ~GPUSYNC__FOREIGN),
                  gpusync_failure_string(error->failure), error->domain, (long long)error->code, error->message);
 }
 
 /* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
    asking for something, would else be called from within itself, again and again. */
-static void gpusync__log_failures(gpusync_queue *q)
+static void gpusync__log_failures(gpusync_queue *q, gpusync__agenda *agenda)
 {
     gpusync_error error;
     while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {
         if (!gpusync__swap32(&q->logging, 0, 1)) return; /* who is at it looks again before it leaves */
-        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error);
+        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error, agenda);
         GPUSYNC__PUT(&q->logging, 0);
     }
 }
 
-/* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot. */
-static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
+/* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot. True: user code
+   is due. */
+static bool gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
 {
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__outcome outcome;
     gpusync_error error;
     bool failed;
     void *pool;
-    if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
+    if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
     pool = gpusync__pool_push();
     /* A handler that runs before the status is terminal is against the rules; then the error decides. */
     failed = status == GPUSYNC__STATUS_ERROR ||
@@ -1933,31 +2565,57 @@ static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long
     gpusync__read_times(slot->buffer, &outcome);
     gpusync__pool_pop(pool);
     outcome.failed = failed;
-    if (failed && slot->kind != GPUSYNC__SENTINEL) gpusync__record(q, &error);
-    gpusync__settle(q, slot, &outcome);
-    if (!failed) return;
-    gpusync__log_failures(q);
-    if (gpusync__means_loss(&error)) gpusync__lose(q->device);
+    if (failed && slot->kind == GPUSYNC__PART) gpusync__blame(slot->job, GPUSYNC__RANK_OWN, &error);
+    else if (failed && slot->kind != GPUSYNC__SENTINEL) gpusync__record(q, &error);
+    agenda.metals = agenda.hands_over = true;
+    gpusync__settle(q, slot, &outcome, &agenda);
+    if (failed) gpusync__log_failures(q, &agenda);
+    if (failed && gpusync__means_loss(&error)) gpusync__lose(q->device, &agenda);
+    gpusync__hand_over(q->device, &agenda);
+    return agenda.owed;
+}
+
+/* ... seen by somebody who read the status, and so in a call that may be a wait: no place for user code. The handler is
+   to come and will see to it, or has come already. */
+static void gpusync__finish_seen(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
+{
+    if (gpusync__finish(q, slot, status) && gpusync__state_of(slot) != GPUSYNC__ARMED) gpusync__kick(q->device);
+}
+
+/* An error that Metal has no part in. */
+static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
+{
+    memset(error, 0, sizeof *error);
+    error->result = result;
+    error->failure = result == GPUSYNC_ERROR_CANCELLED ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
+    gpusync__copy_text(error->message, sizeof error->message, message);
 }
 
 /* The buffer will never run. The caller holds the slot. False: it has ended otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
     static const gpusync__outcome outcome = {0, 0, 1};
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_error error;
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
-    memset(&error, 0, sizeof error);
-    error.result = GPUSYNC_ERROR_CANCELLED;
-    error.failure = GPUSYNC_FAILURE_CANCELLED;
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
     error.ticket = slot->ticket;
-    gpusync__copy_text(error.message, sizeof error.message, "given up before it was committed");
     gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
     gpusync__record(q, &error);
-    gpusync__settle(q, slot, &outcome);
+    gpusync__settle(q, slot, &outcome, &agenda);
+    gpusync__end_call(q->device, &agenda);
     return true;
 }
 
-static void gpusync__sweep_foreign(gpusync_queue *q);
+static bool gpusync__sweep_foreign(gpusync_queue *q);
+
+/* Told by the handler: it is there after the one that took the time. */
+static __attribute__((noinline)) void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
+{
+    uint64_t at = GPUSYNC__GET(&slot->traced) ? GPUSYNC__GET(&slot->scheduled_ns) : 0;
+    if (at && slot->kind != GPUSYNC__SENTINEL)
+        gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
+}
 
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may
    be touched: the queue may be gone. Metal gives the thread no promise of a pool. */
@@ -1966,8 +2624,12 @@ static void gpusync__completed(void *block, void *buffer)
     gpusync__slot *slot = (gpusync__slot *)block;
     if (gpusync__turn(slot, buffer, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
         gpusync_queue *q = slot->queue;
-        gpusync__finish(q, slot, gpusync__status(buffer));
-        if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
+        (void)gpusync__finish(q, slot, gpusync__status(buffer));
+        if (gpusync__has_foreign(q)) (void)gpusync__sweep_foreign(q);
+        if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
+        /* Metal may count the buffer until this returns. Of its spare ones a callback may have one in its place. */
+        if (q->has_spare) gpusync__give_room_of(q, slot);
+        gpusync__run_due(q->device);
         gpusync__give_room_of(q, slot);
     } else if (GPUSYNC__GET(&slot->state) != gpusync__state(buffer, GPUSYNC__ORPHANED)) {
         return; /* untracked, but committed after all: the slot has nothing to do with this buffer any more */
@@ -1977,19 +2639,49 @@ static void gpusync__completed(void *block, void *buffer)
 
 /* -------------------------------------------------------------------------------- >>look -- */
 
+/* One look of somebody's, by number, so that it comes to a submission once, however many paths lead there; and how much
+   farther it goes, from a submission to those that signal what it waits for. */
+typedef struct gpusync__gaze {
+    uint64_t number;
+    unsigned depth;
+} gpusync__gaze;
+
+static gpusync__gaze gpusync__new_gaze(gpusync_device *dev)
+{
+    gpusync__gaze gaze;
+    gaze.number = GPUSYNC__ADD(&dev->looks, 1) + 1;
+    gaze.depth = 4;
+    return gaze;
+}
+
+static void gpusync__look_job(gpusync__job *job, gpusync__gaze gaze);
+static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze gaze);
+
 /* Read the status of a ticket and finish it when it has ended. True: it has ended (and is marked, or is being
    marked). */
-static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
+static bool gpusync__look_ticket_at(gpusync_queue *q, uint64_t ticket, gpusync__gaze gaze)
 {
     gpusync__slot *slot;
+    gpusync__job *job;
     unsigned long status;
     if (gpusync__marked(q, ticket)) return true;
+    job = gpusync__job_of(q, ticket);
+    if (job) {
+        gpusync__look_job(job, gaze);
+        gpusync__job_drop(job);
+        return gpusync__marked(q, ticket);
+    }
     slot = gpusync__hold_ticket(q, ticket);
     if (!slot) return true;
     status = gpusync__status(slot->buffer);
-    if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(q, slot, status);
+    if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish_seen(q, slot, status);
     gpusync__drop(slot);
     return status >= GPUSYNC__STATUS_COMPLETED;
+}
+
+static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
+{
+    return gpusync__marked(q, ticket) || gpusync__look_ticket_at(q, ticket, gpusync__new_gaze(q->device));
 }
 
 /* A handler that has not come this long after the end is taken for lost. */
@@ -2006,7 +2698,7 @@ static void gpusync__tend(gpusync_queue *q)
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         if (gpusync__state_of(slot) == GPUSYNC__ARMED) {
             unsigned long status = gpusync__status(slot->buffer);
-            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(q, slot, status);
+            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish_seen(q, slot, status);
             if (GPUSYNC__GET(&slot->claimed) &&
                 gpusync_now_ns() - GPUSYNC__GET(&slot->since_ns) > GPUSYNC__LOST_HANDLER_NS)
                 gpusync__give_room_of(q, slot);
@@ -2015,18 +2707,19 @@ static void gpusync__tend(gpusync_queue *q)
     }
 }
 
-static void gpusync__look_timeline(gpusync_timeline *t);
+static void gpusync__look_foreign(gpusync_queue *q);
 
 /* Read whatever status stands between the goal and its being met. */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket;
+    if (goal->kind == GPUSYNC__FLAG) return; /* Metal calls back, or nobody knows */
     if (goal->kind == GPUSYNC__VALUE) {
-        gpusync__look_timeline(goal->timeline);
+        gpusync__look_value(goal->timeline, gpusync__new_gaze(goal->timeline->device));
         return;
     }
-    if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
+    gpusync__look_foreign(q);
     if (goal->kind == GPUSYNC__ALL) {
         for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
             if (!gpusync__look_ticket(q, ticket)) return;
@@ -2052,16 +2745,25 @@ static gpusync__slot *gpusync__next_foreign(gpusync_queue *q, uint64_t ticket)
     return slot;
 }
 
-static void gpusync__sweep_foreign(gpusync_queue *q)
+/* True: user code is due. */
+static bool gpusync__sweep_foreign(gpusync_queue *q)
 {
     uint64_t ticket = 0;
+    bool owed = false;
     gpusync__slot *slot;
     while ((slot = gpusync__next_foreign(q, ticket)) != NULL) {
         unsigned long status = gpusync__status(slot->buffer);
         ticket = slot->ticket;
-        if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(q, slot, status);
+        if (status >= GPUSYNC__STATUS_COMPLETED) owed |= gpusync__finish(q, slot, status);
         gpusync__drop(slot);
     }
+    return owed;
+}
+
+/* ... in any call but a handler. */
+static void gpusync__look_foreign(gpusync_queue *q)
+{
+    if (gpusync__has_foreign(q) && gpusync__sweep_foreign(q)) gpusync__kick(q->device);
 }
 
 /* Returns the ticket: the slot may be gone by the time that this returns. */
@@ -2091,9 +2793,21 @@ static void gpusync__remove_foreign(gpusync_queue *q, gpusync__slot *slot)
     gpusync__drop(slot); /* the list's hold */
 }
 
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome)
+static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda);
+static void gpusync__tell(gpusync_queue *q, gpusync__agenda *agenda);
+
+static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
+                            gpusync__agenda *agenda)
 {
     uint32_t kind = slot->kind;
+    if (gpusync__traced(q->device) && kind != GPUSYNC__PART && kind != GPUSYNC__SENTINEL)
+        gpusync__trace_end(q, slot->ticket, NULL, outcome,
+                           agenda->metals ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_CANCELLED);
+    if (kind == GPUSYNC__PART) {
+        GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
+        gpusync__part_ended(slot->job, outcome, agenda);
+        return;
+    }
     if (kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
     if (kind == GPUSYNC__SENTINEL) GPUSYNC__SUB(&q->sentinels, 1);
     else GPUSYNC__COUNT(&q->stats.completions);
@@ -2105,6 +2819,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync
     if (kind == GPUSYNC__WORK || kind == GPUSYNC__TRACKED) gpusync__mark(q, slot->ticket, outcome);
     gpusync__wake(q);
     if (kind == GPUSYNC__SENTINEL) gpusync__hint(q->device, &q->board);
+    gpusync__tell(q, agenda);
 }
 
 /* -------------------------------------------------------------------------------- >>wait -- */
@@ -2328,7 +3043,7 @@ static bool gpusync__unannounced(const gpusync__wait *wait)
     size_t i;
     for (i = wait->over; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->watches[i].goal;
-        if (wait->watches[i].left) continue;
+        if (wait->watches[i].left || goal->kind == GPUSYNC__FLAG) continue;
         if (goal->kind == GPUSYNC__VALUE ? gpusync__is_outside(goal->timeline) && !GPUSYNC__GET(&wait->device->listener)
                                          : gpusync__has_foreign(goal->queue) && !GPUSYNC__GET(&goal->queue->sentinels))
             return true;
@@ -2374,6 +3089,12 @@ static uint64_t gpusync__slice_end(const gpusync__wait *wait, uint64_t now, uint
     return deadline - now > length ? now + length : deadline;
 }
 
+/* A callback is due, and the handler that was to run it may be lost. */
+static void gpusync__remind(gpusync_device *dev)
+{
+    if (dev->callback_mode != GPUSYNC_CALLBACKS_MANUAL) gpusync__kick(dev);
+}
+
 /* Park until the wait is over, or the deadline. */
 static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t deadline)
 {
@@ -2384,6 +3105,7 @@ static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t dead
         if (now >= deadline) return;
         if (now >= until) {
             if (until) gpusync__wait_look(wait); /* a whole slice, however often the hook returned meanwhile */
+            if (until && GPUSYNC__GET(&wait->device->due)) gpusync__remind(wait->device);
             until = gpusync__slice_end(wait, now, deadline, &slice);
             if (gpusync__wait_over(wait)) return;
         }
@@ -2468,13 +3190,41 @@ static gpusync_result gpusync__await_goal(const gpusync__goal *goal, uint64_t ti
     return gpusync__stopped(goal) ? gpusync__stop_reason(goal) : result;
 }
 
+/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. */
+static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, double *end)
+{
+    gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    uint64_t start_bits = GPUSYNC__GET(&entry->gpu_start), end_bits = GPUSYNC__GET(&entry->gpu_end);
+    memcpy(start, &start_bits, sizeof *start);
+    memcpy(end, &end_bits, sizeof *end);
+    /* after the times: an entry loses its mark before its times change */
+    return GPUSYNC__GET(&entry->done) >> 1 == ticket;
+}
+
+/* How long after the GPU's end does the waiter run? Where Metal tells no times, or in another clock, nothing is
+   counted: that GPUEndTime is in seconds of gpusync_now_ns is unverified. */
+static void gpusync__count_latency(const gpusync__goal *goal)
+{
+    gpusync_queue *q = goal->queue;
+    double start, end, us;
+    unsigned n = 0;
+    if (goal->ticket & GPUSYNC__FOREIGN || !gpusync__times_of(q, goal->ticket, &start, &end) || end <= 0) return;
+    us = ((double)gpusync_now_ns() / 1e9 - end) * 1e6;
+    if (us < 0 || us > 1e7) return;
+    for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++) us /= 2;
+    GPUSYNC__COUNT(&q->stats.wake_latencies[n]);
+}
+
 /* ... and count how that went. */
 static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
-                                        const gpusync_wait_options *options)
+                                        const gpusync_wait_options *options, uint64_t **how)
 {
-    uint64_t *how;
-    gpusync_result result = gpusync__await_goal(goal, timeout_ns, options, &how);
-    GPUSYNC__COUNT(how);
+    gpusync_queue *q = goal->queue;
+    gpusync_result result;
+    if (gpusync__traced(q->device)) gpusync__trace_wait(q->device, goal, NULL, NULL, GPUSYNC_OK);
+    result = gpusync__await_goal(goal, timeout_ns, options, how);
+    GPUSYNC__COUNT(*how);
+    if (*how == &q->stats.waits_sleep) gpusync__count_latency(goal);
     return result;
 }
 
@@ -2486,12 +3236,15 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
 {
     gpusync__goal goal;
     gpusync_result result;
+    uint64_t *how = NULL;
     if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     result = gpusync__goal_of(queue, ticket, &goal);
-    if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options);
+    if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options, &how);
     if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, options ? options->error : NULL);
+    if (how && gpusync__traced(queue->device))
+        gpusync__trace_wait(queue->device, &goal, &queue->stats, how, result);
     gpusync__leave(queue);
     return result;
 }
@@ -2576,11 +3329,13 @@ static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__t
 {
     gpusync_queue *q = gpusync__queue_from(dev, target->number);
     gpusync_result result = GPUSYNC_OK;
+    uint64_t *how = NULL;
     if (!q) return GPUSYNC_OK; /* destroyed: no longer a queue of the device */
     if (q->number == target->number) {
         if (ended) result = gpusync__result_of(q, &target->goal, true, NULL);
-        else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), NULL);
+        else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), NULL, &how);
     }
+    if (how && gpusync__traced(dev)) gpusync__trace_wait(dev, &target->goal, &q->stats, how, result);
     gpusync__leave(q);
     return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
 }
@@ -2658,45 +3413,95 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
     return result;
 }
 
-/* The value is reached: make it known. False: it was already, or the timeline has failed. */
-static bool gpusync__raise(gpusync_timeline *t, uint64_t value)
-{
-    uint64_t present = GPUSYNC__GET(&t->value);
-    do
-        if (present >= value) return false;
-    while (!GPUSYNC__SWAP(&t->value, &present, value));
-    gpusync__wake_board(t->device, &t->board);
-    return true;
-}
-
-static bool gpusync__timeline_set_error(gpusync_timeline *t, const gpusync_error *reason);
-
-/* The other side has failed: it has written what gpusync_timeline_fail would. */
-static void gpusync__fail_from_event(gpusync_timeline *t)
-{
-    gpusync_error error;
-    memset(&error, 0, sizeof error);
-    gpusync__copy_text(error.message, sizeof error.message, "the event stands at the value that means failure");
-    if (gpusync__timeline_set_error(t, &error)) gpusync__wake_board(t->device, &t->board);
-}
-
-/* Where others signal the event, it knows better. */
-static void gpusync__look_timeline(gpusync_timeline *t)
-{
-    uint64_t raw;
-    if (!gpusync__is_outside(t)) return;
-    raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
-    /* as after reading a status: what was done before the signal must be read after it */
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (raw == GPUSYNC__FAILED_VALUE) gpusync__fail_from_event(t);
-    else if (raw > t->base) (void)gpusync__raise(t, raw - t->base);
-}
-
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
 {
     void *pool = gpusync__pool_push();
     GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, raw);
     gpusync__pool_pop(pool);
+}
+
+static gpusync__need *gpusync__take_needs(gpusync__needs *needs, uint64_t value, const gpusync_error *error,
+                                          gpusync__agenda *agenda);
+static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda);
+
+/* Something was signalled, or a promise is gone: let `value` follow, as far as no promise is open. Who signals on the
+   host does not get past an open promise on the device either: the event is written when the value gets there. Takes
+   the lock of the board, which the caller has, with it. */
+static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
+{
+    uint64_t value = t->kept;
+    gpusync__need *met = NULL;
+    bool writes = false;
+    if (t->promises && t->promises->value <= value) value = t->promises->value - 1;
+    if (value > t->value) { /* and it has not failed */
+        GPUSYNC__PUT(&t->value, value);
+        met = gpusync__take_needs(&t->needs, value, NULL, agenda);
+        writes = value > t->on_event;
+        if (writes) t->on_event = value;
+    }
+    pthread_mutex_unlock(&t->board.lock);
+    if (writes) gpusync__write_event(t, value + t->base);
+    gpusync__wake_board(t->device, &t->board);
+    gpusync__needs_over(met, NULL, agenda);
+}
+
+/* The event stands at this value. */
+static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
+{
+    pthread_mutex_lock(&t->board.lock);
+    if (value > t->kept) t->kept = value;
+    if (value > t->on_event) t->on_event = value;
+    gpusync__raise_unlock(t, agenda);
+}
+
+/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. */
+static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__agenda *agenda)
+{
+    gpusync__need *ended = NULL;
+    bool first;
+    pthread_mutex_lock(&t->board.lock);
+    first = t->value != GPUSYNC__FAILED_VALUE;
+    if (first) {
+        if (reason) gpusync__copy_error(&t->error, reason);
+        if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE) t->error.result = GPUSYNC_ERROR_EXECUTION;
+        if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
+        t->last = t->value;
+        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);
+        ended = gpusync__take_needs(&t->needs, GPUSYNC__FAILED_VALUE, &t->error, agenda);
+    }
+    pthread_mutex_unlock(&t->board.lock);
+    if (!first) return false;
+    gpusync__wake_board(t->device, &t->board);
+    if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
+    gpusync__needs_over(ended, &t->error, agenda);
+    return true;
+}
+
+/* Where others signal the event, it knows better. They may have written what gpusync_timeline_fail would. */
+static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
+{
+    gpusync_error error;
+    uint64_t raw;
+    if (!gpusync__is_outside(t)) return;
+    raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
+    /* as after reading a status: what was done before the signal must be read after it */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (raw == GPUSYNC__FAILED_VALUE) {
+        if (GPUSYNC__GET(&t->value) == GPUSYNC__FAILED_VALUE) return;
+        gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
+        (void)gpusync__fail_timeline(t, &error, agenda);
+    } else if (raw > t->base && raw - t->base > GPUSYNC__GET(&t->value)) {
+        gpusync__reach(t, raw - t->base, agenda);
+    }
+}
+
+/* ... in a call that may be a wait. */
+static void gpusync__look_timeline(gpusync_timeline *t)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    agenda.hands_over = true;
+    gpusync__read_event(t, &agenda);
+    gpusync__end_look(t->device, &agenda);
 }
 
 /* A registration with the event, for one value and all who wait for it. It belongs to the timeline's list and to the
@@ -2705,7 +3510,9 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
 typedef struct gpusync__listening {
     uint32_t holders;
     uint32_t state; /* ARMED -> RUNNING -> FREE, or ORPHANED */
-    gpusync_timeline *timeline;
+    gpusync_device *device;
+    gpusync_timeline *timeline; /* NULL: the device's bell, which is rung again and again */
+    uint32_t rung;
     uint64_t value;
     struct gpusync__listening *next;
 } gpusync__listening;
@@ -2731,14 +3538,34 @@ static void gpusync__listener_dispose(const void *block)
     gpusync__listening_drop(((const gpusync__listener_block *)block)->listening);
 }
 
+/* The bell of a device was rung. Who rings while it is answered is heard. */
+static void gpusync__answer(gpusync__listening *bell)
+{
+    do {
+        do {
+            GPUSYNC__PUT(&bell->rung, 0);
+            gpusync__run_due(bell->device);
+        } while (GPUSYNC__GET(&bell->rung));
+        GPUSYNC__PUT(&bell->state, GPUSYNC__FREE); /* destroy waits for this */
+    } while (GPUSYNC__GET(&bell->rung) && gpusync__swap32(&bell->state, GPUSYNC__FREE, GPUSYNC__RUNNING));
+}
+
 /* On the listener's thread. */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
     gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     (void)event;
     (void)raw; /* may be above the value that was asked for; the event is read again */
     if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
-    gpusync__look_timeline(listening->timeline);
+    if (!listening->timeline) {
+        gpusync__answer(listening);
+        return;
+    }
+    agenda.hands_over = true;
+    gpusync__read_event(listening->timeline, &agenda);
+    gpusync__hand_over(listening->device, &agenda);
+    gpusync__run_due(listening->device);
     GPUSYNC__PUT(&listening->state, GPUSYNC__FREE); /* destroy waits for this */
 }
 
@@ -2754,7 +3581,7 @@ static const struct gpusync__listener_descriptor {
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
 
 /* Hand Metal a block on this stack, which it copies. */
-static void gpusync__notify(gpusync_timeline *t, gpusync__listening *listening)
+static void gpusync__notify(gpusync_device *dev, void *event, uint64_t raw, gpusync__listening *listening)
 {
     gpusync__listener_block block;
     void *pool = gpusync__pool_push();
@@ -2765,7 +3592,7 @@ static void gpusync__notify(gpusync_timeline *t, gpusync__listening *listening)
     block.head.descriptor = (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor;
     block.listening = listening;
     ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
-        t->event, gpusync__sel.notifyListener, t->device->listener, listening->value + t->base, &block);
+        event, gpusync__sel.notifyListener, dev->listener, raw, &block);
     gpusync__pool_pop(pool);
 }
 
@@ -2802,6 +3629,7 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     if (!listening) return NULL;
     listening->holders = 1;
     listening->state = GPUSYNC__ARMED;
+    listening->device = t->device;
     listening->timeline = t;
     listening->value = value;
     listening->next = *first;
@@ -2818,19 +3646,50 @@ static void gpusync__listen(const gpusync__goal *goal)
     pthread_mutex_lock(&t->board.lock);
     listening = gpusync__met_locked(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
     pthread_mutex_unlock(&t->board.lock);
-    if (listening) gpusync__notify(t, listening);
+    if (listening) gpusync__notify(t->device, t->event, listening->value + t->base, listening);
 }
 
-static void gpusync__settle_listenings(gpusync_timeline *t, gpusync__listening *listening)
+/* What gpusync__kick rings: made when it is first needed; NULL where Metal has no listener or event to give. */
+static gpusync__listening *gpusync__bell(gpusync_device *dev)
+{
+    gpusync__listening *bell = GPUSYNC__GET(&dev->bell);
+    if (bell || !gpusync__listener(dev)) return bell;
+    pthread_mutex_lock(&dev->lock);
+    bell = dev->bell;
+    if (!bell && !dev->bell_event) dev->bell_event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
+    if (!bell && dev->bell_event) bell = (gpusync__listening *)calloc(1, sizeof *bell);
+    if (bell && !dev->bell) {
+        bell->holders = 1;
+        bell->device = dev;
+        bell->state = GPUSYNC__FREE;
+        GPUSYNC__PUT(&dev->bell, bell);
+    }
+    pthread_mutex_unlock(&dev->lock);
+    return bell;
+}
+
+static void gpusync__settle_listenings(gpusync_device *dev, gpusync__listening *listening)
 {
     while (listening) {
         gpusync__listening *next = listening->next;
         unsigned rounds = 0;
         if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
-            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(t->device, &rounds);
+            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
         gpusync__listening_drop(listening);
         listening = next;
     }
+}
+
+/* Nobody rings any more. */
+static void gpusync__take_bell(gpusync_device *dev)
+{
+    gpusync__listening *bell = dev->bell;
+    unsigned rounds = 0;
+    if (!bell) return;
+    while (!gpusync__swap32(&bell->state, GPUSYNC__FREE, GPUSYNC__ORPHANED) &&
+           !gpusync__swap32(&bell->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
+        gpusync__linger(dev, &rounds);
+    gpusync__listening_drop(bell);
 }
 
 /* A used event, and what it stands at, or a new one; +1. */
@@ -2846,19 +3705,23 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
     return event;
 }
 
-/* Keep an event for the next timeline (making one takes Metal 80 to 180 us: MoltenVK issue 1472), unless somebody else
-   may still use it, or it is used up. */
-static void gpusync__event_give(gpusync_timeline *t)
+/* Keep an event for the next that needs one (making one takes Metal 80 to 180 us: MoltenVK issue 1472), or release it.
+   reusable: nobody else may still use it, and it is not used up. */
+static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
 {
-    gpusync_device *dev = t->device;
-    bool kept = false;
-    if (!t->imported && !t->handed_out && GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) {
+    if (reusable) {
         pthread_mutex_lock(&dev->lock);
-        kept = dev->event_count < GPUSYNC__EVENT_POOL && t->value + t->base < GPUSYNC_MAX_VALUE;
-        if (kept) dev->events[dev->event_count++] = t->event;
+        reusable = dev->event_count < GPUSYNC__EVENT_POOL;
+        if (reusable) dev->events[dev->event_count++] = event;
         pthread_mutex_unlock(&dev->lock);
     }
-    if (!kept) gpusync__release_pooled(t->event);
+    if (!reusable) gpusync__release_pooled(event);
+}
+
+static void gpusync__event_give(gpusync_timeline *t)
+{
+    bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
+    gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
 }
 
 /* Over the event, which the timeline takes over, and which stands at raw. */
@@ -2874,6 +3737,8 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         if (imported) t->value = raw == GPUSYNC__FAILED_VALUE ? 0 : raw; /* the caller looks again */
         else t->value = desc ? desc->initial_value : 0;
         t->base = raw > t->value && !imported ? raw - t->value : 0;
+        t->kept = t->on_event = t->value;
+        t->holders = 1;
         t->flags = imported ? GPUSYNC__OUTSIDE : 0;
         t->fail_writes_event = !imported || desc->fail_writes_event;
         gpusync__copy_text(t->label, sizeof t->label, desc ? desc->label : NULL);
@@ -2934,9 +3799,23 @@ GPUSYNC_API gpusync_result gpusync_timeline_import(gpusync_device *device, void 
     return result;
 }
 
+/* The last holder gives it back. No lock is held. */
+static void gpusync__timeline_drop(gpusync_timeline *t)
+{
+    if (GPUSYNC__SUB(&t->holders, 1) != 1) return;
+    gpusync__event_give(t);
+    pthread_mutex_destroy(&t->board.lock);
+    gpusync__free(t->device, t, sizeof *t);
+}
+
+static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda);
+static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const gpusync__turns *turns);
+
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_timeline *t = timeline, **link;
+    gpusync_device *dev;
     unsigned rounds = 0, i;
     if (!t) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
@@ -2947,10 +3826,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     for (link = &t->device->timelines; *link != t;) link = &(*link)->next;
     *link = t->next;
     pthread_mutex_unlock(&t->device->lock);
-    for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__settle_listenings(t, t->listenings[i]);
-    gpusync__event_give(t);
-    pthread_mutex_destroy(&t->board.lock);
-    gpusync__free(t->device, t, sizeof *t);
+    for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__settle_listenings(t->device, t->listenings[i]);
+    dev = t->device;
+    gpusync__end_unpromised(t, &agenda);
+    gpusync__end_call(dev, &agenda);
+    gpusync__pay(dev, &t->owing, &t->turns);
+    gpusync__timeline_drop(t);
     return GPUSYNC_OK;
 }
 
@@ -2967,7 +3848,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     gpusync_result result;
     if (value) *value = 0;
     if (!timeline || !value) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__look_timeline(timeline);
+    if (gpusync__is_outside(timeline)) gpusync__look_timeline(timeline);
     *value = GPUSYNC__GET(&timeline->value);
     if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
     result = gpusync__timeline_result(timeline, NULL); /* takes the lock under which `last` was written */
@@ -2975,70 +3856,82 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     return result;
 }
 
+static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value);
+
+/* Raise it from the host. False: it would not rise. */
+static bool gpusync__signal(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
+{
+    const gpusync__promise *cover;
+    bool rises;
+    pthread_mutex_lock(&t->board.lock);
+    cover = gpusync__cover(t, value);
+    rises = value > t->kept && t->value != GPUSYNC__FAILED_VALUE && !(cover && cover->value == value);
+    if (!rises) {
+        pthread_mutex_unlock(&t->board.lock);
+        return false;
+    }
+    t->kept = value;
+    gpusync__raise_unlock(t, agenda);
+    if (gpusync__traced(t->device)) gpusync__trace_signal(t, value);
+    return true;
+}
+
 GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
 {
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_result result;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
-    gpusync__look_timeline(timeline);
+    gpusync__read_event(timeline, &agenda);
     if (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) result = GPUSYNC_ERROR_DEVICE_LOST;
     else result = gpusync__timeline_result(timeline, NULL);
-    if (result == GPUSYNC_OK && gpusync__raise(timeline, value)) {
-        gpusync__write_event(timeline, value + timeline->base);
-    } else if (result == GPUSYNC_OK) {
+    if (result == GPUSYNC_OK && !gpusync__signal(timeline, value, &agenda)) {
         result = gpusync__timeline_result(timeline, NULL); /* failed meanwhile? */
         if (result == GPUSYNC_OK) result = GPUSYNC_ERROR_NOT_RISING;
     }
+    gpusync__end_call(timeline->device, &agenda);
     gpusync__timeline_leave(timeline);
     return result;
 }
 
+static void gpusync__listen_for_needs(gpusync_timeline *t);
+static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
+                                gpusync__agenda *agenda);
+
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
 {
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_result result;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&timeline->board.lock);
+    if (value > timeline->expected) timeline->expected = value;
+    gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
+    pthread_mutex_unlock(&timeline->board.lock);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
         gpusync__hint(timeline->device, &timeline->board); /* who sleeps did not listen */
-    gpusync__look_timeline(timeline);
+    gpusync__listen_for_needs(timeline);
+    gpusync__read_event(timeline, &agenda);
     result = gpusync__timeline_result(timeline, NULL);
+    gpusync__end_call(timeline->device, &agenda);
     gpusync__timeline_leave(timeline);
     return result;
 }
 
-/* Keep the first failure. False: there was one. */
-static bool gpusync__timeline_set_error(gpusync_timeline *t, const gpusync_error *reason)
-{
-    bool first;
-    pthread_mutex_lock(&t->board.lock);
-    first = GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE;
-    if (first) {
-        if (reason) t->error = *reason;
-        if (t->error.result >= 0) t->error.result = GPUSYNC_ERROR_EXECUTION;
-        if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
-        t->last = __atomic_exchange_n(&t->value, GPUSYNC__FAILED_VALUE, __ATOMIC_SEQ_CST);
-    }
-    pthread_mutex_unlock(&t->board.lock);
-    return first;
-}
-
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_result result;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
-    if (gpusync__timeline_set_error(timeline, reason)) {
-        gpusync__wake_board(timeline->device, &timeline->board);
-        if (timeline->fail_writes_event) gpusync__write_event(timeline, GPUSYNC__FAILED_VALUE);
-    } else {
-        result = gpusync__timeline_result(timeline, NULL);
-    }
+    if (!gpusync__fail_timeline(timeline, reason, &agenda)) result = gpusync__timeline_result(timeline, NULL);
+    gpusync__end_call(timeline->device, &agenda);
     gpusync__timeline_leave(timeline);
     return result;
 }
@@ -3053,43 +3946,57 @@ static void gpusync__goal_leave(const gpusync__goal *goal)
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
     if (!gpusync__met(goal)) return gpusync__stop_reason(goal);
+    if (goal->kind == GPUSYNC__FLAG) return GPUSYNC_OK;
     if (goal->kind == GPUSYNC__VALUE) return gpusync__timeline_result(goal->timeline, error);
     return gpusync__result_of(goal->queue, goal, true, error);
+}
+
+/* Wait for one goal that is no queue's, count and trace it. The caller is inside of what it is about. */
+static gpusync_result gpusync__await_single(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
+                                            const gpusync_wait_options *options)
+{
+    gpusync__watch watch;
+    gpusync__wait wait;
+    gpusync_result result;
+    uint64_t *how;
+    memset(&watch, 0, sizeof watch);
+    memset(&wait, 0, sizeof wait);
+    watch.goal = *goal;
+    wait.device = dev;
+    wait.stats = &dev->stats;
+    wait.watches = &watch;
+    wait.count = 1;
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, goal, NULL, NULL, GPUSYNC_OK);
+    result = gpusync__await(&wait, timeout_ns, options && options->spin ? options->spin : &dev->spin,
+                            options && options->mode ? options->mode : dev->wait_mode, &how);
+    if (gpusync__over(goal)) result = gpusync__goal_result(goal, options ? options->error : NULL);
+    else how = &dev->stats.waits_unmet;
+    GPUSYNC__COUNT(how);
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, goal, &dev->stats, how, result);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    gpusync_device *dev;
-    gpusync__watch watch;
-    gpusync__wait wait;
+    gpusync__goal goal;
     gpusync_result result;
-    uint64_t *how, present;
+    uint64_t present;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     present = GPUSYNC__GET(&timeline->value);
-    if (present >= value && present != GPUSYNC__FAILED_VALUE) {
+    if (present >= value && present != GPUSYNC__FAILED_VALUE && !gpusync__traced(timeline->device)) {
         GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
         return GPUSYNC_OK;
     }
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
-    dev = timeline->device;
-    memset(&watch, 0, sizeof watch);
-    memset(&wait, 0, sizeof wait);
-    watch.goal.kind = GPUSYNC__VALUE;
-    watch.goal.timeline = timeline;
-    watch.goal.ticket = value;
-    wait.device = dev;
-    wait.stats = &dev->stats;
-    wait.watches = &watch;
-    wait.count = 1;
-    result = gpusync__await(&wait, timeout_ns, options && options->spin ? options->spin : &dev->spin,
-                            options && options->mode ? options->mode : dev->wait_mode, &how);
-    if (gpusync__over(&watch.goal)) result = gpusync__goal_result(&watch.goal, options ? options->error : NULL);
-    else how = &dev->stats.waits_unmet;
-    GPUSYNC__COUNT(how);
+    memset(&goal, 0, sizeof goal);
+    goal.kind = GPUSYNC__VALUE;
+    goal.timeline = timeline;
+    goal.ticket = value;
+    result = gpusync__await_single(timeline->device, &goal, timeout_ns, options);
     gpusync__timeline_leave(timeline);
     return result;
 }
@@ -3182,11 +4089,14 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     wait.count = wait.inside = count;
     wait.any = any;
     wait.many = true;
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
     /* Looking at many points again and again costs more than it gains. */
     result = gpusync__await(&wait, timeout_ns, count > 16 ? &none : &dev->spin,
                             dev->wait_mode == GPUSYNC_WAIT_BLOCKING ? GPUSYNC_WAIT_HANDLER : dev->wait_mode, &how);
-    GPUSYNC__COUNT(result == GPUSYNC_OK ? how : &dev->stats.waits_unmet);
+    if (result != GPUSYNC_OK) how = &dev->stats.waits_unmet;
+    GPUSYNC__COUNT(how);
     result = gpusync__many_result(&wait, result, which);
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, &dev->stats, how, result);
     gpusync__leave_all_but(&wait, last);
     return result;
 }
@@ -3221,21 +4131,66 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 
 /* ------------------------------------------------------------------------------ >>commit -- */
 
-static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t timeout_ns)
+static void gpusync__order_end(gpusync_queue *q);
+static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda);
+static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_buffer_desc *desc, gpusync__job **out);
+static void gpusync__encode_head(gpusync__job *head, void *buffer);
+static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns);
+
+/* Of the tracked ones. */
+static uint32_t gpusync__count_uncommitted(gpusync_queue *q)
 {
-    uint64_t deadline = gpusync__deadline(timeout_ns), *how;
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    uint32_t count = 0;
+    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+        if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED) count++;
+        gpusync__drop(slot);
+    }
+    return count;
+}
+
+/* Is every buffer that takes room held, or not committed? Then nothing makes room, unless the program does. */
+static bool gpusync__is_stuck(gpusync_queue *q)
+{
+    uint32_t idle;
+    gpusync__slot *slot;
+    pthread_mutex_lock(&q->order);
+    idle = q->held_buffers;
+    for (slot = q->open; slot; slot = slot->next) idle++;
+    gpusync__order_end(q);
+    if (GPUSYNC__GET(&q->tracked)) idle += gpusync__count_uncommitted(q);
+    return idle >= GPUSYNC__GET(&q->outstanding);
+}
+
+/* ... for so long, then a wait for ever would be one. */
+#define GPUSYNC__STUCK_NS 1000000000u
+
+/* Until there are fewer command buffers than the limit. */
+static gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
+{
+    uint64_t *how;
     gpusync__goal goal;
     memset(&goal, 0, sizeof goal);
     goal.queue = q;
     goal.kind = GPUSYNC__ROOM;
-    while (!gpusync__take_room(q)) {
-        uint64_t left = gpusync__time_left(deadline);
-        gpusync_result result = gpusync__await_goal(&goal, left, NULL, &how);
-        /* Room is not like a ticket: another thread may have taken what ended this sleep. */
-        if (result == GPUSYNC_TIMEOUT && left && gpusync_now_ns() < deadline) continue;
-        if (result != GPUSYNC_OK) return result;
+    goal.ticket = limit;
+    for (;;) {
+        uint64_t left = gpusync__time_left(deadline), committed = gpusync__committed(q);
+        bool forever = deadline == GPUSYNC_FOREVER, stuck = forever && gpusync__is_stuck(q);
+        gpusync_result result = gpusync__await_goal(&goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
+        if (result != GPUSYNC_TIMEOUT) return result;
+        if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
+        if (!forever && gpusync__time_left(deadline) == 0) return GPUSYNC_TIMEOUT;
     }
-    return GPUSYNC_OK;
+}
+
+/* ... and take a place. Room is not like a ticket: another thread may have taken what ended this sleep. */
+static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint32_t limit, uint64_t deadline)
+{
+    gpusync_result result = GPUSYNC_OK;
+    while (result == GPUSYNC_OK && !gpusync__take_room(q, limit)) result = gpusync__wait_below(q, limit, deadline);
+    return result;
 }
 
 /* Metal 4 objects and other strangers lack the methods that are used here; sending them would end the program. */
@@ -3264,19 +4219,46 @@ static void *gpusync__make_buffer(gpusync_queue *q, const gpusync_command_buffer
     return buffer;
 }
 
-/* With room taken. */
-static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc, void **out)
+static __attribute__((noinline)) void gpusync__pump_for_others(gpusync_queue *q)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    agenda.hands_over = true;
+    gpusync__pump(q, &agenda);
+    gpusync__end_look(q->device, &agenda);
+}
+
+/* Let go of the order lock, and do what somebody could not do meanwhile who must not wait for it. */
+static void gpusync__order_end(gpusync_queue *q)
+{
+    pthread_mutex_unlock(&q->order);
+    if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
+}
+
+/* ... and of a pool: none is held while hooks run. */
+static void gpusync__order_end_pool(gpusync_queue *q, void *pool)
+{
+    pthread_mutex_unlock(&q->order);
+    gpusync__pool_pop(pool);
+    if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
+}
+
+/* With room taken. head: the waits at its head, which the slot takes over; NULL: none. */
+static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
+                                           gpusync__job *head, void **out)
 {
     void *buffer = gpusync__make_buffer(q, desc);
     gpusync__slot *slot;
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
+    if (head) gpusync__encode_head(head, buffer);
     pthread_mutex_lock(&q->order);
     slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
     if (slot) {
+        GPUSYNC__SET(&slot->job, head);
+        GPUSYNC__SET(&slot->made, 1);
         slot->next = q->open;
         q->open = slot;
     }
-    pthread_mutex_unlock(&q->order);
+    gpusync__order_end(q);
     if (!slot) {
         gpusync__release_pooled(buffer);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -3288,16 +4270,21 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
 GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
                                                   void **out)
 {
+    uint64_t deadline = GPUSYNC_FOREVER;
+    gpusync__job *head = NULL;
     gpusync_result result;
     if (out) *out = NULL;
     if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
-    result = gpusync__wait_for_room(queue, desc && desc->timeout_ns ? *desc->timeout_ns : GPUSYNC_FOREVER);
+    if (desc && desc->wait_count) result = gpusync__head_new(queue, desc, &head);
+    if (desc && desc->timeout_ns) deadline = gpusync__deadline(*desc->timeout_ns);
+    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
     if (result == GPUSYNC_OK) {
-        result = gpusync__open_buffer(queue, desc, out);
+        result = gpusync__open_buffer(queue, desc, head, out);
         if (result != GPUSYNC_OK) gpusync__give_room(queue);
     }
+    if (result != GPUSYNC_OK && head) gpusync__job_drop(head);
     gpusync__leave(queue);
     return result;
 }
@@ -3324,8 +4311,9 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     pthread_mutex_lock(&queue->order);
     slot = gpusync__take_open(gpusync__find_open(queue, command_buffer));
-    pthread_mutex_unlock(&queue->order);
+    gpusync__order_end(queue);
     if (slot) {
+        if (slot->job) gpusync__job_drop(slot->job);
         gpusync__drop(slot);
         gpusync__give_room(queue);
     }
@@ -3348,8 +4336,9 @@ static gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, ui
 {
     if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
-    /* A plain commit searches only where there are tracked buffers to mistake it for: of the rest the status tells. */
-    if ((kind != GPUSYNC__WORK || GPUSYNC__GET(&q->tracked)) && gpusync__has_ticket(q, buffer))
+    /* A commit searches only where there are tracked or held buffers to mistake it for: else the status tells. */
+    if (((kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined) &&
+        gpusync__has_ticket(q, buffer))
         return GPUSYNC_ERROR_ALREADY_TRACKED;
     return GPUSYNC_OK;
 }
@@ -3364,7 +4353,8 @@ static gpusync_result gpusync__check_status(void *buffer, uint32_t kind)
 
 /* The slot for a buffer that becomes work: the one that it has had since we made it, else a new one. `ours` tells
    which. Under the order lock, with a pool. */
-static gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **out, bool *ours)
+static inline gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **out,
+                                            bool *ours)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, kind);
@@ -3396,13 +4386,48 @@ static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot, bool ours)
     gpusync__drop(slot);
 }
 
-/* Ticket, handler, commit, as one step in the order of the queue. */
+/* A scheduled handler, for all: there is nothing to tell apart but the command buffer. Its slot is found by looking at
+   every one, which only who traces pays for. It touches nothing but the slot: the queue may be gone. */
+static void gpusync__scheduled(void *block, void *buffer)
+{
+    gpusync__slab *slab;
+    size_t i;
+    (void)block;
+    pthread_mutex_lock(&gpusync__global.lock);
+    slab = gpusync__global.slabs;
+    pthread_mutex_unlock(&gpusync__global.lock);
+    for (; slab; slab = slab->next)
+        for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++)
+            if (GPUSYNC__GET(&slab->slots[i].state) == gpusync__state(buffer, GPUSYNC__ARMED))
+                GPUSYNC__PUT(&slab->slots[i].scheduled_ns, gpusync_now_ns());
+}
+
+static gpusync__block gpusync__scheduled_block = {
+    NULL, GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, gpusync__scheduled, &gpusync__descriptor,
+};
+
+/* Before the commit. Under the order lock. */
+static void gpusync__trace_schedule(gpusync__slot *slot)
+{
+    GPUSYNC__SET(&slot->scheduled_ns, 0);
+    GPUSYNC__SET(&slot->traced, 1);
+    gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
+}
+
+/* Ticket, handler, commit, as one step in the order of the queue. NOT_READY: this commit may have to be held, so it
+   must be a submission. */
 static gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, uint32_t kind, gpusync_ticket *ticket)
 {
     gpusync__slot *slot = NULL;
     bool ours;
-    gpusync_result result = gpusync__adopt(q, buffer, kind, &slot, &ours);
+    gpusync_result result;
+    if (q->lined_ordered && kind == GPUSYNC__WORK) return GPUSYNC_NOT_READY;
+    result = gpusync__adopt(q, buffer, kind, &slot, &ours);
     if (result != GPUSYNC_OK) return result;
+    if (slot->job) { /* waits at its head */
+        gpusync__unadopt(q, slot, ours);
+        return kind == GPUSYNC__WORK ? GPUSYNC_NOT_READY : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    }
     if (kind == GPUSYNC__TRACKED) GPUSYNC__ADD(&q->tracked, 1);
     *ticket = gpusync__issue(q, slot);
     if (*ticket == 0) {
@@ -3411,8 +4436,69 @@ static gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, ui
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
+    if (gpusync__traced(q->device)) gpusync__trace_schedule(slot);
     if (kind == GPUSYNC__WORK) gpusync__send_void(buffer, gpusync__sel.commit);
     return GPUSYNC_OK;
+}
+
+/* A command buffer that gpusync did not make comes in where the program has set a limit: take room for it, if all else
+   is right with it. */
+static gpusync_result gpusync__admit(gpusync_queue *q, void *buffer, bool *admitted)
+{
+    gpusync_result result = GPUSYNC_OK;
+    void *pool = gpusync__pool_push();
+    bool made;
+    pthread_mutex_lock(&q->order);
+    made = *gpusync__find_open(q, buffer) != NULL;
+    if (!made) result = gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
+    if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
+    gpusync__order_end_pool(q, pool);
+    if (made || result != GPUSYNC_OK) return result;
+    result = gpusync__wait_for_room(q, q->max_in_flight, gpusync__deadline(q->commit_timeout_ns));
+    *admitted = result == GPUSYNC_OK;
+    return result;
+}
+
+/* What else a commit has to do where the program has set a limit, or traces. */
+typedef struct gpusync__commit_watch {
+    uint64_t began, held;
+    bool admitted;
+} gpusync__commit_watch;
+
+static __attribute__((noinline)) gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, uint32_t kind,
+                                                                       gpusync__commit_watch *watch)
+{
+    watch->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
+    watch->held = 0;
+    watch->admitted = false;
+    if (kind != GPUSYNC__WORK || q->max_in_flight >= q->limit) return GPUSYNC_OK;
+    return gpusync__admit(q, buffer, &watch->admitted);
+}
+
+static __attribute__((noinline)) void gpusync__after_commit(gpusync_queue *q, const gpusync__commit_watch *watch,
+                                                            gpusync_result result, uint64_t ticket)
+{
+    if (watch->admitted) gpusync__give_room(q); /* it has taken its own by now, or has failed */
+    if (result != GPUSYNC_OK || !watch->began) return;
+    gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, ticket, NULL, watch->began);
+    if (watch->held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, ticket, NULL, watch->held);
+}
+
+/* The caller is inside the queue. */
+static gpusync_result gpusync__commit_inside(gpusync_queue *q, void *buffer, uint32_t kind, gpusync_ticket *ticket)
+{
+    gpusync__commit_watch watch;
+    gpusync_result result = q->watched ? gpusync__before_commit(q, buffer, kind, &watch) : GPUSYNC_OK;
+    void *pool;
+    if (result != GPUSYNC_OK) return result;
+    pool = gpusync__pool_push();
+    pthread_mutex_lock(&q->order);
+    result = gpusync__commit_ordered(q, buffer, kind, ticket);
+    gpusync__order_end_pool(q, pool);
+    if (result == GPUSYNC_NOT_READY) result = gpusync__submit_one(q, buffer, ticket, &watch.held);
+    if (q->watched) gpusync__after_commit(q, &watch, result, *ticket);
+    gpusync__look_foreign(q);
+    return result;
 }
 
 static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, uint32_t kind, gpusync_ticket *ticket)
@@ -3421,12 +4507,7 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, uint32_t k
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (q && buffer) result = gpusync__enter_working(q);
     if (result == GPUSYNC_OK) {
-        void *pool = gpusync__pool_push();
-        pthread_mutex_lock(&q->order);
-        result = gpusync__commit_ordered(q, buffer, kind, &issued);
-        pthread_mutex_unlock(&q->order);
-        gpusync__pool_pop(pool);
-        if (gpusync__has_foreign(q)) gpusync__sweep_foreign(q);
+        result = gpusync__commit_inside(q, buffer, kind, &issued);
         gpusync__leave(q);
     }
     if (ticket) *ticket = issued;
@@ -3436,6 +4517,18 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, uint32_t k
 GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
     return gpusync__commit(queue, command_buffer, GPUSYNC__WORK, ticket);
+}
+
+GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
+{
+    gpusync_result result;
+    if (!queue || !max_in_flight) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight)
+        result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
+    gpusync__leave(queue);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
@@ -3478,12 +4571,12 @@ static void gpusync__send_sentinel(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
     void *buffer = NULL;
-    if (!gpusync__take_room(q)) return;
+    if (!gpusync__take_room(q, q->limit)) return;
     buffer = gpusync__make_buffer(q, NULL); /* may block when the program has filled the queue behind our back */
     if (buffer) {
         pthread_mutex_lock(&q->order);
         slot = gpusync__slot_new(q, buffer, GPUSYNC__SENTINEL, GPUSYNC__ARMED);
-        pthread_mutex_unlock(&q->order);
+        gpusync__order_end(q);
     }
     if (slot) {
         void *pool = gpusync__pool_push();
@@ -3506,12 +4599,14 @@ static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpu
     void *pool = gpusync__pool_push();
     pthread_mutex_lock(&q->order);
     result = gpusync__adopt(q, buffer, GPUSYNC__FOREIGN_WORK, &slot, &ours);
-    if (result == GPUSYNC_OK) {
+    if (result == GPUSYNC_OK && slot->job) {
+        gpusync__unadopt(q, slot, ours);
+        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    } else if (result == GPUSYNC_OK) {
         GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
         *ticket = gpusync__add_foreign(q, slot);
     }
-    pthread_mutex_unlock(&q->order);
-    gpusync__pool_pop(pool);
+    gpusync__order_end_pool(q, pool);
     return result;
 }
 
@@ -3519,14 +4614,1911 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    uint64_t began = queue && gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
     if (queue && command_buffer) result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
         result = gpusync__track_foreign(queue, command_buffer, &issued);
-        if (gpusync__has_foreign(queue)) gpusync__sweep_foreign(queue);
+        gpusync__look_foreign(queue);
+        if (result == GPUSYNC_OK && gpusync__traced(queue->device))
+            gpusync__trace_ticket(queue, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
         if (result == GPUSYNC_OK && gpusync__has_foreign(queue)) gpusync__send_sentinel(queue);
         gpusync__leave(queue);
     }
     if (ticket) *ticket = issued;
+    return result;
+}
+
+/* ------------------------------------------------------------------------------ >>submit --
+   A submission is a job. What it waits for are its needs, what it signals its promises; each is on a list of the
+   timeline or queue that it is about. Whoever ends a need counts the job down:
+
+       missing 0   the job can be issued: the pump of its queue does it, under the order lock
+       open 0      needs and command buffers are over: the job is published
+
+   Nothing of this calls itself: what follows from a change goes on an agenda, which is worked off without a lock, so
+   that neither a long chain of jobs nor Metal's small stacks matter. */
+
+/* -- the pool of jobs */
+
+#define GPUSYNC__SLAB_JOBS 8
+typedef struct gpusync__job_slab {
+    struct gpusync__job_slab *next;
+    gpusync__job jobs[GPUSYNC__SLAB_JOBS];
+} gpusync__job_slab;
+
+/* Under the job lock. */
+static void gpusync__job_slab_new(gpusync_device *dev)
+{
+    gpusync__job_slab *slab = (gpusync__job_slab *)gpusync__allocate(dev, sizeof *slab, 128);
+    size_t i;
+    if (!slab) return;
+    for (i = 0; i < GPUSYNC__SLAB_JOBS; i++) {
+        slab->jobs[i].next = dev->free_jobs;
+        dev->free_jobs = &slab->jobs[i];
+    }
+    slab->next = dev->job_slabs;
+    dev->job_slabs = slab;
+}
+
+static void gpusync__job_slabs_free(gpusync_device *dev)
+{
+    while (dev->job_slabs) {
+        gpusync__job_slab *slab = dev->job_slabs;
+        dev->job_slabs = slab->next;
+        gpusync__free(dev, slab, sizeof *slab);
+    }
+}
+
+static gpusync__job *gpusync__jobs_take(gpusync_device *dev)
+{
+    gpusync__job *first, *last;
+    int count = 1;
+    pthread_mutex_lock(&dev->job_lock);
+    if (!dev->free_jobs) gpusync__job_slab_new(dev);
+    first = last = dev->free_jobs;
+    while (last && last->next && count++ < GPUSYNC__SLAB_JOBS) last = last->next;
+    if (last) {
+        dev->free_jobs = last->next;
+        last->next = NULL;
+    }
+    pthread_mutex_unlock(&dev->job_lock);
+    return first;
+}
+
+/* A list of them. */
+static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *job)
+{
+    pthread_mutex_lock(&dev->job_lock);
+    while (job) {
+        gpusync__job *next = job->next;
+        job->next = dev->free_jobs;
+        dev->free_jobs = job;
+        job = next;
+    }
+    pthread_mutex_unlock(&dev->job_lock);
+}
+
+/* Each queue has a few to spare, so that not every submission takes the lock that all share. */
+static gpusync__job *gpusync__job_take(gpusync_queue *q)
+{
+    gpusync__job *job = __atomic_exchange_n(&q->spare_jobs, (gpusync__job *)NULL, __ATOMIC_ACQUIRE), *rest;
+    if (!job) job = gpusync__jobs_take(q->device);
+    if (!job || !job->next) return job;
+    rest = __atomic_exchange_n(&q->spare_jobs, job->next, __ATOMIC_ACQ_REL);
+    if (rest) gpusync__jobs_give(q->device, rest);
+    return job;
+}
+
+/* Room for so many of each. False: no memory. */
+static bool gpusync__job_room(gpusync__job *job, size_t needs, size_t promises, size_t parts)
+{
+    size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
+    char *memory;
+    job->needs = job->few_needs;
+    job->promises = job->few_promises;
+    job->parts = job->few_parts;
+    if (needs <= GPUSYNC__FEW && promises <= GPUSYNC__FEW && parts <= GPUSYNC__FEW) return true;
+    if (needs > limit || promises > limit || parts > limit) return false;
+    job->memory_size = needs * sizeof *job->needs + promises * sizeof *job->promises + parts * sizeof *job->parts;
+    memory = (char *)gpusync__allocate(job->device, job->memory_size, 16);
+    if (!memory) return false;
+    job->memory = memory;
+    job->needs = (gpusync__need *)(void *)memory;
+    job->promises = (gpusync__promise *)(void *)(memory + needs * sizeof *job->needs);
+    job->parts = (gpusync__slot **)(void *)(job->promises + promises);
+    return true;
+}
+
+/* A job of this queue, held by the caller. The caller is inside the queue. NULL: no memory. */
+static gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t parts)
+{
+    gpusync__job *job = gpusync__job_take(q);
+    if (!job) return NULL;
+    job->need_count = job->promise_count = job->part_count = job->first_part = 0;
+    job->disowned = false;
+    job->front = job->back = job->memory = NULL;
+    job->heads = NULL;
+    job->on_complete = NULL;
+    job->gpu_start = job->gpu_end = 0;
+    job->due.is_job = true;
+    job->due.turns = &q->turns;
+    job->device = q->device;
+    job->flags = 0;
+    if (!gpusync__job_room(job, needs, promises, parts)) {
+        job->next = NULL;
+        gpusync__jobs_give(q->device, job);
+        return NULL;
+    }
+    job->rank = GPUSYNC__RANK_NONE;
+    job->label[0] = '\0';
+    GPUSYNC__SET(&job->queue, q);
+    GPUSYNC__SET(&job->missing, 1);
+    GPUSYNC__SET(&job->open, 1);
+    GPUSYNC__SET(&job->running, 1);
+    GPUSYNC__SET(&job->doomed, 0);
+    GPUSYNC__SET(&job->issued, 0);
+    GPUSYNC__ADD(&q->owing, 1);
+    GPUSYNC__PUT(&job->holders, 1); /* last, as in gpusync__slot_new */
+    return job;
+}
+
+/* Command buffers that were taken over, but not committed. No lock is held. */
+static void gpusync__drop_parts(gpusync__job *job)
+{
+    gpusync_queue *q = job->queue;
+    uint32_t i, count = GPUSYNC__GET(&job->issued) ? job->first_part : job->part_count;
+    for (i = 0; i < count; i++) {
+        gpusync__drop(job->parts[i]);
+        gpusync__give_room(q);
+    }
+}
+
+static void gpusync__job_free(gpusync__job *job)
+{
+    gpusync_device *dev = job->device;
+    gpusync_queue *q = job->queue;
+    uint32_t i;
+    while (job->heads) {
+        gpusync__job *head = job->heads;
+        job->heads = head->next;
+        gpusync__job_drop(head);
+    }
+    for (i = 0; i < job->need_count; i++) {
+        gpusync__need *need = &job->needs[i];
+        if (need->timeline) gpusync__timeline_drop(need->timeline);
+        else if (need->event) gpusync__event_keep(dev, need->event, !job->disowned);
+    }
+    for (i = 0; i < job->promise_count; i++) gpusync__timeline_drop(job->promises[i].timeline);
+    if (job->memory) gpusync__free(dev, job->memory, job->memory_size);
+    GPUSYNC__SET(&job->ticket, 0);
+    GPUSYNC__PUT(&job->queue, NULL);
+    job->next = NULL;
+    job = __atomic_exchange_n(&q->spare_jobs, job, __ATOMIC_ACQ_REL);
+    if (job) gpusync__jobs_give(dev, job);
+    GPUSYNC__SUB(&q->owing, 1); /* destroy waits for this */
+}
+
+/* The last holder frees it. No lock is held. */
+static void gpusync__job_drop(gpusync__job *job)
+{
+    if (GPUSYNC__SUB(&job->holders, 1) == 1) gpusync__job_free(job);
+}
+
+/* -- user code that is due */
+
+/* Under the job lock. */
+static void gpusync__append_due(gpusync_device *dev, gpusync__due *due)
+{
+    due->next = NULL;
+    if (dev->due) dev->last_due->next = due;
+    else GPUSYNC__PUT(&dev->due, due);
+    dev->last_due = due;
+    due->turns->listed++;
+}
+
+static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
+
+/* Metal's thread is to run something, or gpusync_dispatch. */
+static void gpusync__owe(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    if (gpusync__is_manual(dev)) agenda->notify = true;
+    else agenda->owed = true;
+}
+
+/* For this call to run, which has marked it busy. */
+static void gpusync__push_own(gpusync__due *due, gpusync__agenda *agenda)
+{
+    due->next = NULL;
+    if (agenda->own) agenda->last_own->next = due;
+    else agenda->own = due;
+    agenda->last_own = due;
+}
+
+static gpusync__due *gpusync__pop_own(gpusync__agenda *agenda)
+{
+    gpusync__due *due = agenda->own;
+    if (due) agenda->own = due->next;
+    return due;
+}
+
+/* What Metal's threads have no part in is for this call to run, if it is its turn: if nothing of the queue or timeline
+   is due or running but for what this call (or the one whose callback it was made in) does itself. A board's lock may
+   be held. */
+static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
+{
+    bool own = !agenda->metals && !agenda->hands_over && !gpusync__is_manual(dev);
+    const gpusync__call *outer = own ? gpusync__this_call(dev) : NULL;
+    gpusync__turns *turns = due->turns;
+    pthread_mutex_lock(&dev->job_lock);
+    own = own && !turns->listed &&
+          (!turns->busy || turns->by == agenda || (outer && turns->by && turns->by == outer->agenda));
+    if (own && turns->busy++ == 0) turns->by = agenda;
+    if (!own) gpusync__append_due(dev, due);
+    pthread_mutex_unlock(&dev->job_lock);
+    if (own) gpusync__push_own(due, agenda);
+    else gpusync__owe(dev, agenda);
+}
+
+/* Nothing more of these turns begins until gpusync__end_turn, but for what the agenda's own call does. */
+static void gpusync__begin_turn(gpusync_device *dev, gpusync__turns *turns, const gpusync__agenda *agenda)
+{
+    pthread_mutex_lock(&dev->job_lock);
+    if (turns->busy++ == 0) turns->by = agenda;
+    pthread_mutex_unlock(&dev->job_lock);
+}
+
+static void gpusync__end_turn(gpusync_device *dev, gpusync__turns *turns)
+{
+    pthread_mutex_lock(&dev->job_lock);
+    if (--turns->busy == 0) turns->by = NULL;
+    pthread_mutex_unlock(&dev->job_lock);
+}
+
+/* The callback of a submission that is about to be over: before anybody can see that, and register later ones. */
+static void gpusync__push_first(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
+{
+    gpusync__begin_turn(dev, due->turns, agenda);
+    gpusync__push_due(dev, due, agenda);
+}
+
+/* The first of these turns (NULL: of any) that has its turn; it is busy from here on. */
+static gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__turns *turns)
+{
+    gpusync__due *due, *previous = NULL;
+    pthread_mutex_lock(&dev->job_lock);
+    for (due = dev->due; due && (due->turns->busy || (turns && due->turns != turns)); due = due->next) previous = due;
+    if (due && previous) previous->next = due->next;
+    else if (due) GPUSYNC__PUT(&dev->due, due->next);
+    if (due && dev->last_due == due) dev->last_due = previous;
+    if (due) {
+        due->turns->listed--;
+        due->turns->busy++; /* by is NULL */
+    }
+    pthread_mutex_unlock(&dev->job_lock);
+    return due;
+}
+
+static void gpusync__call_back(gpusync_device *dev, gpusync_done_fn fn, void *user, const gpusync_error *error,
+                               const gpusync__need *about, const char *label, gpusync__agenda *agenda)
+{
+    gpusync__call call;
+    void *pool = gpusync__pool_push();
+    if (gpusync__traced(dev)) gpusync__trace_callback(dev, about, label, error);
+    gpusync__call_begin(&call, dev, agenda);
+    fn(user, error ? error->result : GPUSYNC_OK, error);
+    gpusync__call_end(&call);
+    gpusync__pool_pop(pool);
+}
+
+static void gpusync__run_note(gpusync_device *dev, gpusync__note *note, gpusync__agenda *agenda)
+{
+    uint32_t *owing = note->need.queue ? &note->need.queue->owing : &note->need.timeline->owing;
+    if (note->fn)
+        gpusync__call_back(dev, note->fn, note->user, note->failed ? &note->error : NULL, &note->need, NULL,
+                           agenda);
+    else gpusync__release_pooled(note->user);
+    pthread_mutex_lock(&dev->job_lock);
+    if (--note->due.turns->busy == 0) note->due.turns->by = NULL;
+    note->next = dev->free_notes;
+    dev->free_notes = note;
+    pthread_mutex_unlock(&dev->job_lock);
+    GPUSYNC__SUB(owing, 1); /* destroy waits for this */
+}
+
+/* agenda: of the call that this is part of; NULL: on Metal's thread, in dispatch or destroy. */
+static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
+{
+    gpusync__job *job = (gpusync__job *)(void *)due;
+    gpusync__need about;
+    if (!due->is_job) {
+        gpusync__run_note(dev, (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due)), agenda);
+        return;
+    }
+    memset(&about, 0, sizeof about);
+    about.queue = job->queue;
+    about.number = job->ticket;
+    gpusync__call_back(dev, job->on_complete, job->user, job->rank == GPUSYNC__RANK_NONE ? NULL : &job->error, &about,
+                       job->label, agenda);
+    gpusync__end_turn(dev, due->turns);
+    gpusync__job_drop(job);
+}
+
+/* Call back, and release, on Metal's threads. What a callback makes due comes after it. */
+static void gpusync__run_due(gpusync_device *dev)
+{
+    gpusync__due *due;
+    if (!GPUSYNC__GET(&dev->due) || gpusync__is_manual(dev) || gpusync__this_call(dev)) return;
+    while ((due = gpusync__pop_due(dev, NULL)) != NULL) gpusync__run_one_due(dev, due, NULL);
+}
+
+/* Run what is due of something that is to be destroyed, until nothing is owed any more. After it there may be no
+   Metal's thread left for the rest. */
+static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const gpusync__turns *turns)
+{
+    unsigned rounds = 0;
+    while (GPUSYNC__GET(owing)) {
+        gpusync__due *due = gpusync__pop_due(dev, turns);
+        if (due) gpusync__run_one_due(dev, due, NULL);
+        else gpusync__linger(dev, &rounds);
+    }
+    gpusync__run_due(dev);
+}
+
+GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
+{
+    gpusync__due *due;
+    size_t n = 0;
+    if (count) *count = 0;
+    if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!gpusync__is_manual(device)) return GPUSYNC_OK;
+    for (; n < max && (due = gpusync__pop_due(device, NULL)) != NULL; n++) gpusync__run_one_due(device, due, NULL);
+    if (count) *count = n;
+    if (n == max && GPUSYNC__GET(&device->due) && device->notify) device->notify(device->notify_user); /* more of it */
+    return GPUSYNC_OK;
+}
+
+/* Something is due on Metal's thread, and no handler is about to come there: have the listener run, by asking for a
+   value that its event has (that it calls back at once then is unverified; IREE relies on it). Where there is no such
+   thing an empty command buffer has to do, or the next handler, or destroy. */
+static void gpusync__kick(gpusync_device *dev)
+{
+    gpusync__listening *bell = gpusync__bell(dev);
+    gpusync_queue *q = bell || gpusync__in_callback() ? NULL : gpusync__queue_from(dev, 0);
+    if (q) {
+        gpusync__send_sentinel(q);
+        gpusync__leave(q);
+    }
+    if (!bell) return;
+    GPUSYNC__PUT(&bell->rung, 1); /* for one that runs already; else it is armed, or is armed here */
+    if (gpusync__swap32(&bell->state, GPUSYNC__FREE, GPUSYNC__ARMED)) gpusync__notify(dev, dev->bell_event, 0, bell);
+}
+
+static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda);
+
+/* Work it off, and leave all user code to Metal's thread. */
+static void gpusync__hand_over(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    gpusync__due *due;
+    gpusync__run(dev, agenda);
+    while ((due = gpusync__pop_own(agenda)) != NULL) {
+        gpusync__end_turn(dev, due->turns);
+        agenda->metals = true;
+        gpusync__push_due(dev, due, agenda);
+    }
+}
+
+/* The end of a call that may be a wait, and so is no place for user code. */
+static void gpusync__end_look(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    gpusync__hand_over(dev, agenda);
+    if (agenda->owed) gpusync__kick(dev);
+}
+
+/* To the call whose callback this one was made in. */
+static void gpusync__pass_on(gpusync_device *dev, gpusync__due *due, const gpusync__agenda *from, gpusync__agenda *to)
+{
+    pthread_mutex_lock(&dev->job_lock);
+    if (due->turns->by == from) due->turns->by = to;
+    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__push_own(due, to);
+}
+
+/* The end of a call that may call back. One that was made in a callback leaves it to what called that, so that
+   callbacks do not pile up on the stack. */
+static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    const gpusync__call *outer;
+    bool any;
+    gpusync__due *due;
+    gpusync__run(dev, agenda);
+    any = agenda->own != NULL;
+    outer = any ? gpusync__this_call(dev) : NULL;
+    if (outer && !outer->agenda) gpusync__hand_over(dev, agenda);
+    while ((due = gpusync__pop_own(agenda)) != NULL) {
+        if (outer) gpusync__pass_on(dev, due, agenda, outer->agenda);
+        else gpusync__run_one_due(dev, due, agenda);
+    }
+    /* also what had to wait for its turn meanwhile */
+    if (agenda->owed || (any && !gpusync__is_manual(dev) && GPUSYNC__GET(&dev->due))) gpusync__kick(dev);
+}
+
+/* -- needs */
+
+static pthread_mutex_t *gpusync__need_lock(const gpusync__need *need)
+{
+    return need->queue ? &need->queue->board.lock : &need->timeline->board.lock;
+}
+
+static gpusync__needs *gpusync__needs_of(const gpusync__need *need)
+{
+    return need->queue ? &need->queue->needs : &need->timeline->needs;
+}
+
+/* Under the lock of the list, as all that follow down to gpusync__take_needs. */
+static void gpusync__link_need(gpusync__needs *needs, gpusync__need *need)
+{
+    need->linked = true;
+    need->next = NULL;
+    need->previous = needs->last;
+    if (needs->last) needs->last->next = need;
+    else needs->first = need;
+    needs->last = need;
+    GPUSYNC__ADD(&needs->count, 1);
+}
+
+static void gpusync__unlink_need(gpusync__needs *needs, gpusync__need *need)
+{
+    need->linked = false;
+    if (need->next) need->next->previous = need->previous;
+    else needs->last = need->previous;
+    if (need->previous) need->previous->next = need->next;
+    else needs->first = need->next;
+    GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+    GPUSYNC__SUB(&needs->count, 1);
+}
+
+static void gpusync__note_over(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda);
+
+/* Take off the list what asks for no more than this, and return it as a list by `next`. The notes among it are due at
+   once: before anybody can see that, and register later ones. */
+static gpusync__need *gpusync__take_needs(gpusync__needs *needs, uint64_t value, const gpusync_error *error,
+                                          gpusync__agenda *agenda)
+{
+    gpusync__need *need, *next, *taken = NULL, **end = &taken;
+    for (need = needs->first; need; need = next) {
+        next = need->next;
+        if (need->number > value) continue;
+        gpusync__unlink_need(needs, need);
+        need->next = NULL;
+        if (!need->job) {
+            gpusync__note_over((gpusync__note *)(void *)need, error, agenda);
+            continue;
+        }
+        *end = need;
+        end = &need->next;
+    }
+    return taken;
+}
+
+/* Held work of the queue can go, or must be ended. The job that says so is not over. */
+static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    GPUSYNC__PUT(&q->wanted, 1);
+    agenda->pump = true;
+}
+
+static void gpusync__push_ended(gpusync__job *job, gpusync__agenda *agenda)
+{
+    job->next_ended = agenda->ended;
+    agenda->ended = job;
+}
+
+/* Nobody has to submit the signal any more: the device can wait for it. */
+static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__agenda *agenda)
+{
+    gpusync__job *job = need->job;
+    GPUSYNC__PUT(&need->stage, stage);
+    if (!need->holds || job->flags & GPUSYNC_STRICT) return; /* a note holds nothing */
+    need->holds = false;
+    if (GPUSYNC__SUB(&job->missing, 1) == 1) gpusync__want(job->queue, agenda);
+}
+
+/* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
+static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error *error)
+{
+    pthread_mutex_lock(&job->device->job_lock);
+    if (rank < job->rank) {
+        job->rank = rank;
+        job->error = *error;
+    }
+    pthread_mutex_unlock(&job->device->job_lock);
+}
+
+static void gpusync__doom(gpusync__job *job, uint32_t rank, const gpusync_error *error)
+{
+    gpusync__blame(job, rank, error);
+    GPUSYNC__PUT(&job->doomed, 1);
+}
+
+static void gpusync__note_over(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    gpusync_device *dev = note->need.queue ? note->need.queue->device : note->need.timeline->device;
+    note->failed = error != NULL;
+    if (error) note->error = *error;
+    gpusync__push_due(dev, &note->due, agenda);
+}
+
+/* A job's is off its list: reached, or failed with this error. No lock is held. */
+static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    gpusync__job *job = need->job;
+    if (error) gpusync__doom(job, need->rank, error);
+    if ((need->holds && GPUSYNC__SUB(&job->missing, 1) == 1) || (error && !GPUSYNC__GET(&job->issued)))
+        gpusync__want(job->queue, agenda);
+    /* the last touch, unless it is the last that was open */
+    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
+}
+
+/* The device is lost: call back at once, for what will not end. */
+static void gpusync__lose_notes(pthread_mutex_t *lock, gpusync__needs *needs, gpusync__agenda *agenda)
+{
+    gpusync__need *need, *next;
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
+    pthread_mutex_lock(lock);
+    for (need = needs->first; need; need = next) {
+        next = need->next;
+        if (need->job || !((gpusync__note *)(void *)need)->fn) continue; /* objects stay until destroy */
+        gpusync__unlink_need(needs, need);
+        gpusync__note_over((gpusync__note *)(void *)need, &error, agenda);
+    }
+    pthread_mutex_unlock(lock);
+}
+
+static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    while (need) {
+        gpusync__need *next = need->next;
+        gpusync__need_over(need, error, agenda);
+        need = next;
+    }
+}
+
+/* How an ended ticket ended. OK: well. Else the error is filled. Under the wait lock. */
+static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+{
+    gpusync_result result = gpusync__result_of_one(q, ticket, error);
+    if (result == GPUSYNC_ERROR_RESULT_UNKNOWN)
+        gpusync__own_error(error, result, "the work waited for ended, but how is no longer on record");
+    return result;
+}
+
+static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+{
+    gpusync_result result;
+    pthread_mutex_lock(&q->board.lock);
+    result = gpusync__ticket_result_locked(q, ticket, error);
+    pthread_mutex_unlock(&q->board.lock);
+    return result;
+}
+
+/* The event that stands for a ticket: let the device go on. */
+static void gpusync__signal_need(gpusync__need *need)
+{
+    void *pool;
+    if (!need->job || !need->queue || !need->event) return;
+    pool = gpusync__pool_push();
+    GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
+    gpusync__pool_pop(pool);
+}
+
+/* Under the wait lock. */
+static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket)
+{
+    return ticket & GPUSYNC__FOREIGN ? !gpusync__foreign_listed(q, ticket) : gpusync__marked(q, ticket);
+}
+
+/* A ticket of the queue has ended. Tell who needs it. */
+static void gpusync__tell(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    gpusync__need *need, *next, *ended = NULL, **end = &ended;
+    gpusync_error error;
+    if (GPUSYNC__GET(&q->needs.count) == 0) return;
+    pthread_mutex_lock(&q->board.lock);
+    /* Tickets are marked meanwhile. The last is looked at first, so that of one ticket none is left out before another.
+       */
+    for (need = q->needs.last; need; need = need->previous) need->ended = gpusync__ticket_ended(q, need->number);
+    for (need = q->needs.first; need; need = next) {
+        next = need->next;
+        if (!need->ended) continue;
+        gpusync__unlink_need(&q->needs, need);
+        need->next = NULL;
+        if (!need->job) { /* as gpusync__take_needs */
+            bool failed = gpusync__ticket_result_locked(q, need->number, &error) != GPUSYNC_OK;
+            gpusync__note_over((gpusync__note *)(void *)need, failed ? &error : NULL, agenda);
+            continue;
+        }
+        *end = need;
+        end = &need->next;
+    }
+    pthread_mutex_unlock(&q->board.lock);
+    for (need = ended; need; need = next) {
+        next = need->next;
+        gpusync__signal_need(need);
+        gpusync__need_over(need, gpusync__ticket_result(q, need->number, &error) ? &error : NULL, agenda);
+    }
+}
+
+/* The queue goes, whatever became of its tickets. */
+static void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    gpusync__need *need, *next;
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+    pthread_mutex_lock(&q->board.lock);
+    need = gpusync__take_needs(&q->needs, ~(uint64_t)0, &error, agenda);
+    pthread_mutex_unlock(&q->board.lock);
+    for (; need; need = next) {
+        next = need->next;
+        gpusync__signal_need(need);
+        gpusync__need_over(need, &error, agenda);
+    }
+}
+
+/* -- promises */
+
+/* The promise that decides about the value: the smallest that is not below it. Under the board's lock. */
+static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value)
+{
+    gpusync__promise *promise = t->last_promise;
+    if (!promise || promise->value < value) return NULL;
+    while (promise->previous && promise->previous->value >= value) promise = promise->previous;
+    return promise;
+}
+
+/* May the value be promised? Under the board's lock. */
+static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
+{
+    const gpusync__promise *cover = gpusync__cover(t, value);
+    if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
+    return value <= t->kept || (cover && cover->value == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__link_promise(gpusync__promise *promise)
+{
+    gpusync_timeline *t = promise->timeline;
+    gpusync_result result;
+    pthread_mutex_lock(&t->board.lock);
+    result = gpusync__may_promise(t, promise->value);
+    if (result == GPUSYNC_OK) {
+        promise->linked = true;
+        promise->next = gpusync__cover(t, promise->value);
+        promise->previous = promise->next ? promise->next->previous : t->last_promise;
+        if (promise->next) promise->next->previous = promise;
+        else t->last_promise = promise;
+        if (promise->previous) promise->previous->next = promise;
+        else GPUSYNC__PUT(&t->promises, promise);
+    }
+    pthread_mutex_unlock(&t->board.lock);
+    return result;
+}
+
+/* Under the board's lock. */
+static void gpusync__unlink_promise(gpusync__promise *promise)
+{
+    gpusync_timeline *t = promise->timeline;
+    if (!promise->linked) return;
+    promise->linked = false;
+    if (promise->next) promise->next->previous = promise->previous;
+    else t->last_promise = promise->previous;
+    if (promise->previous) promise->previous->next = promise->next;
+    else GPUSYNC__PUT(&t->promises, promise->next);
+}
+
+static void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    pthread_mutex_lock(&promise->timeline->board.lock);
+    gpusync__unlink_promise(promise);
+    gpusync__raise_unlock(promise->timeline, agenda);
+}
+
+/* All or none. */
+static gpusync_result gpusync__make_promises(gpusync__job *job, gpusync__agenda *agenda)
+{
+    gpusync_result result = GPUSYNC_OK;
+    uint32_t i;
+    for (i = 0; i < job->promise_count && result == GPUSYNC_OK; i++) result = gpusync__link_promise(&job->promises[i]);
+    if (result == GPUSYNC_OK) return GPUSYNC_OK;
+    while (i-- > 0) gpusync__take_back(&job->promises[i], agenda);
+    return result;
+}
+
+/* The job has ended well: the value is reached as soon as those below it are. */
+static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    pthread_mutex_lock(&t->board.lock);
+    gpusync__unlink_promise(promise);
+    if (promise->value > t->kept) t->kept = promise->value;
+    if (promise->value > t->on_event && !(promise->job->flags & GPUSYNC_STRICT)) t->on_event = promise->value;
+    gpusync__raise_unlock(t, agenda);
+    if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->value);
+    gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
+}
+
+static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    (void)gpusync__fail_timeline(promise->timeline, &promise->job->error, agenda);
+    gpusync__take_back(promise, agenda); /* after: nothing above it is reached any more */
+}
+
+/* Up to this value the signals need not be submitted any more, for those that this promise covers (NULL: none). Under
+   the board's lock. */
+static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
+                                gpusync__agenda *agenda)
+{
+    gpusync__need *need;
+    for (need = t->needs.first; need; need = need->next)
+        if (need->stage == GPUSYNC__AWAITED && need->number <= value && need->number > t->on_event &&
+            gpusync__cover(t, need->number) == cover)
+            gpusync__turn_need(need, stage, agenda);
+}
+
+/* The device has the job: who waits for its signals can go there too. */
+static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    GPUSYNC__PUT(&promise->issued, true); /* who lists a need looks at this after */
+    if (GPUSYNC__GET(&t->needs.count) == 0) return;
+    pthread_mutex_lock(&t->board.lock);
+    if (promise->linked) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
+    pthread_mutex_unlock(&t->board.lock);
+}
+
+static void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+{
+    gpusync__need *need;
+    if (GPUSYNC__GET(&q->needs.count) == 0) return;
+    pthread_mutex_lock(&q->board.lock);
+    for (need = q->needs.first; need; need = need->next)
+        if (need->stage == GPUSYNC__AWAITED && need->number == ticket)
+            gpusync__turn_need(need, GPUSYNC__COMING, agenda);
+    pthread_mutex_unlock(&q->board.lock);
+}
+
+static const char gpusync__timeline_gone[] = "the timeline was destroyed before anybody promised the value";
+
+/* The timeline goes: nobody can promise anything any more, and nobody is called back. */
+static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda)
+{
+    gpusync__need *need, *next, *ended = NULL, **end = &ended;
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+    pthread_mutex_lock(&t->board.lock);
+    for (need = t->needs.first; need; need = next) {
+        next = need->next;
+        if (need->job &&
+            (!need->holds || need->number <= t->kept || gpusync__cover(t, need->number)))
+            continue;
+        gpusync__unlink_need(&t->needs, need);
+        need->next = NULL;
+        if (!need->job) {
+            gpusync__note_over((gpusync__note *)(void *)need, &error, agenda);
+            continue;
+        }
+        *end = need;
+        end = &need->next;
+    }
+    pthread_mutex_unlock(&t->board.lock);
+    gpusync__needs_over(ended, &error, agenda);
+}
+
+/* -- registering what a job needs */
+
+/* Is the ticket that of a held submission? Jobs and slots are never freed, so one that went on is safe to look at. */
+static bool gpusync__is_held(const gpusync_queue *q, uint64_t ticket)
+{
+    uintptr_t holder = ticket & GPUSYNC__FOREIGN ? 0 : GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    const gpusync__job *job = (const gpusync__job *)(holder & ~(uintptr_t)1);
+    return (holder & 1) && GPUSYNC__GET(&job->queue) == q && GPUSYNC__GET(&job->ticket) == ticket &&
+           !GPUSYNC__GET(&job->issued);
+}
+
+/* Under the need's lock. */
+static uint32_t gpusync__stage_of(const gpusync__need *need)
+{
+    const gpusync_timeline *t = need->timeline;
+    const gpusync__promise *cover;
+    if (!t) return need->far || gpusync__is_held(need->queue, need->number) ? GPUSYNC__AWAITED : GPUSYNC__COMING;
+    if (t->value >= need->number) return GPUSYNC__OVER;
+    if (need->number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
+    cover = gpusync__cover(t, need->number);
+    if (cover) return GPUSYNC__GET(&cover->issued) ? GPUSYNC__COMING : GPUSYNC__AWAITED;
+    return t->imported || need->number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
+}
+
+/* Put it on its list, or find that it is over. Listed first and looked after: who ends a ticket does it the other way
+   round. */
+static void gpusync__seek_listed(gpusync__need *need)
+{
+    const gpusync_timeline *t = need->timeline;
+    gpusync__job *job = need->job;
+    gpusync_error error;
+    bool over, gone, failed;
+    pthread_mutex_lock(gpusync__need_lock(need));
+    GPUSYNC__ADD(&job->open, 1);
+    gpusync__link_need(gpusync__needs_of(need), need);
+    GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
+    failed = t && t->value == GPUSYNC__FAILED_VALUE;
+    gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
+           need->number > t->kept && !gpusync__cover(t, need->number);
+    over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->number));
+    if (over) gpusync__unlink_need(gpusync__needs_of(need), need);
+    need->holds = !over && (need->stage == GPUSYNC__AWAITED || job->flags & GPUSYNC_STRICT);
+    if (need->holds) GPUSYNC__ADD(&job->missing, 1);
+    pthread_mutex_unlock(gpusync__need_lock(need));
+    if (!over) return;
+    if (failed) error = t->error; /* it does not change any more */
+    else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+    else if (!t) failed = gpusync__ticket_result(need->queue, need->number, &error) != GPUSYNC_OK;
+    if (failed || gone) gpusync__doom(job, need->rank, &error);
+    if (need->at_head) gpusync__signal_need(need);
+    GPUSYNC__SUB(&job->open, 1); /* never the last: the command buffers are open */
+}
+
+/* ... unless its queue is gone: a wait at the head of a command buffer does not keep it. */
+static void gpusync__seek(gpusync__need *need)
+{
+    gpusync_queue *q;
+    gpusync_error error;
+    if (!need->queue) {
+        gpusync__seek_listed(need);
+        return;
+    }
+    q = gpusync__queue_from(need->job->device, need->queue_number);
+    if (q && q->number == need->queue_number) {
+        gpusync__seek_listed(need);
+    } else {
+        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+        gpusync__doom(need->job, need->rank, &error);
+    }
+    if (q) gpusync__leave(q);
+}
+
+/* The next need of the job, those of its heads included. Start with NULL. */
+static gpusync__need *gpusync__next_need(const gpusync__job *job, const gpusync__job **bundle, gpusync__need *need)
+{
+    if (!need) {
+        *bundle = job;
+        need = job->needs;
+    } else {
+        need++;
+    }
+    while (need == (*bundle)->needs + (*bundle)->need_count) {
+        *bundle = *bundle == job ? job->heads : (*bundle)->next;
+        if (!*bundle) return NULL;
+        need = (*bundle)->needs;
+    }
+    return need;
+}
+
+/* Those of the job, then those of its heads. */
+static void gpusync__seek_all(gpusync__job *job)
+{
+    gpusync__job *bundle = job;
+    uint32_t i, rank = 0;
+    do {
+        for (i = 0; i < bundle->need_count; i++) {
+            bundle->needs[i].job = job;
+            bundle->needs[i].rank = rank++;
+            gpusync__seek(&bundle->needs[i]);
+        }
+        bundle = bundle == job ? job->heads : bundle->next;
+    } while (bundle);
+}
+
+/* Take it off its list, unless somebody else has. */
+static void gpusync__drop_need(gpusync__need *need)
+{
+    bool linked;
+    pthread_mutex_lock(gpusync__need_lock(need));
+    linked = need->linked;
+    if (linked) gpusync__unlink_need(gpusync__needs_of(need), need);
+    pthread_mutex_unlock(gpusync__need_lock(need));
+    if (linked) GPUSYNC__SUB(&need->job->open, 1); /* never the last: the caller keeps one open */
+}
+
+/* Nothing will end its needs any more. Those that somebody is ending right now stay counted, and so do those of a queue
+   that is going: it ends them itself. */
+static void gpusync__forget_needs(gpusync__job *job)
+{
+    const gpusync__job *bundle;
+    gpusync__need *need = NULL;
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+        const gpusync_queue *q;
+        if (need->queue) pthread_mutex_lock(&job->device->lock); /* what is listed stays meanwhile, also when closing */
+        for (q = need->queue ? job->device->queues : NULL; q && q->number != need->queue_number;) q = q->next;
+        if (need->timeline || q) gpusync__drop_need(need);
+        if (need->queue) pthread_mutex_unlock(&job->device->lock);
+    }
+}
+
+/* A need that nobody asks the device to wait for, and that nobody has been told to listen for; under the lock. */
+static gpusync__need *gpusync__unheard(gpusync_timeline *t)
+{
+    gpusync__need *need = t->needs.first;
+    while (need && (need->heard || (need->job && !need->holds))) need = need->next;
+    return need;
+}
+
+/* Others signal the timeline: have its listener tell those that would not hear of it. */
+static void gpusync__listen_for_needs(gpusync_timeline *t)
+{
+    gpusync__need *need;
+    gpusync__goal goal;
+    memset(&goal, 0, sizeof goal);
+    goal.kind = GPUSYNC__VALUE;
+    goal.timeline = t;
+    if (!gpusync__is_outside(t)) return;
+    do {
+        pthread_mutex_lock(&t->board.lock);
+        need = gpusync__unheard(t);
+        if (need) {
+            need->heard = true;
+            goal.ticket = need->number;
+        }
+        pthread_mutex_unlock(&t->board.lock);
+        if (need) gpusync__listen(&goal);
+    } while (need);
+}
+
+static void gpusync__listen_for(gpusync__job *job)
+{
+    const gpusync__job *bundle;
+    gpusync__need *need = NULL;
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL)
+        if (need->timeline) gpusync__listen_for_needs(need->timeline);
+}
+
+/* -- the end of a job */
+
+/* Was the value signalled, and only promises below hide it? Under the board's lock. */
+static bool gpusync__is_hidden(const gpusync__need *need)
+{
+    return need->linked && need->number <= need->timeline->kept;
+}
+
+/* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. */
+static void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
+{
+    const gpusync__job *bundle;
+    gpusync__need *need = NULL;
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+        if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
+        gpusync__read_event(need->timeline, agenda);
+        pthread_mutex_lock(gpusync__need_lock(need));
+        if (gpusync__is_hidden(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
+        pthread_mutex_unlock(gpusync__need_lock(need));
+        if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__drop_need(need);
+    }
+    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
+}
+
+static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda)
+{
+    double start, end;
+    memcpy(&start, &outcome->gpu_start, sizeof start);
+    memcpy(&end, &outcome->gpu_end, sizeof end);
+    pthread_mutex_lock(&job->device->job_lock);
+    if (start > 0 && (start < job->gpu_start || job->gpu_start <= 0)) job->gpu_start = start;
+    if (end > job->gpu_end) job->gpu_end = end;
+    pthread_mutex_unlock(&job->device->job_lock);
+    if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
+}
+
+static void gpusync__record_job(gpusync__job *job)
+{
+    gpusync_error *error = &job->error;
+    error->ticket = job->ticket;
+    if (!error->label[0] && !error->queue_label[0]) { /* an error of our own */
+        gpusync__copy_text(error->label, sizeof error->label, job->label);
+        gpusync__copy_text(error->queue_label, sizeof error->queue_label, job->queue->label);
+    }
+    error->dropped = job->rank != GPUSYNC__RANK_OWN;
+    gpusync__record(job->queue, error);
+    error->dropped = 0;
+}
+
+/* Nothing is open any more: tell how it went. First its signals, so that they are known when the ticket is. */
+static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = job->queue;
+    bool failed = job->rank != GPUSYNC__RANK_NONE;
+    gpusync__outcome outcome;
+    uint32_t i;
+    agenda->metals = GPUSYNC__GET(&job->issued) && job->first_part < job->part_count;
+    if (failed) gpusync__record_job(job);
+    for (i = 0; i < job->promise_count; i++) {
+        if (failed) gpusync__break(&job->promises[i], agenda);
+        else gpusync__keep(&job->promises[i], agenda);
+    }
+    memcpy(&outcome.gpu_start, &job->gpu_start, sizeof job->gpu_start);
+    memcpy(&outcome.gpu_end, &job->gpu_end, sizeof job->gpu_end);
+    outcome.failed = failed;
+    if (gpusync__traced(q->device)) gpusync__trace_end(q, job->ticket, job->label, &outcome, job->error.result);
+    GPUSYNC__COUNT(&q->stats.completions);
+    if (job->on_complete) {
+        GPUSYNC__ADD(&job->holders, 1); /* until it has been called */
+        gpusync__push_first(q->device, &job->due, agenda);
+    }
+    gpusync__mark(q, job->ticket, &outcome);
+    gpusync__wake(q);
+    gpusync__drop_parts(job);
+    gpusync__tell(q, agenda);
+    if (job->on_complete) gpusync__end_turn(q->device, &q->turns);
+    if (failed) gpusync__log_failures(q, agenda);
+    gpusync__job_drop(job); /* with the last job the queue may go */
+}
+
+/* Off the agenda: the last part of its issue. */
+static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
+{
+    uint32_t i;
+    if (gpusync__traced(job->device))
+        gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
+    for (i = 0; i < job->promise_count; i++) gpusync__announce_promise(&job->promises[i], agenda);
+    gpusync__announce_ticket(job->queue, job->ticket, agenda);
+    if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
+    gpusync__job_drop(job);
+}
+
+static void gpusync__pump_all(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    gpusync_queue *q;
+    uint64_t number = 0;
+    while ((q = gpusync__queue_from(dev, number + 1)) != NULL) {
+        number = q->number;
+        gpusync__pump(q, agenda);
+        gpusync__leave(q);
+    }
+}
+
+/* Work off an agenda. No lock is held, no user code but the log hook and unpark runs. */
+static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    for (;;) {
+        gpusync__job *job;
+        if ((job = agenda->ended) != NULL) {
+            agenda->ended = job->next_ended;
+            gpusync__publish(job, agenda);
+        } else if ((job = agenda->issued) != NULL) {
+            agenda->issued = job->next_issued;
+            gpusync__announce(job, agenda);
+        } else if (agenda->pump) {
+            agenda->pump = false;
+            gpusync__pump_all(dev, agenda);
+        } else {
+            break;
+        }
+    }
+    if (!agenda->notify) return;
+    agenda->notify = false;
+    if (dev->notify) dev->notify(dev->notify_user);
+}
+
+/* -- looking, for waits */
+
+static void gpusync__look_parts(gpusync__job *job)
+{
+    uint32_t i;
+    for (i = job->first_part; i < job->part_count; i++) {
+        gpusync__slot *slot = job->parts[i];
+        unsigned long status;
+        if (!gpusync__hold(slot, job->queue, job->ticket)) continue;
+        status = gpusync__status(slot->buffer);
+        if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish_seen(job->queue, slot, status);
+        gpusync__drop(slot);
+    }
+}
+
+static void gpusync__look_need(const gpusync__need *need, gpusync__gaze gaze)
+{
+    gpusync_queue *q;
+    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) return;
+    if (need->timeline) {
+        gpusync__look_value(need->timeline, gaze);
+        return;
+    }
+    q = gpusync__queue_from(need->job->device, need->queue_number); /* it may go at any time */
+    if (!q) return;
+    if (q->number == need->queue_number) {
+        if (need->number & GPUSYNC__FOREIGN) gpusync__look_foreign(q);
+        else (void)gpusync__look_ticket_at(q, need->number, gaze);
+    }
+    gpusync__leave(q);
+}
+
+/* Do what a handler, a listener or a pump that was lost would have done. The caller holds the job. */
+static void gpusync__look_job(gpusync__job *job, gpusync__gaze gaze)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    const gpusync__job *bundle;
+    gpusync__need *need = NULL;
+    if (__atomic_exchange_n(&job->looked, gaze.number, __ATOMIC_SEQ_CST) == gaze.number) return;
+    if (GPUSYNC__GET(&job->issued)) {
+        gpusync__look_parts(job);
+    } else if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
+        gpusync__want(job->queue, &agenda);
+        gpusync__end_look(job->device, &agenda);
+    }
+    if (gaze.depth-- == 0) return;
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__look_need(need, gaze);
+}
+
+/* The job of the lowest promise, held. */
+static gpusync__job *gpusync__first_promiser(gpusync_timeline *t)
+{
+    gpusync__job *job;
+    if (!GPUSYNC__GET(&t->promises)) return NULL;
+    pthread_mutex_lock(&t->board.lock);
+    job = t->promises ? t->promises->job : NULL;
+    if (job && GPUSYNC__GET(&job->ticket) == 0) job = NULL; /* still coming in */
+    if (job) GPUSYNC__ADD(&job->holders, 1); /* not zero: it is not over */
+    pthread_mutex_unlock(&t->board.lock);
+    return job;
+}
+
+/* The value follows the promises in their order: look at the first one, and while they end at the next. */
+static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze gaze)
+{
+    gpusync__job *job, *last = NULL;
+    gpusync__look_timeline(t);
+    while ((job = gpusync__first_promiser(t)) != NULL) {
+        bool again = job != last;
+        last = job;
+        if (again && gpusync__enter(job->queue)) { /* which is there as long as the job, but may be closing */
+            gpusync__look_job(job, gaze);
+            gpusync__leave(job->queue);
+        }
+        gpusync__job_drop(job);
+        if (!again) return;
+    }
+}
+
+/* -- held jobs, and the pump. Under the order lock */
+
+static void gpusync__line_up(gpusync_queue *q, gpusync__job *job)
+{
+    job->next = NULL;
+    job->previous = q->line_end;
+    if (q->line_end) q->line_end->next = job;
+    else q->line = job;
+    q->line_end = job;
+    q->lined++;
+    if (!(job->flags & GPUSYNC_UNORDERED)) q->lined_ordered++;
+    q->held_buffers += job->part_count;
+    GPUSYNC__COUNT(&q->stats.held);
+}
+
+static void gpusync__leave_line(gpusync_queue *q, gpusync__job *job)
+{
+    if (job->next) job->next->previous = job->previous;
+    else q->line_end = job->previous;
+    if (job->previous) job->previous->next = job->next;
+    else q->line = job->next;
+    q->lined--;
+    if (!(job->flags & GPUSYNC_UNORDERED)) q->lined_ordered--;
+    q->held_buffers -= job->part_count;
+}
+
+static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
+{
+    ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(buffer, sel, event, raw);
+}
+
+/* How many waits the device still has to do. */
+static unsigned gpusync__encode_waits(gpusync__job *job, void *buffer)
+{
+    unsigned count = 0;
+    uint32_t i;
+    for (i = 0; i < job->need_count; i++) {
+        gpusync__need *need = &job->needs[i];
+        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || need->at_head) continue;
+        gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+        count++;
+    }
+    return count;
+}
+
+static void gpusync__encode_signals(gpusync__job *job, void *buffer)
+{
+    uint32_t i;
+    for (i = 0; i < job->promise_count; i++) {
+        gpusync_timeline *t = job->promises[i].timeline;
+        gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, t->event, job->promises[i].value + t->base);
+    }
+}
+
+static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
+{
+    void *buffer = slot->buffer;
+    GPUSYNC__SET(&slot->since_ns, now);
+    GPUSYNC__SET(&slot->ticket, job->ticket);
+    GPUSYNC__PUT(&slot->state, gpusync__state(buffer, GPUSYNC__ARMED));
+    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
+    if (gpusync__traced(job->device)) gpusync__trace_schedule(slot);
+    gpusync__send_void(buffer, gpusync__sel.commit);
+}
+
+/* To the device. With a pool. */
+static void gpusync__issue_job(gpusync__job *job, uint64_t now, gpusync__agenda *agenda)
+{
+    bool signals = job->promise_count && !(job->flags & GPUSYNC_STRICT), front = job->front != NULL;
+    uint32_t i;
+    if (front && gpusync__encode_waits(job, job->front) == 0 && job->front != job->back) {
+        job->first_part = 1;
+        GPUSYNC__COUNT(&job->queue->stats.buffers_saved);
+    }
+    if (signals) gpusync__encode_signals(job, job->parts[job->part_count - 1]->buffer);
+    GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
+    GPUSYNC__ADD(&job->holders, 1); /* the agenda's: destroy may overtake it */
+    GPUSYNC__PUT(&job->issued, 1);
+    job->issued_ns = now;
+    for (i = job->first_part; i < job->part_count; i++) gpusync__commit_part(job, job->parts[i], now);
+    job->next_issued = agenda->issued;
+    agenda->issued = job;
+}
+
+/* It will not be issued. */
+static void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
+{
+    gpusync__forget_needs(job);
+    GPUSYNC__PUT(&job->running, 0); /* its share of `open` is given back here */
+    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
+}
+
+static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    bool lost = (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) != 0, blocked = false;
+    gpusync__job *job, *next;
+    gpusync_error error;
+    if (lost) gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held");
+    for (job = q->line; job; job = next) {
+        bool unordered = (job->flags & GPUSYNC_UNORDERED) != 0;
+        next = job->next;
+        if (lost) gpusync__doom(job, GPUSYNC__RANK_OWN, &error);
+        if (GPUSYNC__GET(&job->doomed)) {
+            gpusync__leave_line(q, job);
+            gpusync__abandon(job, agenda);
+        } else if (GPUSYNC__GET(&job->missing) == 0 && (unordered || !blocked)) {
+            gpusync__leave_line(q, job);
+            gpusync__issue_job(job, gpusync_now_ns(), agenda);
+        } else if (!unordered) {
+            blocked = true;
+        }
+    }
+}
+
+/* Issue what can go. Never waits for the order lock: who has it comes in here after letting go. */
+static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    while (GPUSYNC__GET(&q->wanted) && pthread_mutex_trylock(&q->order) == 0) {
+        void *pool = gpusync__pool_push();
+        (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* what was wanted before is seen in what follows */
+        gpusync__pump_line(q, agenda);
+        pthread_mutex_unlock(&q->order);
+        gpusync__pool_pop(pool);
+    }
+}
+
+/* -- the call */
+
+/* A wait of a submission, as a need of the job where it is not reached yet. */
+static gpusync_result gpusync__add_value(gpusync__job *job, const gpusync_point *point)
+{
+    gpusync__need *need = &job->needs[job->need_count];
+    gpusync_timeline *t = point->timeline;
+    uint64_t present = GPUSYNC__GET(&t->value);
+    gpusync_result result;
+    if (t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (present >= point->value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    if (job->flags & GPUSYNC_STRICT && gpusync__is_outside(t) && !gpusync__listener(job->device))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    result = gpusync__timeline_enter(t);
+    if (result != GPUSYNC_OK) return result;
+    GPUSYNC__ADD(&t->holders, 1);
+    gpusync__timeline_leave(t);
+    memset(need, 0, sizeof *need);
+    need->timeline = t;
+    need->number = point->value;
+    need->event = t->event;
+    need->raw = point->value + t->base;
+    job->need_count++;
+    return GPUSYNC_OK;
+}
+
+/* Of gpusync_track: its owner has yet to commit it, perhaps behind what waits. Of gpusync_track_committed: no handler
+   tells. Neither is a thing for the device to wait for, with the watchdog at its back. */
+static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__slot *slot = ticket & GPUSYNC__FOREIGN ? NULL : gpusync__hold_ticket(q, ticket);
+    bool far = (ticket & GPUSYNC__FOREIGN) != 0;
+    if (!slot) return far;
+    far = slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED;
+    gpusync__drop(slot);
+    return far;
+}
+
+static gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point *point)
+{
+    gpusync__need *need = &job->needs[job->need_count];
+    gpusync_queue *q = point->queue;
+    gpusync_result result;
+    if (!q || q->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
+    result = gpusync_poll(q, point->ticket);
+    if (result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_DESTROYED ||
+        result == GPUSYNC_ERROR_DEVICE_LOST)
+        return result;
+    memset(need, 0, sizeof *need);
+    need->queue = q;
+    need->queue_number = q->number;
+    need->number = point->ticket;
+    need->far = gpusync__is_far(q, point->ticket);
+    if (!(job->flags & GPUSYNC_STRICT)) {
+        need->event = gpusync__event_take(job->device, &need->raw);
+        if (!need->event) return GPUSYNC_ERROR_METAL_NIL;
+        need->raw++;
+    }
+    job->need_count++;
+    return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *points, size_t count)
+{
+    gpusync_result result = GPUSYNC_OK;
+    size_t i;
+    for (i = 0; i < count && result == GPUSYNC_OK; i++)
+        result = points[i].timeline ? gpusync__add_value(job, &points[i]) : gpusync__add_ticket(job, &points[i]);
+    if (count > job->need_count)
+        __atomic_fetch_add(&job->queue->stats.waits_skipped, count - job->need_count, __ATOMIC_RELAXED);
+    return result;
+}
+
+/* Does the job (or do the waits at the head of a command buffer of it) wait for a value that comes only with this
+   promise, or after it? That wait would have no end. */
+static bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *promise)
+{
+    uint32_t i;
+    for (i = 0; i < job->need_count; i++)
+        if (job->needs[i].timeline == promise->timeline && job->needs[i].number >= promise->value) return true;
+    return false;
+}
+
+static bool gpusync__heads_wait_for_it(const gpusync__job *job)
+{
+    const gpusync__job *head;
+    uint32_t i;
+    for (head = job->heads; head; head = head->next)
+        for (i = 0; i < job->promise_count; i++)
+            if (gpusync__waits_for(head, &job->promises[i])) return true;
+    return false;
+}
+
+/* Is it below another signal of the same submission? */
+static bool gpusync__is_out_of_order(const gpusync__job *job, const gpusync__promise *promise)
+{
+    uint32_t i;
+    for (i = 0; &job->promises[i] != promise; i++)
+        if (job->promises[i].timeline == promise->timeline && job->promises[i].value >= promise->value) return true;
+    return false;
+}
+
+static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *points, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        gpusync__promise *promise = &job->promises[i];
+        gpusync_timeline *t = points[i].timeline;
+        gpusync_result result;
+        if (!t || t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+        if (points[i].value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+        result = gpusync__timeline_enter(t);
+        if (result != GPUSYNC_OK) return result;
+        if (gpusync__is_outside(t)) gpusync__look_timeline(t);
+        GPUSYNC__ADD(&t->holders, 1);
+        gpusync__timeline_leave(t);
+        memset(promise, 0, sizeof *promise);
+        promise->job = job;
+        promise->timeline = t;
+        promise->value = points[i].value;
+        job->promise_count++;
+        if (gpusync__waits_for(job, promise) || gpusync__is_out_of_order(job, promise)) return GPUSYNC_ERROR_NOT_RISING;
+    }
+    return GPUSYNC_OK;
+}
+
+/* Room for command buffers of our own: all or none, so that no two submissions wait for each other's. */
+static gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, const uint64_t *timeout_ns)
+{
+    uint64_t deadline = 0;
+    if (gpusync__take_rooms(q, q->limit, count)) return GPUSYNC_OK;
+    if (count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
+    deadline = gpusync__deadline(timeout_ns ? *timeout_ns : GPUSYNC_FOREVER);
+    do {
+        gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
+        if (result != GPUSYNC_OK) return result;
+    } while (!gpusync__take_rooms(q, q->limit, count));
+    return GPUSYNC_OK;
+}
+
+/* +1, or NULL. With room taken for it. */
+static void *gpusync__own_buffer(gpusync_queue *q, const gpusync_submission *s)
+{
+    gpusync_command_buffer_desc desc;
+    void *buffer;
+    memset(&desc, 0, sizeof desc);
+    desc.label = s->label;
+    buffer = gpusync__make_buffer(q, &desc);
+    if (!buffer) gpusync__give_room(q);
+    return buffer;
+}
+
+/* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
+static gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_submission *s)
+{
+    gpusync_queue *q = job->queue;
+    bool strict = (s->flags & GPUSYNC_STRICT) != 0, open = (s->flags & GPUSYNC_OPEN_FOR_SIGNALS) != 0;
+    bool front = !strict && job->need_count, back = !strict && s->signal_count && !(open && s->command_buffer_count);
+    bool both = front && back && !s->command_buffer_count;
+    gpusync_result result = GPUSYNC_OK;
+    if (!strict && s->signal_count && !back) GPUSYNC__COUNT(&q->stats.buffers_saved);
+    if (!strict && s->wait_count && !front) GPUSYNC__COUNT(&q->stats.buffers_saved);
+    if (front || back) result = gpusync__room_for_own(q, both ? 1 : (uint32_t)front + back, s->timeout_ns);
+    if (result != GPUSYNC_OK) return result;
+    if (front) job->front = gpusync__own_buffer(q, s);
+    if (back) job->back = both ? job->front : gpusync__own_buffer(q, s);
+    return (front && !job->front) || (back && !job->back) ? GPUSYNC_ERROR_METAL_NIL : GPUSYNC_OK;
+}
+
+/* Give back what gpusync__own_buffers made and no slot has taken over. */
+static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
+{
+    void *buffers[2];
+    uint32_t i, count = 0;
+    if (job->front) buffers[count++] = job->front;
+    if (job->back && job->back != job->front) buffers[count++] = job->back;
+    for (i = taken; i < count; i++) {
+        gpusync__release_pooled(buffers[i]);
+        gpusync__give_room(job->queue);
+    }
+}
+
+/* Take over one command buffer of the program. Under the order lock, as all that follow. */
+static gpusync_result gpusync__take_part(gpusync__job *job, void *buffer)
+{
+    gpusync__slot *slot = NULL;
+    gpusync__job *head;
+    bool ours;
+    gpusync_result result = buffer ? gpusync__adopt(job->queue, buffer, GPUSYNC__PART, &slot, &ours)
+                                   : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (result != GPUSYNC_OK) return result;
+    head = slot->job;
+    if (head) {
+        gpusync__job **end = &job->heads;
+        while (*end) end = &(*end)->next;
+        head->parts[0] = slot;
+        head->next = NULL;
+        *end = head;
+    }
+    GPUSYNC__SET(&slot->job, job);
+    job->parts[job->part_count++] = slot;
+    return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__take_own(gpusync__job *job, void *buffer)
+{
+    gpusync__slot *slot = gpusync__slot_new(job->queue, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
+    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    GPUSYNC__SET(&slot->job, job);
+    job->parts[job->part_count++] = slot;
+    return GPUSYNC_OK;
+}
+
+/* How many of our own command buffers have a slot. */
+static uint32_t gpusync__own_taken(const gpusync__job *job)
+{
+    uint32_t i, count = 0;
+    for (i = 0; i < job->part_count; i++)
+        if (job->parts[i]->buffer == job->front || job->parts[i]->buffer == job->back) count++;
+    return count;
+}
+
+/* Take over all command buffers, the program's and ours. */
+static gpusync_result gpusync__take_parts(gpusync__job *job, const gpusync_submission *s)
+{
+    gpusync_result result = job->front ? gpusync__take_own(job, job->front) : GPUSYNC_OK;
+    size_t i;
+    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
+        result = gpusync__take_part(job, s->command_buffers[i]);
+    if (result == GPUSYNC_OK && job->back && job->back != job->front) result = gpusync__take_own(job, job->back);
+    return result;
+}
+
+/* The program's buffers are open again, with their waits. */
+static void gpusync__put_back(gpusync__job *job)
+{
+    gpusync_queue *q = job->queue;
+    uint32_t i, kept = 0;
+    for (i = 0; i < job->part_count; i++) {
+        gpusync__slot *slot = job->parts[i];
+        GPUSYNC__SET(&slot->job, NULL);
+        if (!slot->made) {
+            job->parts[kept++] = slot;
+            continue;
+        }
+        GPUSYNC__PUT(&slot->kind, (uint32_t)GPUSYNC__WORK);
+        slot->next = q->open;
+        q->open = slot;
+    }
+    job->part_count = kept;
+    while (job->heads) {
+        gpusync__job *head = job->heads;
+        job->heads = head->next;
+        GPUSYNC__SET(&head->parts[0]->job, head);
+    }
+}
+
+/* The submission has failed: nothing has happened. Others may be ending one of its needs right now, and must be through
+   with it before the buffers, whose waits these may be, are the program's again. */
+static void gpusync__undo_job(gpusync__job *job)
+{
+    gpusync_queue *q = job->queue;
+    uint32_t taken = gpusync__own_taken(job);
+    unsigned rounds = 0;
+    gpusync__forget_needs(job);
+    while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(q->device, &rounds);
+    pthread_mutex_lock(&q->order);
+    gpusync__put_back(job);
+    gpusync__order_end(q);
+    gpusync__drop_parts(job);
+    gpusync__drop_own_buffers(job, taken);
+    gpusync__job_drop(job);
+}
+
+/* May the job be held? Some room must be left for what will let it go. */
+static gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__job *job)
+{
+    uint32_t i, spare = q->limit / 8 ? q->limit / 8 : 1;
+    if (q->held_buffers + job->part_count + spare > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
+    for (i = 0; i < job->part_count; i++)
+        if (gpusync__status(job->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
+    return GPUSYNC_OK;
+}
+
+static void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
+{
+    gpusync__line_up(q, job);
+    agenda->held_ns = job->since_ns;
+    gpusync__listen_for(job);
+    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
+}
+
+/* Everything that fits into one step of the queue's order. The ticket comes when nothing can fail any more, and before
+   a callback can ask for it. With a pool. */
+static gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submission *s, gpusync_ticket *ticket,
+                                         gpusync__agenda *agenda)
+{
+    gpusync_queue *q = job->queue;
+    bool unordered = (s->flags & GPUSYNC_UNORDERED) != 0, hold, doomed;
+    gpusync_result result = gpusync__take_parts(job, s);
+    if (result != GPUSYNC_OK) return result;
+    if (job->heads && gpusync__heads_wait_for_it(job)) return GPUSYNC_ERROR_NOT_RISING;
+    if (!gpusync__ring_ready(q)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync__seek_all(job);
+    doomed = GPUSYNC__GET(&job->doomed) != 0;
+    hold = GPUSYNC__SUB(&job->missing, 1) != 1 || (q->lined_ordered && !unordered);
+    if (hold && !doomed) result = gpusync__may_hold(q, job);
+    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, agenda);
+    if (result != GPUSYNC_OK) return result;
+    *ticket = gpusync__committed(q) + 1;
+    GPUSYNC__PUT(&job->ticket, *ticket);
+    job->since_ns = gpusync_now_ns();
+    gpusync__enter_ring(q, *ticket, (uintptr_t)job | 1);
+    if (doomed) gpusync__abandon(job, agenda);
+    else if (hold) gpusync__hold_job_back(q, job, agenda);
+    else gpusync__issue_job(job, job->since_ns, agenda);
+    return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__describe_job(gpusync__job *job, const gpusync_submission *s)
+{
+    gpusync_result result;
+    job->flags = s->flags;
+    job->on_complete = s->on_complete;
+    job->user = s->user;
+    gpusync__copy_text(job->label, sizeof job->label, s->label);
+    result = gpusync__add_waits(job, s->waits, s->wait_count);
+    if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count);
+    if (result == GPUSYNC_OK) result = gpusync__own_buffers(job, s);
+    return result;
+}
+
+/* The caller is inside the queue. */
+static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+                                      gpusync__agenda *agenda)
+{
+    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count + 2);
+    gpusync_result result;
+    void *pool;
+    if (!job) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    result = gpusync__describe_job(job, s);
+    if (result == GPUSYNC_OK) {
+        pool = gpusync__pool_push();
+        pthread_mutex_lock(&q->order);
+        result = gpusync__enter_job(job, s, ticket, agenda);
+        gpusync__order_end_pool(q, pool); /* from here on the job is on its own, if it has a ticket */
+    }
+    if (result != GPUSYNC_OK) gpusync__undo_job(job);
+    return result;
+}
+
+/* A commit that may have to be held. */
+static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_submission s;
+    gpusync_result result;
+    memset(&s, 0, sizeof s);
+    s.command_buffers = &buffer;
+    s.command_buffer_count = 1;
+    result = gpusync__submit(q, &s, ticket, &agenda);
+    *held_ns = agenda.held_ns;
+    gpusync__end_look(q->device, &agenda);
+    return result;
+}
+
+static bool gpusync__valid_submission(const gpusync_submission *s)
+{
+    size_t i, k;
+    if ((s->wait_count && !s->waits) || (s->signal_count && !s->signals) ||
+        (s->command_buffer_count && !s->command_buffers) || s->flags > 7 || s->command_buffer_count > UINT32_MAX / 2 ||
+        s->wait_count > UINT32_MAX / 2 || s->signal_count > UINT32_MAX / 2)
+        return false;
+    for (i = 0; i < s->command_buffer_count; i++) {
+        if (!s->command_buffers[i]) return false;
+        for (k = 0; k < i; k++)
+            if (s->command_buffers[k] == s->command_buffers[i]) return false;
+    }
+    return true;
+}
+
+static void gpusync__trace_submit(gpusync_queue *q, uint64_t ticket, const char *label, uint64_t began,
+                                  uint64_t held)
+{
+    gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, ticket, label, began);
+    if (held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, ticket, label, held);
+}
+
+GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
+                                          gpusync_ticket *ticket)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_ticket nobodys;
+    uint64_t began;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!ticket) ticket = &nobodys;
+    *ticket = GPUSYNC_NO_TICKET;
+    if (queue && submission && gpusync__valid_submission(submission)) result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    began = gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
+    result = gpusync__submit(queue, submission, ticket, &agenda);
+    if (result == GPUSYNC_OK && began) gpusync__trace_submit(queue, *ticket, submission->label, began, agenda.held_ns);
+    gpusync__end_call(queue->device, &agenda);
+    gpusync__look_foreign(queue);
+    gpusync__leave(queue);
+    return result;
+}
+
+/* The waits at the head of a command buffer: a job that is to become part of another. */
+static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_buffer_desc *desc, gpusync__job **out)
+{
+    gpusync__job *head;
+    gpusync_result result;
+    uint32_t i;
+    if (!desc->waits || desc->wait_count > UINT32_MAX / 2) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    head = gpusync__job_new(q, desc->wait_count, 0, 1);
+    if (!head) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    *out = head;
+    result = gpusync__add_waits(head, desc->waits, desc->wait_count);
+    for (i = 0; i < head->need_count; i++) head->needs[i].at_head = true;
+    return result;
+}
+
+static void gpusync__encode_head(gpusync__job *head, void *buffer)
+{
+    void *pool = gpusync__pool_push();
+    uint32_t i;
+    for (i = 0; i < head->need_count; i++)
+        gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, head->needs[i].event, head->needs[i].raw);
+    gpusync__pool_pop(pool);
+}
+
+/* End what is held. Under the order lock. */
+static void gpusync__cancel_line(gpusync_queue *q, const char *why, gpusync__agenda *agenda)
+{
+    gpusync__job *job;
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, why);
+    for (job = q->line; job; job = job->next) gpusync__doom(job, GPUSYNC__RANK_OWN, &error);
+    gpusync__pump_line(q, agenda);
+}
+
+GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    pthread_mutex_lock(&queue->order);
+    gpusync__cancel_line(queue, "cancelled while it was held", &agenda);
+    gpusync__order_end(queue);
+    gpusync__end_call(queue->device, &agenda);
+    gpusync__leave(queue);
+    return GPUSYNC_OK;
+}
+
+/* -- notes: gpusync_on_done, gpusync_release_after */
+
+#define GPUSYNC__SLAB_NOTES 32
+typedef struct gpusync__note_slab {
+    struct gpusync__note_slab *next;
+    gpusync__note notes[GPUSYNC__SLAB_NOTES];
+} gpusync__note_slab;
+
+/* Under the job lock. */
+static void gpusync__note_slab_new(gpusync_device *dev)
+{
+    gpusync__note_slab *slab = (gpusync__note_slab *)gpusync__allocate(dev, sizeof *slab, 128);
+    size_t i;
+    if (!slab) return;
+    for (i = 0; i < GPUSYNC__SLAB_NOTES; i++) {
+        slab->notes[i].next = dev->free_notes;
+        dev->free_notes = &slab->notes[i];
+    }
+    slab->next = dev->note_slabs;
+    dev->note_slabs = slab;
+}
+
+static void gpusync__note_slabs_free(gpusync_device *dev)
+{
+    while (dev->note_slabs) {
+        gpusync__note_slab *slab = dev->note_slabs;
+        dev->note_slabs = slab->next;
+        gpusync__free(dev, slab, sizeof *slab);
+    }
+}
+
+/* NULL: no memory. */
+static gpusync__note *gpusync__note_new(gpusync_device *dev, gpusync__turns *turns, gpusync_done_fn fn, void *user)
+{
+    gpusync__note *note;
+    pthread_mutex_lock(&dev->job_lock);
+    if (!dev->free_notes) gpusync__note_slab_new(dev);
+    note = dev->free_notes;
+    if (note) dev->free_notes = note->next;
+    pthread_mutex_unlock(&dev->job_lock);
+    if (!note) return NULL;
+    memset(&note->need, 0, sizeof note->need);
+    note->need.stage = GPUSYNC__COMING;
+    note->due.turns = turns;
+    note->fn = fn;
+    note->user = user;
+    return note;
+}
+
+/* Is there another note for the same ticket? Then whoever marked that is about to tell them all. Under the lock. */
+static bool gpusync__has_note_before(const gpusync__need *note)
+{
+    const gpusync__need *need = note->previous;
+    while (need && (need->job || need->number != note->number)) need = need->previous;
+    return need != NULL;
+}
+
+/* Put the note where it is found when its time comes, or see that it has come. True: it has. */
+static bool gpusync__pin_note(gpusync__note *note)
+{
+    gpusync__need *need = &note->need;
+    uint32_t flags;
+    bool ended, over;
+    pthread_mutex_lock(gpusync__need_lock(need));
+    gpusync__link_need(gpusync__needs_of(need), need);
+    ended = need->queue ? gpusync__ticket_ended(need->queue, need->number) : need->timeline->value >= need->number;
+    flags = GPUSYNC__GET(need->queue ? &need->queue->flags : &need->timeline->flags);
+    note->lost = !ended && note->fn && flags & GPUSYNC__LOST;
+    over = note->lost || (ended && !gpusync__has_note_before(need));
+    if (over) gpusync__unlink_need(gpusync__needs_of(need), need);
+    pthread_mutex_unlock(gpusync__need_lock(need));
+    return over;
+}
+
+/* The caller is inside the queue. */
+static gpusync_result gpusync__note_ticket(gpusync_queue *q, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__note *note;
+    gpusync__goal goal;
+    if (ticket == GPUSYNC_EVERYTHING || gpusync__goal_of(q, ticket, &goal) != GPUSYNC_OK)
+        return GPUSYNC_ERROR_INVALID_TICKET;
+    note = gpusync__note_new(q->device, &q->turns, fn, user);
+    if (!note) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!fn) gpusync__retain(user);
+    GPUSYNC__ADD(&q->owing, 1);
+    note->need.queue = q;
+    note->need.number = ticket;
+    if (!gpusync__pin_note(note)) return GPUSYNC_OK;
+    note->failed = note->lost || gpusync__ticket_result(q, ticket, &note->error) != GPUSYNC_OK;
+    if (note->lost) gpusync__own_error(&note->error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
+    gpusync__push_due(q->device, &note->due, &agenda);
+    gpusync__end_call(q->device, &agenda);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
+{
+    gpusync_result result;
+    if (!queue || !fn) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    result = gpusync__note_ticket(queue, ticket, fn, user);
+    gpusync__leave(queue);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object)
+{
+    gpusync_result result;
+    if (!queue || !object) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    result = gpusync__note_ticket(queue, ticket, NULL, object);
+    gpusync__leave(queue);
+    return result;
+}
+
+/* The caller is inside the timeline. */
+static gpusync_result gpusync__note_value(gpusync_timeline *t, uint64_t value, gpusync_done_fn fn, void *user)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__note *note;
+    if (gpusync__is_outside(t) && !gpusync__listener(t->device)) return GPUSYNC_ERROR_UNSUPPORTED;
+    note = gpusync__note_new(t->device, &t->turns, fn, user);
+    if (!note) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    GPUSYNC__ADD(&t->owing, 1);
+    note->need.timeline = t;
+    note->need.number = value;
+    gpusync__read_event(t, &agenda);
+    if (gpusync__pin_note(note)) {
+        note->failed = note->lost || gpusync__timeline_result(t, &note->error) != GPUSYNC_OK;
+        if (note->lost) gpusync__own_error(&note->error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
+        gpusync__push_due(t->device, &note->due, &agenda);
+    } else {
+        gpusync__listen_for_needs(t);
+    }
+    gpusync__end_call(t->device, &agenda);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_on_done(gpusync_timeline *timeline, uint64_t value, gpusync_done_fn fn,
+                                                    void *user)
+{
+    gpusync_result result;
+    if (!timeline || !fn) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__note_value(timeline, value, fn, user);
+    gpusync__timeline_leave(timeline);
     return result;
 }
 
@@ -3539,6 +6531,7 @@ static void gpusync__init_selectors(void)
 #define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
         GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
 #undef GPUSYNC__REGISTER
+        gpusync__scheduled_block.isa = gpusync__global_block;
         gpusync__global.selectors_ready = true;
     }
     pthread_mutex_unlock(&gpusync__global.lock);
@@ -3574,7 +6567,8 @@ static bool gpusync__valid_device_desc(const gpusync_device_desc *desc)
     if (!desc) return true;
     if (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) return false;
     if (desc->allocator && (!desc->allocator->allocate || !desc->allocator->release)) return false;
-    return (unsigned)desc->wait_mode <= GPUSYNC_WAIT_BLOCKING;
+    return (unsigned)desc->wait_mode <= GPUSYNC_WAIT_BLOCKING &&
+           (unsigned)desc->callback_mode <= GPUSYNC_CALLBACKS_MANUAL;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
@@ -3602,8 +6596,13 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->wait_mode = desc && desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     dev->log = desc ? desc->log : NULL;
     dev->log_user = desc ? desc->log_user : NULL;
+    dev->callback_mode = desc ? desc->callback_mode : GPUSYNC_CALLBACKS_AT_ONCE;
+    dev->notify = desc ? desc->notify : NULL;
+    dev->notify_user = desc ? desc->notify_user : NULL;
     pthread_mutex_init(&dev->lock, NULL);
     pthread_mutex_init(&dev->waiter_lock, NULL);
+    pthread_mutex_init(&dev->job_lock, NULL);
+    gpusync__note_slab_new(dev); /* so that the first callbacks need no memory; without it they ask again */
     *out = dev;
     return GPUSYNC_OK;
 }
@@ -3621,6 +6620,9 @@ static bool gpusync__same_device(gpusync_device *dev, void *metal_queue)
     return other == dev->metal || (other && gpusync__registry_id(other) == gpusync__registry_id(dev->metal));
 }
 
+/* So many handlers may be running, on as many threads as Metal likes, whose buffers gpusync counts as gone. */
+#define GPUSYNC__SPARE_BUFFERS 8u
+
 /* The Metal queue, +1, and its label. With a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
@@ -3633,7 +6635,9 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
         gpusync__copy_string(q->label, sizeof q->label, gpusync__send_id(given, gpusync__sel.label));
         return GPUSYNC_OK;
     }
-    q->metal = GPUSYNC__AS1(void *, unsigned long)(q->device->metal, gpusync__sel.newCommandQueueWithMax, q->limit);
+    q->has_spare = true;
+    q->metal = GPUSYNC__AS1(void *, unsigned long)(q->device->metal, gpusync__sel.newCommandQueueWithMax,
+                                                   (unsigned long)q->limit + GPUSYNC__SPARE_BUFFERS);
     if (!q->metal) return GPUSYNC_ERROR_METAL_NIL;
     if (desc && desc->label) {
         gpusync__copy_text(q->label, sizeof q->label, desc->label);
@@ -3654,11 +6658,15 @@ static void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q, sizeof *q);
 }
 
+static void gpusync__flag_trace(uint32_t *flags, bool on);
+
 static gpusync_result gpusync__queue_build(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
     gpusync_result result;
     void *pool;
     q->limit = desc && desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
+    q->max_in_flight = desc && desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
+    q->commit_timeout_ns = desc && desc->commit_timeout_ns ? *desc->commit_timeout_ns : GPUSYNC_FOREVER;
     q->log_size = desc && desc->error_log_count ? desc->error_log_count : 64;
     q->spin = desc && desc->spin ? *desc->spin : q->device->spin;
     q->wait_mode = desc && desc->wait_mode ? desc->wait_mode : q->device->wait_mode;
@@ -3691,6 +6699,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
         for (link = &device->queues; *link;) link = &(*link)->next;
         *link = q;
         q->number = ++device->queue_count;
+        gpusync__flag_trace(&q->flags, gpusync__traced(device));
+        q->watched = gpusync__traced(device) || q->max_in_flight < q->limit;
     }
     pthread_mutex_unlock(&device->lock);
     if (result != GPUSYNC_OK) gpusync__queue_free(q);
@@ -3730,6 +6740,13 @@ static void gpusync__settle_slots(gpusync_queue *q)
     }
 }
 
+static void gpusync__drop_heads(gpusync_queue *q)
+{
+    gpusync__slot *slot;
+    for (slot = q->open; slot; slot = slot->next)
+        if (slot->job) gpusync__job_drop(slot->job);
+}
+
 static void gpusync__drop_list(gpusync__slot *slot)
 {
     while (slot) {
@@ -3756,9 +6773,13 @@ static void gpusync__drain(gpusync_queue *q)
     unsigned rounds = 0;
     (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
-    while (!gpusync__over(&goal))
-        if (gpusync__await_goal(&goal, GPUSYNC_FOREVER, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+    while (!gpusync__over(&goal)) {
+        uint64_t slice = gpusync__is_manual(q->device) ? GPUSYNC__FIRST_SLICE_NS : GPUSYNC_FOREVER;
+        gpusync__due *due = gpusync__is_manual(q->device) ? gpusync__pop_due(q->device, &q->turns) : NULL;
+        if (due) gpusync__run_one_due(q->device, due, NULL); /* it may let go what this waits for */
+        else if (gpusync__await_goal(&goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(q->device, &rounds); /* no memory to sleep with */
+    }
 }
 
 static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
@@ -3791,6 +6812,57 @@ static void gpusync__keep_stats(gpusync_queue *q)
     pthread_mutex_unlock(&q->device->lock);
 }
 
+/* Held work is given up. */
+static void gpusync__give_up_line(gpusync_queue *q)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    pthread_mutex_lock(&q->order);
+    gpusync__cancel_line(q, "its queue was destroyed while it was held", &agenda);
+    pthread_mutex_unlock(&q->order);
+    gpusync__end_call(q->device, &agenda);
+}
+
+/* A job whose command buffers were left to themselves: it ends here, unless it is ending already. What still waits on
+   the device for a ticket goes on: nobody will tell it any more. */
+static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
+{
+    uint32_t i, open = GPUSYNC__GET(&job->open);
+    const gpusync__job *bundle;
+    gpusync__need *need = NULL;
+    gpusync__job *head;
+    gpusync_error error;
+    do
+        if (open == 0) return;
+    while (!GPUSYNC__SWAP(&job->open, &open, open + 1)); /* so that nobody publishes it meanwhile */
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
+    gpusync__blame(job, GPUSYNC__RANK_OWN, &error);
+    job->disowned = true;
+    for (head = job->heads; head; head = head->next) head->disowned = true;
+    for (i = 0; i < job->promise_count; i++)
+        __atomic_store_n(&job->promises[i].timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__signal_need(need);
+    gpusync__forget_needs(job);
+    /* whoever is just counting down the last command buffer finds that it was not the last */
+    if (__atomic_exchange_n(&job->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&job->open, 1);
+    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
+}
+
+/* After gpusync__settle_slots. What did not end by then has command buffers that nobody looks at any more. */
+static void gpusync__disown_jobs(gpusync_queue *q)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    uint64_t ticket, last = gpusync__committed(q);
+    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+        gpusync__job *job = gpusync__job_of(q, ticket);
+        if (!job) continue;
+        gpusync__disown(job, &agenda);
+        gpusync__job_drop(job);
+    }
+    gpusync__run(q->device, &agenda); /* first what their tickets and promises have to tell */
+    gpusync__end_needs(q, &agenda);
+    gpusync__hand_over(q->device, &agenda); /* to gpusync__pay */
+}
+
 static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 {
     unsigned rounds = 0;
@@ -3799,10 +6871,15 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
     gpusync__wake(q);
     while (GPUSYNC__GET(&q->inside)) gpusync__linger(q->device, &rounds);
+    gpusync__give_up_line(q);
     gpusync__give_up_tracked(q);
     if (drain) gpusync__drain(q);
     gpusync__remove_queue(q);
     gpusync__settle_slots(q);
+    gpusync__disown_jobs(q);
+    gpusync__drop_heads(q);
+    gpusync__pay(q->device, &q->owing, &q->turns);
+    gpusync__jobs_give(q->device, q->spare_jobs);
     gpusync__keep_stats(q);
     gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
     gpusync__drop_list(q->foreign);
@@ -3825,17 +6902,584 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     if (!device) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     pthread_mutex_lock(&device->lock);
-    in_use = device->queues != NULL || device->timelines != NULL;
+    in_use = device->queues != NULL || device->timelines != NULL || device->warmups != NULL;
     pthread_mutex_unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
+    gpusync__take_bell(device);
+    if (device->bell_event) gpusync__release_pooled(device->bell_event);
     while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
     if (device->listener) gpusync__release_pooled(device->listener);
     gpusync__release_pooled(device->metal);
     gpusync__waiter_slabs_free(device);
+    gpusync__job_slabs_free(device);
+    gpusync__note_slabs_free(device);
     pthread_mutex_destroy(&device->lock);
     pthread_mutex_destroy(&device->waiter_lock);
+    pthread_mutex_destroy(&device->job_lock);
     allocator = device->allocator;
     allocator.release(allocator.user, device, sizeof *device);
+    return GPUSYNC_OK;
+}
+
+/* ------------------------------------------------------------------------------ >>warmup --
+   Shaders are compiled by Metal, which calls back; where it cannot, and for all the rest, a thread does it. */
+
+/* A library that is compiled from text, once for all functions in it. */
+typedef struct gpusync__library {
+    gpusync_warmup *warmup;
+    void *source;  /* NSString; nil where the text was no UTF-8 */
+    void *library; /* once it is compiled, or from the start */
+    uint32_t started, came;
+    gpusync_error error; /* result OK: it came well */
+} gpusync__library;
+
+typedef struct gpusync__compilation {
+    gpusync_warmup *warmup;
+    gpusync__library *library;
+    size_t same_as; /* itself, or an earlier one */
+    void *name;     /* NSString */
+    void *pipeline;
+    uint32_t asked; /* for, of a warm-up that is disabled */
+    uint32_t started, done;
+    gpusync_error error; /* result OK: none */
+} gpusync__compilation;
+
+struct gpusync_warmup {
+    gpusync_device *device;
+    gpusync__board board; /* of waits for its flags */
+    uint32_t flags;       /* CLOSING, LOST */
+    uint32_t inside;
+    uint32_t pending; /* compilations that Metal will call back for */
+    uint32_t working; /* somebody does the rest: */
+    pthread_t worker;
+    uint32_t all_done;
+    gpusync_warmup *next; /* of the device */
+    size_t done, total; /* total: compilations, jobs, and the device itself */
+    gpusync__compilation *compilations;
+    gpusync__library *libraries;
+    size_t count, library_count;
+    gpusync_warmup_job *jobs;
+    size_t job_count;
+    gpusync_queue *queue;
+    gpusync_result device_result;
+    bool own_queue, disabled, threaded;
+    pthread_t thread;
+};
+
+static uint32_t *gpusync__warmup_flags(gpusync_warmup *w) { return &w->flags; }
+static gpusync__board *gpusync__warmup_board(gpusync_warmup *w) { return &w->board; }
+static gpusync_warmup *gpusync__next_warmup(const gpusync_warmup *w) { return w->next; }
+
+/* A block with one pointer, for Metal to copy. */
+typedef struct gpusync__context_block {
+    gpusync__block head;
+    void *context;
+} gpusync__context_block;
+
+static const gpusync__block_descriptor gpusync__context_descriptor = {0, sizeof(gpusync__context_block), "v24@?0@8@16",
+                                                                      NULL};
+
+static gpusync__context_block gpusync__context_block_of(void (*invoke)(void *, void *, void *), void *context)
+{
+    gpusync__context_block block;
+    memset(&block, 0, sizeof block);
+    block.head.isa = gpusync__stack_block;
+    block.head.flags = GPUSYNC__BLOCK_HAS_SIGNATURE;
+    block.head.invoke = (void (*)(void *, void *))(void (*)(void))invoke;
+    block.head.descriptor = &gpusync__context_descriptor;
+    block.context = context;
+    return block;
+}
+
+/* One thing is done. No pool is held: this calls a hook. */
+static void gpusync__warmup_count(gpusync_warmup *w)
+{
+    if (!w->disabled && GPUSYNC__ADD(&w->done, 1) + 1 == w->total) GPUSYNC__PUT(&w->all_done, 1);
+    gpusync__wake_board(w->device, &w->board);
+}
+
+static bool gpusync__is_closing(gpusync_warmup *w) { return (GPUSYNC__GET(&w->flags) & GPUSYNC__CLOSING) != 0; }
+
+/* What Metal says (or, where it says nothing, text) of the compilation of this function. With a pool. */
+static void gpusync__read_compile_error(gpusync_error *error, void *ns_error, const char *text)
+{
+    gpusync__own_error(error, GPUSYNC_ERROR_COMPILE, text);
+    if (!ns_error) return;
+    error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+    gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
+    gpusync__copy_string(error->message, sizeof error->message,
+                         gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
+}
+
+/* Done: with a pipeline, or an error that says why not. */
+static void gpusync__compiled(gpusync__compilation *c, void *pipeline, const gpusync_error *error)
+{
+    void *pool = gpusync__pool_push();
+    if (pipeline) {
+        c->pipeline = gpusync__retain(pipeline);
+    } else {
+        c->error = *error;
+        gpusync__copy_string(c->error.label, sizeof c->error.label, c->name);
+    }
+    gpusync__pool_pop(pool);
+    GPUSYNC__PUT(&c->done, 1);
+    gpusync__warmup_count(c->warmup);
+}
+
+static void gpusync__not_compiled(gpusync__compilation *c, const char *text)
+{
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_COMPILE, text);
+    gpusync__compiled(c, NULL, &error);
+}
+
+static void gpusync__pipeline_came(gpusync__compilation *c, void *pipeline, void *ns_error)
+{
+    gpusync_error error;
+    void *pool = gpusync__pool_push();
+    if (!pipeline) gpusync__read_compile_error(&error, ns_error, "Metal made no pipeline of it");
+    gpusync__pool_pop(pool);
+    gpusync__compiled(c, pipeline, &error);
+}
+
+static void gpusync__pipeline_compiled(void *block, void *pipeline, void *ns_error)
+{
+    gpusync__compilation *c = (gpusync__compilation *)((gpusync__context_block *)block)->context;
+    gpusync_warmup *w = c->warmup;
+    gpusync__pipeline_came(c, pipeline, ns_error);
+    GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
+}
+
+static bool gpusync__has_async(gpusync_device *dev)
+{
+    void *cls = gpusync__class_of(dev->metal);
+    return gpusync__class_responds(cls, gpusync__sel.newLibraryLater) &&
+           gpusync__class_responds(cls, gpusync__sel.newPipelineLater);
+}
+
+/* The function, +1; NULL: it has none of this name. */
+static void *gpusync__function_of(gpusync__compilation *c)
+{
+    void *function, *pool = gpusync__pool_push();
+    function = GPUSYNC__AS1(void *, void *)(c->library->library, gpusync__sel.newFunctionWithName, c->name);
+    gpusync__pool_pop(pool);
+    return function;
+}
+
+static void gpusync__compile_later(gpusync__compilation *c, void *function)
+{
+    gpusync__context_block block = gpusync__context_block_of(gpusync__pipeline_compiled, c);
+    gpusync_warmup *w = c->warmup;
+    void *pool = gpusync__pool_push();
+    GPUSYNC__ADD(&w->pending, 1);
+    ((void (*)(void *, void *, void *, void *))gpusync__send)(w->device->metal, gpusync__sel.newPipelineLater, function,
+                                                              &block);
+    gpusync__pool_pop(pool);
+}
+
+static void gpusync__compile_now(gpusync__compilation *c, void *function)
+{
+    typedef void *(*send_now)(void *, void *, void *, void **);
+    void *pool = gpusync__pool_push(), *metal = c->warmup->device->metal, *ns_error = NULL, *pipeline;
+    pipeline = ((send_now)gpusync__send)(metal, gpusync__sel.newPipeline, function, &ns_error);
+    gpusync__retain(ns_error); /* past the pool: no hook runs under one */
+    gpusync__pool_pop(pool);
+    gpusync__pipeline_came(c, pipeline, ns_error);
+    gpusync__release_pooled(ns_error);
+    gpusync__release_pooled(pipeline);
+}
+
+/* Its library is there, in good or bad. */
+static void gpusync__compile_pipeline(gpusync__compilation *c, bool later)
+{
+    const gpusync__library *l = c->library;
+    void *function;
+    if (!gpusync__swap32(&c->started, 0, 1)) return;
+    if (gpusync__is_closing(c->warmup)) return; /* nobody asks any more */
+    function = l->library && c->name ? gpusync__function_of(c) : NULL;
+    if (!l->library) gpusync__compiled(c, NULL, &l->error);
+    else if (!function) gpusync__not_compiled(c, "the library has no function of this name");
+    else if (later) gpusync__compile_later(c, function);
+    else gpusync__compile_now(c, function);
+    gpusync__release_pooled(function);
+}
+
+/* A library has come, or will not (NULL): go on with its functions, those that are asked for where that is all. */
+static void gpusync__library_came(gpusync__library *l, void *library, void *ns_error, bool later)
+{
+    gpusync_warmup *w = l->warmup;
+    void *pool = gpusync__pool_push();
+    size_t i;
+    if (library) l->library = gpusync__retain(library);
+    else gpusync__read_compile_error(&l->error, ns_error, "Metal made no library of the source");
+    gpusync__pool_pop(pool);
+    GPUSYNC__PUT(&l->came, 1); /* who asks after this begins by himself */
+    for (i = 0; i < w->count; i++) {
+        gpusync__compilation *c = &w->compilations[i];
+        if (c->library == l && c->same_as == i && (!w->disabled || GPUSYNC__GET(&c->asked)))
+            gpusync__compile_pipeline(c, later);
+    }
+}
+
+static void gpusync__library_compiled(void *block, void *library, void *ns_error)
+{
+    gpusync__library *l = (gpusync__library *)((gpusync__context_block *)block)->context;
+    gpusync_warmup *w = l->warmup;
+    gpusync__library_came(l, library, ns_error, true);
+    GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
+}
+
+static void gpusync__compile_source_later(gpusync__library *l)
+{
+    typedef void (*send_later)(void *, void *, void *, void *, void *);
+    gpusync__context_block block = gpusync__context_block_of(gpusync__library_compiled, l);
+    void *pool = gpusync__pool_push();
+    GPUSYNC__ADD(&l->warmup->pending, 1);
+    ((send_later)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibraryLater, l->source, NULL, &block);
+    gpusync__pool_pop(pool);
+}
+
+static void gpusync__compile_source_now(gpusync__library *l)
+{
+    typedef void *(*send_now)(void *, void *, void *, void *, void **);
+    void *pool = gpusync__pool_push(), *ns_error = NULL, *library;
+    library = ((send_now)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibrary, l->source, NULL, &ns_error);
+    gpusync__retain(ns_error);
+    gpusync__pool_pop(pool);
+    gpusync__library_came(l, library, ns_error, false);
+    gpusync__release_pooled(ns_error);
+    gpusync__release_pooled(library);
+}
+
+/* Compile the library, where it is text, and its functions that are listed. Once. */
+static void gpusync__compile_library(gpusync__library *l, bool later)
+{
+    void *library;
+    if (!gpusync__swap32(&l->started, 0, 1)) return;
+    library = l->library;
+    l->library = NULL; /* of a library object: its reference moves on */
+    if (library) gpusync__library_came(l, library, NULL, later);
+    else if (!l->source) gpusync__library_came(l, NULL, NULL, later);
+    else if (later) gpusync__compile_source_later(l);
+    else gpusync__compile_source_now(l);
+    gpusync__release_pooled(library);
+}
+
+static void gpusync__sleep_ms(void)
+{
+    struct timespec ms = {0, 1000000};
+    nanosleep(&ms, NULL);
+}
+
+/* An empty command buffer through the queue. The program's hooks may not know the thread of a warm-up: that one asks
+   and sleeps by itself, as long as somebody wants to know. */
+static gpusync_result gpusync__warm_queue(gpusync_warmup *w)
+{
+    static const uint64_t at_once = 0;
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket;
+    gpusync_result result;
+    void *buffer;
+    memset(&desc, 0, sizeof desc);
+    if (w->threaded) desc.timeout_ns = &at_once;
+    while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT && !gpusync__is_closing(w))
+        gpusync__sleep_ms();
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync_commit(w->queue, buffer, &ticket);
+    if (result != GPUSYNC_OK) (void)gpusync_command_buffer_discard(w->queue, buffer);
+    else if (!w->threaded) result = gpusync_wait(w->queue, ticket, GPUSYNC_FOREVER);
+    else
+        while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !gpusync__is_closing(w))
+            gpusync__sleep_ms();
+    return result;
+}
+
+/* ... and an event for the pool. */
+static gpusync_result gpusync__warm_device(gpusync_warmup *w)
+{
+    gpusync_result result = GPUSYNC_OK;
+    uint64_t raw;
+    void *pool = gpusync__pool_push(), *event = gpusync__event_take(w->device, &raw);
+    if (event) gpusync__event_keep(w->device, event, true);
+    gpusync__pool_pop(pool);
+    if (!w->queue) {
+        result = gpusync_queue_create(w->device, NULL, &w->queue);
+        w->own_queue = result == GPUSYNC_OK;
+    }
+    if (result == GPUSYNC_OK) result = gpusync__warm_queue(w);
+    return result == GPUSYNC_OK && !event ? GPUSYNC_ERROR_METAL_NIL : result;
+}
+
+/* All that is not done by Metal: on the thread of the warm-up, or in the call. */
+static void gpusync__warm_up(gpusync_warmup *w)
+{
+    bool later = gpusync__has_async(w->device);
+    size_t i;
+    w->worker = pthread_self();
+    GPUSYNC__PUT(&w->working, 1);
+    for (i = 0; i < w->library_count && !later && !gpusync__is_closing(w); i++)
+        gpusync__compile_library(&w->libraries[i], false);
+    w->device_result = gpusync__warm_device(w);
+    gpusync__warmup_count(w);
+    for (i = 0; i < w->job_count; i++) {
+        if (!gpusync__is_closing(w)) w->jobs[i].run(w->jobs[i].user);
+        if (i + 1 == w->job_count) GPUSYNC__PUT(&w->working, 0);
+        gpusync__warmup_count(w);
+    }
+    GPUSYNC__PUT(&w->working, 0);
+}
+
+static void *gpusync__warmup_main(void *warmup)
+{
+    gpusync__warm_up((gpusync_warmup *)warmup);
+    return NULL;
+}
+
+/* In one of its jobs? */
+static __attribute__((noinline)) bool gpusync__on_its_thread(const gpusync_warmup *w)
+{
+    return GPUSYNC__GET(&w->working) && pthread_equal(w->worker, pthread_self());
+}
+
+/* The library of a pipeline: one for each text and each library object. With a pool. */
+static gpusync__library *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
+{
+    gpusync__library *l;
+    size_t k;
+    for (k = 0; k < i; k++)
+        if (descs[i].library ? descs[i].library == descs[k].library
+                             : !descs[k].library && strcmp(descs[i].source, descs[k].source) == 0)
+            return w->compilations[k].library;
+    l = &w->libraries[w->library_count++];
+    l->warmup = w;
+    l->library = descs[i].library ? gpusync__retain(descs[i].library) : NULL;
+    l->source = descs[i].library ? NULL : gpusync__retain(gpusync__string(descs[i].source));
+    return l;
+}
+
+static void gpusync__list_pipelines(gpusync_warmup *w, const gpusync_pipeline_desc *descs)
+{
+    void *pool = gpusync__pool_push();
+    size_t i, k;
+    for (i = 0; i < w->count; i++) {
+        gpusync__compilation *c = &w->compilations[i];
+        c->warmup = w;
+        c->library = gpusync__find_library(w, descs, i);
+        c->name = gpusync__retain(gpusync__string(descs[i].function));
+        for (k = 0; w->compilations[k].library != c->library || strcmp(descs[k].function, descs[i].function) != 0;) k++;
+        c->same_as = k;
+        if (k == i) w->total++;
+    }
+    gpusync__pool_pop(pool);
+}
+
+static void gpusync__warmup_free(gpusync_warmup *w)
+{
+    gpusync_device *dev = w->device;
+    void *pool = gpusync__pool_push();
+    size_t i;
+    for (i = 0; i < w->count; i++) {
+        gpusync__release(w->compilations[i].name);
+        gpusync__release(w->compilations[i].pipeline);
+    }
+    for (i = 0; i < w->library_count; i++) {
+        gpusync__release(w->libraries[i].source);
+        gpusync__release(w->libraries[i].library);
+    }
+    gpusync__pool_pop(pool);
+    gpusync__free(dev, w->compilations, w->count * sizeof *w->compilations);
+    gpusync__free(dev, w->libraries, w->count * sizeof *w->libraries);
+    gpusync__free(dev, w->jobs, w->job_count * sizeof *w->jobs);
+    pthread_mutex_destroy(&w->board.lock);
+    gpusync__free(dev, w, sizeof *w);
+}
+
+/* NULL: no memory. */
+static gpusync_warmup *gpusync__warmup_new(gpusync_device *dev, const gpusync_warmup_desc *desc)
+{
+    gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, sizeof *w, 128);
+    if (!w) return NULL;
+    w->device = dev;
+    pthread_mutex_init(&w->board.lock, NULL);
+    w->disabled = desc->disabled;
+    w->queue = desc->queue;
+    w->count = desc->pipeline_count;
+    w->job_count = desc->disabled ? 0 : desc->job_count;
+    if (w->count) {
+        w->compilations = (gpusync__compilation *)gpusync__allocate(dev, w->count * sizeof *w->compilations, 16);
+        w->libraries = (gpusync__library *)gpusync__allocate(dev, w->count * sizeof *w->libraries, 16);
+    }
+    if (w->job_count) w->jobs = (gpusync_warmup_job *)gpusync__allocate(dev, w->job_count * sizeof *w->jobs, 16);
+    if ((w->count && (!w->compilations || !w->libraries)) || (w->job_count && !w->jobs)) {
+        if (!w->compilations || !w->libraries) { /* nothing to release in them */
+            gpusync__free(dev, w->compilations, w->count * sizeof *w->compilations);
+            gpusync__free(dev, w->libraries, w->count * sizeof *w->libraries);
+            w->compilations = NULL;
+            w->libraries = NULL;
+            w->count = 0;
+        }
+        if (!w->jobs) w->job_count = 0;
+        gpusync__warmup_free(w);
+        return NULL;
+    }
+    if (w->job_count) memcpy(w->jobs, desc->jobs, w->job_count * sizeof *w->jobs);
+    gpusync__list_pipelines(w, desc->pipelines);
+    w->total += w->job_count + 1;
+    return w;
+}
+
+static bool gpusync__valid_warmup(gpusync_device *dev, const gpusync_warmup_desc *desc)
+{
+    size_t i;
+    if ((desc->pipeline_count && !desc->pipelines) || (desc->job_count && !desc->jobs) ||
+        (desc->queue && desc->queue->device != dev) || desc->pipeline_count > SIZE_MAX / 4096 ||
+        desc->job_count > SIZE_MAX / 4096)
+        return false;
+    for (i = 0; i < desc->pipeline_count; i++)
+        if (!desc->pipelines[i].function || !desc->pipelines[i].source == !desc->pipelines[i].library) return false;
+    for (i = 0; i < desc->job_count; i++)
+        if (!desc->jobs[i].run) return false;
+    return true;
+}
+
+/* How what was warmed up did is told by the waits. */
+static gpusync_result gpusync__warmup_block(gpusync_warmup *w)
+{
+    unsigned rounds = 0;
+    gpusync_result result;
+    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+        gpusync__linger(w->device, &rounds); /* no memory to sleep with */
+    return GPUSYNC__GET(&w->all_done) ? GPUSYNC_OK : result;
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
+                                                gpusync_warmup **out)
+{
+    static const gpusync_warmup_desc plain = {NULL, 0, NULL, 0, NULL, false, false};
+    gpusync_warmup *w;
+    bool later;
+    size_t i;
+    if (out) *out = NULL;
+    if (!desc) desc = &plain;
+    if (!device || !out || !gpusync__valid_warmup(device, desc)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync_device_is_lost(device)) return GPUSYNC_ERROR_DEVICE_LOST;
+    w = gpusync__warmup_new(device, desc);
+    if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&device->lock);
+    w->next = device->warmups;
+    device->warmups = w;
+    if (GPUSYNC__GET(&device->lost)) gpusync__set_flag(&w->flags, GPUSYNC__LOST);
+    pthread_mutex_unlock(&device->lock);
+    *out = w;
+    if (w->disabled) {
+        w->total = w->done = 0;
+        w->all_done = 1;
+        return GPUSYNC_OK;
+    }
+    later = gpusync__has_async(device);
+    for (i = 0; i < w->library_count && later; i++) gpusync__compile_library(&w->libraries[i], true);
+    w->threaded = !desc->blocking || gpusync__in_callback();
+    if (w->threaded && pthread_create(&w->thread, NULL, gpusync__warmup_main, w)) w->threaded = false;
+    if (!w->threaded) gpusync__warm_up(w);
+    if (desc->blocking) return gpusync__warmup_block(w);
+    return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__warmup_enter(gpusync_warmup *w)
+{
+    GPUSYNC__ADD(&w->inside, 1);
+    if (!(GPUSYNC__GET(&w->flags) & GPUSYNC__CLOSING)) return GPUSYNC_OK;
+    GPUSYNC__SUB(&w->inside, 1);
+    return GPUSYNC_ERROR_DESTROYED;
+}
+
+static void gpusync__warmup_leave(gpusync_warmup *w) { GPUSYNC__SUB(&w->inside, 1); }
+
+/* OK: the flag is set. The caller is inside. */
+static gpusync_result gpusync__await_flag(gpusync_warmup *w, const uint32_t *flag, uint64_t timeout_ns)
+{
+    gpusync__goal goal;
+    memset(&goal, 0, sizeof goal);
+    goal.kind = GPUSYNC__FLAG;
+    goal.warmup = w;
+    goal.flag = flag;
+    return gpusync__await_single(w->device, &goal, timeout_ns, NULL);
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total)
+{
+    if (done) *done = 0;
+    if (total) *total = 0;
+    if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (done) *done = GPUSYNC__GET(&warmup->done);
+    if (total) *total = warmup->total;
+    return GPUSYNC__GET(&warmup->all_done) ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns)
+{
+    gpusync_result result;
+    size_t i;
+    if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__warmup_enter(warmup);
+    if (result != GPUSYNC_OK) return result;
+    if (gpusync__on_its_thread(warmup)) result = GPUSYNC_ERROR_WOULD_DEADLOCK;
+    else result = gpusync__await_flag(warmup, &warmup->all_done, timeout_ns);
+    if (result == GPUSYNC_OK && !warmup->disabled) result = warmup->device_result;
+    for (i = 0; i < warmup->count && result == GPUSYNC_OK && !warmup->disabled; i++)
+        result = warmup->compilations[warmup->compilations[i].same_as].error.result;
+    gpusync__warmup_leave(warmup);
+    return result;
+}
+
+/* The caller is inside. */
+static gpusync_result gpusync__warmup_get(gpusync_warmup *w, gpusync__compilation *c, uint64_t timeout_ns, void **out,
+                                          gpusync_error *error)
+{
+    gpusync_result result;
+    if (w->disabled) {
+        GPUSYNC__PUT(&c->asked, 1);
+        gpusync__compile_library(c->library, gpusync__has_async(w->device));
+        if (GPUSYNC__GET(&c->library->came)) gpusync__compile_pipeline(c, gpusync__has_async(w->device));
+    }
+    result = gpusync__await_flag(w, &c->done, timeout_ns);
+    if (result != GPUSYNC_OK) return result;
+    *out = c->pipeline;
+    if (error && c->error.result != GPUSYNC_OK) *error = c->error;
+    return c->error.result;
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
+                                                   gpusync_error *error)
+{
+    gpusync_result result;
+    if (out) *out = NULL;
+    if (!warmup || !out || i >= warmup->count) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__warmup_enter(warmup);
+    if (result != GPUSYNC_OK) return result;
+    i = warmup->compilations[i].same_as;
+    result = gpusync__warmup_get(warmup, &warmup->compilations[i], timeout_ns, out, error);
+    gpusync__warmup_leave(warmup);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
+{
+    gpusync_warmup *w = warmup, **link;
+    unsigned rounds = 0;
+    if (!w) return GPUSYNC_OK;
+    if (gpusync__in_callback() || gpusync__on_its_thread(w)) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__set_flag(&w->flags, GPUSYNC__CLOSING);
+    gpusync__wake_board(w->device, &w->board);
+    while (GPUSYNC__GET(&w->inside)) gpusync__linger(w->device, &rounds);
+    if (w->threaded) pthread_join(w->thread, NULL);
+    while (GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);
+    if (w->own_queue) (void)gpusync_queue_destroy(w->queue);
+    pthread_mutex_lock(&w->device->lock);
+    for (link = &w->device->warmups; *link != w;) link = &(*link)->next;
+    *link = w->next;
+    pthread_mutex_unlock(&w->device->lock);
+    gpusync__warmup_free(w);
     return GPUSYNC_OK;
 }
 
@@ -3855,17 +7499,6 @@ GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cu
 {
     if (!queue || !cursor || !error) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     return gpusync__read_record(queue, cursor, error) ? GPUSYNC_OK : GPUSYNC_NOT_READY;
-}
-
-/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. */
-static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, double *end)
-{
-    gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    uint64_t start_bits = GPUSYNC__GET(&entry->gpu_start), end_bits = GPUSYNC__GET(&entry->gpu_end);
-    memcpy(start, &start_bits, sizeof *start);
-    memcpy(end, &end_bits, sizeof *end);
-    /* after the times: an entry loses its mark before its times change */
-    return GPUSYNC__GET(&entry->done) >> 1 == ticket;
 }
 
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
@@ -3904,6 +7537,27 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
     return GPUSYNC_OK;
 }
 
+static void gpusync__flag_trace(uint32_t *flags, bool on)
+{
+    if (on) gpusync__set_flag(flags, GPUSYNC__TRACED);
+    else __atomic_fetch_and(flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
+}
+
+GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
+{
+    gpusync_queue *q;
+    if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&device->lock);
+    device->trace = fn;
+    device->trace_user = user;
+    for (q = device->queues; q; q = q->next) {
+        gpusync__flag_trace(&q->flags, fn != NULL); /* no wait cuts it short */
+        q->watched = fn || q->max_in_flight < q->limit;
+    }
+    pthread_mutex_unlock(&device->lock);
+    return GPUSYNC_OK;
+}
+
 typedef struct gpusync__writer {
     char *text;
     size_t size, length;
@@ -3927,25 +7581,83 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
     unsigned long status = gpusync__status(slot->buffer);
+    uint64_t ticket = GPUSYNC__GET(&slot->ticket);
     void *pool = gpusync__pool_push();
     char label[64];
     gpusync__copy_string(label, sizeof label, gpusync__send_id(slot->buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
-    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", slot->ticket & GPUSYNC__FOREIGN ? "foreign " : "",
-                   (unsigned long long)(slot->ticket & ~GPUSYNC__FOREIGN), label, status <= 5 ? states[status] : "?",
+    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", ticket & GPUSYNC__FOREIGN ? "foreign " : "",
+                   (unsigned long long)(ticket & ~GPUSYNC__FOREIGN), label, status <= 5 ? states[status] : "?",
                    gpusync__ms_since(GPUSYNC__GET(&slot->since_ns)));
+}
+
+/* Who is to signal the value. Under the board's lock. */
+static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
+                                   const gpusync__job *waits)
+{
+    const gpusync__promise *cover = gpusync__cover(t, value);
+    if (cover && cover->job != waits) /* what waits promises more */
+        gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
+                       (unsigned long long)GPUSYNC__GET(&cover->job->ticket),
+                       (unsigned long long)cover->job->queue->number,
+                       GPUSYNC__GET(&cover->issued) ? "" : ", which is held");
+    else if (t->imported || value <= t->expected) gpusync__write(out, "others signal it\n");
+    else gpusync__write(out, "nobody has promised it\n");
+}
+
+static void gpusync__write_need(gpusync__writer *out, const gpusync__need *need)
+{
+    gpusync_timeline *t = need->timeline;
+    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) return;
+    if (!t) {
+        gpusync__write(out, "      waits for ticket %llu of queue %llu\n",
+                       (unsigned long long)(need->number & ~GPUSYNC__FOREIGN), (unsigned long long)need->queue_number);
+        return;
+    }
+    pthread_mutex_lock(&t->board.lock);
+    gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)need->number,
+                   (unsigned long long)t->number, t->label);
+    gpusync__write_promise(out, t, need->number, need->job);
+    pthread_mutex_unlock(&t->board.lock);
+}
+
+static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
+{
+    bool issued = GPUSYNC__GET(&job->issued) != 0;
+    const gpusync__job *bundle;
+    gpusync__need *need = NULL;
+    uint32_t i;
+    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)job->ticket, job->label,
+                   issued ? "submitted" : "held", gpusync__ms_since(job->since_ns));
+    for (i = job->first_part; issued && i < job->part_count; i++) {
+        gpusync__slot *slot = job->parts[i];
+        if (!gpusync__hold(slot, job->queue, job->ticket)) continue;
+        gpusync__write(out, "  ");
+        gpusync__write_slot(out, slot);
+        gpusync__drop(slot);
+    }
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__write_need(out, need);
+}
+
+static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__job *job = gpusync__job_of(q, ticket);
+    gpusync__slot *slot = job ? NULL : gpusync__hold_ticket(q, ticket);
+    if (job) {
+        gpusync__write_job(out, job);
+        gpusync__job_drop(job);
+    } else if (slot) {
+        gpusync__write_slot(out, slot);
+        gpusync__drop(slot);
+    }
 }
 
 static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
 {
     uint64_t ticket, last = gpusync__committed(q);
     gpusync__slot *slot;
-    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
-        slot = gpusync__marked(q, ticket) ? NULL : gpusync__hold_ticket(q, ticket);
-        if (!slot) continue;
-        gpusync__write_slot(out, slot);
-        gpusync__drop(slot);
-    }
+    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++)
+        if (!gpusync__marked(q, ticket)) gpusync__write_ticket(out, q, ticket);
     for (ticket = 0; (slot = gpusync__next_foreign(q, ticket)) != NULL; gpusync__drop(slot)) {
         ticket = slot->ticket;
         gpusync__write_slot(out, slot);
@@ -3957,11 +7669,18 @@ static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
     const gpusync__watch *watch;
     pthread_mutex_lock(&board->lock);
     for (watch = board->first; watch; watch = watch->next) {
-        static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
+        static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value",
+                                           "a warm-up"};
         gpusync__write(out, "    a wait for %s", what[watch->goal.kind]);
-        if (watch->goal.kind != GPUSYNC__ROOM)
+        if (watch->goal.kind != GPUSYNC__ROOM && watch->goal.kind != GPUSYNC__FLAG)
             gpusync__write(out, " %llu", (unsigned long long)(watch->goal.ticket & ~GPUSYNC__FOREIGN));
-        gpusync__write(out, ", asleep for %.1f ms\n", gpusync__ms_since(watch->since_ns));
+        gpusync__write(out, ", asleep for %.1f ms", gpusync__ms_since(watch->since_ns));
+        if (watch->goal.kind != GPUSYNC__VALUE) {
+            gpusync__write(out, "\n");
+        } else {
+            gpusync__write(out, ": ");
+            gpusync__write_promise(out, watch->goal.timeline, watch->goal.ticket, NULL);
+        }
     }
     pthread_mutex_unlock(&board->lock);
 }
@@ -3978,6 +7697,13 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
     gpusync__write_watches(out, &q->board);
 }
 
+static void gpusync__write_failure(gpusync__writer *out, gpusync_timeline *t)
+{
+    pthread_mutex_lock(&t->board.lock);
+    gpusync__write(out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
+    pthread_mutex_unlock(&t->board.lock);
+}
+
 /* The device's lock is held meanwhile: no message goes to Metal here. */
 static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
 {
@@ -3986,10 +7712,22 @@ static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
     for (t = dev->timelines; t; t = t->next) {
         uint64_t value = GPUSYNC__GET(&t->value);
         gpusync__write(out, "  timeline %llu '%s': ", (unsigned long long)t->number, t->label);
-        if (value == GPUSYNC__FAILED_VALUE) gpusync__write(out, "failed");
+        if (value == GPUSYNC__FAILED_VALUE) gpusync__write_failure(out, t);
         else gpusync__write(out, "value %llu", (unsigned long long)value);
         gpusync__write(out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
         gpusync__write_watches(out, &t->board);
+    }
+    pthread_mutex_unlock(&dev->lock);
+}
+
+static void gpusync__write_warmups(gpusync__writer *out, gpusync_device *dev)
+{
+    gpusync_warmup *w;
+    pthread_mutex_lock(&dev->lock);
+    for (w = dev->warmups; w; w = w->next) {
+        gpusync__write(out, "  warm-up: %llu of %llu done\n", (unsigned long long)GPUSYNC__GET(&w->done),
+                       (unsigned long long)w->total);
+        gpusync__write_watches(out, &w->board);
     }
     pthread_mutex_unlock(&dev->lock);
 }
@@ -4012,6 +7750,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
         gpusync__leave(q);
     }
     gpusync__write_timelines(&out, device);
+    gpusync__write_warmups(&out, device);
     return out.length;
 }
 
@@ -4057,6 +7796,7 @@ GPUSYNC__STUB(gpusync_command_buffer_discard(gpusync_queue *queue, void *command
 GPUSYNC__STUB_OUT(gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
 GPUSYNC__STUB_OUT(gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
 GPUSYNC__STUB(gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket))
+GPUSYNC__STUB(gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns))
 GPUSYNC__STUB_OUT(gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
 GPUSYNC__STUB(gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket))
 GPUSYNC__STUB(gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns))
@@ -4077,8 +7817,21 @@ GPUSYNC__STUB(gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value
 GPUSYNC__STUB(gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason))
 GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                     const gpusync_wait_options *options))
+GPUSYNC__STUB_OUT(gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *out))
+GPUSYNC__STUB(gpusync_cancel_held(gpusync_queue *queue))
+GPUSYNC__STUB(gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object))
+GPUSYNC__STUB(gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket, gpusync_done_fn fn, void *user))
+GPUSYNC__STUB(gpusync_timeline_on_done(gpusync_timeline *timeline, uint64_t value, gpusync_done_fn fn, void *user))
+GPUSYNC__STUB(gpusync_dispatch(gpusync_device *device, size_t max, size_t *count))
+GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
+GPUSYNC__STUB(gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total))
+GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns))
+GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
+                                          gpusync_error *error))
+GPUSYNC__STUB(gpusync_warmup_destroy(gpusync_warmup *warmup))
 GPUSYNC__STUB(gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
 GPUSYNC__STUB(gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info))
+GPUSYNC__STUB(gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user))
 GPUSYNC__STUB(gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats))
 GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats))
 #undef GPUSYNC__STUB
@@ -4129,7 +7882,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 
    Changes
      0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics and report;
-           timelines as the host sees them, waits for many points
+           timelines, waits for many points; submissions with waits and signals, held until they can go;
+           callbacks, at once or dispatched by the program; flow control; warm-up; traces
 
    Versions: while the major number is 0, a minor number may change the API, and says so here.
 

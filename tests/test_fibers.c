@@ -860,7 +860,7 @@ static void late_unparks_wake_once_and_no_more(void **state)
 static void body_time_out(fiber *f)
 {
     body_commit(f);
-    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(f->rig->queue, f->ticket, MS(f->index % 3));
+    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(f->rig->queue, f->ticket, MS(20 * (f->index % 3)));
 }
 
 static void waits_time_out_on_fibers(void **state)

@@ -474,6 +474,117 @@ static void test_a_spin_budget_may_be_a_time_alone(void **state)
     rig_close(&r);
 }
 
+/* -- a wait for all, and a timeline that fails while it spins -------------------------------------------- */
+
+static void *fail_at_the_gate(void *argument)
+{
+    void **timeline_and_gate = (void **)argument;
+    gate_wait((gate *)timeline_and_gate[1]);
+    assert_ok(gpusync_timeline_fail((gpusync_timeline *)timeline_and_gate[0], NULL));
+    return NULL;
+}
+
+static void test_a_wait_for_all_sees_a_failure_in_the_middle_of_its_spin(void **state)
+{
+    gpusync_point points[3];
+    gate together;
+    rig r;
+    unsigned round;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    memset(points, 0, sizeof points);
+    gate_init(&together, 2);
+    for (round = 0; round < 300; round++) {
+        gpusync_timeline *timeline;
+        void *argument[2];
+        pthread_t thread;
+        size_t which;
+        assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+        points[0].queue = r.queue; /* reached, around one that is not */
+        points[0].ticket = GPUSYNC_NO_TICKET;
+        points[1].timeline = timeline;
+        points[1].value = 1;
+        points[2] = points[0];
+        argument[0] = timeline;
+        argument[1] = &together;
+        thread = start(fail_at_the_gate, argument);
+        gate_wait(&together);
+        assert_result(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ALL, SECONDS(20), &which), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(which, 1);
+        join(thread);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    gate_destroy(&together);
+    rig_close(&r);
+}
+
+/* -- a reason whose texts have no end --------------------------------------------------------------------- */
+
+static void test_a_reason_for_failure_is_cut_to_fit(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_wait_options options;
+    gpusync_error reason, told;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    memset(&reason, 'x', sizeof reason);
+    reason.result = (gpusync_result)-9999; /* nor is this one of ours */
+    reason.failure = GPUSYNC_FAILURE_OTHER;
+    assert_ok(gpusync_timeline_fail(timeline, &reason));
+    memset(&options, 0, sizeof options);
+    options.error = &told;
+    assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(strlen(told.domain), sizeof told.domain - 1);
+    assert_int_equal(strlen(told.message), sizeof told.message - 1);
+    assert_int_equal(strlen(told.label), sizeof told.label - 1);
+    assert_int_equal(strlen(told.queue_label), sizeof told.queue_label - 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+/* -- work that others gave up ------------------------------------------------------------------------------ */
+
+static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **state)
+{
+    gpusync_submission first, second;
+    gpusync_point wait, signal;
+    gpusync_timeline *timeline;
+    gpusync_queue *other;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    memset(&first, 0, sizeof first);
+    memset(&wait, 0, sizeof wait);
+    wait.timeline = timeline;
+    wait.value = 1;
+    signal = wait;
+    signal.value = 2;
+    first.waits = &wait;
+    first.signals = &signal;
+    first.wait_count = first.signal_count = 1;
+    second = first;
+    second.waits = &signal;
+    second.signal_count = 0;
+    assert_ok(gpusync_submit(other, &first, NULL));
+    assert_ok(gpusync_submit(r.queue, &second, NULL));
+    assert_ok(gpusync_cancel_held(other));
+    assert_ok(gpusync_queue_wait(other, 0)); /* whoever cancelled knows */
+    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(stats_of(r.queue).failures, 1);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.dropped, 0);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +602,9 @@ int main(void)
         cmocka_unit_test(test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed),
         cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
         cmocka_unit_test(test_a_spin_budget_may_be_a_time_alone),
+        cmocka_unit_test(test_a_wait_for_all_sees_a_failure_in_the_middle_of_its_spin),
+        cmocka_unit_test(test_a_reason_for_failure_is_cut_to_fit),
+        cmocka_unit_test(test_a_queue_tells_of_work_that_was_lost_with_another_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ int main(void)
     gpusync_queue *queue = (gpusync_queue *)(void *)&thing;
     gpusync_ticket ticket = 7;
     gpusync_timeline *timeline;
+    gpusync_warmup *warmup = (gpusync_warmup *)(void *)&thing;
     gpusync_point point = {NULL, 0, NULL, 0};
     uint64_t value = 1;
     gpusync_ticket_info info;
@@ -74,6 +75,22 @@ int main(void)
     UNSUPPORTED(gpusync_timeline_signal(timeline, 1));
     UNSUPPORTED(gpusync_timeline_expect(timeline, 1));
     UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
+    UNSUPPORTED(gpusync_submit(queue, NULL, &ticket));
+    UNSUPPORTED(gpusync_cancel_held(queue));
+    UNSUPPORTED(gpusync_release_after(queue, 1, NULL));
+    UNSUPPORTED(gpusync_on_done(queue, 1, NULL, NULL));
+    UNSUPPORTED(gpusync_timeline_on_done(timeline, 1, NULL, NULL));
+    UNSUPPORTED(gpusync_dispatch(device, 1, NULL));
+    UNSUPPORTED(gpusync_throttle(queue, 1, GPUSYNC_FOREVER));
+    UNSUPPORTED(gpusync_set_trace(device, NULL, NULL));
+    UNSUPPORTED(gpusync_warmup_start(device, NULL, &warmup));
+    EXPECT(warmup == NULL);
+    UNSUPPORTED(gpusync_warmup_poll(warmup, NULL, NULL));
+    UNSUPPORTED(gpusync_warmup_wait(warmup, GPUSYNC_FOREVER));
+    UNSUPPORTED(gpusync_warmup_pipeline(warmup, 0, GPUSYNC_FOREVER, &buffer, NULL));
+    EXPECT(buffer == NULL);
+    buffer = &thing;
+    UNSUPPORTED(gpusync_warmup_destroy(warmup));
     UNSUPPORTED(gpusync_timeline_fail(timeline, NULL));
     UNSUPPORTED(gpusync_timeline_destroy(timeline));
 

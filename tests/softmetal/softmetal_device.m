@@ -27,6 +27,10 @@ static void set_up_classes(void)
     (void)[MTLCommandBufferDescriptor class], (void)[SoftMetalLibrary class];
     (void)[SoftMetalFunction class], (void)[SoftMetalPipeline class], (void)[SoftMetalDevice class];
     (void)[NSString class], (void)[NSAutoreleasePool class];
+    NSMutableArray *names = [[NSMutableArray alloc] init]; /* of libraries: its class has another name */
+    [names addObject:@"name"];
+    (void)[names containsObject:@"name"];
+    [names release];
 }
 
 static SoftMetalDevice *retained_default_device(void)

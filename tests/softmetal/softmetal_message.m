@@ -7,7 +7,7 @@
 /* -------------------------------------------------------------------- hidden selectors -- */
 
 #define MAX_HIDDEN 32
-static char *hidden_names[MAX_HIDDEN];
+static const char *hidden_names[MAX_HIDDEN]; /* of the runtime: never freed, as threads on their way out may still ask */
 static unsigned hidden_count; /* published after the name it counts */
 
 void softmetal_hide_selector(const char *selector)
@@ -17,7 +17,7 @@ void softmetal_hide_selector(const char *selector)
     pthread_mutex_lock(&lock);
     unsigned count = hidden_count;
     SM_REQUIRE(count < MAX_HIDDEN, PANEL_MISUSE, "more than %d hidden selectors", MAX_HIDDEN);
-    hidden_names[count] = strdup(selector);
+    __atomic_store_n(&hidden_names[count], sel_getName(sel_registerName(selector)), __ATOMIC_RELAXED);
     __atomic_store_n(&hidden_count, count + 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
 }
@@ -26,15 +26,13 @@ bool sm_hidden(SEL selector)
 {
     unsigned count = __atomic_load_n(&hidden_count, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < count; i++)
-        if (strcmp(hidden_names[i], sel_getName(selector)) == 0) return true;
+        if (strcmp(__atomic_load_n(&hidden_names[i], __ATOMIC_RELAXED), sel_getName(selector)) == 0) return true;
     return false;
 }
 
 static void show_all_selectors(void)
 {
-    unsigned count = hidden_count;
     __atomic_store_n(&hidden_count, 0, __ATOMIC_RELEASE);
-    for (unsigned i = 0; i < count; i++) free(hidden_names[i]);
 }
 
 /* ------------------------------------------------------------------------------- hooks -- */
