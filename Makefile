@@ -61,6 +61,12 @@ cmocka_flags = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags cmocka 2>/d
 	{ test -e /opt/homebrew/include/cmocka.h && echo -I/opt/homebrew/include; }))
 cmocka_libs = $(shell pkg-config --libs cmocka 2>/dev/null || \
 	{ test -e /opt/homebrew/lib && echo -L/opt/homebrew/lib; echo -lcmocka; })
+# Libraries that one program needs. Without libuv the example is left out, without jansson the test skips itself.
+header = $(firstword $(wildcard $(addsuffix /include/$(1),/usr /usr/local /opt/homebrew)))
+uv := $(call header,uv.h)
+jansson := $(call header,jansson.h)
+include_of = $(patsubst %,-isystem %,$(filter /opt/%,$(dir $(1))))
+library_of = $(if $(1),$(patsubst /opt/%/include/,-L/opt/%/lib,$(filter /opt/%,$(dir $(1)))) -l$(2))
 frameworks := -framework Metal -framework CoreGraphics -framework Foundation -lobjc
 
 ifdef darwin
@@ -91,7 +97,8 @@ export UBSAN_OPTIONS ?= print_stacktrace=1
 
 all_tests := $(sort $(basename $(notdir $(wildcard tests/test_*.c))))
 TESTS ?= $(all_tests)
-EXAMPLES ?= $(sort $(basename $(notdir $(wildcard examples/*.c))))
+left_out := $(if $(uv),,event_loop)
+EXAMPLES ?= $(sort $(filter-out $(left_out),$(basename $(notdir $(wildcard examples/*.c)))))
 # tests/*.c that are no test programs are linked to each of them
 helpers := $(sort $(filter-out $(all_tests),$(basename $(notdir $(wildcard tests/*.c)))))
 # Programs that have the implementation in them; the others are linked with gpusync_impl.o.
@@ -107,6 +114,7 @@ bench := bench $(sort $(filter-out bench null,$(basename $(notdir $(shell grep -
 test_programs := $(TESTS:%=$(BUILD)/tests/%)
 example_programs := $(EXAMPLES:%=$(BUILD)/examples/%)
 device_programs := $(portable:%=$(BUILD)/device/%)
+tell_left_out := $(if $(left_out),echo 'left out for lack of libuv: examples/event_loop.c')
 run_tests := RUN='$(RUN)' tests/run.sh
 
 # ------------------------------------------------------------------------------------------- what users call
@@ -122,6 +130,7 @@ run: $(BUILD)/examples/quickstart ## build and run examples/quickstart.c
 	$(RUN) $<
 
 test: $(test_programs) $(example_programs) ## build and run all tests; ends with "N passed, N failed"
+	$(tell_left_out)
 	$(run_tests) $(test_programs) --examples $(example_programs)
 
 check: ## the whole of CI: tests, sanitizers, valgrind, every compiler and standard, README
@@ -131,6 +140,7 @@ bench: $(BUILD)/bench/bench ## build and run the benchmarks
 	$(RUN) $< $(BENCH)
 
 examples: $(example_programs) ## build the examples
+	$(tell_left_out)
 	echo 'built: $(example_programs)'
 
 install: ## copy gpusync.h to $(DESTDIR)$(PREFIX)/include
@@ -231,6 +241,11 @@ $(BUILD)/examples/$(1): $(BUILD)/examples/$(1).o $(call impl_of,$(1)) $(example_
 endef
 $(foreach name,$(all_tests),$(eval $(call test_rule,$(name))))
 $(foreach name,$(EXAMPLES),$(eval $(call example_rule,$(name))))
+
+$(BUILD)/examples/event_loop.o: example_flags += $(call include_of,$(uv))
+$(BUILD)/examples/event_loop: example_link += $(call library_of,$(uv),uv)
+$(BUILD)/tests/test_trace_json.o: test_flags += $(call include_of,$(jansson))
+$(BUILD)/tests/test_trace_json: cmocka_libs += $(call library_of,$(jansson),jansson)
 
 $(BUILD)/bench/bench: $(bench:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench)) $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) -lpthread -lm

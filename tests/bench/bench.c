@@ -81,7 +81,7 @@ static setting settings[] = {
     {"NOTIFY", offsetof(softmetal_timing, notify), 0, "the same, for the thread that runs handlers"},
     {"WAIT_RETURN", offsetof(softmetal_timing, wait_return), 0,
      "as fast as a handler: ggml's source notes no clear difference; others report up to 2 ms"},
-    {"EVENT_LISTENER", offsetof(softmetal_timing, event_listener), 0, "no contestant uses a listener"},
+    {"EVENT_LISTENER", offsetof(softmetal_timing, event_listener), 0, "as NOTIFY; case 5 alone uses a listener"},
     {"EVENT_CREATE", offsetof(softmetal_timing, event_create), 80000,
      "80 to 180 us in MoltenVK issue 1472; paid once for a queue, outside of what is timed"},
 };
@@ -313,6 +313,23 @@ static void run_event(const event *e)
     fflush(stdout);
 }
 
+static void run_duel(const duel *d)
+{
+    double own;
+    unsigned round, k;
+    for (round = 0; round < rounds; round++)
+        for (k = 0; k < d->way_count; k++) {
+            unsigned n = (k + round) % d->way_count;
+            r.us[n][round] = d->ways[n].run(device, d->count);
+            settle();
+        }
+    printf("\n%s\n  %-44s %12s %9s\n", d->title, "", "median us", "ratio");
+    own = median(r.us[0], rounds);
+    for (k = 0; k < d->way_count; k++)
+        printf("  %-44s %12.3f %8.2fx\n", d->ways[k].name, median(r.us[k], rounds), median(r.us[k], rounds) / own);
+    fflush(stdout);
+}
+
 int main(void)
 {
     gpusync_device_desc desc = {0};
@@ -336,9 +353,11 @@ int main(void)
         printf("  %-22s %s%s%s\n", contestants[i].name, contestants[i].what, contestants[i].burns ? "; burns a core" : "",
                contestants[i].sentinel ? "; idle waits may commit a buffer" : "");
     for (i = 0; i < sizeof events / sizeof events[0]; i++) run_event(&events[i]);
-    printf("\n%.1f s\n", (wall_us() - start) / 1e6);
+    for (i = 0; i < duel_count; i++) run_duel(&duels[i]);
     if (gpusync_device_destroy(device) != GPUSYNC_OK) return 1;
     metal_release(metal_device);
+    run_first_uses(rounds);
+    printf("\n%.1f s\n", (wall_us() - start) / 1e6);
     metal_pool_pop(pool);
     return 0;
 }

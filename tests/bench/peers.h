@@ -26,4 +26,23 @@ typedef struct contestant {
 extern const contestant contestants[];
 extern const unsigned contestant_count;
 
+/* Several ways to do one thing, each timed as a whole: timelines.c. */
+typedef struct way {
+    const char *name;
+    double (*run)(void *device, unsigned count); /* us for one of the things that are counted; device: gpusync's */
+} way;
+
+typedef struct duel {
+    const char *title;
+    unsigned count;   /* for run */
+    const way *ways;  /* what the ratios refer to first */
+    unsigned way_count;
+} duel;
+
+extern const duel duels[];
+extern const unsigned duel_count;
+
+/* Warm-up: prints its own table. Resets softmetal, so that no device may live. warmup.c */
+void run_first_uses(unsigned rounds);
+
 #endif

@@ -29,6 +29,8 @@
 
 static gpusync_device *device;
 static void *metal_device;
+static gpusync_timeline *timeline; /* stands at REACHED */
+#define REACHED 5u
 
 static void must(bool condition, const char *what)
 {
@@ -61,12 +63,17 @@ static void count_release(void *user, void *memory, size_t size)
 static pthread_mutex_t bed = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t rise = PTHREAD_COND_INITIALIZER;
 static bool permit, asleep;
+static void (*in_park)(void); /* what a wait of this very thread sleeps for; NULL: others see to it */
 
 static void count_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user;
     (void)waiter;
     (void)deadline_ns;
+    if (in_park) {
+        in_park();
+        return;
+    }
     pthread_mutex_lock(&bed);
     parks++;
     asleep = true;
@@ -87,6 +94,13 @@ static void count_unpark(void *user, gpusync_waiter *waiter)
     pthread_mutex_unlock(&bed);
 }
 
+static gpusync_timeline *open_timeline(void)
+{
+    gpusync_timeline *opened;
+    ok(gpusync_timeline_create(device, NULL, &opened));
+    return opened;
+}
+
 static void open_device(void)
 {
     gpusync_device_desc desc = {0};
@@ -101,10 +115,13 @@ static void open_device(void)
     desc.hooks = &hooks;
     desc.allocator = &allocator;
     ok(gpusync_device_create(&desc, &device));
+    timeline = open_timeline();
+    ok(gpusync_timeline_signal(timeline, REACHED));
 }
 
 static void close_device(void)
 {
+    ok(gpusync_timeline_destroy(timeline));
     ok(gpusync_device_destroy(device));
     metal_release(metal_device);
 }
@@ -171,6 +188,20 @@ static void ask_is_done(gpusync_queue *queue, gpusync_ticket ticket)
 {
     must(count_inline_is_done(queue, ticket), "done");
 }
+static void ask_value(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    uint64_t value;
+    (void)queue;
+    (void)ticket;
+    ok(gpusync_timeline_query(timeline, &value));
+    must(value == REACHED, "the value");
+}
+static void ask_value_wait(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    (void)queue;
+    (void)ticket;
+    ok(gpusync_timeline_wait(timeline, REACHED, GPUSYNC_FOREVER, NULL));
+}
 static void do_commit(gpusync_queue *queue, gpusync_ticket ticket)
 {
     (void)ticket;
@@ -198,6 +229,8 @@ static const scenario scenarios[] = {
     {"queue_wait_idle", ask_queue_wait, true, 0},
     {"is_idle", ask_is_idle, true, 0},
     {"is_done", ask_is_done, true, 5},
+    {"timeline_query", ask_value, true, 0},
+    {"timeline_wait", ask_value_wait, true, 0},
     {"commit", do_commit, true, 0},
     {"commit_foreign", do_commit_foreign, true, 0},
 };
@@ -223,6 +256,239 @@ static void run_scenario(const scenario *s, bool events)
                (double)(allocations - allocated) / REPEAT);
     finish(queue);
     ok(gpusync_queue_destroy(queue));
+}
+
+/* -- submissions beside the same by hand --------------------------------------------------------------
+
+   The work is one command buffer that waits for one value, promised by a submission of another queue that the device
+   has, and signals one. Where the work is encoded already the wait needs a command buffer in front, and where it is
+   closed the signal needs one behind: by hand as with gpusync. */
+
+typedef enum shape { IN_THE_WORK, IN_FRONT, AROUND, SHAPES } shape;
+static const char *const shape_names[SHAPES] = {"head", "front", "around"};
+
+typedef struct pair {
+    gpusync_queue *producer, *consumer;
+    gpusync_timeline *before, *after;
+    void *before_event, *after_event; /* of the hand-written sequence */
+    uint64_t value;
+} pair;
+
+static gpusync_point value_of(gpusync_timeline *of, uint64_t value)
+{
+    gpusync_point point = {0};
+    point.timeline = of;
+    point.value = value;
+    return point;
+}
+
+/* What the device is to wait for: issued, not ended. */
+static void produce(pair *p)
+{
+    gpusync_point signal = value_of(p->before, ++p->value);
+    gpusync_submission submission = {0};
+    submission.signals = &signal;
+    submission.signal_count = 1;
+    ok(gpusync_submit(p->producer, &submission, NULL));
+}
+
+/* With the wait at the head of the work, making it is part of the sequence. */
+__attribute__((noinline)) void count_submit(pair *p, shape how, void *work);
+void count_submit(pair *p, shape how, void *work)
+{
+    gpusync_point wait = value_of(p->before, p->value), signal = value_of(p->after, p->value);
+    gpusync_command_buffer_desc desc = {0};
+    gpusync_submission submission = {0};
+    desc.waits = submission.waits = &wait;
+    desc.wait_count = submission.wait_count = 1;
+    if (how == IN_THE_WORK) {
+        ok(gpusync_command_buffer(p->consumer, &desc, &work));
+        submission.wait_count = 0;
+    }
+    submission.command_buffers = &work;
+    submission.command_buffer_count = 1;
+    submission.signals = &signal;
+    submission.signal_count = 1;
+    submission.flags = how == AROUND ? 0 : GPUSYNC_OPEN_FOR_SIGNALS;
+    ok(gpusync_submit(p->consumer, &submission, NULL));
+}
+
+__attribute__((noinline)) void count_by_hand(pair *p, shape how, void *work);
+void count_by_hand(pair *p, shape how, void *work)
+{
+    void *queue = gpusync_queue_metal(p->consumer), *front, *back;
+    if (how == IN_THE_WORK) work = metal_queue_command_buffer(queue);
+    front = how == IN_THE_WORK ? work : metal_queue_command_buffer(queue);
+    back = how == AROUND ? metal_queue_command_buffer(queue) : work;
+    metal_encode_wait(front, p->before_event, p->value);
+    if (front != work) metal_commit(front);
+    if (back != work) metal_commit(work);
+    metal_encode_signal(back, p->after_event, p->value);
+    metal_commit(back);
+    if (front != work) metal_release(front);
+    if (back != work) metal_release(back);
+    if (how == IN_THE_WORK) metal_release(work);
+}
+
+/* Messages by selector, those of this thread alone: nobody else sends any. */
+static struct tally {
+    char name[40];
+    unsigned long count;
+} tally[32];
+static unsigned tally_count;
+static uint64_t tally_retains; /* and releases: no messages, but calls of the runtime */
+
+static void see_message(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    unsigned i = 0;
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE) return;
+    while (i < tally_count && strcmp(tally[i].name, selector)) i++;
+    must(i < 32, "not so many selectors");
+    if (i == tally_count) snprintf(tally[tally_count++].name, sizeof tally[0].name, "%s", selector);
+    tally[i].count++;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct tally *)a)->name, ((const struct tally *)b)->name);
+}
+
+static void act(pair *p, shape how, bool by_hand)
+{
+    void *work = how == IN_THE_WORK ? NULL : by_hand ? metal_queue_command_buffer(gpusync_queue_metal(p->consumer))
+                                                     : open_buffer(p->consumer);
+    softmetal_set_message_hook(see_message, NULL);
+    tally_retains -= softmetal_retain_count_calls();
+    if (by_hand) count_by_hand(p, how, work);
+    else count_submit(p, how, work);
+    tally_retains += softmetal_retain_count_calls();
+    softmetal_set_message_hook(NULL, NULL);
+    if (by_hand) metal_release(work);
+}
+
+/* So many in flight at a time, and then the end of them all. */
+static void rounds(pair *p, shape how, bool by_hand)
+{
+    unsigned i;
+    for (i = 0; i < REPEAT; i++) {
+        if (by_hand) p->value++;
+        else produce(p);
+        act(p, how, by_hand);
+    }
+}
+
+static void end_rounds(pair *p)
+{
+    metal_event_signal(p->before_event, p->value);
+    finish(p->producer);
+    finish(p->consumer);
+}
+
+static void run_submissions(shape how, bool by_hand, bool events)
+{
+    pair p = {0};
+    char name[32];
+    unsigned long allocated;
+    unsigned i;
+    snprintf(name, sizeof name, "%s_%s", by_hand ? "hand" : "submit", shape_names[how]);
+    p.producer = open_queue();
+    p.consumer = open_queue();
+    p.before = open_timeline();
+    p.after = open_timeline();
+    p.before_event = metal_shared_event_new(metal_device);
+    p.after_event = metal_shared_event_new(metal_device);
+    rounds(&p, how, by_hand); /* the first time makes room */
+    end_rounds(&p);
+    tally_count = 0;
+    tally_retains = 0;
+    memset(tally, 0, sizeof tally);
+    allocated = allocations;
+    CALLGRIND_ZERO_STATS;
+    rounds(&p, how, by_hand);
+    CALLGRIND_DUMP_STATS_AT(name);
+    allocated = allocations - allocated;
+    if (events) {
+        unsigned long all = 0;
+        for (i = 0; i < tally_count; i++) all += tally[i].count;
+        qsort(tally, tally_count, sizeof tally[0], by_name);
+        printf("%s %g %g %g ", name, (double)all / REPEAT, (double)tally_retains / REPEAT, (double)allocated / REPEAT);
+        for (i = 0; i < tally_count; i++) printf("%s%s=%g", i ? "," : "", tally[i].name, (double)tally[i].count / REPEAT);
+        printf("\n");
+    }
+    end_rounds(&p);
+    ok(gpusync_queue_destroy(p.producer));
+    ok(gpusync_queue_destroy(p.consumer));
+    ok(gpusync_timeline_destroy(p.before));
+    ok(gpusync_timeline_destroy(p.after));
+    metal_release(p.before_event);
+    metal_release(p.after_event);
+}
+
+/* -- waits for many points ---------------------------------------------------------------------------- */
+
+enum { MOST_POINTS = 4096, MANY_QUEUES = 8 };
+
+static gpusync_timeline *awaited[MANY_QUEUES];
+static uint64_t awaited_value; /* of each: those that are awaited are above it, by at most MOST_POINTS */
+
+static void reach_all(void)
+{
+    unsigned i;
+    awaited_value += MOST_POINTS;
+    for (i = 0; i < MANY_QUEUES; i++) ok(gpusync_timeline_signal(awaited[i], awaited_value));
+}
+
+typedef enum many { ENDED, UNMET, ASLEEP, MANIES } many;
+static const char *const many_names[MANIES] = {"ended", "unmet", "asleep"};
+
+/* Tickets and values by turns; asleep: values alone, which this thread signals in its park hook. */
+static void run_many(many how, size_t count, gpusync_queue *const queues[MANY_QUEUES])
+{
+    static gpusync_point points[MOST_POINTS];
+    char name[32];
+    size_t i, k;
+    snprintf(name, sizeof name, "many_%s_%zu", many_names[how], count);
+    in_park = reach_all;
+    for (k = 0; k < 3; k++) {
+        for (i = 0; i < count; i++) {
+            memset(&points[i], 0, sizeof points[i]);
+            if (how == ASLEEP || i % 2) {
+                points[i].timeline = awaited[i % MANY_QUEUES];
+                points[i].value = awaited_value + (how == ENDED ? 0 : 1 + i);
+            } else {
+                points[i].queue = queues[i % MANY_QUEUES];
+                points[i].ticket = how == ENDED ? 1 : 2;
+            }
+        }
+        if (k == 1) CALLGRIND_ZERO_STATS; /* the first time makes room */
+        must(gpusync_wait_many(points, count, GPUSYNC_WAIT_ALL, how == ASLEEP ? GPUSYNC_FOREVER : 0, NULL) ==
+                 (how == UNMET ? GPUSYNC_TIMEOUT : GPUSYNC_OK),
+             name);
+    }
+    CALLGRIND_DUMP_STATS_AT(name);
+    in_park = NULL;
+}
+
+static void run_manies(void)
+{
+    gpusync_queue *queues[MANY_QUEUES];
+    unsigned i, how;
+    for (i = 0; i < MANY_QUEUES; i++) {
+        queues[i] = drained_queue(1);
+        ok(gpusync_commit(queues[i], open_buffer(queues[i]), NULL));
+        awaited[i] = open_timeline();
+    }
+    for (how = 0; how < MANIES; how++) {
+        run_many((many)how, MOST_POINTS / 4, queues);
+        run_many((many)how, MOST_POINTS, queues);
+    }
+    for (i = 0; i < MANY_QUEUES; i++) {
+        finish(queues[i]);
+        ok(gpusync_queue_destroy(queues[i]));
+        ok(gpusync_timeline_destroy(awaited[i]));
+    }
 }
 
 /* -- messages of a whole life: commit, completion, wait ----------------------------------------------- */
@@ -302,6 +568,11 @@ int main(int argc, char **argv)
     size_t i;
     open_device();
     for (i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) run_scenario(&scenarios[i], events);
+    for (i = 0; i < SHAPES; i++) {
+        run_submissions((shape)i, true, events);
+        run_submissions((shape)i, false, events);
+    }
+    if (!events) run_manies();
     if (events) {
         count_commits();
         count_sleeps();

@@ -1,0 +1,2169 @@
+/* test_callbacks.c - callbacks: how often, when, where, in which order and with what they are called
+
+   gpusync_on_done, gpusync_timeline_on_done, on_complete of submissions, gpusync_dispatch, and gpusync_release_after
+   where it goes with them. On the manual clock, so that the end of the work, its handler and whoever looks meanwhile
+   are separate steps; with threads and the real clock where only numbers count. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+/* Code to run when the header takes this lock for the n-th time from now, before it has it. */
+static struct {
+    pthread_mutex_t *lock;
+    int countdown;
+    void (*act)(void *);
+    void *argument;
+} at_lock;
+
+static int hooked_lock(pthread_mutex_t *lock)
+{
+    pthread_mutex_t *expected = lock;
+    if (__atomic_load_n(&at_lock.lock, __ATOMIC_SEQ_CST) == lock &&
+        __atomic_sub_fetch(&at_lock.countdown, 1, __ATOMIC_SEQ_CST) == 0 &&
+        __atomic_compare_exchange_n(&at_lock.lock, &expected, NULL, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        at_lock.act(at_lock.argument);
+    return pthread_mutex_lock(lock);
+}
+
+#define pthread_mutex_lock hooked_lock
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+#undef pthread_mutex_lock
+
+#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+/* On threads where an assertion of cmocka's cannot jump. */
+static void must(bool good, const char *what)
+{
+    if (good) return;
+    fprintf(stderr, "%s\n", what);
+    abort();
+}
+
+/* -- a device with two queues and a timeline ------------------------------------------------------------------- */
+
+typedef struct stage {
+    rig r;                /* with the first queue */
+    gpusync_queue *other;
+    gpusync_timeline *t;
+    long notes;           /* calls of the notify hook */
+    pthread_t noted_on;
+} stage;
+
+static void note_due(void *user)
+{
+    stage *s = (stage *)user;
+    PUT(&s->noted_on, pthread_self());
+    COUNT(&s->notes);
+}
+
+static void open_stage(stage *s, softmetal_clock clock, gpusync_callback_mode mode)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(s, 0, sizeof *s);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.callback_mode = mode;
+    device_desc.notify = note_due;
+    device_desc.notify_user = s;
+    queue_desc.label = "first";
+    rig_open_with(&s->r, clock, device_desc, queue_desc);
+    queue_desc.label = "other";
+    assert_ok(gpusync_queue_create(s->r.device, &queue_desc, &s->other));
+    assert_ok(gpusync_timeline_create(s->r.device, NULL, &s->t));
+}
+
+static void close_stage(stage *s)
+{
+    if (s->t) assert_ok(gpusync_timeline_destroy(s->t));
+    if (s->other) assert_ok(gpusync_queue_destroy(s->other));
+    rig_close(&s->r);
+}
+
+/* Everything that is committed ends. */
+static void finish(stage *s)
+{
+    if (s->r.queue) softmetal_finish_queue(s->r.metal_queue);
+    if (s->other) softmetal_finish_queue(gpusync_queue_metal(s->other));
+    if (s->r.queue) softmetal_finish_queue(s->r.metal_queue); /* what that has added */
+}
+
+/* ... and what is due by hand is done. */
+static void settle(stage *s)
+{
+    size_t n;
+    finish(s);
+    assert_ok(gpusync_dispatch(s->r.device, SIZE_MAX, &n));
+}
+
+static void *open_on(gpusync_queue *queue)
+{
+    void *buffer = NULL;
+    assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
+    return buffer;
+}
+
+static gpusync_ticket commit(gpusync_queue *queue, void *buffer)
+{
+    gpusync_ticket ticket = 0;
+    assert_ok(gpusync_commit(queue, buffer, &ticket));
+    return ticket;
+}
+
+static gpusync_point at(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_point point = {NULL, 0, timeline, value};
+    return point;
+}
+
+static gpusync_ticket submit(gpusync_queue *queue, const gpusync_submission *submission)
+{
+    gpusync_ticket ticket = 0;
+    assert_ok(gpusync_submit(queue, submission, &ticket));
+    return ticket;
+}
+
+/* A submission of a command buffer (none where it is NULL) between one wait and one signal (none where NULL). */
+static gpusync_ticket submit_between(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
+                                     const gpusync_point *signal)
+{
+    gpusync_submission submission;
+    memset(&submission, 0, sizeof submission);
+    submission.waits = wait;
+    submission.wait_count = wait != NULL;
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = buffer != NULL;
+    submission.signals = signal;
+    submission.signal_count = signal != NULL;
+    return submit(queue, &submission);
+}
+
+/* Nobody has promised the value 1: it is held. */
+static gpusync_ticket submit_held(stage *s, gpusync_queue *queue)
+{
+    gpusync_point wait = at(s->t, 1);
+    return submit_between(queue, &wait, open_on(queue), NULL);
+}
+
+/* -- what a callback saw --------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    long calls, order; /* order: of all callbacks of the test, from 1 */
+    gpusync_result result;
+    gpusync_error error;
+    bool has_error, nested, pooled;
+    pthread_t thread;
+    void (*then)(struct outcome *); /* what the callback does besides */
+    stage *s;
+    gpusync_queue *queue;
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    struct outcome *next;
+    gate *gate;
+    gpusync_result answers[32];
+    unsigned answered;
+} outcome;
+
+static long order;
+static __thread int depth;
+
+static void remember(void *user, gpusync_result result, const gpusync_error *error)
+{
+    outcome *o = (outcome *)user;
+    PUT(&o->order, COUNT(&order) + 1);
+    o->nested = depth++ > 0;
+    o->result = result;
+    o->has_error = error != NULL;
+    if (error) o->error = *error;
+    o->thread = pthread_self();
+    if (o->then) o->then(o);
+    depth--;
+    COUNT(&o->calls);
+}
+
+static void answer(outcome *o, gpusync_result result)
+{
+    must(o->answered < LENGTH(o->answers), "too many answers");
+    o->answers[o->answered++] = result;
+}
+
+static long calls_of(outcome *o) { return GET(&o->calls); }
+static bool ran_here(const outcome *o) { return pthread_equal(o->thread, pthread_self()) != 0; }
+
+static void on_done(gpusync_queue *queue, gpusync_ticket ticket, outcome *o)
+{
+    assert_ok(gpusync_on_done(queue, ticket, remember, o));
+}
+
+static void on_value(gpusync_timeline *timeline, uint64_t value, outcome *o)
+{
+    assert_ok(gpusync_timeline_on_done(timeline, value, remember, o));
+}
+
+/* They have run once each, in this order. */
+static void assert_in_order(outcome *o, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count; i++) assert_int_equal(calls_of(&o[i]), 1);
+    for (i = 1; i < count; i++) assert_true(o[i - 1].order < o[i].order);
+}
+
+static void await_calls(outcome *o, long count)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(20);
+    while (calls_of(o) < count) {
+        assert_true(gpusync_now_ns() < limit);
+        sched_yield();
+    }
+}
+
+/* == when and where ============================================================================================ */
+
+static void test_the_handler_calls_back_once_in_order_of_registration(void **state)
+{
+    outcome o[5] = {0};
+    void *buffer;
+    gpusync_ticket ticket;
+    size_t i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    ticket = commit(s.r.queue, buffer = open_on(s.r.queue));
+    for (i = 0; i < LENGTH(o); i++) on_done(s.r.queue, ticket, &o[i]);
+    softmetal_complete(buffer);
+    assert_int_equal(calls_of(&o[0]), 0);
+    softmetal_run_handler(buffer, 0);
+    assert_in_order(o, LENGTH(o));
+    for (i = 0; i < LENGTH(o); i++) {
+        assert_result(o[i].result, GPUSYNC_OK);
+        assert_false(o[i].has_error);
+        assert_false(ran_here(&o[i]));
+        assert_false(o[i].nested);
+    }
+    settle(&s);
+    assert_int_equal(s.notes, 0); /* that is for callbacks by hand */
+    close_stage(&s);
+    assert_in_order(o, LENGTH(o));
+}
+
+/* What can see an end before its handler. */
+static void by_poll(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_poll(s->r.queue, ticket)); }
+static void by_wait(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_wait(s->r.queue, ticket, GPUSYNC_FOREVER)); }
+static void by_queue_wait(stage *s, gpusync_ticket ticket)
+{
+    (void)ticket;
+    assert_ok(gpusync_queue_wait(s->r.queue, SECONDS(20)));
+}
+static void by_device_wait(stage *s, gpusync_ticket ticket)
+{
+    (void)ticket;
+    assert_ok(gpusync_device_wait(s->r.device, SECONDS(20)));
+}
+static void by_wait_many(stage *s, gpusync_ticket ticket)
+{
+    gpusync_point point = {s->r.queue, ticket, NULL, 0};
+    assert_ok(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ANY, SECONDS(20), NULL));
+}
+
+static void test_no_wait_or_poll_runs_a_callback(void **state)
+{
+    static void (*const looks[])(stage *, gpusync_ticket) = {by_poll, by_wait, by_queue_wait, by_device_wait,
+                                                              by_wait_many};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(looks); i++) {
+        outcome o = {0}, whole = {0};
+        gpusync_submission submission;
+        gpusync_ticket ticket;
+        void *buffer;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+        memset(&submission, 0, sizeof submission);
+        buffer = open_on(s.r.queue);
+        submission.command_buffers = &buffer;
+        submission.command_buffer_count = 1;
+        submission.on_complete = remember;
+        submission.user = &whole;
+        ticket = submit(s.r.queue, &submission);
+        on_done(s.r.queue, ticket, &o);
+        softmetal_complete(buffer);
+        looks[i](&s, ticket);
+        assert_true(gpusync_is_done(s.r.queue, ticket)); /* it has published the end */
+        commit(s.r.queue, open_on(s.r.queue));
+        assert_int_equal(calls_of(&o) + calls_of(&whole), 0);
+        softmetal_run_handler(buffer, 0);
+        assert_int_equal(calls_of(&o), 1);
+        assert_int_equal(calls_of(&whole), 1);
+        assert_true(whole.order < o.order);
+        assert_false(ran_here(&o) || ran_here(&whole));
+        settle(&s);
+        close_stage(&s);
+    }
+}
+
+static void test_what_has_ended_already_calls_back_in_the_call(void **state)
+{
+    outcome o[4] = {0};
+    gpusync_ticket ticket, failed;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    ticket = commit(s.r.queue, open_on(s.r.queue));
+    buffer = open_on(s.r.queue);
+    softmetal_fail(buffer, NULL, 3, "on purpose");
+    failed = commit(s.r.queue, buffer);
+    settle(&s);
+    on_done(s.r.queue, ticket, &o[0]);
+    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[1]);
+    on_done(s.r.queue, failed, &o[2]);
+    on_value(s.t, 0, &o[3]);
+    assert_in_order(o, 4);
+    assert_true(ran_here(&o[0]) && ran_here(&o[1]) && ran_here(&o[2]) && ran_here(&o[3]));
+    assert_result(o[0].result, GPUSYNC_OK);
+    assert_result(o[1].result, GPUSYNC_OK);
+    assert_result(o[3].result, GPUSYNC_OK);
+    assert_result(o[2].result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(o[2].error.ticket, failed);
+    assert_int_equal(o[2].error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_string_equal(o[2].error.message, "on purpose");
+    close_stage(&s);
+    assert_in_order(o, 4);
+}
+
+static void test_a_result_that_is_no_longer_on_record_is_said_to_be_unknown(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    outcome o = {0};
+    rig r;
+    int i;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.error_log_count = 1;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    for (i = 0; i < 3; i++) {
+        void *buffer = open_buffer(&r);
+        softmetal_fail(buffer, NULL, 3, "on purpose");
+        commit(r.queue, buffer);
+        softmetal_finish(buffer);
+    }
+    on_done(r.queue, 1, &o);
+    assert_int_equal(calls_of(&o), 1);
+    assert_result(o.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_true(o.has_error);
+    assert_result(o.error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    rig_close(&r);
+}
+
+/* -- every way in which a ticket can come and end -------------------------------------------------------------- */
+
+typedef struct life {
+    const char *name;
+    gpusync_ticket (*begin)(stage *s, void **buffer);
+    void (*end)(stage *s, void *buffer, gpusync_ticket ticket);
+    gpusync_result result;
+    enum { HERE, ON_METALS_THREAD } where;
+} life;
+
+static gpusync_ticket begin_commit(stage *s, void **buffer)
+{
+    return commit(s->other, *buffer = open_on(s->other));
+}
+static gpusync_ticket begin_failing(stage *s, void **buffer)
+{
+    *buffer = open_on(s->other);
+    softmetal_fail(*buffer, NULL, 3, "on purpose");
+    return commit(s->other, *buffer);
+}
+static gpusync_ticket begin_track(stage *s, void **buffer)
+{
+    gpusync_ticket ticket;
+    assert_ok(gpusync_track(s->other, *buffer = open_on(s->other), &ticket));
+    return ticket;
+}
+static gpusync_ticket begin_foreign(stage *s, void **buffer)
+{
+    gpusync_ticket ticket;
+    *buffer = metal_queue_command_buffer(gpusync_queue_metal(s->other));
+    metal_commit(*buffer);
+    assert_ok(gpusync_track_committed(s->other, *buffer, &ticket));
+    metal_release(*buffer);
+    return ticket;
+}
+static gpusync_ticket begin_submission(stage *s, void **buffer)
+{
+    return submit_between(s->other, NULL, *buffer = open_on(s->other), NULL);
+}
+static gpusync_ticket begin_three(stage *s, void **buffer)
+{
+    void *buffers[3];
+    gpusync_submission submission;
+    gpusync_point signal = at(s->t, 9);
+    memset(&submission, 0, sizeof submission);
+    buffers[0] = open_on(s->other);
+    buffers[1] = open_on(s->other);
+    buffers[2] = open_on(s->other);
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = 3;
+    submission.signals = &signal;
+    submission.signal_count = 1;
+    *buffer = NULL;
+    return submit(s->other, &submission);
+}
+static gpusync_ticket begin_failing_submission(stage *s, void **buffer)
+{
+    *buffer = open_on(s->other);
+    softmetal_fail(*buffer, NULL, 3, "on purpose");
+    return submit_between(s->other, NULL, *buffer, NULL);
+}
+static gpusync_ticket begin_held(stage *s, void **buffer)
+{
+    *buffer = NULL;
+    return submit_held(s, s->other);
+}
+static gpusync_ticket begin_held_commit(stage *s, void **buffer)
+{
+    submit_held(s, s->other);
+    return begin_commit(s, buffer);
+}
+static gpusync_ticket begin_barrier(stage *s, void **buffer)
+{
+    gpusync_point wait = at(s->t, 1);
+    *buffer = NULL;
+    return submit_between(s->other, &wait, NULL, NULL);
+}
+
+static void end_finish(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)buffer, (void)ticket;
+    finish(s);
+}
+static void end_owner_commits(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)ticket;
+    metal_commit(buffer);
+    finish(s);
+}
+static void end_untrack(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)buffer;
+    assert_ok(gpusync_untrack(s->other, ticket));
+    finish(s);
+}
+static void end_signal(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)buffer, (void)ticket;
+    assert_ok(gpusync_timeline_signal(s->t, 1));
+}
+static void end_signal_finish(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    end_signal(s, buffer, ticket);
+    finish(s);
+}
+static void end_fail(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)buffer, (void)ticket;
+    assert_ok(gpusync_timeline_fail(s->t, NULL));
+}
+static void end_cancel(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)buffer, (void)ticket;
+    assert_ok(gpusync_cancel_held(s->other));
+}
+static void end_destroy_timeline(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)buffer, (void)ticket;
+    assert_ok(gpusync_timeline_destroy(s->t));
+    s->t = NULL;
+}
+static void end_destroy(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    (void)buffer, (void)ticket;
+    assert_ok(gpusync_queue_destroy(s->other));
+    s->other = NULL;
+}
+static void end_destroy_now(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    void *metal = metal_retain(gpusync_queue_metal(s->other));
+    (void)buffer, (void)ticket;
+    assert_ok(gpusync_queue_destroy_now(s->other));
+    s->other = NULL;
+    softmetal_finish_queue(metal); /* what is still on the device ends unheard */
+    metal_release(metal);
+}
+static void end_published_then_destroyed(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s->other, ticket)); /* the callback is due from here on; its handler never comes */
+    end_destroy_now(s, buffer, ticket);
+}
+
+static const life lives[] = {
+    {"commit", begin_commit, end_finish, GPUSYNC_OK, ON_METALS_THREAD},
+    {"failing commit", begin_failing, end_finish, GPUSYNC_ERROR_EXECUTION, ON_METALS_THREAD},
+    {"tracked", begin_track, end_owner_commits, GPUSYNC_OK, ON_METALS_THREAD},
+    {"untracked", begin_track, end_untrack, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"tracked, destroyed", begin_track, end_destroy, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"foreign", begin_foreign, end_finish, GPUSYNC_OK, ON_METALS_THREAD},
+    {"foreign, destroyed", begin_foreign, end_destroy_now, GPUSYNC_ERROR_DESTROYED, HERE},
+    {"submission", begin_submission, end_finish, GPUSYNC_OK, ON_METALS_THREAD},
+    {"three buffers", begin_three, end_finish, GPUSYNC_OK, ON_METALS_THREAD},
+    {"failing submission", begin_failing_submission, end_finish, GPUSYNC_ERROR_EXECUTION, ON_METALS_THREAD},
+    {"held, then issued", begin_held, end_signal_finish, GPUSYNC_OK, ON_METALS_THREAD},
+    {"held commit", begin_held_commit, end_signal_finish, GPUSYNC_OK, ON_METALS_THREAD},
+    {"held, failed", begin_held, end_fail, GPUSYNC_ERROR_EXECUTION, HERE},
+    {"held, cancelled", begin_held, end_cancel, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"held commit, cancelled", begin_held_commit, end_cancel, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"held, abandoned", begin_held, end_destroy_timeline, GPUSYNC_ERROR_DESTROYED, HERE},
+    {"held, destroyed", begin_held, end_destroy, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"held, destroyed now", begin_held, end_destroy_now, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"barrier", begin_barrier, end_signal, GPUSYNC_OK, HERE},
+    {"barrier, failed", begin_barrier, end_fail, GPUSYNC_ERROR_EXECUTION, HERE},
+    {"barrier, cancelled", begin_barrier, end_cancel, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"commit, destroyed now", begin_commit, end_destroy_now, GPUSYNC_ERROR_DESTROYED, HERE},
+    {"three buffers, destroyed now", begin_three, end_destroy_now, GPUSYNC_ERROR_CANCELLED, HERE},
+    {"handler never came", begin_commit, end_published_then_destroyed, GPUSYNC_OK, HERE},
+    {"handler never came, failed", begin_failing_submission, end_destroy_now, GPUSYNC_ERROR_CANCELLED, HERE},
+};
+
+static void live(const life *l, gpusync_callback_mode mode)
+{
+    outcome o[3] = {0};
+    gpusync_ticket ticket;
+    void *buffer;
+    size_t i, n = 0, held = 3;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, mode);
+    ticket = l->begin(&s, &buffer);
+    for (i = 0; i < held; i++) on_done(s.other, ticket, &o[i]);
+    l->end(&s, buffer, ticket);
+    if (mode == GPUSYNC_CALLBACKS_MANUAL && s.other && s.t) { /* destroy runs what is left */
+        assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]) + calls_of(&o[2]), 0);
+        if (!s.notes) fail_msg("%s: nobody was told that it is due", l->name);
+    }
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &n));
+    for (i = 0; i < held; i++) {
+        if (calls_of(&o[i]) != 1) fail_msg("%s: %ld calls", l->name, calls_of(&o[i]));
+        if (o[i].result != l->result) fail_msg("%s: %s", l->name, gpusync_result_string(o[i].result));
+        if (o[i].has_error != (l->result != GPUSYNC_OK)) fail_msg("%s: an error, or none", l->name);
+        if (o[i].has_error) assert_result(o[i].error.result, l->result);
+        if (mode == GPUSYNC_CALLBACKS_MANUAL ? !ran_here(&o[i]) : ran_here(&o[i]) != (l->where == HERE))
+            fail_msg("%s: on the wrong thread", l->name);
+    }
+    assert_in_order(o, held);
+    settle(&s);
+    close_stage(&s);
+    assert_in_order(o, held); /* and never again */
+}
+
+static void test_every_ticket_calls_back_once_however_it_ends(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(lives); i++) live(&lives[i], GPUSYNC_CALLBACKS_AT_ONCE);
+}
+
+static void test_every_ticket_calls_back_once_by_hand(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(lives); i++) live(&lives[i], GPUSYNC_CALLBACKS_MANUAL);
+}
+
+static void test_a_submission_over_within_the_call_calls_back_in_it(void **state)
+{
+    gpusync_point wait;
+    gpusync_submission submission;
+    outcome ok = {0}, bad = {0};
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    wait = at(s.t, 1);
+    memset(&submission, 0, sizeof submission);
+    submission.on_complete = remember;
+    submission.user = &ok;
+    submit(s.r.queue, &submission);
+    assert_int_equal(calls_of(&ok), 1);
+    assert_true(ran_here(&ok));
+    assert_result(ok.result, GPUSYNC_OK);
+    assert_ok(gpusync_timeline_fail(s.t, NULL));
+    submission.waits = &wait;
+    submission.wait_count = 1;
+    submission.user = &bad;
+    submit(s.r.queue, &submission);
+    assert_int_equal(calls_of(&bad), 1);
+    assert_true(ran_here(&bad));
+    assert_result(bad.result, GPUSYNC_ERROR_EXECUTION);
+    close_stage(&s);
+}
+
+/* == order ====================================================================================================== */
+
+/* The end was seen by a poll, and what is due waits for the handler: a later registration must not pass it. */
+static void test_a_late_registration_does_not_pass_those_before_it(void **state)
+{
+    outcome o[3] = {0};
+    gpusync_submission submission;
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    memset(&submission, 0, sizeof submission);
+    buffer = open_on(s.r.queue);
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    submission.on_complete = remember;
+    submission.user = &o[0];
+    ticket = submit(s.r.queue, &submission);
+    on_done(s.r.queue, ticket, &o[1]);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s.r.queue, ticket));
+    on_done(s.r.queue, ticket, &o[2]);
+    softmetal_run_handler(buffer, 0);
+    settle(&s);
+    assert_in_order(o, 3);
+    close_stage(&s);
+}
+
+typedef struct late {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    outcome *o;
+    pthread_t thread;
+    int returned;
+} late;
+
+static void *register_body(void *argument)
+{
+    late *l = (late *)argument;
+    must(gpusync_on_done(l->queue, l->ticket, remember, l->o) == GPUSYNC_OK, "on_done");
+    PUT(&l->returned, 1);
+    return NULL;
+}
+
+/* Another thread registers now; or it cannot, because of a lock, and is given some time to find that out. */
+static void register_elsewhere(void *argument)
+{
+    late *l = (late *)argument;
+    int patience;
+    l->thread = start(register_body, l);
+    for (patience = 0; patience < 2000 && !GET(&l->returned); patience++) sched_yield();
+}
+
+/* Another thread registers at the n-th lock that the handler takes: before the ticket is marked as done, between that
+   and when those who wait for it are told, and after. False: it takes no so many. */
+static bool register_at_the_lock(gpusync_callback_mode mode, bool at_the_board, int n)
+{
+    outcome o[3] = {0};
+    gpusync_submission submission;
+    void *buffer;
+    bool came;
+    late l;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, mode);
+    memset(&submission, 0, sizeof submission);
+    buffer = open_on(s.r.queue);
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    submission.on_complete = remember;
+    submission.user = &o[0];
+    memset(&l, 0, sizeof l);
+    l.queue = s.r.queue;
+    l.ticket = submit(s.r.queue, &submission);
+    l.o = &o[2];
+    on_done(s.r.queue, l.ticket, &o[1]);
+    softmetal_complete(buffer);
+    at_lock.act = register_elsewhere;
+    at_lock.argument = &l;
+    PUT(&at_lock.countdown, n);
+    PUT(&at_lock.lock, at_the_board ? &s.r.queue->board.lock : &s.r.device->job_lock);
+    softmetal_run_handler(buffer, 0);
+    came = GET(&at_lock.lock) == NULL;
+    PUT(&at_lock.lock, NULL);
+    if (came) join(l.thread);
+    else on_done(s.r.queue, l.ticket, &o[2]);
+    settle(&s);
+    await_calls(&o[2], 1);
+    assert_in_order(o, 3);
+    close_stage(&s);
+    return came;
+}
+
+static void test_a_registration_while_the_end_is_told_keeps_its_place(void **state)
+{
+    int way, n;
+    (void)state;
+    for (way = 0; way < 4; way++) {
+        gpusync_callback_mode mode = way % 2 ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_AT_ONCE;
+        for (n = 1; register_at_the_lock(mode, way / 2 > 0, n); n++) {
+        }
+        assert_true(n > 1);
+    }
+}
+
+static void stay(outcome *o)
+{
+    gate_wait(o->gate); /* it is here */
+    gate_wait(o->gate); /* it may go */
+}
+
+/* Handlers of two queues run at once: the second must not go on with the callbacks of the first one's ticket, nor
+   release what the callback in progress uses. */
+static void test_callbacks_of_one_ticket_do_not_overlap(void **state)
+{
+    outcome o[2] = {0};
+    void *mine, *theirs, *object;
+    gpusync_ticket ticket;
+    unsigned long owners;
+    gate g;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    gate_init(&g, 2);
+    object = metal_buffer_new(s.r.metal_device, 16);
+    o[0].then = stay;
+    o[0].gate = &g;
+    ticket = commit(s.r.queue, mine = open_on(s.r.queue));
+    commit(s.other, theirs = open_on(s.other));
+    on_done(s.r.queue, ticket, &o[0]);
+    assert_ok(gpusync_release_after(s.r.queue, ticket, object));
+    on_done(s.r.queue, ticket, &o[1]);
+    owners = softmetal_retain_count(object);
+    softmetal_complete(mine);
+    softmetal_complete(theirs);
+    softmetal_begin_handler(mine, 0);
+    gate_wait(&g);
+    softmetal_run_handler(theirs, 0);
+    assert_int_equal(calls_of(&o[1]), 0);
+    assert_int_equal(softmetal_retain_count(object), owners);
+    gate_wait(&g);
+    softmetal_join_handler(mine, 0);
+    settle(&s);
+    assert_in_order(o, 2);
+    assert_int_equal(softmetal_retain_count(object), owners - 1);
+    metal_release(object);
+    gate_destroy(&g);
+    close_stage(&s);
+}
+
+static void *register_at_once(void *argument)
+{
+    outcome *o = (outcome *)argument;
+    must(gpusync_on_done(o->queue, GPUSYNC_NO_TICKET, remember, o) == GPUSYNC_OK, "on_done");
+    return NULL;
+}
+
+/* The handler finds a callback of its queue running in a call of the program: whoever runs that sees to the rest. */
+static void test_what_had_to_wait_for_its_turn_is_run(void **state)
+{
+    outcome busy = {0}, o[2] = {0};
+    gpusync_ticket ticket;
+    pthread_t thread;
+    void *buffer;
+    gate g;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    gate_init(&g, 2);
+    busy.then = stay;
+    busy.gate = &g;
+    busy.queue = s.r.queue;
+    ticket = commit(s.r.queue, buffer = open_on(s.r.queue));
+    on_done(s.r.queue, ticket, &o[0]);
+    on_done(s.r.queue, ticket, &o[1]);
+    thread = start(register_at_once, &busy);
+    gate_wait(&g);
+    softmetal_finish(buffer);
+    gate_wait(&g);
+    join(thread);
+    await_calls(&o[1], 1);
+    assert_in_order(o, 2);
+    gate_destroy(&g);
+    close_stage(&s);
+}
+
+static void *dispatch_body(void *argument)
+{
+    size_t count;
+    must(gpusync_dispatch((gpusync_device *)argument, SIZE_MAX, &count) == GPUSYNC_OK, "dispatch");
+    return NULL;
+}
+
+static void test_callbacks_of_one_ticket_do_not_overlap_in_dispatch(void **state)
+{
+    outcome o[2] = {0}, free_to_go = {0};
+    gpusync_ticket ticket;
+    pthread_t thread;
+    size_t count;
+    gate g;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    gate_init(&g, 2);
+    o[0].then = stay;
+    o[0].gate = &g;
+    ticket = commit(s.r.queue, open_on(s.r.queue));
+    on_done(s.r.queue, ticket, &o[0]);
+    on_done(s.r.queue, ticket, &o[1]);
+    on_value(s.t, 1, &free_to_go);
+    softmetal_finish_queue(s.r.metal_queue);
+    assert_ok(gpusync_timeline_signal(s.t, 1));
+    thread = start(dispatch_body, s.r.device);
+    gate_wait(&g);
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_int_equal(calls_of(&o[1]), 0);
+    gate_wait(&g);
+    join(thread);
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_in_order(o, 2);
+    assert_int_equal(calls_of(&free_to_go), 1);
+    gate_destroy(&g);
+    close_stage(&s);
+}
+
+/* Releases and callbacks of a ticket share one order. */
+static void look_at_object(outcome *o) { o->answered = (unsigned)softmetal_live("buffer"); }
+
+static void test_an_object_is_released_between_the_callbacks_around_it(void **state)
+{
+    outcome before = {0}, after = {0};
+    gpusync_ticket ticket;
+    void *object;
+    size_t count;
+    int manual;
+    stage s;
+    (void)state;
+    for (manual = 0; manual < 2; manual++) {
+        open_stage(&s, SOFTMETAL_MANUAL, manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_AT_ONCE);
+        memset(&before, 0, sizeof before);
+        memset(&after, 0, sizeof after);
+        before.then = after.then = look_at_object;
+        ticket = commit(s.r.queue, open_on(s.r.queue));
+        object = metal_buffer_new(s.r.metal_device, 16);
+        on_done(s.r.queue, ticket, &before);
+        assert_ok(gpusync_release_after(s.r.queue, ticket, object));
+        on_done(s.r.queue, ticket, &after);
+        metal_release(object);
+        softmetal_finish_queue(s.r.metal_queue);
+        if (manual) {
+            assert_int_equal(softmetal_live("buffer"), 1);
+            assert_ok(gpusync_dispatch(s.r.device, 1, &count));
+            assert_int_equal(softmetal_live("buffer"), 1);
+            assert_ok(gpusync_dispatch(s.r.device, 1, &count)); /* the release counts as one */
+            assert_int_equal(count, 1);
+            assert_int_equal(softmetal_live("buffer"), 0);
+            assert_int_equal(calls_of(&after), 0);
+            assert_ok(gpusync_dispatch(s.r.device, 5, &count));
+            assert_int_equal(count, 1);
+        }
+        assert_int_equal(calls_of(&before), 1);
+        assert_int_equal(calls_of(&after), 1);
+        assert_int_equal(before.answered, 1);
+        assert_int_equal(after.answered, 0);
+        close_stage(&s);
+    }
+}
+
+/* == timelines ================================================================================================== */
+
+static void test_a_host_signal_calls_back_before_it_returns(void **state)
+{
+    outcome o[4] = {0};
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    on_value(s.t, 3, &o[0]);
+    on_value(s.t, 3, &o[1]);
+    on_value(s.t, 7, &o[3]);
+    on_value(s.t, 2, &o[2]);
+    assert_ok(gpusync_timeline_signal(s.t, 1));
+    assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]) + calls_of(&o[2]) + calls_of(&o[3]), 0);
+    assert_ok(gpusync_timeline_signal(s.t, 5));
+    assert_int_equal(calls_of(&o[2]), 1);
+    assert_in_order(o, 2);
+    assert_int_equal(calls_of(&o[3]), 0);
+    assert_true(ran_here(&o[0]) && ran_here(&o[1]) && ran_here(&o[2]));
+    assert_ok(gpusync_timeline_signal(s.t, GPUSYNC_MAX_VALUE));
+    assert_int_equal(calls_of(&o[3]), 1);
+    assert_result(o[3].result, GPUSYNC_OK);
+    close_stage(&s);
+}
+
+/* The value of a promise is reached when the submission has ended, not when the device has signalled. */
+static void test_a_promised_value_calls_back_when_the_promise_is_kept(void **state)
+{
+    outcome kept = {0}, broken = {0};
+    gpusync_point signal;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    signal = at(s.t, 4);
+    on_value(s.t, 3, &kept);
+    on_value(s.t, 5, &broken);
+    submit_between(s.r.queue, NULL, buffer = open_on(s.r.queue), &signal);
+    softmetal_complete(buffer);
+    assert_int_equal(calls_of(&kept), 0);
+    softmetal_complete(softmetal_last_buffer(s.r.metal_queue)); /* which signals */
+    assert_ok(gpusync_timeline_wait(s.t, 4, 0, NULL)); /* a wait sees it, and runs nothing */
+    assert_int_equal(calls_of(&kept), 0);
+    settle(&s);
+    assert_int_equal(calls_of(&kept), 1);
+    assert_false(ran_here(&kept));
+    signal.value = 5;
+    buffer = open_on(s.r.queue);
+    softmetal_fail(buffer, NULL, 3, "on purpose");
+    submit_between(s.r.queue, NULL, buffer, &signal);
+    settle(&s);
+    assert_int_equal(calls_of(&broken), 1);
+    assert_false(ran_here(&broken));
+    assert_result(broken.result, GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(broken.error.message, "on purpose");
+    assert_string_equal(broken.error.queue_label, "first");
+    close_stage(&s);
+}
+
+static void test_a_value_that_others_signal_calls_back_on_the_listeners_thread(void **state)
+{
+    outcome o[3] = {0};
+    gpusync_timeline *abroad;
+    uint64_t base;
+    void *event;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    event = metal_shared_event_new(s.r.metal_device);
+    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &abroad));
+    on_value(abroad, 5, &o[0]);
+    on_value(abroad, 5, &o[1]);
+    metal_event_signal(event, 6);
+    await_calls(&o[1], 1);
+    assert_in_order(o, 2);
+    assert_false(ran_here(&o[0]) || ran_here(&o[1]));
+    on_value(abroad, 6, &o[2]); /* already there */
+    assert_int_equal(calls_of(&o[2]), 1);
+    assert_true(ran_here(&o[2]));
+
+    memset(o, 0, sizeof o); /* a value of ours that others are expected to signal, named before and after */
+    on_value(s.t, 1, &o[0]);
+    event = gpusync_timeline_metal(s.t, &base);
+    assert_ok(gpusync_timeline_expect(s.t, 2));
+    on_value(s.t, 2, &o[1]);
+    metal_event_signal(event, 2 + base);
+    await_calls(&o[0], 1);
+    await_calls(&o[1], 1);
+    assert_ok(gpusync_timeline_destroy(abroad));
+    close_stage(&s);
+    assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]), 2);
+}
+
+/* The listener is late, and somebody reads the event first: the callback runs all the same, and not in the reading. */
+static void test_a_foreign_value_that_is_read_first_calls_back_without_the_listener(void **state)
+{
+    softmetal_timing timing;
+    gpusync_timeline *abroad;
+    outcome o = {0};
+    uint64_t value;
+    void *event;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    softmetal_get_timing(&timing);
+    timing.event_listener.min_ns = timing.event_listener.max_ns = MS(300);
+    softmetal_set_timing(&timing);
+    event = metal_shared_event_new(s.r.metal_device);
+    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &abroad));
+    metal_release(event);
+    on_value(abroad, 5, &o);
+    metal_event_signal(event, 5);
+    assert_ok(gpusync_timeline_query(abroad, &value));
+    assert_int_equal(value, 5);
+    await_calls(&o, 1);
+    assert_false(ran_here(&o));
+    assert_ok(gpusync_timeline_destroy(abroad));
+    close_stage(&s);
+    assert_int_equal(calls_of(&o), 1);
+}
+
+/* ... and a poll that finds, by the event, that a submission is over does not call back either. */
+static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread(void **state)
+{
+    softmetal_timing timing;
+    gpusync_submission submission;
+    gpusync_timeline *abroad;
+    gpusync_ticket ticket;
+    gpusync_point wait;
+    outcome whole = {0}, o = {0};
+    void *event;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    softmetal_get_timing(&timing);
+    timing.event_listener.min_ns = timing.event_listener.max_ns = MS(300);
+    softmetal_set_timing(&timing);
+    event = metal_shared_event_new(s.r.metal_device);
+    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &abroad));
+    metal_release(event);
+    memset(&submission, 0, sizeof submission);
+    wait = at(abroad, 5);
+    submission.waits = &wait;
+    submission.wait_count = 1;
+    submission.on_complete = remember;
+    submission.user = &whole;
+    submission.flags = GPUSYNC_STRICT; /* nothing goes to the device */
+    ticket = submit(s.r.queue, &submission);
+    on_done(s.r.queue, ticket, &o);
+    metal_event_signal(event, 5);
+    assert_ok(gpusync_poll(s.r.queue, ticket));
+    await_calls(&o, 1);
+    assert_int_equal(calls_of(&whole), 1);
+    assert_true(whole.order < o.order);
+    assert_false(ran_here(&whole) || ran_here(&o));
+    assert_ok(gpusync_timeline_destroy(abroad));
+    close_stage(&s);
+}
+
+static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state)
+{
+    gpusync_error reason;
+    gpusync_point signal;
+    gpusync_timeline *gone;
+    outcome failed = {0}, late_one = {0}, below = {0}, destroyed[2] = {0}, promised = {0};
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    memset(&reason, 0, sizeof reason);
+    reason.result = GPUSYNC_ERROR_CANCELLED;
+    strcpy(reason.message, "no longer wanted");
+    assert_ok(gpusync_timeline_signal(s.t, 3));
+    on_value(s.t, 4, &failed);
+    assert_ok(gpusync_timeline_fail(s.t, &reason));
+    assert_int_equal(calls_of(&failed), 1);
+    assert_true(ran_here(&failed));
+    assert_result(failed.result, GPUSYNC_ERROR_CANCELLED);
+    assert_string_equal(failed.error.message, "no longer wanted");
+    on_value(s.t, 9, &late_one);
+    on_value(s.t, 3, &below); /* every question gets the first failure */
+    assert_result(late_one.result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(below.result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(calls_of(&late_one) + calls_of(&below), 2);
+
+    assert_ok(gpusync_timeline_create(s.r.device, NULL, &gone));
+    signal = at(gone, 2);
+    submit_between(s.r.queue, NULL, open_on(s.r.queue), &signal);
+    on_value(gone, 7, &destroyed[0]);
+    on_value(gone, 7, &destroyed[1]);
+    on_value(gone, 2, &promised);
+    assert_ok(gpusync_timeline_destroy(gone));
+    assert_in_order(destroyed, 2);
+    assert_int_equal(calls_of(&promised), 1);
+    assert_true(ran_here(&promised) && ran_here(&destroyed[0]) && ran_here(&destroyed[1]));
+    assert_result(destroyed[0].result, GPUSYNC_ERROR_DESTROYED);
+    assert_result(destroyed[1].result, GPUSYNC_ERROR_DESTROYED);
+    assert_result(promised.result, GPUSYNC_ERROR_DESTROYED);
+    settle(&s);
+    close_stage(&s);
+    assert_int_equal(calls_of(&promised), 1);
+}
+
+/* == what a callback may do ===================================================================================== */
+
+static const gpusync_result expected_answers[] = {
+    GPUSYNC_OK,                   /* make a command buffer */
+    GPUSYNC_OK,                   /* commit it */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* wait for it, for ever */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... or not at all */
+    GPUSYNC_NOT_READY,            /* poll */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* queue_wait */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* device_wait */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* wait_many */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* a value that nobody has promised */
+    GPUSYNC_OK,                   /* a wait that is over */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* throttle below what is in flight */
+    GPUSYNC_OK,                   /* ... above it */
+    GPUSYNC_OK,                   /* on_done: in flight */
+    GPUSYNC_OK,                   /* ... over */
+    GPUSYNC_OK,                   /* release_after */
+    GPUSYNC_OK,                   /* submit, held */
+    GPUSYNC_OK,                   /* cancel_held */
+    GPUSYNC_OK,                   /* signal */
+    GPUSYNC_OK,                   /* timeline_on_done */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* destroy the queue */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... now */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... the timeline */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... the device */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* dispatch */
+};
+
+/* Each in turn. What it registers goes to o->next[0..3]. */
+static void do_everything(outcome *o)
+{
+    gpusync_queue *q = o->s->r.queue;
+    gpusync_point point;
+    gpusync_submission submission;
+    gpusync_timeline *t = o->timeline;
+    void *buffer = NULL, *object = metal_buffer_new(o->s->r.metal_device, 16);
+    size_t count = 99;
+    answer(o, gpusync_command_buffer(q, NULL, &buffer));
+    answer(o, gpusync_commit(q, buffer, &o->ticket));
+    answer(o, gpusync_wait(q, o->ticket, GPUSYNC_FOREVER));
+    answer(o, gpusync_wait(q, o->ticket, 0));
+    answer(o, gpusync_poll(q, o->ticket));
+    answer(o, gpusync_queue_wait(q, GPUSYNC_FOREVER));
+    answer(o, gpusync_device_wait(o->s->r.device, GPUSYNC_FOREVER));
+    memset(&point, 0, sizeof point);
+    point.queue = q;
+    point.ticket = o->ticket;
+    answer(o, gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL));
+    answer(o, gpusync_timeline_wait(t, 1000, GPUSYNC_FOREVER, NULL));
+    answer(o, gpusync_wait(q, GPUSYNC_NO_TICKET, GPUSYNC_FOREVER));
+    answer(o, gpusync_throttle(q, 1, GPUSYNC_FOREVER));
+    answer(o, gpusync_throttle(q, 60, GPUSYNC_FOREVER));
+    answer(o, gpusync_on_done(q, o->ticket, remember, &o->next[0]));
+    answer(o, gpusync_on_done(q, GPUSYNC_NO_TICKET, remember, &o->next[1]));
+    answer(o, gpusync_release_after(q, o->ticket, object));
+    metal_release(object);
+    memset(&submission, 0, sizeof submission);
+    point = at(t, 1001);
+    submission.waits = &point;
+    submission.wait_count = 1;
+    submission.on_complete = remember;
+    submission.user = &o->next[2];
+    answer(o, gpusync_submit(q, &submission, NULL));
+    answer(o, gpusync_cancel_held(q));
+    answer(o, gpusync_timeline_signal(t, 900));
+    answer(o, gpusync_timeline_on_done(t, 900, remember, &o->next[3]));
+    answer(o, gpusync_queue_destroy(q));
+    answer(o, gpusync_queue_destroy_now(q));
+    answer(o, gpusync_timeline_destroy(t));
+    answer(o, gpusync_device_destroy(o->s->r.device));
+    answer(o, gpusync_dispatch(o->s->r.device, 1, &count));
+    must(count == 0, "a dispatch that is refused runs nothing");
+}
+
+/* Where callbacks run; each has `o` called and everything settled. */
+static void on_metals_thread(stage *s, outcome *o)
+{
+    on_done(s->other, commit(s->other, open_on(s->other)), o);
+    softmetal_finish_queue(gpusync_queue_metal(s->other));
+}
+static void at_once(stage *s, outcome *o) { on_done(s->other, GPUSYNC_NO_TICKET, o); }
+static void in_a_signal(stage *s, outcome *o)
+{
+    on_value(s->t, 1, o);
+    assert_ok(gpusync_timeline_signal(s->t, 1));
+}
+static void in_a_cancellation(stage *s, outcome *o)
+{
+    on_done(s->other, submit_held(s, s->other), o);
+    assert_ok(gpusync_cancel_held(s->other));
+}
+static void in_destroy(stage *s, outcome *o)
+{
+    on_done(s->other, commit(s->other, open_on(s->other)), o);
+    softmetal_complete(softmetal_last_buffer(gpusync_queue_metal(s->other)));
+    end_destroy_now(s, NULL, 0);
+}
+static void in_the_end_of_a_timeline(stage *s, outcome *o)
+{
+    on_value(s->t, 1, o);
+    end_destroy_timeline(s, NULL, 0);
+}
+
+static void do_everything_in(void (*place)(stage *, outcome *), gpusync_callback_mode mode)
+{
+    outcome o = {0}, next[4] = {0};
+    size_t i;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, mode);
+    o.then = do_everything;
+    o.s = &s;
+    o.next = next;
+    assert_ok(gpusync_timeline_create(s.r.device, NULL, &o.timeline));
+    place(&s, &o);
+    settle(&s);
+    settle(&s);
+    assert_int_equal(calls_of(&o), 1);
+    assert_int_equal(o.answered, LENGTH(expected_answers));
+    for (i = 0; i < LENGTH(expected_answers); i++)
+        if (o.answers[i] != expected_answers[i])
+            fail_msg("answer %zu: %s", i, gpusync_result_string(o.answers[i]));
+    for (i = 0; i < 4; i++) {
+        assert_int_equal(calls_of(&next[i]), 1);
+        assert_false(next[i].nested); /* callbacks do not pile up on the stack */
+    }
+    assert_result(next[0].result, GPUSYNC_OK);
+    assert_result(next[1].result, GPUSYNC_OK);
+    assert_result(next[2].result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(next[3].result, GPUSYNC_OK);
+    assert_int_equal(softmetal_live("buffer"), 0);
+    assert_ok(gpusync_timeline_destroy(o.timeline));
+    close_stage(&s);
+}
+
+static void test_a_callback_may_do_all_but_wait_and_destroy(void **state)
+{
+    static void (*const places[])(stage *, outcome *) = {
+        on_metals_thread, at_once, in_a_signal, in_a_cancellation, in_destroy, in_the_end_of_a_timeline,
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(places); i++) {
+        do_everything_in(places[i], GPUSYNC_CALLBACKS_AT_ONCE);
+        do_everything_in(places[i], GPUSYNC_CALLBACKS_MANUAL);
+    }
+}
+
+/* Each registers the next: the stack stays as flat as it was, wherever the first one runs. */
+enum { CHAIN = 5000 };
+
+static void register_again(outcome *o)
+{
+    if (++o->answered < CHAIN && gpusync_on_done(o->queue, GPUSYNC_NO_TICKET, remember, o)) o->answered = 0;
+}
+
+static void test_a_long_chain_of_callbacks_needs_no_stack(void **state)
+{
+    static void (*const places[])(stage *, outcome *) = {on_metals_thread, at_once, in_a_signal, in_a_cancellation};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(places); i++) {
+        outcome o = {0};
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+        o.then = register_again;
+        o.queue = s.r.queue;
+        places[i](&s, &o);
+        await_calls(&o, CHAIN);
+        assert_false(o.nested);
+        close_stage(&s);
+    }
+}
+
+/* A pipeline of the program's: each end commits the next, without any thread of its own. */
+static void commit_next(outcome *o)
+{
+    void *buffer;
+    if (++o->answered == 200) return;
+    must(gpusync_command_buffer(o->queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+    must(gpusync_commit(o->queue, buffer, &o->ticket) == GPUSYNC_OK, "commit");
+    must(gpusync_on_done(o->queue, o->ticket, remember, o) == GPUSYNC_OK, "on_done");
+}
+
+static void test_callbacks_that_commit_keep_a_queue_going(void **state)
+{
+    outcome o = {0};
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    o.then = commit_next;
+    o.queue = s.r.queue;
+    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o);
+    await_calls(&o, 200);
+    close_stage(&s);
+    assert_int_equal(calls_of(&o), 200);
+}
+
+/* -- two devices ------------------------------------------------------------------------------------------------- */
+
+typedef struct second_device {
+    memory_log memory;
+    gpusync_allocator allocator;
+    gpusync_device *device;
+    gpusync_queue *queue;
+} second_device;
+
+static void open_second(second_device *two)
+{
+    gpusync_device_desc desc;
+    memset(two, 0, sizeof *two);
+    memset(&desc, 0, sizeof desc);
+    two->allocator.allocate = memory_allocate;
+    two->allocator.release = memory_release;
+    two->allocator.user = &two->memory;
+    desc.allocator = &two->allocator;
+    assert_ok(gpusync_device_create(&desc, &two->device));
+    assert_ok(gpusync_queue_create(two->device, NULL, &two->queue));
+}
+
+static void close_second(second_device *two)
+{
+    assert_ok(gpusync_queue_destroy(two->queue));
+    assert_ok(gpusync_device_destroy(two->device));
+    assert_int_equal(two->memory.live, 0);
+}
+
+static void register_on_the_other_device(outcome *o)
+{
+    answer(o, gpusync_on_done(o->queue, GPUSYNC_NO_TICKET, remember, o->next));
+}
+
+/* In a callback of one device another device is called: what is due there is done, and its memory stays its own. */
+static void test_a_callback_of_one_device_registers_with_another(void **state)
+{
+    static void (*const places[])(stage *, outcome *) = {on_metals_thread, at_once, in_a_signal, in_destroy};
+    size_t i, k;
+    (void)state;
+    for (i = 0; i < LENGTH(places); i++) {
+        outcome o = {0}, next = {0}, more[100];
+        second_device two;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+        open_second(&two);
+        o.then = register_on_the_other_device;
+        o.queue = two.queue;
+        o.next = &next;
+        places[i](&s, &o);
+        assert_int_equal(calls_of(&o), 1);
+        assert_ok(o.answers[0]);
+        softmetal_finish_queue(gpusync_queue_metal(two.queue)); /* a sentinel, if it took one */
+        assert_int_equal(calls_of(&next), 1);
+        close_second(&two);
+        memset(more, 0, sizeof more);
+        for (k = 0; k < LENGTH(more); k++) on_value(s.t ? s.t : NULL, 5000, &more[k]);
+        assert_ok(gpusync_timeline_signal(s.t, 5000));
+        assert_in_order(more, LENGTH(more));
+        close_stage(&s);
+    }
+}
+
+/* == by hand ===================================================================================================== */
+
+static void test_by_hand_nothing_runs_until_dispatch(void **state)
+{
+    outcome o[6] = {0};
+    gpusync_ticket ticket;
+    size_t count = 99;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    assert_ok(gpusync_dispatch(s.r.device, 10, &count));
+    assert_int_equal(count, 0);
+    ticket = commit(s.r.queue, open_on(s.r.queue));
+    on_done(s.r.queue, ticket, &o[0]);
+    on_done(s.r.queue, ticket, &o[1]);
+    assert_ok(gpusync_dispatch(s.r.device, 10, &count));
+    assert_int_equal(count, 0);
+    assert_int_equal(s.notes, 0);
+    softmetal_finish_queue(s.r.metal_queue);
+    assert_true(s.notes > 0);
+    assert_false(pthread_equal(s.noted_on, pthread_self()));
+    on_done(s.r.queue, ticket, &o[2]); /* over, but left to dispatch too */
+    assert_true(pthread_equal(s.noted_on, pthread_self()));
+    on_value(s.t, 1, &o[3]);
+    assert_ok(gpusync_timeline_signal(s.t, 1));
+    on_done(s.r.queue, submit_held(&s, s.r.queue), &o[4]); /* reached: commits at once */
+    softmetal_finish_queue(s.r.metal_queue);
+    on_value(s.t, 2, &o[5]);
+    assert_ok(gpusync_timeline_fail(s.t, NULL));
+    assert_int_equal(calls_of(&o[0]) + calls_of(&o[2]) + calls_of(&o[3]) + calls_of(&o[4]) + calls_of(&o[5]), 0);
+    assert_ok(gpusync_dispatch(s.r.device, 0, &count));
+    assert_int_equal(count, 0);
+    assert_ok(gpusync_dispatch(s.r.device, 2, &count));
+    assert_int_equal(count, 2);
+    assert_in_order(o, 2);
+    assert_int_equal(calls_of(&o[2]), 0);
+    assert_ok(gpusync_dispatch(s.r.device, 1, NULL));
+    assert_in_order(o, 3);
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_int_equal(count, 3);
+    assert_in_order(o, 6);
+    assert_true(ran_here(&o[0]) && ran_here(&o[3]) && ran_here(&o[5]));
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_int_equal(count, 0);
+    close_stage(&s);
+    assert_in_order(o, 6);
+}
+
+/* There is a call of notify after whatever was pushed last: who dispatches after each call misses nothing. */
+static void test_every_callback_is_announced(void **state)
+{
+    outcome o[3] = {0};
+    long before;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[0]);
+    assert_true(s.notes >= 1);
+    before = s.notes;
+    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[1]);
+    assert_true(s.notes > before || calls_of(&o[0]) == 0); /* not dispatched since: one call may stand for both */
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, NULL));
+    before = s.notes;
+    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[2]);
+    assert_true(s.notes > before); /* nothing was due: this one must be told */
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, NULL));
+    assert_in_order(o, 3);
+    close_stage(&s);
+}
+
+static void test_without_a_notify_hook_dispatch_still_finds_what_is_due(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    outcome o = {0};
+    size_t count;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    on_done(r.queue, commit_empty(&r, NULL), &o);
+    softmetal_finish_queue(r.metal_queue);
+    assert_ok(gpusync_dispatch(r.device, 1, &count));
+    assert_int_equal(count, 1);
+    assert_int_equal(calls_of(&o), 1);
+    rig_close(&r);
+}
+
+static void test_dispatch_has_nothing_to_do_where_callbacks_run_at_once(void **state)
+{
+    outcome o = {0};
+    void *buffer;
+    gpusync_ticket ticket;
+    size_t count = 99;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    ticket = commit(s.r.queue, buffer = open_on(s.r.queue));
+    on_done(s.r.queue, ticket, &o);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s.r.queue, ticket)); /* due, on Metal's thread */
+    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_int_equal(count, 0);
+    assert_int_equal(calls_of(&o), 0);
+    settle(&s);
+    assert_int_equal(calls_of(&o), 1);
+    close_stage(&s);
+}
+
+/* A program that stops dispatching: what goes calls back, the rest stays due. */
+static void test_destroy_runs_what_is_left_of_what_it_destroys(void **state)
+{
+    outcome first[3] = {0}, other[3] = {0}, values[2] = {0};
+    gpusync_ticket ticket, theirs;
+    stage s;
+    int i;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    ticket = commit(s.r.queue, open_on(s.r.queue));
+    theirs = commit(s.other, open_on(s.other));
+    for (i = 0; i < 2; i++) {
+        on_done(s.other, theirs, &other[i]);
+        on_done(s.r.queue, ticket, &first[i]);
+        on_value(s.t, 1, &values[i]);
+    }
+    settle(&s);
+    assert_in_order(first, 2);
+    assert_in_order(other, 2);
+    memset(first, 0, sizeof first);
+    memset(other, 0, sizeof other);
+    for (i = 0; i < 2; i++) {
+        on_done(s.other, theirs, &other[i]);
+        on_done(s.r.queue, ticket, &first[i]);
+    }
+    assert_ok(gpusync_timeline_signal(s.t, 1));
+    on_done(s.other, submit_between(s.other, NULL, open_on(s.other), NULL), &other[2]);
+    on_done(s.r.queue, commit(s.r.queue, open_on(s.r.queue)), &first[2]);
+    end_destroy_now(&s, NULL, 0);
+    assert_in_order(other, 3);
+    assert_result(other[1].result, GPUSYNC_OK);
+    assert_result(other[2].result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(calls_of(&first[0]) + calls_of(&first[1]) + calls_of(&values[0]) + calls_of(&values[1]), 0);
+    end_destroy_timeline(&s, NULL, 0);
+    assert_in_order(values, 2);
+    assert_result(values[0].result, GPUSYNC_OK);
+    assert_int_equal(calls_of(&first[0]), 0);
+    softmetal_finish_queue(s.r.metal_queue);
+    close_stage(&s);
+    assert_in_order(first, 3);
+    assert_result(first[2].result, GPUSYNC_OK); /* destroy has waited for it */
+}
+
+/* Several threads share the work: each callback once, counts that add up. */
+enum { SHARERS = 4 };
+
+typedef struct sharer {
+    gpusync_device *device;
+    long *total;
+    long goal;
+    pthread_t thread;
+} sharer;
+
+static void *share(void *argument)
+{
+    sharer *self = (sharer *)argument;
+    size_t count, max = 1;
+    while (GET(self->total) < self->goal) {
+        must(gpusync_dispatch(self->device, max, &count) == GPUSYNC_OK, "dispatch");
+        must(count <= max, "no more than allowed");
+        __atomic_fetch_add(self->total, (long)count, __ATOMIC_SEQ_CST);
+        max = max % 7 + 1;
+        if (!count) sched_yield();
+    }
+    return NULL;
+}
+
+static void test_threads_that_dispatch_share_the_work(void **state)
+{
+    enum { CALLS = 600 };
+    static outcome o[CALLS];
+    sharer sharers[SHARERS];
+    long total = 0;
+    stage s;
+    int i;
+    (void)state;
+    memset(o, 0, sizeof o);
+    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_MANUAL);
+    for (i = 0; i < SHARERS; i++) {
+        sharers[i].device = s.r.device;
+        sharers[i].total = &total;
+        sharers[i].goal = CALLS;
+        sharers[i].thread = start(share, &sharers[i]);
+    }
+    for (i = 0; i < CALLS; i += 3) {
+        gpusync_ticket ticket = commit(s.r.queue, open_on(s.r.queue));
+        on_done(s.r.queue, ticket, &o[i]);
+        on_value(s.t, (uint64_t)i + 1, &o[i + 1]);
+        on_done(s.r.queue, ticket, &o[i + 2]);
+        assert_ok(gpusync_timeline_signal(s.t, (uint64_t)i + 1));
+    }
+    for (i = 0; i < SHARERS; i++) join(sharers[i].thread);
+    assert_int_equal(total, CALLS);
+    for (i = 0; i < CALLS; i++) assert_int_equal(calls_of(&o[i]), 1);
+    for (i = 0; i < CALLS; i += 3) assert_true(o[i].order < o[i + 2].order);
+    close_stage(&s);
+}
+
+/* == failures =================================================================================================== */
+
+static void test_every_call_refuses_what_makes_no_sense(void **state)
+{
+    outcome o = {0};
+    gpusync_ticket ticket;
+    size_t count = 99;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    ticket = commit(s.r.queue, open_on(s.r.queue));
+    assert_result(gpusync_on_done(NULL, ticket, remember, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_on_done(s.r.queue, ticket, NULL, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_on_done(s.r.queue, ticket + 1, remember, &o), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_on_done(s.r.queue, GPUSYNC_EVERYTHING, remember, &o), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_on_done(s.r.queue, (gpusync_ticket)1 << 63, remember, &o), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_on_done(s.r.queue, ((gpusync_ticket)1 << 63) + 1, remember, &o),
+                  GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_timeline_on_done(NULL, 1, remember, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_on_done(s.t, 1, NULL, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_on_done(s.t, GPUSYNC_MAX_VALUE + 1, remember, &o), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_dispatch(NULL, 1, &count), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(count, 0);
+    settle(&s);
+    close_stage(&s);
+    assert_int_equal(calls_of(&o), 0);
+}
+
+static void test_a_mode_that_does_not_exist_is_refused(void **state)
+{
+    gpusync_device_desc desc;
+    gpusync_device *device;
+    (void)state;
+    softmetal_reset();
+    memset(&desc, 0, sizeof desc);
+    desc.callback_mode = (gpusync_callback_mode)2;
+    assert_result(gpusync_device_create(&desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(device);
+}
+
+/* Every place where memory is taken: the call fails, fn is never called, and all goes on. */
+static void test_without_memory_a_registration_is_refused_and_never_called(void **state)
+{
+    enum { MOST = 2000 };
+    static outcome o[MOST];
+    outcome refused = {0};
+    gpusync_ticket ticket;
+    void *object;
+    int i, n;
+    bool by_value = false;
+    (void)state;
+    for (;; by_value = true) {
+        gpusync_result result = GPUSYNC_OK;
+        stage s;
+        memset(o, 0, sizeof o);
+        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+        ticket = commit(s.r.queue, open_on(s.r.queue));
+        object = metal_buffer_new(s.r.metal_device, 16);
+        s.r.memory.fail_at = 1;
+        s.r.memory.fail_after = true;
+        for (n = 0; n < MOST; n++) {
+            outcome *next = &o[n];
+            if (by_value) result = gpusync_timeline_on_done(s.t, 1, remember, next);
+            else result = gpusync_on_done(s.r.queue, ticket, remember, next);
+            if (result) break;
+        }
+        assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_result(gpusync_on_done(s.r.queue, ticket, remember, &refused), GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_result(gpusync_on_done(s.r.queue, GPUSYNC_NO_TICKET, remember, &refused), GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_result(gpusync_timeline_on_done(s.t, 0, remember, &refused), GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_result(gpusync_release_after(s.r.queue, ticket, object), GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_int_equal(softmetal_retain_count(object), 1);
+        s.r.memory.fail_at = 0;
+        s.r.memory.fail_after = false;
+        metal_release(object);
+        on_done(s.r.queue, ticket, &o[n]);
+        softmetal_finish_queue(s.r.metal_queue);
+        assert_ok(gpusync_timeline_signal(s.t, 1));
+        for (i = 0; i <= n; i++) assert_int_equal(calls_of(&o[i]), 1);
+        close_stage(&s);
+        assert_int_equal(calls_of(&refused), 0);
+        if (by_value) break;
+    }
+}
+
+static void test_the_steady_state_takes_no_memory(void **state)
+{
+    outcome o = {0};
+    void *object;
+    long calls = 0;
+    int i, manual;
+    (void)state;
+    for (manual = 0; manual < 2; manual++) {
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_AT_ONCE);
+        object = metal_buffer_new(s.r.metal_device, 16);
+        for (i = 0; i < 300; i++) {
+            gpusync_submission submission;
+            void *buffer = open_on(s.r.queue);
+            gpusync_ticket ticket = commit(s.r.queue, open_on(s.r.queue));
+            memset(&submission, 0, sizeof submission);
+            submission.command_buffers = &buffer;
+            submission.command_buffer_count = 1;
+            submission.on_complete = remember;
+            submission.user = &o;
+            on_done(s.r.queue, ticket, &o);
+            on_done(s.r.queue, ticket, &o);
+            submit(s.r.queue, &submission);
+            assert_ok(gpusync_release_after(s.r.queue, ticket, object));
+            on_value(s.t, (uint64_t)i + 1, &o);
+            assert_ok(gpusync_timeline_signal(s.t, (uint64_t)i + 1));
+            on_done(s.r.queue, ticket, &o);
+            settle(&s);
+            on_done(s.r.queue, ticket, &o);
+            assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, NULL));
+            if (i == 0) calls = s.r.memory.calls;
+        }
+        assert_int_equal(s.r.memory.calls, calls);
+        assert_int_equal(softmetal_retain_count(object), 1);
+        metal_release(object);
+        close_stage(&s);
+    }
+    assert_int_equal(calls_of(&o), 2 * 300 * 6);
+}
+
+/* The device is removed with work in flight, held, and a value that nobody will signal. */
+static void test_the_loss_of_the_device_calls_back(void **state)
+{
+    outcome flying = {0}, held = {0}, over = {0}, after = {0}, value = {0}, stuck = {0};
+    outcome late_one = {0}, late_value = {0};
+    gpusync_ticket done, ticket, theirs;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    done = commit(s.r.queue, open_on(s.r.queue));
+    settle(&s);
+    buffer = open_on(s.r.queue);
+    softmetal_fail(buffer, NULL, 4, "locked out");
+    ticket = commit(s.r.queue, buffer);
+    theirs = commit(s.other, open_on(s.other)); /* hangs: never stepped */
+    on_done(s.r.queue, ticket, &flying);
+    on_done(s.other, theirs, &stuck);
+    on_done(s.other, submit_held(&s, s.other), &held);
+    on_value(s.t, 5, &value);
+    softmetal_finish(buffer);
+    assert_true(gpusync_device_is_lost(s.r.device));
+    assert_int_equal(calls_of(&flying), 1);
+    assert_result(flying.result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(flying.error.failure, GPUSYNC_FAILURE_ACCESS_REVOKED);
+    assert_int_equal(calls_of(&held), 1);
+    assert_true(held.result < 0);
+    on_done(s.r.queue, ticket, &after); /* what is known can still be asked for */
+    on_done(s.r.queue, done, &over);
+    assert_result(after.result, GPUSYNC_ERROR_EXECUTION);
+    assert_result(over.result, GPUSYNC_OK);
+    assert_int_equal(calls_of(&after) + calls_of(&over), 2);
+    assert_int_equal(calls_of(&stuck) + calls_of(&value), 2); /* told now, not when the queue goes */
+    assert_result(stuck.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(value.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(stuck.has_error && value.has_error);
+    on_done(s.other, theirs, &late_one);
+    on_value(s.t, 6, &late_value);
+    await_calls(&late_one, 1);
+    await_calls(&late_value, 1);
+    assert_result(late_one.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(late_value.result, GPUSYNC_ERROR_DEVICE_LOST);
+    end_destroy_now(&s, NULL, 0);
+    end_destroy_timeline(&s, NULL, 0);
+    close_stage(&s);
+    assert_int_equal(calls_of(&stuck) + calls_of(&value) + calls_of(&late_one) + calls_of(&late_value), 4);
+}
+
+/* == destroy, while all is going on ============================================================================= */
+
+/* Handlers, dispatchers and callbacks that register are at work while a queue and a timeline go: what was registered
+   calls back, once. */
+enum { TURNS = 60, FLIGHT = 12 };
+
+typedef struct tally {
+    gpusync_queue *queue;
+    gpusync_timeline *timeline;
+    uint64_t value;
+    long accepted, called; /* of the queue */
+    long hoped, told;      /* of the timeline */
+} tally;
+
+/* Now and then register once more: refused while the queue goes, and then never called. */
+static void count_call(void *user, gpusync_result result, const gpusync_error *error)
+{
+    tally *t = (tally *)user;
+    long called = COUNT(&t->called);
+    must((result == GPUSYNC_OK) == (error == NULL), "an error, or none");
+    if (called % 3 == 0 && gpusync_on_done(t->queue, GPUSYNC_NO_TICKET, count_call, t) == GPUSYNC_OK)
+        COUNT(&t->accepted);
+}
+
+static void count_value(void *user, gpusync_result result, const gpusync_error *error)
+{
+    tally *t = (tally *)user;
+    long told = COUNT(&t->told);
+    must((result == GPUSYNC_OK) == (error == NULL), "an error, or none");
+    if (told % 3 == 0 && gpusync_timeline_on_done(t->timeline, 1000, count_value, t) == GPUSYNC_OK) COUNT(&t->hoped);
+}
+
+static void *launch_flight(void *argument)
+{
+    tally *t = (tally *)argument;
+    int i;
+    for (i = 0; i < FLIGHT; i++) {
+        gpusync_point signal = at(t->timeline, __atomic_add_fetch(&t->value, 1, __ATOMIC_SEQ_CST));
+        gpusync_submission submission;
+        gpusync_ticket ticket;
+        void *buffer;
+        memset(&submission, 0, sizeof submission);
+        must(gpusync_command_buffer(t->queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+        softmetal_set_duration(buffer, (uint64_t)(i % 4) * 20000);
+        if (i % 5 == 4) softmetal_fail(buffer, NULL, 3, NULL);
+        submission.command_buffers = &buffer;
+        submission.command_buffer_count = 1;
+        submission.signals = &signal;
+        submission.signal_count = 1;
+        submission.on_complete = count_call;
+        submission.user = t;
+        /* where the timeline has failed, or is beyond the value: without it */
+        if (i % 2 && gpusync_submit(t->queue, &submission, &ticket) == GPUSYNC_OK) COUNT(&t->accepted);
+        else must(gpusync_commit(t->queue, buffer, &ticket) == GPUSYNC_OK, "commit");
+        COUNT(&t->accepted);
+        must(gpusync_on_done(t->queue, ticket, count_call, t) == GPUSYNC_OK, "on_done");
+        COUNT(&t->accepted);
+        must(gpusync_on_done(t->queue, ticket, count_call, t) == GPUSYNC_OK, "on_done");
+        COUNT(&t->hoped);
+        must(gpusync_timeline_on_done(t->timeline, signal.value, count_value, t) == GPUSYNC_OK, "timeline_on_done");
+        if (i % 4 == 0) must(gpusync_poll(t->queue, ticket) != GPUSYNC_ERROR_INVALID_TICKET, "poll");
+    }
+    return NULL;
+}
+
+typedef struct dispatcher {
+    gpusync_device *device;
+    int stop;
+} dispatcher;
+
+static void *keep_dispatching(void *argument)
+{
+    dispatcher *d = (dispatcher *)argument;
+    while (!GET(&d->stop)) {
+        must(gpusync_dispatch(d->device, 3, NULL) == GPUSYNC_OK, "dispatch");
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void destroy_in_flight(gpusync_callback_mode mode)
+{
+    const char *stress = getenv("STRESS");
+    int turn, turns = stress && strcmp(stress, "full") == 0 ? TURNS * 20 : TURNS;
+    pthread_t dispatching = pthread_self();
+    dispatcher d;
+    stage s;
+    open_stage(&s, SOFTMETAL_REAL, mode);
+    d.device = s.r.device;
+    d.stop = 0;
+    if (mode == GPUSYNC_CALLBACKS_MANUAL) dispatching = start(keep_dispatching, &d);
+    for (turn = 0; turn < turns; turn++) {
+        pthread_t threads[2];
+        tally t;
+        memset(&t, 0, sizeof t);
+        assert_ok(gpusync_queue_create(s.r.device, NULL, &t.queue));
+        assert_ok(gpusync_timeline_create(s.r.device, NULL, &t.timeline));
+        threads[0] = start(launch_flight, &t);
+        threads[1] = start(launch_flight, &t);
+        join(threads[0]);
+        join(threads[1]);
+        if (turn % 4 < 2) assert_ok(gpusync_timeline_destroy(t.timeline));
+        assert_ok(turn % 2 ? gpusync_queue_destroy(t.queue) : gpusync_queue_destroy_now(t.queue));
+        if (turn % 4 >= 2) assert_ok(gpusync_timeline_destroy(t.timeline));
+        assert_int_equal(GET(&t.called), GET(&t.accepted));
+        assert_int_equal(GET(&t.told), GET(&t.hoped));
+    }
+    PUT(&d.stop, 1);
+    if (mode == GPUSYNC_CALLBACKS_MANUAL) join(dispatching);
+    assert_true(softmetal_settle(SECONDS(20)));
+    close_stage(&s);
+}
+
+static void test_no_callback_is_lost_or_run_twice_when_its_queue_goes(void **state)
+{
+    (void)state;
+    destroy_in_flight(GPUSYNC_CALLBACKS_AT_ONCE);
+    destroy_in_flight(GPUSYNC_CALLBACKS_MANUAL);
+}
+
+static void *destroy_body(void *argument)
+{
+    stage *s = (stage *)argument;
+    must(gpusync_queue_destroy_now(s->other) == GPUSYNC_OK, "destroy");
+    return NULL;
+}
+
+/* The handler is in the middle of a callback: destroy waits for it, and runs the rest after. */
+static void test_destroy_lets_a_callback_finish(void **state)
+{
+    outcome o[3] = {0};
+    gpusync_ticket ticket;
+    pthread_t thread;
+    void *buffer;
+    gate g;
+    stage s;
+    int i;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_AT_ONCE);
+    gate_init(&g, 2);
+    o[0].then = stay;
+    o[0].gate = &g;
+    ticket = commit(s.other, buffer = open_on(s.other));
+    for (i = 0; i < 3; i++) on_done(s.other, ticket, &o[i]);
+    softmetal_complete(buffer);
+    metal_retain(buffer);
+    softmetal_begin_handler(buffer, 0);
+    gate_wait(&g);
+    thread = start(destroy_body, &s);
+    while (!(GET(&s.other->flags) & GPUSYNC__CLOSING)) sched_yield();
+    assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]), 0);
+    gate_wait(&g);
+    join(thread);
+    s.other = NULL;
+    assert_in_order(o, 3);
+    softmetal_join_handler(buffer, 0);
+    softmetal_release_block(buffer, 0);
+    metal_release(buffer);
+    gate_destroy(&g);
+    close_stage(&s);
+}
+
+/* Threads register with tickets and values, old and new, of two queues, while work ends well and badly. */
+typedef struct hammer {
+    stage *s;
+    unsigned id, rounds;
+    long accepted, called;
+    uint64_t *value;
+    pthread_t thread;
+} hammer;
+
+static void count_hammer(void *user, gpusync_result result, const gpusync_error *error)
+{
+    hammer *h = (hammer *)user;
+    must((result == GPUSYNC_OK) == (error == NULL), "an error, or none");
+    COUNT(&h->called);
+}
+
+static void *hammer_body(void *argument)
+{
+    hammer *h = (hammer *)argument;
+    unsigned i;
+    for (i = 0; i < h->rounds; i++) {
+        gpusync_queue *q = (i + h->id) % 2 ? h->s->r.queue : h->s->other;
+        uint64_t value = __atomic_add_fetch(h->value, 1, __ATOMIC_SEQ_CST);
+        gpusync_submission submission;
+        gpusync_ticket ticket;
+        void *buffer;
+        memset(&submission, 0, sizeof submission);
+        must(gpusync_command_buffer(q, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+        if (i % 5 == 0) softmetal_fail(buffer, NULL, 3, NULL);
+        submission.command_buffers = &buffer;
+        submission.command_buffer_count = 1;
+        submission.on_complete = count_hammer;
+        submission.user = h;
+        if (i % 2) must(gpusync_commit(q, buffer, &ticket) == GPUSYNC_OK, "commit");
+        else must(gpusync_submit(q, &submission, &ticket) == GPUSYNC_OK, "submit");
+        h->accepted += i % 2 == 0;
+        h->accepted += gpusync_on_done(q, ticket, count_hammer, h) == GPUSYNC_OK;
+        h->accepted += gpusync_on_done(q, 1 + ticket / 2, count_hammer, h) == GPUSYNC_OK;
+        h->accepted += gpusync_timeline_on_done(h->s->t, value, count_hammer, h) == GPUSYNC_OK;
+        if (i % 3 == 0) must(gpusync_wait(q, ticket, SECONDS(20)) != GPUSYNC_TIMEOUT, "wait");
+        /* another thread may have been faster, with a larger value */
+        must(gpusync_timeline_signal(h->s->t, value) <= 0, "signal");
+    }
+    return NULL;
+}
+
+static void test_many_threads_register_and_each_registration_is_called_once(void **state)
+{
+    const char *stress = getenv("STRESS");
+    gpusync_callback_mode mode;
+    (void)state;
+    for (mode = GPUSYNC_CALLBACKS_AT_ONCE; mode <= GPUSYNC_CALLBACKS_MANUAL; mode++) {
+        hammer h[4];
+        uint64_t value = 0;
+        dispatcher d;
+        pthread_t dispatching = pthread_self();
+        unsigned i;
+        stage s;
+        memset(h, 0, sizeof h);
+        open_stage(&s, SOFTMETAL_REAL, mode);
+        d.device = s.r.device;
+        d.stop = 0;
+        if (mode == GPUSYNC_CALLBACKS_MANUAL) dispatching = start(keep_dispatching, &d);
+        for (i = 0; i < LENGTH(h); i++) {
+            h[i].s = &s;
+            h[i].id = i;
+            h[i].value = &value;
+            h[i].rounds = stress && strcmp(stress, "full") == 0 ? 5000 : 200;
+            h[i].thread = start(hammer_body, &h[i]);
+        }
+        for (i = 0; i < LENGTH(h); i++) join(h[i].thread);
+        PUT(&d.stop, 1);
+        if (mode == GPUSYNC_CALLBACKS_MANUAL) join(dispatching);
+        close_stage(&s); /* runs what is still due */
+        for (i = 0; i < LENGTH(h); i++) assert_int_equal(GET(&h[i].called), h[i].accepted);
+    }
+}
+
+/* == an event loop with poll(2) and a pipe ====================================================================== */
+
+enum { LOOP_JOBS = 40, LOOP_DEPTH = 4 };
+
+/* The loop has a timer of 1 ms, and must never be blocked: the hooks count what its thread does in gpusync. */
+typedef struct loop {
+    gpusync_device *device;
+    gpusync_queue *queue;
+    int pipe[2];
+    pthread_t thread;
+    bool by_hand;
+    void *jobs[LOOP_JOBS];     /* their command buffers */
+    long blocked;              /* parks and yields of the loop's thread */
+    long ticks, launched, jobs_done;
+    long iterations, longest;  /* callbacks and registrations in one iteration */
+} loop;
+
+static void loop_yield(void *user)
+{
+    loop *l = (loop *)user;
+    if (pthread_equal(pthread_self(), l->thread)) COUNT(&l->blocked);
+    sched_yield();
+}
+
+static void loop_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)waiter, (void)deadline_ns;
+    loop_yield(user);
+}
+
+static void loop_unpark(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+
+static void write_byte(loop *l)
+{
+    char byte = 1;
+    ssize_t written = write(l->pipe[1], &byte, 1);
+    (void)written; /* full: then the loop has reason enough to wake up */
+}
+
+static void loop_notify(void *user) { write_byte((loop *)user); }
+
+static void loop_job_done(void *user, gpusync_result result, const gpusync_error *error);
+static void loop_job_ended(void *user, gpusync_result result, const gpusync_error *error);
+
+static void loop_launch(loop *l)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    if (l->launched == LOOP_JOBS) return;
+    must(gpusync_command_buffer(l->queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+    l->jobs[l->launched] = buffer;
+    must(gpusync_commit(l->queue, buffer, &ticket) == GPUSYNC_OK, "commit");
+    must(gpusync_on_done(l->queue, ticket, l->by_hand ? loop_job_done : loop_job_ended, l) == GPUSYNC_OK, "on_done");
+    COUNT(&l->launched);
+}
+
+/* In the loop: by hand, gpusync_dispatch calls it. */
+static void loop_job_done(void *user, gpusync_result result, const gpusync_error *error)
+{
+    loop *l = (loop *)user;
+    (void)error;
+    must(result == GPUSYNC_OK && pthread_equal(pthread_self(), l->thread), "in the loop");
+    l->jobs_done++;
+    loop_launch(l);
+}
+
+/* On Metal's thread: no more than a byte for the loop. */
+static void loop_job_ended(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    must(result == GPUSYNC_OK, "ended well");
+    write_byte((loop *)user);
+}
+
+/* The GPU, as a thread of the test: ends the next command buffer only after the timer has ticked twice since the last
+   one, so a loop that stands still while work is in flight stands still for good. */
+static void *loop_gpu(void *argument)
+{
+    loop *l = (loop *)argument;
+    long job, seen = 0;
+    for (job = 0; job < LOOP_JOBS; job++) {
+        while (GET(&l->launched) <= job || GET(&l->ticks) < seen + 2) sched_yield();
+        seen = GET(&l->ticks);
+        softmetal_finish(l->jobs[job]);
+    }
+    return NULL;
+}
+
+static void run_loop(gpusync_callback_mode mode)
+{
+    gpusync_hooks hooks;
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_stats stats;
+    uint64_t timer;
+    pthread_t gpu;
+    loop l;
+    rig r;
+    int i;
+    memset(&l, 0, sizeof l);
+    memset(&hooks, 0, sizeof hooks);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    hooks.yield = loop_yield;
+    hooks.park = loop_park;
+    hooks.unpark = loop_unpark;
+    hooks.user = &l;
+    device_desc.hooks = &hooks;
+    device_desc.callback_mode = mode;
+    device_desc.notify = loop_notify;
+    device_desc.notify_user = &l;
+    l.thread = pthread_self();
+    l.by_hand = mode == GPUSYNC_CALLBACKS_MANUAL;
+    assert_int_equal(pipe(l.pipe), 0);
+    for (i = 0; i < 2; i++) assert_int_equal(fcntl(l.pipe[i], F_SETFL, O_NONBLOCK), 0);
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    l.device = r.device;
+    l.queue = r.queue;
+    for (i = 0; i < LOOP_DEPTH; i++) loop_launch(&l);
+    gpu = start(loop_gpu, &l);
+    timer = gpusync_now_ns() + MS(1);
+    while (l.jobs_done < LOOP_JOBS) {
+        struct pollfd fd = {l.pipe[0], POLLIN, 0};
+        uint64_t now = gpusync_now_ns();
+        long done_before = l.jobs_done;
+        char bytes[64];
+        ssize_t got = 0;
+        if (poll(&fd, 1, now < timer ? 1 : 0) > 0) got = read(l.pipe[0], bytes, sizeof bytes);
+        if (gpusync_now_ns() >= timer) {
+            timer += MS(1);
+            COUNT(&l.ticks);
+        }
+        if (l.by_hand && got > 0) assert_ok(gpusync_dispatch(l.device, LOOP_DEPTH, NULL));
+        for (; !l.by_hand && got > 0; got--) { /* a byte for each job that has ended */
+            l.jobs_done++;
+            loop_launch(&l);
+        }
+        if (l.jobs_done - done_before > l.longest) l.longest = l.jobs_done - done_before;
+        l.iterations++;
+    }
+    join(gpu);
+    assert_int_equal(l.jobs_done, LOOP_JOBS);
+    assert_true(l.ticks >= 2 * LOOP_JOBS);
+    assert_true(l.iterations > l.ticks / 2);
+    assert_true(l.longest <= LOOP_DEPTH);
+    assert_int_equal(GET(&l.blocked), 0);
+    stats = stats_of(r.queue);
+    assert_int_equal(stats.waits_spin + stats.waits_sleep + stats.waits_unmet, 0);
+    rig_close(&r);
+    close(l.pipe[0]);
+    close(l.pipe[1]);
+}
+
+static void test_a_poll_loop_dispatches_and_goes_on_ticking(void **state)
+{
+    (void)state;
+    run_loop(GPUSYNC_CALLBACKS_MANUAL);
+}
+
+static void test_a_poll_loop_is_woken_by_a_byte_from_a_callback(void **state)
+{
+    (void)state;
+    run_loop(GPUSYNC_CALLBACKS_AT_ONCE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_handler_calls_back_once_in_order_of_registration),
+        cmocka_unit_test(test_no_wait_or_poll_runs_a_callback),
+        cmocka_unit_test(test_what_has_ended_already_calls_back_in_the_call),
+        cmocka_unit_test(test_a_result_that_is_no_longer_on_record_is_said_to_be_unknown),
+        cmocka_unit_test(test_every_ticket_calls_back_once_however_it_ends),
+        cmocka_unit_test(test_every_ticket_calls_back_once_by_hand),
+        cmocka_unit_test(test_a_submission_over_within_the_call_calls_back_in_it),
+        cmocka_unit_test(test_a_late_registration_does_not_pass_those_before_it),
+        cmocka_unit_test(test_a_registration_while_the_end_is_told_keeps_its_place),
+        cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap),
+        cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
+        cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),
+        cmocka_unit_test(test_an_object_is_released_between_the_callbacks_around_it),
+        cmocka_unit_test(test_a_host_signal_calls_back_before_it_returns),
+        cmocka_unit_test(test_a_promised_value_calls_back_when_the_promise_is_kept),
+        cmocka_unit_test(test_a_value_that_others_signal_calls_back_on_the_listeners_thread),
+        cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),
+        cmocka_unit_test(test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread),
+        cmocka_unit_test(test_a_timeline_that_fails_or_goes_calls_back_with_that),
+        cmocka_unit_test(test_a_callback_may_do_all_but_wait_and_destroy),
+        cmocka_unit_test(test_a_long_chain_of_callbacks_needs_no_stack),
+        cmocka_unit_test(test_callbacks_that_commit_keep_a_queue_going),
+        cmocka_unit_test(test_a_callback_of_one_device_registers_with_another),
+        cmocka_unit_test(test_by_hand_nothing_runs_until_dispatch),
+        cmocka_unit_test(test_every_callback_is_announced),
+        cmocka_unit_test(test_without_a_notify_hook_dispatch_still_finds_what_is_due),
+        cmocka_unit_test(test_dispatch_has_nothing_to_do_where_callbacks_run_at_once),
+        cmocka_unit_test(test_destroy_runs_what_is_left_of_what_it_destroys),
+        cmocka_unit_test(test_threads_that_dispatch_share_the_work),
+        cmocka_unit_test(test_every_call_refuses_what_makes_no_sense),
+        cmocka_unit_test(test_a_mode_that_does_not_exist_is_refused),
+        cmocka_unit_test(test_without_memory_a_registration_is_refused_and_never_called),
+        cmocka_unit_test(test_the_steady_state_takes_no_memory),
+        cmocka_unit_test(test_the_loss_of_the_device_calls_back),
+        cmocka_unit_test(test_destroy_lets_a_callback_finish),
+        cmocka_unit_test(test_no_callback_is_lost_or_run_twice_when_its_queue_goes),
+        cmocka_unit_test(test_many_threads_register_and_each_registration_is_called_once),
+        cmocka_unit_test(test_a_poll_loop_dispatches_and_goes_on_ticking),
+        cmocka_unit_test(test_a_poll_loop_is_woken_by_a_byte_from_a_callback),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1066 @@
+/* test_flow.c - how many command buffers may be in flight, and what happens at the limit
+
+   gpusync_throttle, max_in_flight and commit_timeout_ns of a queue. Most tests run on one thread: the park hook of the
+   program is where time passes and where the device does its work, so that a wait of a second takes none. */
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+/* Time passes in the park hook alone, and as fast as the test likes. */
+static uint64_t passed_ns;
+
+#ifdef __APPLE__
+static uint64_t hooked_clock(clockid_t id)
+{
+    return clock_gettime_nsec_np(id) + __atomic_load_n(&passed_ns, __ATOMIC_SEQ_CST);
+}
+#define clock_gettime_nsec_np hooked_clock
+#else
+static int hooked_clock(clockid_t id, struct timespec *now)
+{
+    int result = clock_gettime(id, now);
+    uint64_t ns = (uint64_t)now->tv_nsec + __atomic_load_n(&passed_ns, __ATOMIC_SEQ_CST);
+    now->tv_sec += (time_t)(ns / 1000000000u);
+    now->tv_nsec = (long)(ns % 1000000000u);
+    return result;
+}
+#define clock_gettime hooked_clock
+#endif
+
+/* Code to run when the header takes this lock for the n-th time from now, before it has it. */
+static struct {
+    pthread_mutex_t *lock;
+    int countdown;
+    void (*act)(void *);
+    void *argument;
+} at_lock;
+
+static int hooked_lock(pthread_mutex_t *lock)
+{
+    pthread_mutex_t *expected = lock;
+    if (__atomic_load_n(&at_lock.lock, __ATOMIC_SEQ_CST) == lock &&
+        __atomic_sub_fetch(&at_lock.countdown, 1, __ATOMIC_SEQ_CST) == 0 &&
+        __atomic_compare_exchange_n(&at_lock.lock, &expected, NULL, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        at_lock.act(at_lock.argument);
+    return pthread_mutex_lock(lock);
+}
+
+#define pthread_mutex_lock hooked_lock
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+#undef clock_gettime
+#undef clock_gettime_nsec_np
+#undef pthread_mutex_lock
+
+#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static void must(bool good, const char *what)
+{
+    if (good) return;
+    fprintf(stderr, "%s\n", what);
+    abort();
+}
+
+/* -- a queue whose program has hooks of its own ----------------------------------------------------------------- */
+
+typedef struct flow {
+    rig r;
+    gpusync_timeline *t;
+    long parks, yields, unparks;
+    uint64_t slept_ns;             /* virtual, while parked */
+    long act_at;                   /* the park in which `act` runs, from 1; 0: none */
+    void (*act)(struct flow *);
+    void *buffer;                  /* for act */
+    gpusync_result answers[8];     /* of callbacks */
+} flow;
+
+static void flow_yield(void *user) { COUNT(&((flow *)user)->yields); }
+
+static void flow_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    flow *f = (flow *)user;
+    uint64_t now = gpusync_now_ns();
+    (void)waiter;
+    if (COUNT(&f->parks) + 1 == f->act_at) {
+        f->act(f);
+        return;
+    }
+    must(deadline_ns != GPUSYNC_FOREVER, "a sleep for room has an end: it looks by itself now and then");
+    if (deadline_ns <= now) return;
+    __atomic_fetch_add(&passed_ns, deadline_ns - now, __ATOMIC_SEQ_CST);
+    f->slept_ns += deadline_ns - now;
+}
+
+static void flow_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)waiter;
+    COUNT(&((flow *)user)->unparks);
+}
+
+static void open_flow_with(flow *f, gpusync_queue_desc desc, gpusync_callback_mode mode)
+{
+    gpusync_device_desc device_desc;
+    gpusync_hooks hooks;
+    memset(f, 0, sizeof *f);
+    memset(&device_desc, 0, sizeof device_desc);
+    hooks.yield = flow_yield;
+    hooks.park = flow_park;
+    hooks.unpark = flow_unpark;
+    hooks.user = f;
+    device_desc.hooks = &hooks;
+    device_desc.callback_mode = mode;
+    PUT(&passed_ns, 0);
+    PUT(&at_lock.lock, NULL);
+    rig_open_with(&f->r, SOFTMETAL_MANUAL, device_desc, desc);
+    assert_ok(gpusync_timeline_create(f->r.device, NULL, &f->t));
+}
+
+/* max: max_in_flight, 0 for none. */
+static void open_flow(flow *f, uint32_t max)
+{
+    gpusync_queue_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.max_in_flight = max;
+    open_flow_with(f, desc, GPUSYNC_CALLBACKS_AT_ONCE);
+}
+
+static void close_flow(flow *f)
+{
+    f->act_at = 0;
+    assert_ok(gpusync_cancel_held(f->r.queue));
+    softmetal_finish_queue(f->r.metal_queue);
+    assert_ok(gpusync_timeline_destroy(f->t));
+    rig_close(&f->r);
+}
+
+/* In the n-th park from now. */
+static void act_in_park(flow *f, long n, void (*act)(flow *))
+{
+    f->act = act;
+    f->act_at = f->parks + n;
+}
+
+static void finish_all(flow *f) { softmetal_finish_queue(f->r.metal_queue); }
+static void finish_one(flow *f) { softmetal_finish(f->buffer); }
+static void discard_one(flow *f) { assert_ok(gpusync_command_buffer_discard(f->r.queue, f->buffer)); }
+
+static void commit(flow *f, void *buffer) { assert_ok(gpusync_commit(f->r.queue, buffer, NULL)); }
+
+static void commit_some(flow *f, unsigned n)
+{
+    while (n--) commit_empty(&f->r, NULL);
+}
+
+/* Room for one more, without waiting? */
+static gpusync_result ask_for_room(flow *f, void **buffer)
+{
+    uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    return gpusync_command_buffer(f->r.queue, &desc, buffer);
+}
+
+/* A buffer of this queue that gpusync has not made; +1. */
+static void *made_elsewhere(flow *f) { return metal_queue_command_buffer(f->r.metal_queue); }
+
+/* == throttle =================================================================================================== */
+
+static void test_below_the_limit_it_returns_at_once_without_a_message(void **state)
+{
+    uint64_t messages;
+    uint32_t limit;
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    commit_some(&f, 2);
+    messages = softmetal_messages();
+    for (limit = 3; limit < 100; limit++) assert_ok(gpusync_throttle(f.r.queue, limit, GPUSYNC_FOREVER));
+    assert_ok(gpusync_throttle(f.r.queue, UINT32_MAX, 0));
+    assert_int_equal(softmetal_messages(), messages);
+    assert_int_equal(f.parks + f.yields, 0);
+    assert_ok(gpusync_throttle(f.r.queue, 3, 0)); /* it reserves nothing */
+    commit_some(&f, 1);
+    assert_result(gpusync_throttle(f.r.queue, 3, 0), GPUSYNC_TIMEOUT);
+    close_flow(&f);
+}
+
+static void test_at_the_limit_it_waits_in_the_programs_park_for_a_handler(void **state)
+{
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    commit_empty(&f.r, &f.buffer);
+    commit_some(&f, 2);
+    act_in_park(&f, 1, finish_one);
+    assert_ok(gpusync_throttle(f.r.queue, 3, GPUSYNC_FOREVER));
+    assert_true(f.parks >= 1);
+    assert_true(f.unparks >= 1);
+    assert_int_equal(softmetal_outstanding(f.r.metal_queue), 2);
+    act_in_park(&f, 1, finish_all);
+    assert_ok(gpusync_throttle(f.r.queue, 1, GPUSYNC_FOREVER));
+    assert_int_equal(softmetal_outstanding(f.r.metal_queue), 0);
+    close_flow(&f);
+}
+
+static void test_it_waits_for_as_long_as_it_takes_while_work_is_in_flight(void **state)
+{
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    commit_some(&f, 1);
+    open_buffer(&f.r);
+    act_in_park(&f, 200, finish_all); /* ten seconds of slices: one is open, but one goes on */
+    assert_ok(gpusync_throttle(f.r.queue, 2, GPUSYNC_FOREVER));
+    assert_true(f.slept_ns > SECONDS(2));
+    close_flow(&f);
+}
+
+static void test_a_time_limit_is_kept(void **state)
+{
+    uint64_t began;
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    commit_some(&f, 2);
+    assert_result(gpusync_throttle(f.r.queue, 2, 0), GPUSYNC_TIMEOUT);
+    assert_int_equal(f.parks, 0);
+    began = gpusync_now_ns();
+    assert_result(gpusync_throttle(f.r.queue, 2, MS(730)), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_now_ns() - began >= MS(730));
+    assert_true(f.slept_ns <= MS(730));
+    assert_result(gpusync_throttle(f.r.queue, 2, SECONDS(30)), GPUSYNC_TIMEOUT); /* over several slices and seconds */
+    assert_true(f.slept_ns <= SECONDS(31));
+    act_in_park(&f, 3, finish_all);
+    assert_ok(gpusync_throttle(f.r.queue, 2, SECONDS(30))); /* a wait that timed out leaves nothing behind */
+    close_flow(&f);
+}
+
+static void test_a_lost_handler_costs_time_and_not_the_room(void **state)
+{
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    commit_empty(&f.r, &f.buffer);
+    softmetal_complete(f.buffer); /* and no handler comes */
+    assert_ok(gpusync_throttle(f.r.queue, 1, SECONDS(1)));
+    assert_true(f.slept_ns > MS(40)); /* so long it is given, before it is taken for lost */
+    close_flow(&f);
+}
+
+static void test_arguments_that_make_no_sense_are_refused(void **state)
+{
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    assert_result(gpusync_throttle(NULL, 1, 0), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_throttle(f.r.queue, 0, 0), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_throttle(f.r.queue, 0, GPUSYNC_FOREVER), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    close_flow(&f);
+}
+
+static void test_without_memory_to_sleep_with_it_says_so(void **state)
+{
+    gpusync_result result;
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    commit_some(&f, 1);
+    f.r.memory.fail_at = 1;
+    f.r.memory.fail_after = true;
+    result = gpusync_throttle(f.r.queue, 1, MS(10));
+    f.r.memory.fail_at = 0;
+    assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_result(gpusync_throttle(f.r.queue, 1, MS(10)), GPUSYNC_TIMEOUT);
+    close_flow(&f);
+}
+
+/* == what counts ================================================================================================ */
+
+typedef struct credit {
+    const char *name;
+    void *(*begin)(flow *);
+    unsigned takes;
+    void (*end)(flow *, void *buffer);
+} credit;
+
+static void *begin_open(flow *f) { return open_buffer(&f->r); }
+static void *begin_commit(flow *f)
+{
+    void *buffer;
+    commit_empty(&f->r, &buffer);
+    return buffer;
+}
+static void *begin_failing(flow *f)
+{
+    void *buffer = open_buffer(&f->r);
+    softmetal_fail(buffer, NULL, 3, NULL);
+    commit(f, buffer);
+    return buffer;
+}
+static void *begin_elsewhere(flow *f)
+{
+    void *buffer = made_elsewhere(f);
+    commit(f, buffer);
+    metal_release(buffer);
+    return buffer;
+}
+static void *begin_track(flow *f)
+{
+    void *buffer = open_buffer(&f->r);
+    gpusync_ticket ticket;
+    assert_ok(gpusync_track(f->r.queue, buffer, &ticket));
+    return buffer;
+}
+static void *begin_foreign(flow *f) /* and the sentinel behind it */
+{
+    void *buffer = made_elsewhere(f);
+    gpusync_ticket ticket;
+    metal_commit(buffer);
+    assert_ok(gpusync_track_committed(f->r.queue, buffer, &ticket));
+    metal_release(buffer);
+    return buffer;
+}
+static void *submit_some(flow *f, unsigned n, bool held)
+{
+    gpusync_point wait = {NULL, 0, f->t, 1};
+    gpusync_submission submission;
+    void *buffers[8];
+    unsigned i;
+    for (i = 0; i < n; i++) buffers[i] = open_buffer(&f->r);
+    memset(&submission, 0, sizeof submission);
+    submission.waits = &wait;
+    submission.wait_count = held;
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = n;
+    submission.flags = held ? GPUSYNC_STRICT : 0; /* so that it needs no command buffer of gpusync's to wait */
+    assert_ok(gpusync_submit(f->r.queue, &submission, NULL));
+    return n ? buffers[0] : NULL;
+}
+static void *begin_three(flow *f) { return submit_some(f, 3, false); }
+static void *begin_held(flow *f) { return submit_some(f, 2, true); }
+static void *begin_held_barrier(flow *f) { return submit_some(f, 0, true); }
+static void *begin_own(flow *f) /* work, and a command buffer of gpusync's behind it that signals */
+{
+    gpusync_point signal = {NULL, 0, f->t, 7};
+    gpusync_submission submission;
+    void *buffer = open_buffer(&f->r);
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    submission.signals = &signal;
+    submission.signal_count = 1;
+    assert_ok(gpusync_submit(f->r.queue, &submission, NULL));
+    return buffer;
+}
+
+static void end_discard(flow *f, void *buffer)
+{
+    assert_ok(gpusync_command_buffer_discard(f->r.queue, buffer));
+}
+static void end_finish(flow *f, void *buffer)
+{
+    (void)buffer;
+    finish_all(f);
+}
+static void end_commit(flow *f, void *buffer)
+{
+    commit(f, buffer);
+    assert_result(gpusync_throttle(f->r.queue, 1, 0), GPUSYNC_TIMEOUT); /* it is the same one */
+    assert_ok(gpusync_throttle(f->r.queue, 2, 0));
+    finish_all(f);
+}
+static void end_owner(flow *f, void *buffer)
+{
+    metal_commit(buffer);
+    assert_result(gpusync_throttle(f->r.queue, 1, 0), GPUSYNC_TIMEOUT);
+    finish_all(f);
+}
+static void end_untrack(flow *f, void *buffer)
+{
+    (void)buffer;
+    assert_ok(gpusync_untrack(f->r.queue, 1));
+}
+static void end_cancel(flow *f, void *buffer)
+{
+    (void)buffer;
+    assert_ok(gpusync_cancel_held(f->r.queue));
+}
+static void end_signal(flow *f, void *buffer)
+{
+    (void)buffer;
+    assert_ok(gpusync_timeline_signal(f->t, 1));
+    assert_result(gpusync_throttle(f->r.queue, 2, 0), GPUSYNC_TIMEOUT); /* from held to committed: nothing changes */
+    assert_ok(gpusync_throttle(f->r.queue, 3, 0));
+    finish_all(f);
+}
+
+static const credit credits[] = {
+    {"made", begin_open, 1, end_discard},
+    {"made, then committed", begin_open, 1, end_commit},
+    {"committed", begin_commit, 1, end_finish},
+    {"failing", begin_failing, 1, end_finish},
+    {"made elsewhere", begin_elsewhere, 1, end_finish},
+    {"tracked", begin_track, 1, end_owner},
+    {"tracked and untracked", begin_track, 1, end_untrack},
+    {"committed elsewhere", begin_foreign, 2, end_finish},
+    {"submission of three", begin_three, 3, end_finish},
+    {"submission that signals", begin_own, 2, end_finish},
+    {"held, cancelled", begin_held, 2, end_cancel},
+    {"held, issued", begin_held, 2, end_signal},
+    {"held barrier", begin_held_barrier, 0, end_cancel},
+};
+
+static void test_credits_are_counted_from_the_making_to_the_end(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(credits); i++) {
+        const credit *c = &credits[i];
+        void *buffer;
+        flow f;
+        open_flow(&f, 0);
+        buffer = c->begin(&f);
+        if (gpusync_throttle(f.r.queue, c->takes + 1, 0)) fail_msg("%s: takes more than %u", c->name, c->takes);
+        if (c->takes && gpusync_throttle(f.r.queue, c->takes, 0) != GPUSYNC_TIMEOUT)
+            fail_msg("%s: takes less than %u", c->name, c->takes);
+        c->end(&f, buffer);
+        if (gpusync_throttle(f.r.queue, 1, 0)) fail_msg("%s: does not give back what it took", c->name);
+        close_flow(&f);
+    }
+}
+
+/* == max_in_flight ============================================================================================== */
+
+static void test_the_limit_of_the_queue_holds_whatever_the_order_of_calls(void **state)
+{
+    void *buffers[4], *refused = NULL;
+    uint64_t made;
+    unsigned i;
+    flow f;
+    (void)state;
+    open_flow(&f, 4);
+    for (i = 0; i < 4; i++) buffers[i] = open_buffer(&f.r);
+    made = softmetal_message_count("commandBuffer");
+    assert_result(ask_for_room(&f, &refused), GPUSYNC_TIMEOUT);
+    assert_null(refused);
+    assert_int_equal(softmetal_message_count("commandBuffer"), made); /* Metal was not asked: it might have blocked */
+    for (i = 0; i < 4; i++) commit(&f, buffers[i]); /* never waits: it has its room */
+    assert_int_equal(f.parks, 0);
+    assert_result(ask_for_room(&f, &refused), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffers[0]);
+    assert_ok(ask_for_room(&f, &buffers[0]));
+    assert_result(ask_for_room(&f, &refused), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_command_buffer_discard(f.r.queue, buffers[0]));
+    assert_ok(ask_for_room(&f, &buffers[0]));
+    assert_ok(gpusync_command_buffer_discard(f.r.queue, buffers[0]));
+    close_flow(&f);
+}
+
+static void test_making_a_command_buffer_waits_for_room(void **state)
+{
+    void *buffer;
+    flow f;
+    (void)state;
+    open_flow(&f, 2);
+    commit_empty(&f.r, &f.buffer);
+    commit_some(&f, 1);
+    act_in_park(&f, 2, finish_one);
+    buffer = open_buffer(&f.r);
+    assert_int_equal(f.parks, 2);
+    commit(&f, buffer);
+    assert_int_equal(softmetal_outstanding(f.r.metal_queue), 2);
+    close_flow(&f);
+}
+
+/* Beyond Metal's own limit, or none: Metal's counts, and Metal itself never blocks the program. */
+static void test_metals_limit_comes_first(void **state)
+{
+    static const uint32_t wanted[] = {0, 9, 5};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(wanted); i++) {
+        gpusync_queue_desc desc;
+        void *refused;
+        flow f;
+        memset(&desc, 0, sizeof desc);
+        desc.max_command_buffer_count = 5;
+        desc.max_in_flight = wanted[i];
+        open_flow_with(&f, desc, GPUSYNC_CALLBACKS_AT_ONCE);
+        commit_some(&f, 5);
+        assert_result(ask_for_room(&f, &refused), GPUSYNC_TIMEOUT);
+        assert_int_equal(softmetal_outstanding(f.r.metal_queue), 5);
+        close_flow(&f);
+    }
+}
+
+static void test_sixty_four_are_metals_own_limit(void **state)
+{
+    void *refused;
+    flow f;
+    (void)state;
+    open_flow(&f, 0);
+    commit_some(&f, 64);
+    assert_result(ask_for_room(&f, &refused), GPUSYNC_TIMEOUT);
+    act_in_park(&f, 1, finish_all);
+    assert_ok(gpusync_command_buffer_discard(f.r.queue, open_buffer(&f.r)));
+    close_flow(&f);
+}
+
+/* -- commit, of buffers made elsewhere -------------------------------------------------------------------------- */
+
+static void test_a_commit_from_elsewhere_waits_for_room_too(void **state)
+{
+    void *buffer;
+    flow f;
+    (void)state;
+    open_flow(&f, 2); /* no time limit */
+    buffer = made_elsewhere(&f);
+    commit_empty(&f.r, &f.buffer);
+    commit_some(&f, 1);
+    act_in_park(&f, 30, finish_one); /* later than a second */
+    commit(&f, buffer);
+    assert_int_equal(f.parks, 30);
+    assert_int_equal(softmetal_outstanding(f.r.metal_queue), 2);
+    metal_release(buffer);
+    close_flow(&f);
+}
+
+static void test_a_commit_from_elsewhere_has_the_time_limit_of_the_queue(void **state)
+{
+    static const uint64_t limits[] = {0, MS(80)};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(limits); i++) {
+        uint64_t limit = limits[i];
+        gpusync_queue_desc desc;
+        gpusync_ticket ticket = 99;
+        unsigned long owners;
+        void *buffer;
+        flow f;
+        memset(&desc, 0, sizeof desc);
+        desc.max_in_flight = 2;
+        desc.commit_timeout_ns = &limit;
+        open_flow_with(&f, desc, GPUSYNC_CALLBACKS_AT_ONCE);
+        limit = 12345; /* it was copied */
+        buffer = made_elsewhere(&f);
+        commit_empty(&f.r, &f.buffer);
+        commit_some(&f, 1);
+        owners = softmetal_retain_count(buffer);
+        assert_result(gpusync_commit(f.r.queue, buffer, &ticket), GPUSYNC_TIMEOUT);
+        assert_int_equal(ticket, 0);
+        assert_true(f.slept_ns >= limits[i] - MS(1) * (limits[i] > 0) && f.slept_ns <= limits[i]);
+        assert_int_equal(metal_status(buffer), 0); /* untouched, and still the program's */
+        assert_int_equal(softmetal_retain_count(buffer), owners);
+        assert_result(gpusync_throttle(f.r.queue, 3, 0), GPUSYNC_OK); /* it took no room */
+        softmetal_finish(f.buffer);
+        assert_ok(gpusync_commit(f.r.queue, buffer, &ticket));
+        assert_int_equal(ticket, 3);
+        metal_release(buffer);
+        close_flow(&f);
+    }
+}
+
+static void test_without_max_in_flight_a_commit_never_waits(void **state)
+{
+    gpusync_queue_desc desc;
+    void *buffers[5];
+    unsigned i;
+    flow f;
+    (void)state;
+    memset(&desc, 0, sizeof desc);
+    desc.max_command_buffer_count = 5;
+    open_flow_with(&f, desc, GPUSYNC_CALLBACKS_AT_ONCE);
+    for (i = 0; i < 5; i++) buffers[i] = made_elsewhere(&f);
+    for (i = 0; i < 5; i++) commit(&f, buffers[i]);
+    for (i = 0; i < 5; i++) metal_release(buffers[i]);
+    assert_int_equal(f.parks + f.yields, 0);
+    close_flow(&f);
+}
+
+typedef struct commit_job {
+    flow *f;
+    void *buffer;
+    gpusync_result result;
+} commit_job;
+
+static void *commit_body(void *argument)
+{
+    commit_job *job = (commit_job *)argument;
+    job->result = gpusync_commit(job->f->r.queue, job->buffer, NULL);
+    return NULL;
+}
+
+static void commit_on_a_thread(void *argument) { join(start(commit_body, argument)); }
+
+/* One commits, at each place where it can, while the other does. */
+static void test_two_commits_from_elsewhere_do_not_share_one_room(void **state)
+{
+    static const uint64_t none = 0;
+    int place;
+    (void)state;
+    for (place = 1;; place++) {
+        gpusync_queue_desc desc;
+        commit_job second;
+        gpusync_result first;
+        bool over;
+        void *buffer;
+        flow f;
+        memset(&desc, 0, sizeof desc);
+        desc.max_in_flight = 2;
+        desc.commit_timeout_ns = &none;
+        open_flow_with(&f, desc, GPUSYNC_CALLBACKS_AT_ONCE);
+        commit_some(&f, 1);
+        second.f = &f;
+        second.buffer = made_elsewhere(&f);
+        second.result = GPUSYNC_NOT_READY;
+        buffer = made_elsewhere(&f);
+        at_lock.act = commit_on_a_thread;
+        at_lock.argument = &second;
+        PUT(&at_lock.countdown, place);
+        PUT(&at_lock.lock, &f.r.queue->order);
+        first = gpusync_commit(f.r.queue, buffer, NULL);
+        over = GET(&at_lock.lock) != NULL; /* it has been to every place */
+        PUT(&at_lock.lock, NULL);
+        if (over) commit_on_a_thread(&second);
+        assert_int_equal((first == GPUSYNC_OK) + (second.result == GPUSYNC_OK), 1);
+        assert_int_equal((first == GPUSYNC_TIMEOUT) + (second.result == GPUSYNC_TIMEOUT), 1);
+        assert_ok(gpusync_throttle(f.r.queue, 3, 0));
+        metal_release(buffer);
+        metal_release(second.buffer);
+        close_flow(&f);
+        if (over) break;
+    }
+    assert_true(place > 1);
+}
+
+/* == stuck: nothing that is in the way can end ================================================================== */
+
+static void fill_open(flow *f)
+{
+    f->buffer = open_buffer(&f->r);
+    open_buffer(&f->r);
+}
+static void fill_held(flow *f) { submit_some(f, 2, true); }
+static void fill_both(flow *f)
+{
+    submit_some(f, 1, true);
+    f->buffer = open_buffer(&f->r);
+}
+static void fill_held_commits(flow *f)
+{
+    submit_some(f, 1, true);
+    commit_some(f, 1); /* lines up behind it */
+}
+static void fill_tracked(flow *f) /* its owner never commits it */
+{
+    begin_track(f);
+    open_buffer(&f->r);
+}
+
+static gpusync_result by_throttle(flow *f) { return gpusync_throttle(f->r.queue, 2, GPUSYNC_FOREVER); }
+static gpusync_result by_command_buffer(flow *f)
+{
+    void *buffer;
+    return gpusync_command_buffer(f->r.queue, NULL, &buffer);
+}
+static gpusync_result by_commit(flow *f)
+{
+    void *buffer = made_elsewhere(f);
+    gpusync_result result = gpusync_commit(f->r.queue, buffer, NULL);
+    metal_release(buffer);
+    return result;
+}
+
+static gpusync_result (*const waits[])(flow *) = {by_throttle, by_command_buffer, by_commit};
+
+/* The test has seen enough: 50 seconds. */
+static void give_up(flow *f)
+{
+    gpusync_untrack(f->r.queue, 1);
+    gpusync_cancel_held(f->r.queue);
+    if (f->buffer) gpusync_command_buffer_discard(f->r.queue, f->buffer);
+}
+
+static void test_a_wait_that_nothing_can_end_is_an_error_after_a_second(void **state)
+{
+    static void (*const fills[])(flow *) = {fill_open, fill_held, fill_both, fill_held_commits, fill_tracked};
+    size_t i, k;
+    (void)state;
+    for (i = 0; i < LENGTH(fills); i++)
+        for (k = 0; k < LENGTH(waits); k++) {
+            gpusync_result result;
+            flow f;
+            open_flow(&f, 2);
+            fills[i](&f);
+            act_in_park(&f, 1000, give_up);
+            result = waits[k](&f);
+            if (result != GPUSYNC_ERROR_QUEUE_FULL)
+                fail_msg("fill %zu, wait %zu: %s", i, k, gpusync_result_string(result));
+            assert_true(f.slept_ns >= MS(990));
+            close_flow(&f);
+        }
+}
+
+static void test_with_a_time_limit_it_is_a_timeout(void **state)
+{
+    flow f;
+    (void)state;
+    open_flow(&f, 2);
+    fill_both(&f);
+    assert_result(gpusync_throttle(f.r.queue, 2, SECONDS(5)), GPUSYNC_TIMEOUT);
+    assert_true(f.slept_ns >= MS(4990));
+    close_flow(&f);
+}
+
+static void test_who_makes_room_within_the_second_ends_the_wait(void **state)
+{
+    size_t k;
+    (void)state;
+    for (k = 0; k < LENGTH(waits); k++) {
+        flow f;
+        open_flow(&f, 2);
+        fill_open(&f);
+        act_in_park(&f, 5, discard_one);
+        assert_ok(waits[k](&f));
+        close_flow(&f);
+    }
+}
+
+static void commit_the_open_one(flow *f)
+{
+    commit(f, f->buffer);
+    act_in_park(f, 60, finish_one); /* long after */
+}
+
+/* What is committed in time is work in flight: from there on the wait has no end but its end. */
+static void test_a_commit_within_the_second_makes_it_an_ordinary_wait(void **state)
+{
+    flow f;
+    (void)state;
+    open_flow(&f, 2);
+    fill_open(&f);
+    act_in_park(&f, 5, commit_the_open_one);
+    assert_ok(gpusync_throttle(f.r.queue, 2, GPUSYNC_FOREVER));
+    assert_true(f.slept_ns > SECONDS(2));
+    close_flow(&f);
+}
+
+static uint64_t moved_at;
+
+/* One goes through, another takes its place: all is as it was, but something has moved. */
+static void replace_the_open_one(flow *f)
+{
+    commit(f, f->buffer);
+    softmetal_finish(f->buffer);
+    open_buffer(&f->r);
+    moved_at = f->slept_ns;
+}
+
+static void test_the_second_begins_again_when_something_has_moved(void **state)
+{
+    flow f;
+    (void)state;
+    open_flow(&f, 2);
+    fill_open(&f);
+    act_in_park(&f, 10, replace_the_open_one);
+    assert_result(gpusync_throttle(f.r.queue, 2, GPUSYNC_FOREVER), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_true(f.slept_ns - moved_at >= MS(990));
+    close_flow(&f);
+}
+
+/* == the ends that a wait for room can have ===================================================================== */
+
+static void ask_for_room_in_a_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    flow *f = (flow *)user;
+    void *buffer = made_elsewhere(f);
+    uint64_t messages;
+    (void)result, (void)error;
+    f->answers[0] = by_throttle(f);
+    f->answers[1] = by_command_buffer(f);
+    f->answers[2] = gpusync_commit(f->r.queue, buffer, NULL);
+    f->answers[3] = gpusync_throttle(f->r.queue, 2, 0);
+    messages = softmetal_thread_messages();
+    f->answers[4] = gpusync_throttle(f->r.queue, 3, GPUSYNC_FOREVER);
+    f->answers[5] = messages == softmetal_thread_messages() ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
+    metal_release(buffer);
+}
+
+/* On Metal's thread, in a call, in dispatch: nobody may wait there. */
+static void test_in_a_callback_it_would_be_a_deadlock(void **state)
+{
+    int place;
+    (void)state;
+    for (place = 0; place < 3; place++) {
+        gpusync_queue_desc desc;
+        void *first;
+        flow f;
+        size_t i;
+        memset(&desc, 0, sizeof desc);
+        desc.max_in_flight = 3;
+        open_flow_with(&f, desc, place == 2 ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_AT_ONCE);
+        commit_empty(&f.r, &first);
+        commit_some(&f, 2);
+        f.r.queue->max_in_flight = 2; /* as if room were short by one, when the first has ended */
+        if (place == 0) assert_ok(gpusync_on_done(f.r.queue, 1, ask_for_room_in_a_callback, &f));
+        softmetal_finish(first);
+        if (place) assert_ok(gpusync_on_done(f.r.queue, 1, ask_for_room_in_a_callback, &f));
+        assert_ok(gpusync_dispatch(f.r.device, 5, NULL));
+        for (i = 0; i < 4; i++) assert_result(f.answers[i], GPUSYNC_ERROR_WOULD_DEADLOCK);
+        assert_ok(f.answers[4]);
+        assert_ok(f.answers[5]);
+        assert_int_equal(f.parks, 0);
+        close_flow(&f);
+    }
+}
+
+static void lose_the_device(flow *f)
+{
+    softmetal_fail(f->buffer, NULL, 4, "locked out");
+    softmetal_finish(f->buffer);
+}
+
+static void test_the_loss_of_the_device_ends_the_wait(void **state)
+{
+    size_t k;
+    (void)state;
+    for (k = 0; k < LENGTH(waits); k++) {
+        flow f;
+        open_flow(&f, 3);
+        commit_empty(&f.r, &f.buffer);
+        commit_some(&f, 2);
+        f.r.queue->max_in_flight = 2; /* so that there is no room either when the first has ended */
+        act_in_park(&f, 2, lose_the_device);
+        assert_result(waits[k](&f), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(gpusync_throttle(f.r.queue, 9, 0), GPUSYNC_ERROR_DEVICE_LOST);
+        close_flow(&f);
+    }
+}
+
+/* On a thread of its own, which is asleep when the queue goes. */
+typedef struct room_job {
+    gpusync_queue *queue;
+    int kind;
+    void *buffer;
+    gpusync_result result;
+} room_job;
+
+static void *room_body(void *argument)
+{
+    room_job *job = (room_job *)argument;
+    void *buffer;
+    if (job->kind == 0) job->result = gpusync_throttle(job->queue, 1, GPUSYNC_FOREVER);
+    else if (job->kind == 1) job->result = gpusync_command_buffer(job->queue, NULL, &buffer);
+    else job->result = gpusync_commit(job->queue, job->buffer, NULL);
+    return NULL;
+}
+
+static void test_destroy_ends_the_wait(void **state)
+{
+    int kind, now;
+    (void)state;
+    for (kind = 0; kind < 3; kind++)
+        for (now = 0; now < 2; now++) {
+            gpusync_device_desc device_desc;
+            gpusync_queue_desc desc;
+            pthread_t thread;
+            room_job job;
+            void *metal;
+            rig r;
+            memset(&device_desc, 0, sizeof device_desc);
+            memset(&desc, 0, sizeof desc);
+            desc.max_in_flight = 1;
+            PUT(&passed_ns, 0);
+            rig_open_with(&r, now ? SOFTMETAL_MANUAL : SOFTMETAL_REAL, device_desc, desc);
+            metal = metal_retain(r.metal_queue);
+            job.queue = r.queue;
+            job.kind = kind;
+            job.buffer = metal_queue_command_buffer(metal);
+            if (now) commit_empty(&r, NULL);
+            else open_buffer(&r); /* with a drain there must be nothing that hangs */
+            thread = start(room_body, &job);
+            await_sleepers(r.device, 1);
+            assert_ok(now ? gpusync_queue_destroy_now(r.queue) : gpusync_queue_destroy(r.queue));
+            join(thread);
+            r.queue = NULL;
+            assert_result(job.result, GPUSYNC_ERROR_DESTROYED);
+            metal_release(job.buffer);
+            if (now) softmetal_finish_queue(metal);
+            metal_release(metal);
+            rig_close(&r);
+        }
+}
+
+/* == several threads ============================================================================================ */
+
+/* They compete for a few rooms, with command buffers of both kinds, discards and throttles: never more in flight than
+   the limit, nobody starves, nothing is lost. */
+enum { THREADS = 4 };
+
+/* What they have made, kept until the end, so that anybody can ask for its status. */
+typedef struct contest {
+    rig r;
+    uint32_t limit;
+    bool elsewhere;
+    unsigned rounds, count, most;
+    void **made;
+} contest;
+
+/* Committed and not ended: of the newest, which is where those are. */
+static unsigned in_flight(contest *race)
+{
+    unsigned i, n = 0, count = GET(&race->count);
+    for (i = count > 32 ? count - 32 : 0; i < count; i++) {
+        void *buffer = GET(&race->made[i]);
+        unsigned long status = buffer ? metal_status(buffer) : 0;
+        n += status == 2 || status == 3;
+    }
+    return n;
+}
+
+static void *compete(void *argument)
+{
+    contest *race = (contest *)argument;
+    gpusync_queue *q = race->r.queue;
+    unsigned i;
+    for (i = 0; i < race->rounds; i++) {
+        void *buffer = NULL;
+        bool ours = !race->elsewhere || i % 3;
+        unsigned now, most;
+        if (i % 5 == 0) must(gpusync_throttle(q, race->limit, GPUSYNC_FOREVER) == GPUSYNC_OK, "throttle");
+        if (!ours) buffer = metal_queue_command_buffer(race->r.metal_queue);
+        else must(gpusync_command_buffer(q, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+        softmetal_set_duration(buffer, (i % 3) * 10000);
+        if (ours && i % 7 == 3) {
+            must(gpusync_command_buffer_discard(q, buffer) == GPUSYNC_OK, "discard");
+            continue;
+        }
+        PUT(&race->made[COUNT(&race->count)], ours ? metal_retain(buffer) : buffer);
+        must(gpusync_commit(q, buffer, NULL) == GPUSYNC_OK, "commit");
+        now = in_flight(race);
+        most = GET(&race->most);
+        while (now > most && !__atomic_compare_exchange_n(&race->most, &most, now, 0, __ATOMIC_SEQ_CST,
+                                                          __ATOMIC_SEQ_CST)) {
+        }
+    }
+    return NULL;
+}
+
+static void race_for_room(uint32_t limit, bool elsewhere)
+{
+    const char *stress = getenv("STRESS");
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc desc;
+    pthread_t threads[THREADS];
+    contest race;
+    unsigned i;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&desc, 0, sizeof desc);
+    memset(&race, 0, sizeof race);
+    desc.max_in_flight = limit;
+    PUT(&passed_ns, 0);
+    rig_open_with(&race.r, SOFTMETAL_REAL, device_desc, desc);
+    race.limit = limit;
+    race.elsewhere = elsewhere;
+    race.rounds = stress && strcmp(stress, "full") == 0 ? 5000 : 150;
+    race.made = (void **)calloc(THREADS * race.rounds, sizeof *race.made);
+    assert_non_null(race.made);
+    for (i = 0; i < THREADS; i++) threads[i] = start(compete, &race);
+    for (i = 0; i < THREADS; i++) join(threads[i]);
+    assert_in_range(race.most, 1, limit);
+    assert_ok(gpusync_queue_wait(race.r.queue, SECONDS(20)));
+    assert_true(softmetal_settle(SECONDS(20)));
+    assert_int_equal(GET(&race.r.queue->outstanding), 0); /* every room was given back */
+    for (i = 0; i < race.count; i++) metal_release(race.made[i]);
+    free(race.made);
+    rig_close(&race.r);
+}
+
+static void test_rivals_never_exceed_the_limit(void **state)
+{
+    (void)state;
+    race_for_room(1, false);
+    race_for_room(3, false);
+    race_for_room(2, true);
+}
+
+/* Many wait for one room: each that ends lets one more in. */
+static void test_each_end_lets_one_in(void **state)
+{
+    enum { WAITERS = 5 };
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc desc;
+    pthread_t threads[WAITERS];
+    room_job jobs[WAITERS];
+    void *buffer;
+    rig r;
+    int i;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&desc, 0, sizeof desc);
+    desc.max_in_flight = 1;
+    PUT(&passed_ns, 0);
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, desc);
+    commit_empty(&r, &buffer);
+    for (i = 0; i < WAITERS; i++) {
+        memset(&jobs[i], 0, sizeof jobs[i]);
+        jobs[i].queue = r.queue;
+        jobs[i].kind = 2;
+        jobs[i].buffer = metal_queue_command_buffer(r.metal_queue);
+        threads[i] = start(room_body, &jobs[i]);
+    }
+    for (i = 0; i < WAITERS; i++) {
+        int k;
+        await_sleepers(r.device, (unsigned)(WAITERS - i));
+        assert_int_equal(gpusync__committed(r.queue), i + 1);
+        softmetal_finish(buffer);
+        for (buffer = NULL, k = 0; !buffer; k = (k + 1) % WAITERS) { /* the one that comes in */
+            if (metal_status(jobs[k].buffer) == 2) buffer = jobs[k].buffer;
+            sched_yield();
+        }
+    }
+    for (i = 0; i < WAITERS; i++) {
+        join(threads[i]);
+        assert_ok(jobs[i].result);
+        metal_release(jobs[i].buffer);
+    }
+    softmetal_finish_queue(r.metal_queue);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_below_the_limit_it_returns_at_once_without_a_message),
+        cmocka_unit_test(test_at_the_limit_it_waits_in_the_programs_park_for_a_handler),
+        cmocka_unit_test(test_it_waits_for_as_long_as_it_takes_while_work_is_in_flight),
+        cmocka_unit_test(test_a_time_limit_is_kept),
+        cmocka_unit_test(test_a_lost_handler_costs_time_and_not_the_room),
+        cmocka_unit_test(test_arguments_that_make_no_sense_are_refused),
+        cmocka_unit_test(test_without_memory_to_sleep_with_it_says_so),
+        cmocka_unit_test(test_credits_are_counted_from_the_making_to_the_end),
+        cmocka_unit_test(test_the_limit_of_the_queue_holds_whatever_the_order_of_calls),
+        cmocka_unit_test(test_making_a_command_buffer_waits_for_room),
+        cmocka_unit_test(test_metals_limit_comes_first),
+        cmocka_unit_test(test_sixty_four_are_metals_own_limit),
+        cmocka_unit_test(test_a_commit_from_elsewhere_waits_for_room_too),
+        cmocka_unit_test(test_a_commit_from_elsewhere_has_the_time_limit_of_the_queue),
+        cmocka_unit_test(test_without_max_in_flight_a_commit_never_waits),
+        cmocka_unit_test(test_two_commits_from_elsewhere_do_not_share_one_room),
+        cmocka_unit_test(test_a_wait_that_nothing_can_end_is_an_error_after_a_second),
+        cmocka_unit_test(test_with_a_time_limit_it_is_a_timeout),
+        cmocka_unit_test(test_who_makes_room_within_the_second_ends_the_wait),
+        cmocka_unit_test(test_a_commit_within_the_second_makes_it_an_ordinary_wait),
+        cmocka_unit_test(test_the_second_begins_again_when_something_has_moved),
+        cmocka_unit_test(test_in_a_callback_it_would_be_a_deadlock),
+        cmocka_unit_test(test_the_loss_of_the_device_ends_the_wait),
+        cmocka_unit_test(test_destroy_ends_the_wait),
+        cmocka_unit_test(test_rivals_never_exceed_the_limit),
+        cmocka_unit_test(test_each_end_lets_one_in),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

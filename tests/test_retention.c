@@ -1,0 +1,1125 @@
+/* test_retention.c - what a submission names is kept until it is over and then let go, once, however it ends; a call
+   that fails takes nothing; and what gpusync makes for itself it uses again
+
+   STRESS  "full": a million submissions without an allocation, and longer rounds of threads
+   SEED    of all that is random; printed, default from the clock */
+#include <stdlib.h>
+
+/* Slots come from posix_memalign. This one fails on demand, for the library alone. */
+static long slab_fail_at;
+static int faulty_memalign(void **memory, size_t alignment, size_t size)
+{
+    if (slab_fail_at > 0 && --slab_fail_at == 0) return 12;
+    return posix_memalign(memory, alignment, size);
+}
+
+#define GPUSYNC_IMPLEMENTATION
+#define posix_memalign faulty_memalign
+#include "../gpusync.h"
+#undef posix_memalign
+#include "support.h"
+
+#define MANY 5 /* more than fit into a job */
+#define BUFFERS 3
+
+#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+
+static uint64_t seed;
+
+static bool in_full(void)
+{
+    const char *stress = getenv("STRESS");
+    return stress && strcmp(stress, "full") == 0;
+}
+
+/* -- what is out of the pools -------------------------------------------------------------------------- */
+
+/* Submissions, heads of command buffers and releases that are not over. */
+static long owing(gpusync_queue *queue)
+{
+    return (long)GET(&queue->owing);
+}
+
+static long events_out(gpusync_device *device)
+{
+    return softmetal_live("shared_event") - (long)GET(&device->event_count) - (GET(&device->bell_event) != NULL);
+}
+
+/* -- a submission that names a lot --------------------------------------------------------------------- */
+
+typedef struct stage {
+    rig r;
+    gpusync_queue *other;
+    void *metal_other;
+    gpusync_timeline *in[3], *out[MANY]; /* the last of each is imported */
+    void *imported[2];
+    void *producer; /* the command buffer behind most of the waits, borrowed */
+    gpusync_point waits[MANY], head[2], signals[MANY];
+    void *buffers[BUFFERS]; /* +1: of gpusync; of Metal; of gpusync, with waits at its head */
+    unsigned calls;
+    gpusync_result told;
+    gpusync_ticket ticket;
+} stage;
+
+static gpusync_point value_of(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_point point = {NULL, 0, timeline, value};
+    return point;
+}
+
+static gpusync_point ticket_of(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_point point = {queue, ticket, NULL, 0};
+    return point;
+}
+
+static gpusync_timeline *timeline_new(stage *s)
+{
+    gpusync_timeline *timeline;
+    assert_ok(gpusync_timeline_create(s->r.device, NULL, &timeline));
+    return timeline;
+}
+
+static gpusync_timeline *timeline_over(stage *s, void *event)
+{
+    gpusync_timeline *timeline;
+    gpusync_timeline_desc desc = {0, NULL, true};
+    assert_ok(gpusync_timeline_import(s->r.device, event, &desc, &timeline));
+    return timeline;
+}
+
+static void on_complete(void *user, gpusync_result result, const gpusync_error *error)
+{
+    stage *s = (stage *)user;
+    assert_true((result == GPUSYNC_OK) == (error == NULL));
+    PUT(&s->told, result);
+    __atomic_fetch_add(&s->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Two tickets in flight on the other queue; the second promises the value 1 of the timelines that are waited for. */
+static void produce(stage *s)
+{
+    gpusync_submission submission;
+    gpusync_point promises[3];
+    gpusync_ticket tickets[2];
+    void *buffer;
+    int i;
+    assert_ok(gpusync_command_buffer(s->other, NULL, &buffer));
+    assert_ok(gpusync_commit(s->other, buffer, &tickets[0]));
+    assert_ok(gpusync_command_buffer(s->other, NULL, &s->producer));
+    for (i = 0; i < 3; i++) promises[i] = value_of(s->in[i], 1);
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffers = &s->producer;
+    submission.command_buffer_count = 1;
+    submission.signals = promises;
+    submission.signal_count = 3;
+    submission.flags = GPUSYNC_OPEN_FOR_SIGNALS;
+    assert_ok(gpusync_submit(s->other, &submission, &tickets[1]));
+    for (i = 0; i < 3; i++) s->waits[i] = value_of(s->in[i], 1);
+    for (i = 0; i < 2; i++) s->waits[3 + i] = ticket_of(s->other, tickets[i]);
+    s->head[0] = s->waits[0];
+    s->head[1] = s->waits[4];
+}
+
+static void make_buffers(stage *s)
+{
+    gpusync_command_buffer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.waits = s->head;
+    desc.wait_count = 2;
+    s->buffers[0] = metal_retain(open_buffer(&s->r));
+    s->buffers[1] = metal_queue_command_buffer(s->r.metal_queue);
+    assert_ok(gpusync_command_buffer(s->r.queue, &desc, &s->buffers[2]));
+    metal_retain(s->buffers[2]);
+}
+
+static void stage_open(stage *s)
+{
+    int i;
+    memset(s, 0, sizeof *s);
+    rig_open(&s->r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_queue_create(s->r.device, NULL, &s->other));
+    s->metal_other = gpusync_queue_metal(s->other);
+    for (i = 0; i < 2; i++) s->imported[i] = metal_shared_event_new(s->r.metal_device);
+    for (i = 0; i < 2; i++) s->in[i] = timeline_new(s);
+    s->in[2] = timeline_over(s, s->imported[0]);
+    for (i = 0; i < MANY - 1; i++) s->out[i] = timeline_new(s);
+    s->out[MANY - 1] = timeline_over(s, s->imported[1]);
+    for (i = 0; i < MANY; i++) s->signals[i] = value_of(s->out[i], 7);
+    produce(s);
+    make_buffers(s);
+}
+
+static gpusync_submission describe(stage *s)
+{
+    gpusync_submission submission;
+    memset(&submission, 0, sizeof submission);
+    submission.waits = s->waits;
+    submission.wait_count = MANY;
+    submission.command_buffers = s->buffers;
+    submission.command_buffer_count = BUFFERS;
+    submission.signals = s->signals;
+    submission.signal_count = MANY;
+    submission.on_complete = on_complete;
+    submission.user = s;
+    return submission;
+}
+
+static gpusync_result submit(stage *s)
+{
+    gpusync_submission submission = describe(s);
+    return gpusync_submit(s->r.queue, &submission, &s->ticket);
+}
+
+/* The program gives away what it has: from here on all lives by gpusync alone. */
+static void give_up_buffers(stage *s)
+{
+    int i;
+    for (i = 0; i < BUFFERS; i++) metal_release(s->buffers[i]);
+    for (i = 0; i < 2; i++) metal_release(s->imported[i]);
+}
+
+static void destroy_timeline(gpusync_timeline **timeline)
+{
+    assert_ok(gpusync_timeline_destroy(*timeline));
+    *timeline = NULL;
+}
+
+static void destroy_timelines(stage *s)
+{
+    int i;
+    for (i = 0; i < 3; i++) destroy_timeline(&s->in[i]);
+    for (i = 0; i < MANY; i++) destroy_timeline(&s->out[i]);
+}
+
+/* What ends may have gpusync make a command buffer, so that there is a handler to call back from. */
+static void finish(stage *s)
+{
+    int i;
+    for (i = 0; i < 2; i++) {
+        softmetal_finish_queue(s->metal_other);
+        softmetal_finish_queue(s->r.metal_queue);
+    }
+}
+
+/* Everything is back where it came from, before the device goes and takes its pools with it. */
+static void stage_close(stage *s)
+{
+    destroy_timelines(s);
+    if (s->r.queue) assert_ok(gpusync_queue_destroy(s->r.queue));
+    if (s->other) assert_ok(gpusync_queue_destroy(s->other));
+    s->r.queue = NULL;
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_int_equal(softmetal_live("error"), 0);
+    assert_int_equal(events_out(s->r.device), 0);
+    rig_close(&s->r);
+    assert_int_equal(softmetal_live("shared_event"), 0);
+    assert_int_equal(softmetal_live("buffer"), 0);
+    assert_int_equal(softmetal_live("device"), 0);
+}
+
+/* -- however it ends ----------------------------------------------------------------------------------- */
+
+static void ends_well(stage *s)
+{
+    finish(s);
+}
+
+static void fails(stage *s)
+{
+    softmetal_fail(s->buffers[1], NULL, 8, "on purpose");
+    finish(s);
+}
+
+static void what_it_waits_for_fails(stage *s)
+{
+    softmetal_fail(s->producer, NULL, 8, "on purpose");
+    finish(s);
+}
+
+static void device_is_lost(stage *s)
+{
+    softmetal_remove_device(s->r.metal_device);
+    finish(s);
+}
+
+static void lose_all_handlers(void *metal_queue)
+{
+    void *buffer;
+    unsigned k;
+    for (k = 0; (buffer = softmetal_buffer_at(metal_queue, k)) != NULL; k++)
+        if (metal_status(buffer) >= 2) softmetal_lose_handlers(buffer);
+}
+
+/* Destroy finds by itself how it ended. */
+static void is_destroyed_without_handlers(stage *s)
+{
+    lose_all_handlers(s->r.metal_queue);
+    finish(s);
+    assert_int_equal(s->calls, 0);
+    assert_ok(gpusync_queue_destroy(s->r.queue));
+    s->r.queue = NULL;
+}
+
+/* What it waits for goes first. */
+static void is_destroyed_in_flight(stage *s)
+{
+    softmetal_finish_queue(s->metal_other);
+    assert_ok(gpusync_queue_destroy_now(s->r.queue));
+    s->r.queue = NULL;
+    finish(s);
+}
+
+/* What it waits for comes after: the device still needs the events. */
+static void is_destroyed_while_it_waits(stage *s)
+{
+    assert_ok(gpusync_queue_destroy_now(s->r.queue));
+    s->r.queue = NULL;
+    assert_int_equal(s->r.device->event_count, 0); /* so nobody else may have them */
+    finish(s);
+}
+
+static void queue_of_its_waits_is_destroyed(stage *s)
+{
+    assert_ok(gpusync_queue_destroy_now(s->other));
+    s->other = NULL;
+    finish(s);
+}
+
+/* The Metal queues outlive their gpusync_queues here, to be stepped. */
+static void end_in_flight(void (*ending)(stage *s), gpusync_result expected)
+{
+    stage s;
+    void *queues[2];
+    long live;
+    stage_open(&s);
+    queues[0] = metal_retain(s.r.metal_queue);
+    queues[1] = metal_retain(s.metal_other);
+    assert_ok(submit(&s));
+    give_up_buffers(&s);
+    destroy_timelines(&s);
+    live = softmetal_live("command_buffer");
+    assert_int_equal(live, 2 + BUFFERS + 2); /* the producers, the three, and ours before and after them */
+    assert_int_equal(softmetal_live("shared_event"), 3 + MANY + 3); /* a timeline each, a ticket each */
+    assert_int_equal(s.calls, 0);
+    ending(&s);
+    assert_true(softmetal_settle(SECONDS(10)));
+    if (s.r.queue) {
+        assert_int_equal(s.calls, 1);
+        assert_int_equal(softmetal_live("command_buffer"), 0); /* not only when the queue goes */
+    }
+    metal_release(queues[0]);
+    metal_release(queues[1]);
+    stage_close(&s);
+    assert_int_equal(s.calls, 1);
+    assert_result(s.told, expected);
+}
+
+static void test_what_ends_well_is_let_go(void **state)
+{
+    (void)state;
+    end_in_flight(ends_well, GPUSYNC_OK);
+}
+
+static void test_what_fails_is_let_go(void **state)
+{
+    (void)state;
+    end_in_flight(fails, GPUSYNC_ERROR_EXECUTION);
+    end_in_flight(what_it_waits_for_fails, GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_what_a_lost_device_had_is_let_go(void **state)
+{
+    (void)state;
+    end_in_flight(device_is_lost, GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_what_a_destroyed_queue_had_in_flight_is_let_go(void **state)
+{
+    (void)state;
+    end_in_flight(is_destroyed_without_handlers, GPUSYNC_OK);
+    end_in_flight(is_destroyed_in_flight, GPUSYNC_ERROR_CANCELLED);
+    end_in_flight(queue_of_its_waits_is_destroyed, GPUSYNC_ERROR_CANCELLED);
+}
+
+/* -- held ---------------------------------------------------------------------------------------------- */
+
+static void goes_on(stage *s)
+{
+    softmetal_finish_queue(s->metal_other);
+    assert_ok(gpusync_timeline_signal(s->in[0], 2));
+    softmetal_finish_queue(s->r.metal_queue);
+}
+
+static void is_cancelled(stage *s)
+{
+    assert_ok(gpusync_cancel_held(s->r.queue));
+}
+
+static void timeline_fails(stage *s)
+{
+    assert_ok(gpusync_timeline_fail(s->in[0], NULL));
+}
+
+static void timeline_goes(stage *s)
+{
+    destroy_timeline(&s->in[0]);
+}
+
+static void queue_goes(stage *s)
+{
+    assert_ok(gpusync_queue_destroy(s->r.queue));
+    s->r.queue = NULL;
+}
+
+static void queue_goes_now(stage *s)
+{
+    assert_ok(gpusync_queue_destroy_now(s->r.queue));
+    s->r.queue = NULL;
+}
+
+/* It waits for a value that nobody has promised. */
+static void end_held(void (*ending)(stage *s), gpusync_result expected, uint32_t flags)
+{
+    gpusync_submission submission;
+    stage s;
+    int i;
+    stage_open(&s);
+    s.waits[0].value = 2;
+    submission = describe(&s);
+    submission.flags = flags;
+    assert_ok(gpusync_submit(s.r.queue, &submission, &s.ticket));
+    assert_int_equal(metal_status(s.buffers[0]), 0);
+    give_up_buffers(&s);
+    for (i = 1; i < 3; i++) destroy_timeline(&s.in[i]);
+    for (i = 0; i < MANY; i++) destroy_timeline(&s.out[i]);
+    assert_int_equal(s.calls, 0);
+    ending(&s);
+    assert_int_equal(GET(&s.calls), 1); /* in the call, or in a handler that has returned */
+    assert_result(s.told, expected);
+    softmetal_finish_queue(s.metal_other); /* what was in flight has nothing to do with it any more */
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    stage_close(&s);
+    assert_int_equal(s.calls, 1);
+}
+
+static void test_what_was_held_is_let_go(void **state)
+{
+    static const uint32_t flags[] = {0, GPUSYNC_OPEN_FOR_SIGNALS, GPUSYNC_STRICT, GPUSYNC_UNORDERED};
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        if (flags[i] != GPUSYNC_STRICT) end_held(goes_on, GPUSYNC_OK, flags[i]);
+        end_held(is_cancelled, GPUSYNC_ERROR_CANCELLED, flags[i]);
+        end_held(timeline_fails, GPUSYNC_ERROR_EXECUTION, flags[i]);
+        end_held(timeline_goes, GPUSYNC_ERROR_DESTROYED, flags[i]);
+        end_held(queue_goes, GPUSYNC_ERROR_CANCELLED, flags[i]);
+        end_held(queue_goes_now, GPUSYNC_ERROR_CANCELLED, flags[i]);
+        end_held(device_is_lost, GPUSYNC_ERROR_EXECUTION, flags[i]);
+    }
+}
+
+/* -- calls that fail half-way -------------------------------------------------------------------------- */
+
+/* All that a call which fails must leave as it was. */
+typedef struct snapshot {
+    long buffers, events, owing, owing_other;
+    unsigned long owners[BUFFERS], status[BUFFERS], objects;
+    uint32_t timelines[3 + MANY], room, held;
+    uint64_t committed;
+} snapshot;
+
+static snapshot take_snapshot(stage *s, void *object)
+{
+    snapshot shot;
+    int i;
+    memset(&shot, 0, sizeof shot);
+    shot.buffers = softmetal_live("command_buffer");
+    shot.events = events_out(s->r.device);
+    shot.owing = owing(s->r.queue);
+    shot.owing_other = owing(s->other);
+    for (i = 0; i < BUFFERS; i++) shot.owners[i] = softmetal_retain_count(s->buffers[i]);
+    for (i = 0; i < BUFFERS; i++) shot.status[i] = metal_status(s->buffers[i]);
+    for (i = 0; i < 3; i++) shot.timelines[i] = GET(&s->in[i]->holders);
+    for (i = 0; i < MANY; i++) shot.timelines[3 + i] = GET(&s->out[i]->holders);
+    shot.objects = object ? softmetal_retain_count(object) : 0;
+    shot.room = GET(&s->r.queue->outstanding);
+    shot.held = s->r.queue->held_buffers;
+    shot.committed = stats_of(s->r.queue).commits;
+    return shot;
+}
+
+static void assert_unchanged(stage *s, void *object, const snapshot *before)
+{
+    snapshot now = take_snapshot(s, object);
+    assert_int_equal(now.buffers, before->buffers);
+    assert_int_equal(now.events, before->events);
+    assert_int_equal(now.owing, before->owing);
+    assert_int_equal(now.owing_other, before->owing_other);
+    assert_memory_equal(&now, before, sizeof now);
+}
+
+/* Slots that are left would hide that a new slab is needed. They are forgotten; their slabs are not. */
+static void forget_free_slots(gpusync_queue *queue)
+{
+    gpusync__free_list(queue->spare);
+    queue->spare = NULL;
+    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__global.free = NULL;
+    PUT(&gpusync__global.returned, NULL);
+    pthread_mutex_unlock(&gpusync__global.lock);
+}
+
+enum { CREATIONS, ALLOCATIONS, SLABS, FAULTS };
+
+static void set_fault(stage *s, int fault, unsigned k, bool for_good)
+{
+    softmetal_fail_creation(fault == CREATIONS ? k : 0, for_good);
+    s->r.memory.fail_after = for_good;
+    s->r.memory.fail_at = fault == ALLOCATIONS ? (long)k : 0;
+    slab_fail_at = fault == SLABS ? (long)k : 0;
+}
+
+/* The call under test: OK, or an error and nothing done. */
+typedef gpusync_result (*action)(stage *s, void *object);
+
+static gpusync_result do_submit(stage *s, void *object)
+{
+    gpusync_result result = submit(s);
+    (void)object;
+    assert_int_equal(s->ticket != 0, result == GPUSYNC_OK);
+    return result;
+}
+
+static gpusync_result do_make_buffer(stage *s, void *object)
+{
+    gpusync_command_buffer_desc desc;
+    gpusync_result result;
+    void *buffer = s;
+    memset(&desc, 0, sizeof desc);
+    (void)object;
+    desc.waits = s->waits;
+    desc.wait_count = MANY;
+    desc.label = "with waits";
+    result = gpusync_command_buffer(s->r.queue, &desc, &buffer);
+    assert_int_equal(buffer != NULL, result == GPUSYNC_OK);
+    return result; /* destroy gives it up */
+}
+
+static gpusync_result do_release_after(stage *s, void *object)
+{
+    return gpusync_release_after(s->other, s->waits[3].ticket, object);
+}
+
+/* The k-th step of the call fails. False: it has no such step. */
+static bool fail_step(action act, int fault, unsigned k, bool for_good)
+{
+    stage s;
+    snapshot before;
+    gpusync_result result;
+    void *object;
+    stage_open(&s);
+    object = metal_buffer_new(s.r.metal_device, 1);
+    if (fault == SLABS) forget_free_slots(s.r.queue);
+    before = take_snapshot(&s, object);
+    set_fault(&s, fault, k, for_good);
+    result = act(&s, object);
+    set_fault(&s, fault, 0, false);
+    if (result != GPUSYNC_OK) {
+        assert_result(result, fault == CREATIONS ? GPUSYNC_ERROR_METAL_NIL : GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_unchanged(&s, object, &before);
+        assert_ok(act(&s, object)); /* once more */
+    }
+    give_up_buffers(&s);
+    finish(&s);
+    assert_int_equal(s.calls, act == do_submit ? 1 : 0);
+    metal_release(object);
+    assert_int_equal(softmetal_live("buffer"), 0);
+    stage_close(&s);
+    return result != GPUSYNC_OK;
+}
+
+static unsigned fail_every_step(action act, int fault)
+{
+    unsigned k = 1;
+    while (fail_step(act, fault, k, false)) k++;
+    while (k-- > 1) assert_true(fail_step(act, fault, k, true));
+    for (k = 1; fail_step(act, fault, k, false);) k++;
+    return k - 1;
+}
+
+static void test_a_submission_that_fails_at_any_step_leaves_all_as_it_was(void **state)
+{
+    (void)state;
+    assert_int_equal(fail_every_step(do_submit, CREATIONS), 2 + 2); /* events of two tickets, command buffers of ours */
+    assert_int_equal(fail_every_step(do_submit, ALLOCATIONS), 1);   /* room for more than the few */
+    assert_true(fail_every_step(do_submit, SLABS) > 0);
+}
+
+static void test_a_command_buffer_with_waits_that_fails_at_any_step_leaves_all_as_it_was(void **state)
+{
+    (void)state;
+    assert_int_equal(fail_every_step(do_make_buffer, CREATIONS), 2 + 1);
+    assert_int_equal(fail_every_step(do_make_buffer, ALLOCATIONS), 1);
+    assert_true(fail_every_step(do_make_buffer, SLABS) > 0);
+}
+
+static void test_a_release_that_cannot_be_put_off_retains_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(fail_every_step(do_release_after, ALLOCATIONS), 0); /* the first come with the device */
+}
+
+/* What is wrong is found last, after all else has been taken. */
+static void spoil_signal(stage *s, gpusync_submission *submission)
+{
+    (void)submission;
+    s->signals[MANY - 1].value = 0;
+}
+
+static void spoil_wait(stage *s, gpusync_submission *submission)
+{
+    (void)submission;
+    s->waits[MANY - 1].ticket = 99;
+}
+
+static void spoil_order(stage *s, gpusync_submission *submission)
+{
+    (void)submission;
+    s->signals[MANY - 1].timeline = s->in[1]; /* which has that value promised */
+    s->signals[MANY - 1].value = 1;
+}
+
+static void spoil_by_failure(stage *s, gpusync_submission *submission)
+{
+    (void)submission;
+    assert_ok(gpusync_timeline_fail(s->out[MANY - 1], NULL));
+}
+
+static void spoil_buffer(stage *s, gpusync_submission *submission)
+{
+    static void *buffers[BUFFERS];
+    memcpy(buffers, s->buffers, sizeof buffers);
+    buffers[BUFFERS - 1] = s->producer; /* of the other queue */
+    submission->command_buffers = buffers;
+}
+
+/* It would have to be held, and cannot. */
+static void spoil_by_enqueue(stage *s, gpusync_submission *submission)
+{
+    (void)submission;
+    metal_enqueue(s->buffers[1]);
+    s->waits[0].value = 2;
+}
+
+static void refuse(void (*spoil)(stage *s, gpusync_submission *submission), gpusync_result expected)
+{
+    gpusync_submission submission;
+    gpusync_point waits[MANY], signals[MANY];
+    snapshot before;
+    stage s;
+    stage_open(&s);
+    memcpy(waits, s.waits, sizeof waits);
+    memcpy(signals, s.signals, sizeof signals);
+    submission = describe(&s);
+    spoil(&s, &submission);
+    before = take_snapshot(&s, NULL);
+    assert_result(gpusync_submit(s.r.queue, &submission, &s.ticket), expected);
+    assert_int_equal(s.ticket, GPUSYNC_NO_TICKET);
+    assert_unchanged(&s, NULL, &before);
+    assert_int_equal(s.calls, 0);
+    memcpy(s.waits, waits, sizeof waits);
+    memcpy(s.signals, signals, sizeof signals);
+    if (spoil == spoil_by_failure) s.signals[MANY - 1] = value_of(s.in[2], 9);
+    assert_ok(submit(&s)); /* now that it is right */
+    give_up_buffers(&s);
+    finish(&s);
+    assert_int_equal(s.calls, 1);
+    assert_ok(s.told);
+    stage_close(&s);
+}
+
+static void test_a_submission_that_is_refused_at_its_last_item_leaves_all_as_it_was(void **state)
+{
+    (void)state;
+    refuse(spoil_signal, GPUSYNC_ERROR_NOT_RISING);
+    refuse(spoil_wait, GPUSYNC_ERROR_INVALID_TICKET);
+    refuse(spoil_order, GPUSYNC_ERROR_NOT_RISING);
+    refuse(spoil_by_failure, GPUSYNC_ERROR_EXECUTION);
+    refuse(spoil_buffer, GPUSYNC_ERROR_WRONG_QUEUE);
+    refuse(spoil_by_enqueue, GPUSYNC_ERROR_ENQUEUED);
+}
+
+/* -- gpusync_release_after ----------------------------------------------------------------------------- */
+
+static void *object_after(stage *s, gpusync_queue *queue, gpusync_ticket ticket)
+{
+    void *object = metal_buffer_new(s->r.metal_device, 1);
+    assert_ok(gpusync_release_after(queue, ticket, object));
+    return object;
+}
+
+static void assert_let_go(void *object)
+{
+    assert_int_equal(softmetal_retain_count(object), 1);
+    metal_release(object);
+}
+
+/* Of plain commits, held ones, submissions; well, badly, never. */
+static void release_after(void (*ending)(stage *s))
+{
+    stage s;
+    void *objects[4], *queues[2];
+    size_t i;
+    stage_open(&s);
+    queues[0] = metal_retain(s.r.metal_queue);
+    queues[1] = metal_retain(s.metal_other);
+    assert_ok(submit(&s));
+    objects[0] = object_after(&s, s.r.queue, s.ticket);
+    objects[1] = object_after(&s, s.r.queue, s.ticket);
+    objects[2] = object_after(&s, s.other, s.waits[3].ticket);
+    objects[3] = object_after(&s, s.r.queue, commit_empty(&s.r, NULL));
+    for (i = 0; i < 4; i++) assert_int_equal(softmetal_retain_count(objects[i]), 2);
+    give_up_buffers(&s);
+    ending(&s);
+    assert_true(softmetal_settle(SECONDS(10)));
+    metal_release(queues[0]);
+    metal_release(queues[1]);
+    if (s.r.queue && s.other)
+        for (i = 0; i < 4; i++) assert_int_equal(softmetal_retain_count(objects[i]), 1);
+    destroy_timelines(&s);
+    if (s.r.queue) queue_goes(&s);
+    if (s.other) assert_ok(gpusync_queue_destroy(s.other));
+    s.other = NULL;
+    for (i = 0; i < 4; i++) assert_let_go(objects[i]);
+    stage_close(&s);
+}
+
+static void test_an_object_is_released_after_its_ticket_once(void **state)
+{
+    (void)state;
+    release_after(ends_well);
+    release_after(fails);
+    release_after(what_it_waits_for_fails);
+    release_after(device_is_lost);
+    release_after(is_destroyed_without_handlers);
+    release_after(is_destroyed_in_flight);
+    release_after(queue_of_its_waits_is_destroyed);
+}
+
+static void test_an_object_of_an_ended_or_held_ticket_is_released(void **state)
+{
+    stage s;
+    void *held, *ended;
+    (void)state;
+    stage_open(&s);
+    s.waits[0].value = 2;
+    assert_ok(submit(&s));
+    held = object_after(&s, s.r.queue, s.ticket);
+    finish(&s);
+    ended = object_after(&s, s.other, s.waits[3].ticket);
+    assert_let_go(ended); /* at once */
+    assert_let_go(object_after(&s, s.other, GPUSYNC_NO_TICKET));
+    assert_int_equal(softmetal_retain_count(held), 2);
+    assert_result(gpusync_release_after(s.r.queue, 99, held), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_release_after(s.r.queue, GPUSYNC_EVERYTHING, held), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_int_equal(softmetal_retain_count(held), 2);
+    assert_ok(gpusync_cancel_held(s.r.queue));
+    give_up_buffers(&s);
+    finish(&s); /* a handler comes by to see to it */
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_let_go(held);
+    stage_close(&s);
+}
+
+/* Nobody is left to tell the device of the ticket's end: it does not wait for it any longer. */
+static void test_what_waits_for_a_ticket_goes_on_without_its_queue(void **state)
+{
+    (void)state;
+    end_in_flight(is_destroyed_while_it_waits, GPUSYNC_ERROR_CANCELLED);
+    release_after(is_destroyed_while_it_waits);
+}
+
+/* -- what is used again -------------------------------------------------------------------------------- */
+
+static void await_nothing_owing(gpusync_queue *queue)
+{
+    while (owing(queue) > 0) sched_yield();
+}
+
+static void test_events_are_used_again(void **state)
+{
+    rig r;
+    gpusync_queue *other;
+    long live = 0;
+    unsigned i;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    for (i = 0; i < 2000; i++) {
+        gpusync_submission submission;
+        gpusync_timeline *timeline;
+        gpusync_point waits[2], signal;
+        gpusync_ticket ticket;
+        void *buffer = open_buffer(&r);
+        softmetal_hang(buffer);
+        metal_retain(buffer);
+        assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+        assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+        waits[0] = waits[1] = ticket_of(r.queue, ticket);
+        signal = value_of(timeline, 1);
+        memset(&submission, 0, sizeof submission);
+        submission.waits = waits;
+        submission.wait_count = 2;
+        submission.signals = &signal;
+        submission.signal_count = 1;
+        assert_ok(gpusync_submit(other, &submission, &ticket));
+        softmetal_unhang(buffer);
+        metal_release(buffer);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_wait(other, ticket, SECONDS(20)));
+        await_nothing_owing(other);
+        if (i == 0) live = softmetal_live("shared_event");
+        assert_int_equal(softmetal_live("shared_event"), live);
+        assert_int_equal(events_out(r.device), 0);
+    }
+    assert_int_equal(live, 3);
+    if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count("newSharedEvent"), 3);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
+static void count_call(void *user, gpusync_result result, const gpusync_error *error)
+{
+    assert_true(result == GPUSYNC_OK && !error);
+    __atomic_fetch_add((uint64_t *)user, 1, __ATOMIC_SEQ_CST);
+}
+
+/* One of two queues in turn, each waiting for the other by value, and for its last ticket. */
+static gpusync_ticket submit_in_turn(gpusync_queue *const *queues, gpusync_timeline *timeline, uint64_t i,
+                                     gpusync_ticket last, uint64_t *calls)
+{
+    gpusync_submission submission;
+    gpusync_point waits[2], signal = value_of(timeline, i);
+    gpusync_ticket ticket;
+    void *buffer;
+    assert_ok(gpusync_command_buffer(queues[i % 2], NULL, &buffer));
+    memset(&submission, 0, sizeof submission);
+    waits[0] = value_of(timeline, i - 1);
+    waits[1] = ticket_of(queues[(i + 1) % 2], last);
+    submission.waits = waits;
+    submission.wait_count = 2;
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    submission.signals = &signal;
+    submission.signal_count = 1;
+    submission.flags = i % 3 == 0 ? GPUSYNC_OPEN_FOR_SIGNALS : i % 7 == 0 ? GPUSYNC_STRICT : 0;
+    submission.on_complete = count_call;
+    submission.user = calls;
+    assert_ok(gpusync_submit(queues[i % 2], &submission, &ticket));
+    return ticket;
+}
+
+/* The first wait that sleeps takes memory for waiters. */
+static void sleep_once(rig *r)
+{
+    gpusync_wait_options options;
+    memset(&options, 0, sizeof options);
+    options.mode = GPUSYNC_WAIT_HANDLER;
+    assert_ok(gpusync_wait_ex(r->queue, commit_lasting(r, MS(5)), SECONDS(20), &options));
+}
+
+/* Eight at a time, after which everything is over. First twice as many, which all stand behind one that hangs: so there
+   are never more than then, and nothing is allocated from then on. */
+static void test_submissions_in_the_steady_state_allocate_nothing(void **state)
+{
+    rig r;
+    gpusync_queue *queues[2];
+    gpusync_timeline *timeline;
+    uint64_t i, count = in_full() ? 1000000 : 20000, first = 16, calls = 0;
+    gpusync_ticket ticket;
+    long allocations = 0;
+    void *hung;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    queues[0] = r.queue;
+    assert_ok(gpusync_queue_create(r.device, NULL, &queues[1]));
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    sleep_once(&r);
+    hung = metal_retain(open_buffer(&r));
+    softmetal_hang(hung);
+    assert_ok(gpusync_commit(r.queue, hung, &ticket));
+    for (i = 1; i <= count; i++) {
+        void *object = i % 5 == 0 ? metal_buffer_new(r.metal_device, 1) : NULL;
+        ticket = submit_in_turn(queues, timeline, i, ticket, &calls);
+        if (object) assert_ok(gpusync_release_after(queues[i % 2], ticket, object));
+        metal_release(object);
+        if (i < first || i % 8) continue;
+        if (i == first) softmetal_unhang(hung);
+        if (i == first) metal_release(hung);
+        assert_ok(gpusync_wait(queues[i % 2], ticket, SECONDS(20)));
+        await_nothing_owing(queues[0]);
+        await_nothing_owing(queues[1]);
+        assert_int_equal(softmetal_live("buffer"), 0);
+        assert_true(softmetal_live("shared_event") <= 1 + (long)first);
+        if (i == first) allocations = r.memory.calls;
+        assert_int_equal(r.memory.calls, allocations);
+    }
+    assert_int_equal(calls, count);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_queue_destroy(queues[1]));
+    rig_close(&r);
+}
+
+/* -- many threads --------------------------------------------------------------------------------------- */
+
+#define WORKERS 8
+#define QUEUES 4
+#define TIMELINES 4
+#define ORDERS 24 /* submissions of a thread in a round */
+
+/* cmocka's asserts are for its own thread alone. */
+#define check(condition) \
+    do \
+        if (!(condition)) broken(__LINE__, #condition); \
+    while (0)
+__attribute__((noreturn)) static void broken(int line, const char *condition)
+{
+    fprintf(stderr, "%s:%d: not so: %s (SEED=%llu)\n", __FILE__, line, condition, (unsigned long long)seed);
+    abort();
+}
+
+typedef struct order {
+    int queue, timeline;
+    gpusync_ticket ticket;
+    gpusync_point signal;
+    gpusync_result result, told;
+    unsigned calls;
+    bool refused;
+} order;
+
+typedef struct crowd {
+    rig r;
+    gpusync_queue *queues[QUEUES];
+    gpusync_timeline *timelines[TIMELINES];
+    pthread_mutex_t drawing, entering[QUEUES];
+    uint64_t drawn[TIMELINES];
+    order orders[WORKERS][ORDERS];
+} crowd;
+
+typedef struct worker {
+    crowd *c;
+    int index;
+    uint64_t random;
+    pthread_t thread;
+} worker;
+
+static uint64_t below(worker *w, uint64_t limit)
+{
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return (w->random >> 11) % limit;
+}
+
+static void order_done(void *user, gpusync_result result, const gpusync_error *error)
+{
+    order *o = (order *)user;
+    check((result == GPUSYNC_OK) == (error == NULL));
+    PUT(&o->told, result);
+    __atomic_fetch_add(&o->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The next value of a timeline, after the one before it, and others that somebody has drawn already: so nobody waits in
+   a circle, though those who signal may come later. */
+static size_t draw_points(worker *w, order *o, gpusync_point *waits)
+{
+    crowd *c = w->c;
+    size_t i, count = 1 + (size_t)below(w, 3);
+    pthread_mutex_lock(&c->drawing);
+    waits[0] = value_of(c->timelines[o->timeline], c->drawn[o->timeline]++);
+    o->signal = value_of(c->timelines[o->timeline], c->drawn[o->timeline]);
+    for (i = 1; i < count; i++) {
+        uint64_t k = below(w, TIMELINES);
+        if ((int)k == o->timeline) waits[i] = waits[0];
+        else waits[i] = value_of(c->timelines[k], c->drawn[k]);
+    }
+    pthread_mutex_unlock(&c->drawing);
+    return count;
+}
+
+/* In the order of its draw, or UNORDERED. */
+static void submit_order(worker *w, order *o)
+{
+    crowd *c = w->c;
+    gpusync_submission submission;
+    gpusync_point waits[3];
+    gpusync_result result;
+    void *buffers[2];
+    int i, count = (int)below(w, 3);
+    memset(&submission, 0, sizeof submission);
+    for (i = 0; i < count; i++) check(gpusync_command_buffer(c->queues[o->queue], NULL, &buffers[i]) == GPUSYNC_OK);
+    submission.flags = (uint32_t)below(w, 8);
+    if (!(submission.flags & GPUSYNC_UNORDERED)) pthread_mutex_lock(&c->entering[o->queue]);
+    submission.wait_count = draw_points(w, o, waits);
+    submission.waits = waits;
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = (size_t)count;
+    submission.signals = &o->signal;
+    submission.signal_count = 1;
+    submission.on_complete = order_done;
+    submission.user = o;
+    result = gpusync_submit(c->queues[o->queue], &submission, &o->ticket);
+    if (!(submission.flags & GPUSYNC_UNORDERED)) pthread_mutex_unlock(&c->entering[o->queue]);
+    if (result == GPUSYNC_OK) return;
+    check(result == GPUSYNC_ERROR_EXECUTION); /* of the timeline, as it has failed */
+    o->refused = true;
+    for (i = 0; i < count; i++)
+        check(gpusync_command_buffer_discard(c->queues[o->queue], buffers[i]) == GPUSYNC_OK);
+}
+
+static bool is_answer(gpusync_result result)
+{
+    return result >= 0 || result == GPUSYNC_ERROR_EXECUTION;
+}
+
+static void *work(void *argument)
+{
+    worker *w = (worker *)argument;
+    crowd *c = w->c;
+    unsigned i;
+    for (i = 0; i < ORDERS; i++) {
+        order *o = &c->orders[w->index][i];
+        uint64_t what = below(w, 8);
+        o->queue = (int)below(w, QUEUES);
+        o->timeline = (int)below(w, TIMELINES);
+        submit_order(w, o);
+        if (o->refused) continue;
+        if (what == 0) check(is_answer(gpusync_wait(c->queues[o->queue], o->ticket, below(w, 100000))));
+        if (what == 1) check(is_answer(gpusync_poll(c->queues[o->queue], o->ticket)));
+        if (what == 2) check(gpusync_timeline_wait(o->signal.timeline, o->signal.value, SECONDS(60), NULL) <= 0);
+    }
+    for (i = 0; i < ORDERS; i++) {
+        order *o = &c->orders[w->index][i];
+        if (!o->refused) o->result = gpusync_wait(c->queues[o->queue], o->ticket, SECONDS(60));
+        check(o->result <= 0);
+    }
+    return NULL;
+}
+
+static void crowd_open(crowd *c, unsigned fail_per_mille)
+{
+    gpusync_queue_desc desc;
+    softmetal_timing timing;
+    softmetal_chaos chaos;
+    int i;
+    memset(c, 0, sizeof *c);
+    rig_open(&c->r, SOFTMETAL_REAL);
+    softmetal_set_seed(seed);
+    softmetal_get_timing(&timing);
+    timing.schedule.max_ns = 5000;
+    timing.execute.max_ns = timing.notify.max_ns = 30000;
+    timing.watchdog_ns = SECONDS(30);
+    softmetal_set_timing(&timing);
+    memset(&chaos, 0, sizeof chaos);
+    chaos.fail_per_mille = fail_per_mille;
+    chaos.late_handler_per_mille = 100;
+    softmetal_set_chaos(&chaos);
+    memset(&desc, 0, sizeof desc);
+    desc.max_command_buffer_count = 2 * WORKERS * ORDERS * 4; /* nothing waits for room, whatever is held */
+    desc.error_log_count = WORKERS * ORDERS;
+    pthread_mutex_init(&c->drawing, NULL);
+    for (i = 0; i < QUEUES; i++) {
+        assert_ok(gpusync_queue_create(c->r.device, &desc, &c->queues[i]));
+        pthread_mutex_init(&c->entering[i], NULL);
+    }
+    for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_create(c->r.device, NULL, &c->timelines[i]));
+}
+
+/* A timeline that did not fail has all its values. */
+static void assert_all_told(crowd *c)
+{
+    bool failed[TIMELINES] = {false};
+    int i, k;
+    for (i = 0; i < TIMELINES; i++) {
+        uint64_t value;
+        gpusync_result result = gpusync_timeline_query(c->timelines[i], &value);
+        failed[i] = result != GPUSYNC_OK;
+        if (!failed[i]) assert_int_equal(value, c->drawn[i]);
+    }
+    for (i = 0; i < WORKERS; i++) {
+        for (k = 0; k < ORDERS; k++) {
+            const order *o = &c->orders[i][k];
+            assert_int_equal(GET(&o->calls), o->refused ? 0 : 1);
+            assert_int_equal(o->told, o->result);
+            if (o->refused || o->result) assert_true(failed[o->timeline]);
+        }
+    }
+}
+
+static void crowd_close(crowd *c)
+{
+    int i;
+    for (i = 0; i < QUEUES; i++) await_nothing_owing(c->queues[i]); /* callbacks may come a moment later */
+    assert_all_told(c);
+    for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(c->timelines[i]));
+    for (i = 0; i < QUEUES; i++) assert_ok(gpusync_queue_destroy(c->queues[i]));
+    for (i = 0; i < QUEUES; i++) pthread_mutex_destroy(&c->entering[i]);
+    pthread_mutex_destroy(&c->drawing);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(events_out(c->r.device), 0);
+    for (i = 0; i < WORKERS * ORDERS; i++) assert_true(GET(&c->orders[i / ORDERS][i % ORDERS].calls) <= 1);
+    rig_close(&c->r);
+}
+
+static void one_round(unsigned fail_per_mille)
+{
+    static crowd c;
+    worker workers[WORKERS];
+    int i;
+    crowd_open(&c, fail_per_mille);
+    for (i = 0; i < WORKERS; i++) {
+        workers[i].c = &c;
+        workers[i].index = i;
+        workers[i].random = (seed * 0x9E3779B97F4A7C15u + (uint64_t)i) | 1;
+        workers[i].thread = start(work, &workers[i]);
+    }
+    for (i = 0; i < WORKERS; i++) join(workers[i].thread);
+    crowd_close(&c);
+    seed++;
+}
+
+static void test_many_threads_are_called_back_once_for_each_submission(void **state)
+{
+    unsigned rounds = in_full() ? 1000 : 12;
+    (void)state;
+    while (rounds-- > 0) one_round(rounds % 3 == 0 ? 0 : rounds % 3 == 1 ? 5 : 50);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_ends_well_is_let_go),
+        cmocka_unit_test(test_what_fails_is_let_go),
+        cmocka_unit_test(test_what_a_lost_device_had_is_let_go),
+        cmocka_unit_test(test_what_a_destroyed_queue_had_in_flight_is_let_go),
+        cmocka_unit_test(test_what_was_held_is_let_go),
+        cmocka_unit_test(test_a_submission_that_fails_at_any_step_leaves_all_as_it_was),
+        cmocka_unit_test(test_a_command_buffer_with_waits_that_fails_at_any_step_leaves_all_as_it_was),
+        cmocka_unit_test(test_a_release_that_cannot_be_put_off_retains_nothing),
+        cmocka_unit_test(test_a_submission_that_is_refused_at_its_last_item_leaves_all_as_it_was),
+        cmocka_unit_test(test_an_object_is_released_after_its_ticket_once),
+        cmocka_unit_test(test_an_object_of_an_ended_or_held_ticket_is_released),
+        cmocka_unit_test(test_events_are_used_again),
+        cmocka_unit_test(test_submissions_in_the_steady_state_allocate_nothing),
+        cmocka_unit_test(test_many_threads_are_called_back_once_for_each_submission),
+        cmocka_unit_test(test_what_waits_for_a_ticket_goes_on_without_its_queue),
+    };
+    seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : gpusync_now_ns() % 1000000007u;
+    print_message("SEED=%llu\n", (unsigned long long)seed);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1677 @@
+/* test_submit_interleavings.c - races of submissions, replayed one step at a time
+
+   On softmetal's manual clock nothing moves but what a test moves; code that runs at a message
+   (softmetal_set_message_hook) or in a hook of gpusync stands for the other thread. Each test names the rule of the
+   header that it goes red without. At the end every order of the steps of four submissions is tried. The numbers are
+   those of the list of interleavings that test_interleavings.c begins. */
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+
+/* -- queues, timelines, submissions ----------------------------------------------------------------------- */
+
+#define QUEUES 3
+#define TIMELINES 3
+
+typedef struct scene {
+    rig r;
+    gpusync_queue *q[QUEUES];
+    gpusync_timeline *t[TIMELINES];
+} scene;
+
+static void open_timelines(scene *s)
+{
+    unsigned i;
+    for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_create(s->r.device, NULL, &s->t[i]));
+}
+
+static void close_timelines(scene *s)
+{
+    unsigned i;
+    for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+}
+
+/* hooks may be NULL. Waits sleep at once. */
+static void scene_open_with(scene *s, const gpusync_hooks *hooks)
+{
+    static const gpusync_spin none = {0, 0, 0};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    unsigned i;
+    memset(s, 0, sizeof *s);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = hooks;
+    device_desc.spin = &none;
+    rig_open_with(&s->r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    s->q[0] = s->r.queue;
+    s->r.queue = NULL;
+    for (i = 1; i < QUEUES; i++) assert_ok(gpusync_queue_create(s->r.device, NULL, &s->q[i]));
+    open_timelines(s);
+}
+
+static void scene_open(scene *s) { scene_open_with(s, NULL); }
+
+static void finish_queue(gpusync_queue *queue) { softmetal_finish_queue(gpusync_queue_metal(queue)); }
+
+static void scene_close(scene *s)
+{
+    unsigned i;
+    softmetal_set_message_hook(NULL, NULL);
+    for (i = 0; i < QUEUES; i++)
+        if (s->q[i]) finish_queue(s->q[i]); /* command buffers that are there for their handlers */
+    for (i = 0; i < QUEUES; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
+    close_timelines(s);
+    rig_close(&s->r);
+    assert_int_equal(softmetal_live("shared_event"), 0);
+}
+
+static gpusync_point value(gpusync_timeline *timeline, uint64_t number)
+{
+    gpusync_point point = {NULL, 0, NULL, 0};
+    point.timeline = timeline;
+    point.value = number;
+    return point;
+}
+
+/* A submission of one command buffer, which carries the wait at its head and the signal at its end: so that each of its
+   steps is one step of one buffer. (STRICT ones wait and signal on the host.) What its callback was told is noted here
+   as well. */
+typedef struct job {
+    gpusync_queue *queue;
+    gpusync_point wait, signal; /* all zero: none */
+    uint32_t flags;
+    void *buffer; /* retained until job_over */
+    gpusync_ticket ticket;
+    unsigned calls;
+    gpusync_result result;
+    gpusync_error error;
+    pthread_t thread; /* that called back */
+    bool marked;      /* the ticket was over when it did */
+} job;
+
+static void job_called_back(void *user, gpusync_result result, const gpusync_error *error)
+{
+    job *j = (job *)user;
+    j->result = result;
+    assert_int_equal(error != NULL, result != GPUSYNC_OK);
+    if (error) j->error = *error;
+    j->thread = pthread_self();
+    j->marked = j->ticket == 0 || gpusync__marked(j->queue, j->ticket);
+    __atomic_fetch_add(&j->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+static size_t job_waits(const job *j) { return j->wait.timeline || j->wait.queue; }
+
+static gpusync_result job_try(job *j)
+{
+    gpusync_submission s;
+    memset(&s, 0, sizeof s);
+    s.waits = &j->wait;
+    s.wait_count = j->flags & GPUSYNC_STRICT ? job_waits(j) : 0;
+    s.signals = &j->signal;
+    s.signal_count = j->signal.timeline != NULL;
+    s.command_buffers = &j->buffer;
+    s.command_buffer_count = 1;
+    s.on_complete = job_called_back;
+    s.user = j;
+    s.flags = j->flags | GPUSYNC_OPEN_FOR_SIGNALS;
+    return gpusync_submit(j->queue, &s, &j->ticket);
+}
+
+static void job_open(job *j)
+{
+    gpusync_command_buffer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.waits = &j->wait;
+    desc.wait_count = j->flags & GPUSYNC_STRICT ? 0 : job_waits(j);
+    assert_ok(gpusync_command_buffer(j->queue, &desc, &j->buffer));
+    metal_retain(j->buffer);
+}
+
+static void job_submit(job *j)
+{
+    job_open(j);
+    assert_ok(job_try(j));
+}
+
+static void job_over(job *j)
+{
+    metal_release(j->buffer);
+    j->buffer = NULL;
+}
+
+#define JOB(...) ((job){__VA_ARGS__})
+
+static bool is_committed(const job *j) { return metal_status(j->buffer) >= 2; }
+
+static gpusync_result poll_job(const job *j) { return gpusync_poll(j->queue, j->ticket); }
+
+static unsigned calls_of(job *j) { return __atomic_load_n(&j->calls, __ATOMIC_SEQ_CST); }
+
+static void run_handler(job *j)
+{
+    softmetal_run_handler(j->buffer, 0);
+    softmetal_release_block(j->buffer, 0);
+}
+
+static void wait_for_call(job *j)
+{
+    uint64_t end = gpusync_now_ns() + SECONDS(20);
+    while (calls_of(j) == 0 && gpusync_now_ns() < end) sched_yield();
+}
+
+/* Called back, once, with this result, and on a thread of Metal's, perhaps of the listener's, which comes by itself. */
+static void assert_called(job *j, gpusync_result result)
+{
+    wait_for_call(j);
+    assert_int_equal(calls_of(j), 1);
+    assert_result(j->result, result);
+    assert_false(pthread_equal(j->thread, pthread_self()));
+    assert_true(j->marked);
+}
+
+/* What the library believes, without having it look. */
+static uint64_t believed(gpusync_timeline *timeline) { return __atomic_load_n(&timeline->value, __ATOMIC_SEQ_CST); }
+static bool is_marked(const job *j) { return gpusync__marked(j->queue, j->ticket); }
+
+static gpusync_result value_result(gpusync_timeline *timeline, uint64_t number)
+{
+    return gpusync_timeline_wait(timeline, number, 0, NULL);
+}
+
+/* Every way to go through the steps 0 .. count - 1 that keeps the order of the pairs (0, 1), (2, 3), ... */
+typedef struct permutation {
+    unsigned steps[8], count;
+} permutation;
+
+static bool permutation_is_valid(const permutation *p)
+{
+    unsigned i, k;
+    for (i = 0; i < p->count; i++)
+        for (k = i + 1; k < p->count; k++)
+            if (p->steps[i] % 2 == 1 && p->steps[k] == p->steps[i] - 1) return false;
+    return true;
+}
+
+/* The next one in the order of a dictionary; false after the last. */
+static bool permutation_next(permutation *p)
+{
+    for (;;) {
+        unsigned i = p->count - 1, k = p->count - 1, low, high;
+        while (i > 0 && p->steps[i - 1] > p->steps[i]) i--;
+        if (i == 0) return false;
+        while (p->steps[k] < p->steps[i - 1]) k--;
+        low = p->steps[i - 1];
+        p->steps[i - 1] = p->steps[k];
+        p->steps[k] = low;
+        for (low = i, high = p->count - 1; low < high; low++, high--) {
+            unsigned swapped = p->steps[low];
+            p->steps[low] = p->steps[high];
+            p->steps[high] = swapped;
+        }
+        if (permutation_is_valid(p)) return true;
+    }
+}
+
+static void permutation_first(permutation *p, unsigned count)
+{
+    unsigned i;
+    p->count = count;
+    for (i = 0; i < count; i++) p->steps[i] = i;
+}
+
+/* -- 12 ----------------------------------------------------------------------------------------- */
+
+/* Rule: a promised value is reached when the work that promised it has ended well, whatever the event stands at, and
+   only after every smaller promise. S1 promises 5, S2 on another queue promises 6. Steps: S1 completes, its handler; S2
+   completes, its handler; then, in the fifth place of the order, somebody asks (5: nobody does). */
+enum { S1_COMPLETES, S1_HANDLER, S2_COMPLETES, S2_HANDLER };
+
+static void check_two_promises(const permutation *p, bool killed, bool ask)
+{
+    gpusync_result outcome = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+    bool s1_complete = false, s2_complete = false;
+    job s1, s2;
+    unsigned i;
+    scene s;
+    scene_open(&s);
+    s1 = JOB(.queue = s.q[0], .signal = value(s.t[0], 5));
+    s2 = JOB(.queue = s.q[1], .signal = value(s.t[0], 6));
+    job_submit(&s1);
+    job_submit(&s2);
+    if (killed) softmetal_fail(s1.buffer, NULL, 3, "killed");
+    for (i = 0; i < p->count; i++) {
+        if (p->steps[i] == S1_COMPLETES) softmetal_complete(s1.buffer);
+        if (p->steps[i] == S1_HANDLER) run_handler(&s1);
+        if (p->steps[i] == S2_COMPLETES) softmetal_complete(s2.buffer);
+        if (p->steps[i] == S2_HANDLER) run_handler(&s2);
+        s1_complete |= p->steps[i] == S1_COMPLETES;
+        s2_complete |= p->steps[i] == S2_COMPLETES;
+        if (!s1_complete) assert_true(believed(s.t[0]) < 5);
+        if (killed) assert_true(believed(s.t[0]) < 5 || believed(s.t[0]) == GPUSYNC__FAILED_VALUE);
+        if (!ask) continue;
+        if (i % 2) (void)poll_job(&s2); /* by the ticket first: it may not hide anything from who asks for the value */
+        assert_result(value_result(s.t[0], 5), s1_complete ? outcome : GPUSYNC_TIMEOUT);
+        assert_result(value_result(s.t[0], 6), s1_complete && (killed || s2_complete) ? outcome : GPUSYNC_TIMEOUT);
+        assert_result(poll_job(&s1), s1_complete ? outcome : GPUSYNC_NOT_READY);
+        assert_result(poll_job(&s2), s2_complete ? GPUSYNC_OK : GPUSYNC_NOT_READY); /* waits for nothing */
+    }
+    assert_int_equal(believed(s.t[0]), killed ? GPUSYNC__FAILED_VALUE : 6);
+    assert_result(value_result(s.t[0], 5), outcome);
+    assert_result(value_result(s.t[0], 6), outcome);
+    assert_called(&s1, outcome);
+    assert_called(&s2, GPUSYNC_OK);
+    job_over(&s1);
+    job_over(&s2);
+    scene_close(&s);
+}
+
+static void check_two_promises_in_every_order(bool killed)
+{
+    permutation p;
+    permutation_first(&p, 4);
+    do {
+        check_two_promises(&p, killed, false);
+        check_two_promises(&p, killed, true);
+    } while (permutation_next(&p));
+}
+
+static void test_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed(void **state)
+{
+    (void)state;
+    check_two_promises_in_every_order(true);
+}
+
+static void test_12_the_value_follows_the_promises_in_their_order(void **state)
+{
+    (void)state;
+    check_two_promises_in_every_order(false);
+}
+
+/* Nor does a signal of the host's. */
+static void test_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it(void **state)
+{
+    bool killed = false;
+    (void)state;
+    do {
+        job s1;
+        scene s;
+        scene_open(&s);
+        s1 = JOB(.queue = s.q[0], .signal = value(s.t[0], 5));
+        job_submit(&s1);
+        if (killed) softmetal_fail(s1.buffer, NULL, 3, NULL);
+        assert_ok(gpusync_timeline_signal(s.t[0], 9));
+        assert_int_equal(believed(s.t[0]), 4);
+        assert_result(value_result(s.t[0], 9), GPUSYNC_TIMEOUT);
+        softmetal_complete(s1.buffer);
+        assert_result(value_result(s.t[0], 9), killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_result(value_result(s.t[0], 5), killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        run_handler(&s1);
+        job_over(&s1);
+        scene_close(&s);
+        killed = !killed;
+    } while (killed);
+}
+
+/* -- 13 ----------------------------------------------------------------------------------------- */
+
+/* Rule: a result is published only after the producers of its waits are over. The consumer's wait for 5 passes on the
+   device, because another queue has signalled 6; its producer was killed, or is about to be. */
+typedef struct late_producer {
+    scene s;
+    job producer, larger, consumer;
+} late_producer;
+
+static void late_producer_open(late_producer *l, bool killed)
+{
+    scene_open(&l->s);
+    l->producer = JOB(.queue = l->s.q[0], .signal = value(l->s.t[0], 5));
+    l->larger = JOB(.queue = l->s.q[1], .signal = value(l->s.t[0], 6));
+    l->consumer = JOB(.queue = l->s.q[2], .wait = value(l->s.t[0], 5), .signal = value(l->s.t[1], 1));
+    job_submit(&l->producer);
+    job_submit(&l->larger);
+    job_submit(&l->consumer);
+    if (killed) softmetal_fail(l->producer.buffer, NULL, 3, "killed");
+    softmetal_finish(l->larger.buffer);
+    softmetal_finish(l->consumer.buffer); /* with its handler */
+}
+
+static void assert_consumer_unknown(late_producer *l)
+{
+    assert_false(gpusync_is_done(l->consumer.queue, l->consumer.ticket));
+    assert_false(gpusync_is_idle(l->consumer.queue));
+    assert_false(is_marked(&l->consumer));
+    assert_int_equal(calls_of(&l->consumer), 0);
+    assert_int_equal(believed(l->s.t[1]), 0);
+}
+
+static void late_producer_close(late_producer *l, gpusync_result expected)
+{
+    assert_result(poll_job(&l->consumer), expected);
+    assert_result(value_result(l->s.t[1], 1), expected);
+    assert_called(&l->consumer, expected);
+    if (expected != GPUSYNC_OK) {
+        assert_int_equal(l->consumer.error.code, 3);
+        assert_string_equal(l->consumer.error.message, "killed");
+        assert_int_equal(l->consumer.error.ticket, l->consumer.ticket);
+    }
+    job_over(&l->producer);
+    job_over(&l->larger);
+    job_over(&l->consumer);
+    scene_close(&l->s);
+}
+
+static void check_13_producer_tells_by_its_handler(bool killed)
+{
+    late_producer l;
+    late_producer_open(&l, killed);
+    assert_consumer_unknown(&l);
+    softmetal_complete(l.producer.buffer);
+    assert_consumer_unknown(&l);
+    run_handler(&l.producer);
+    assert_true(is_marked(&l.consumer));
+    late_producer_close(&l, killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+}
+
+/* Who polls the consumer looks at its producer, and sees the end whose handler has not come. */
+static void check_13_producer_is_seen_by_its_status(bool killed, bool wait)
+{
+    gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+    late_producer l;
+    late_producer_open(&l, killed);
+    assert_result(poll_job(&l.consumer), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(l.consumer.queue, l.consumer.ticket, MS(1)), GPUSYNC_TIMEOUT);
+    assert_consumer_unknown(&l);
+    softmetal_complete(l.producer.buffer);
+    assert_consumer_unknown(&l);
+    if (wait) assert_result(gpusync_wait(l.consumer.queue, l.consumer.ticket, GPUSYNC_FOREVER), expected);
+    else assert_result(poll_job(&l.consumer), expected);
+    assert_int_equal(calls_of(&l.consumer), 0); /* not in a call that is or may be a wait */
+    run_handler(&l.producer);
+    late_producer_close(&l, expected);
+}
+
+static void test_13_a_consumer_that_ends_first_is_published_after_its_producer(void **state)
+{
+    unsigned i;
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        check_13_producer_tells_by_its_handler(i == 1);
+        check_13_producer_is_seen_by_its_status(i == 1, false);
+        check_13_producer_is_seen_by_its_status(i == 1, true);
+    }
+}
+
+/* The same where the wait is for a ticket, of a submission or of a plain commit: nothing but its end lets the device
+   go on, and the consumer that then ends at once is bad as well. */
+static void test_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket(void **state)
+{
+    unsigned plain;
+    (void)state;
+    for (plain = 0; plain < 2; plain++) {
+        job producer, consumer;
+        scene s;
+        scene_open(&s);
+        producer = JOB(.queue = s.q[0]);
+        job_open(&producer);
+        softmetal_fail(producer.buffer, NULL, 3, "killed");
+        if (plain) assert_ok(gpusync_commit(s.q[0], producer.buffer, &producer.ticket));
+        else assert_ok(job_try(&producer));
+        consumer = JOB(.queue = s.q[1]);
+        consumer.wait.queue = s.q[0];
+        consumer.wait.ticket = producer.ticket;
+        job_submit(&consumer);
+        softmetal_complete(producer.buffer);
+        assert_result(poll_job(&consumer), GPUSYNC_NOT_READY); /* sees the producer, and lets the device go on */
+        assert_true(is_marked(&producer));
+        softmetal_finish(consumer.buffer);
+        assert_called(&consumer, GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(consumer.error.code, 3);
+        run_handler(&producer);
+        job_over(&producer);
+        job_over(&consumer);
+        scene_close(&s);
+    }
+}
+
+/* -- 14 ----------------------------------------------------------------------------------------- */
+
+static unsigned unparks;
+
+static void counting_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    __atomic_fetch_add(&unparks, 1, __ATOMIC_SEQ_CST);
+    gpusync__default_unpark(NULL, waiter);
+}
+
+static void plain_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    gpusync__default_park(NULL, waiter, deadline_ns);
+}
+
+/* Rule: a wait takes its registration back before it returns. The signal that comes late, from a handler or from the
+   host, finds nobody, and the wait can be repeated. */
+static void test_14_a_signal_after_the_wait_has_timed_out(void **state)
+{
+    gpusync_hooks hooks = {NULL, plain_park, counting_unpark, NULL};
+    job producer, consumer;
+    scene s;
+    (void)state;
+    scene_open_with(&s, &hooks);
+    producer = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
+    consumer = JOB(.queue = s.q[1], .wait = value(s.t[0], 2));
+    job_submit(&producer);
+    job_submit(&consumer);
+    assert_result(gpusync_timeline_wait(s.t[0], 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_timeline_wait(s.t[0], 2, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(s.q[1], consumer.ticket, MS(1)), GPUSYNC_TIMEOUT);
+    assert_int_equal(s.t[0]->board.count, 0);
+    __atomic_store_n(&unparks, 0, __ATOMIC_SEQ_CST);
+    softmetal_finish(producer.buffer);
+    assert_ok(gpusync_timeline_wait(s.t[0], 1, MS(1), NULL));
+    assert_result(gpusync_timeline_wait(s.t[0], 2, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_timeline_signal(s.t[0], 2));
+    assert_true(is_committed(&consumer));
+    softmetal_finish(consumer.buffer);
+    assert_int_equal(__atomic_load_n(&unparks, __ATOMIC_SEQ_CST), 0);
+    assert_ok(gpusync_timeline_wait(s.t[0], 2, MS(1), NULL));
+    assert_called(&consumer, GPUSYNC_OK);
+    job_over(&producer);
+    job_over(&consumer);
+    scene_close(&s);
+}
+
+/* -- 15 ----------------------------------------------------------------------------------------- */
+
+/* A thread that is stopped at a message to this object. */
+typedef struct stop {
+    void *object;
+    const char *selector;
+    softmetal_phase phase;
+    unsigned countdown; /* at the n-th; counts on */
+    gate entered, leave;
+} stop;
+
+static void stop_hook(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    stop *p = (stop *)user;
+    if (phase != p->phase || object != p->object || strcmp(selector, p->selector) != 0) return;
+    if (__atomic_sub_fetch(&p->countdown, 1, __ATOMIC_SEQ_CST) != 0) return;
+    gate_wait(&p->entered);
+    gate_wait(&p->leave);
+}
+
+static void stop_at(stop *p, void *object, const char *selector, softmetal_phase phase)
+{
+    memset(p, 0, sizeof *p);
+    p->object = object;
+    p->selector = selector;
+    p->phase = phase;
+    p->countdown = 1;
+    gate_init(&p->entered, 2);
+    gate_init(&p->leave, 2);
+    softmetal_set_message_hook(stop_hook, p);
+}
+
+static void stop_over(stop *p)
+{
+    softmetal_set_message_hook(NULL, NULL);
+    gate_destroy(&p->entered);
+    gate_destroy(&p->leave);
+}
+
+static void *submit_body(void *argument)
+{
+    assert_ok(job_try((job *)argument));
+    return NULL;
+}
+
+/* Rule: no handler waits for the order lock; who has it sees to the rest when it lets go. */
+static void test_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock(void **state)
+{
+    job producer, consumer, passing;
+    pthread_t thread;
+    stop at_commit;
+    scene s;
+    (void)state;
+    scene_open(&s);
+    producer = JOB(.queue = s.q[1], .signal = value(s.t[0], 1));
+    consumer = JOB(.queue = s.q[0], .wait = value(s.t[0], 1), .flags = GPUSYNC_UNORDERED | GPUSYNC_STRICT);
+    passing = JOB(.queue = s.q[0], .flags = GPUSYNC_UNORDERED);
+    job_submit(&producer);
+    job_submit(&consumer);
+    job_open(&passing);
+    stop_at(&at_commit, passing.buffer, "commit", SOFTMETAL_AFTER);
+    thread = start(submit_body, &passing);
+    gate_wait(&at_commit.entered);
+    softmetal_finish(producer.buffer); /* returns when the handler has */
+    assert_called(&producer, GPUSYNC_OK);
+    assert_int_equal(believed(s.t[0]), 1);
+    assert_false(is_committed(&consumer));
+    gate_wait(&at_commit.leave);
+    join(thread);
+    stop_over(&at_commit);
+    assert_true(is_committed(&consumer));
+    softmetal_finish(passing.buffer);
+    softmetal_finish(consumer.buffer);
+    assert_called(&consumer, GPUSYNC_OK);
+    assert_called(&passing, GPUSYNC_OK);
+    job_over(&producer);
+    job_over(&consumer);
+    job_over(&passing);
+    scene_close(&s);
+}
+
+/* ... nor does a callback, whatever it does: here it fails a timeline, and so ends a submission, whose own callback is
+   due. No other handler needs to be found for that, for it is the turn of this thread. */
+static struct {
+    gpusync_timeline *timeline;
+    uint32_t returned;
+} failing;
+
+static void fail_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    assert_ok(gpusync_timeline_fail(failing.timeline, NULL));
+    __atomic_store_n(&failing.returned, 1, __ATOMIC_SEQ_CST);
+}
+
+static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock(void **state)
+{
+    job producer, larger, consumer, passing;
+    gpusync_submission submission;
+    pthread_t thread;
+    stop at_commit;
+    void *calling;
+    uint64_t limit;
+    bool returned;
+    scene s;
+    (void)state;
+    scene_open(&s);
+    producer = JOB(.queue = s.q[1], .signal = value(s.t[0], 1));
+    larger = JOB(.queue = s.q[2], .signal = value(s.t[0], 2)); /* lets the consumer pass on the device */
+    consumer = JOB(.queue = s.q[2], .wait = value(s.t[0], 1));
+    passing = JOB(.queue = s.q[0]); /* the first queue of the device */
+    job_submit(&producer);
+    job_submit(&larger);
+    job_submit(&consumer);
+    softmetal_finish(larger.buffer);
+    softmetal_finish(consumer.buffer);
+    assert_int_equal(calls_of(&consumer), 0);
+    assert_ok(gpusync_command_buffer(s.q[1], NULL, &calling));
+    metal_retain(calling);
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffers = &calling;
+    submission.command_buffer_count = 1;
+    submission.on_complete = fail_in_callback;
+    failing.timeline = s.t[0];
+    failing.returned = 0;
+    assert_ok(gpusync_submit(s.q[1], &submission, NULL));
+    job_open(&passing);
+    stop_at(&at_commit, passing.buffer, "commit", SOFTMETAL_AFTER);
+    thread = start(submit_body, &passing);
+    gate_wait(&at_commit.entered);
+    softmetal_complete(calling);
+    softmetal_begin_handler(calling, 0);
+    limit = gpusync_now_ns() + SECONDS(2); /* so that a handler that does wait makes a red test and not a hang */
+    do {
+        sched_yield();
+        returned = __atomic_load_n(&failing.returned, __ATOMIC_SEQ_CST) != 0;
+    } while (!returned && gpusync_now_ns() < limit);
+    gate_wait(&at_commit.leave);
+    join(thread);
+    stop_over(&at_commit);
+    softmetal_join_handler(calling, 0);
+    softmetal_release_block(calling, 0);
+    metal_release(calling);
+    assert_called(&consumer, GPUSYNC_ERROR_EXECUTION);
+    softmetal_finish(producer.buffer);
+    finish_queue(s.q[0]);
+    job_over(&producer);
+    job_over(&larger);
+    job_over(&consumer);
+    job_over(&passing);
+    scene_close(&s);
+    assert_true(returned);
+}
+
+/* -- registering, and failing to ---------------------------------------------------------------- */
+
+/* A thread that yields says so: it is waiting for somebody. */
+static uint32_t yields;
+
+static void counting_yield(void *user)
+{
+    (void)user;
+    __atomic_fetch_add(&yields, 1, __ATOMIC_SEQ_CST);
+    sched_yield();
+}
+
+/* Rule: a submission that is refused does not go before those who are about to tell it something have. Another thread
+   has taken its wait off the list; if it told the submission after the refusal, it would tell the one that has its
+   place. */
+static struct {
+    scene *s;
+    job refused, next;
+    void *event;
+    unsigned statuses;
+    uint32_t submitted; /* the next one */
+    pthread_t signaller;
+    gate taken, go_on;
+} refusal;
+
+static void *signal_one(void *timeline)
+{
+    assert_ok(gpusync_timeline_signal((gpusync_timeline *)timeline, 1));
+    return NULL;
+}
+
+static void refusal_hook(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE) return;
+    if (object == refusal.event && strcmp(selector, "setSignaledValue:") == 0) { /* on the signaller's thread */
+        gate_wait(&refusal.taken);
+        gate_wait(&refusal.go_on);
+    } else if (object == refusal.refused.buffer && strcmp(selector, "status") == 0 && ++refusal.statuses == 2) {
+        /* by now the wait is registered; the buffer turns out to be one that cannot be held */
+        refusal.signaller = start(signal_one, refusal.s->t[0]);
+        gate_wait(&refusal.taken);
+        metal_enqueue(object);
+    }
+}
+
+static void *refusal_body(void *unused)
+{
+    (void)unused;
+    assert_result(job_try(&refusal.refused), GPUSYNC_ERROR_ENQUEUED);
+    assert_ok(job_try(&refusal.next)); /* waits for another timeline */
+    __atomic_store_n(&refusal.submitted, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void check_refusal_against_a_signal(uint32_t flags)
+{
+    gpusync_hooks hooks = {counting_yield, NULL, NULL, NULL};
+    pthread_t thread;
+    uint32_t before;
+    scene s;
+    scene_open_with(&s, &hooks);
+    memset(&refusal, 0, sizeof refusal);
+    refusal.s = &s;
+    refusal.refused = JOB(.queue = s.q[0], .wait = value(s.t[0], 1), .flags = flags);
+    refusal.next = JOB(.queue = s.q[0], .wait = value(s.t[1], 1), .flags = flags);
+    refusal.event = gpusync_timeline_metal(s.t[0], NULL);
+    job_open(&refusal.refused);
+    job_open(&refusal.next);
+    gate_init(&refusal.taken, 2);
+    gate_init(&refusal.go_on, 2);
+    softmetal_set_message_hook(refusal_hook, NULL);
+    before = __atomic_load_n(&yields, __ATOMIC_SEQ_CST);
+    thread = start(refusal_body, NULL);
+    while (__atomic_load_n(&yields, __ATOMIC_SEQ_CST) == before &&
+           !__atomic_load_n(&refusal.submitted, __ATOMIC_SEQ_CST))
+        sched_yield();
+    gate_wait(&refusal.go_on);
+    join(thread);
+    join(refusal.signaller);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_false(is_committed(&refusal.next));
+    assert_result(poll_job(&refusal.next), GPUSYNC_NOT_READY);
+    assert_int_equal(calls_of(&refusal.next) + calls_of(&refusal.refused), 0);
+    assert_ok(gpusync_timeline_signal(s.t[1], 1));
+    assert_true(is_committed(&refusal.next));
+    assert_ok(job_try(&refusal.refused)); /* still the program's, and with the wait at its head */
+    finish_queue(s.q[0]);
+    assert_called(&refusal.next, GPUSYNC_OK);
+    assert_called(&refusal.refused, GPUSYNC_OK);
+    gate_destroy(&refusal.taken);
+    gate_destroy(&refusal.go_on);
+    job_over(&refusal.refused);
+    job_over(&refusal.next);
+    scene_close(&s);
+}
+
+static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission(void **state)
+{
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    check_refusal_against_a_signal(GPUSYNC_STRICT);
+    check_refusal_against_a_signal(0);
+}
+
+/* -- the announcement --------------------------------------------------------------------------- */
+
+static job *at_once;
+
+static void finish_at_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_AFTER || object != at_once->buffer || strcmp(selector, "commit") != 0) return;
+    softmetal_finish(at_once->buffer);
+}
+
+/* Rule: a submission is not over before it was announced. This one ends inside its own commit, under the order lock of
+   its queue, and somebody is held for its signal. */
+static void check_end_inside_commit(bool held, bool killed)
+{
+    gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+    job producer, consumer, same_queue;
+    scene s;
+    scene_open(&s);
+    producer = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
+    if (held) producer.wait = value(s.t[1], 1);
+    consumer = JOB(.queue = s.q[1], .wait = value(s.t[0], 1), .signal = value(s.t[2], 1));
+    same_queue = JOB(.queue = s.q[0], .wait = value(s.t[2], 1));
+    job_submit(&consumer);
+    job_open(&producer);
+    if (killed) softmetal_fail(producer.buffer, NULL, 3, NULL);
+    at_once = &producer;
+    softmetal_set_message_hook(finish_at_commit, NULL);
+    assert_ok(job_try(&producer));
+    job_submit(&same_queue);
+    if (held) assert_ok(gpusync_timeline_signal(s.t[1], 1));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(is_marked(&producer));
+    finish_queue(s.q[1]);
+    finish_queue(s.q[0]); /* with an empty command buffer whose handler calls back for the first */
+    assert_called(&producer, expected);
+    assert_int_equal(calls_of(&consumer), 1);
+    assert_result(consumer.result, expected);
+    assert_int_equal(calls_of(&same_queue), 1);
+    assert_result(same_queue.result, expected);
+    assert_true(gpusync_is_idle(s.q[0]));
+    assert_true(gpusync_is_idle(s.q[1]));
+    job_over(&producer);
+    job_over(&consumer);
+    job_over(&same_queue);
+    scene_close(&s);
+}
+
+static void test_a_submission_that_ends_inside_its_commit_is_announced_before_it_is_over(void **state)
+{
+    unsigned i;
+    (void)state;
+    for (i = 0; i < 4; i++) check_end_inside_commit(i & 1, i & 2);
+}
+
+/* -- callbacks ---------------------------------------------------------------------------------- */
+
+/* Rule: the end may be seen in a call that is a wait, the callback comes with the handler. */
+static void test_a_callback_waits_for_the_handler_though_a_poller_saw_the_end(void **state)
+{
+    job one;
+    scene s;
+    (void)state;
+    scene_open(&s);
+    one = JOB(.queue = s.q[0]);
+    job_submit(&one);
+    softmetal_complete(one.buffer);
+    assert_ok(poll_job(&one));
+    assert_ok(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER));
+    assert_ok(gpusync_wait(s.q[0], one.ticket, GPUSYNC_FOREVER));
+    assert_true(gpusync_is_idle(s.q[0]));
+    assert_int_equal(calls_of(&one), 0);
+    run_handler(&one);
+    assert_called(&one, GPUSYNC_OK);
+    assert_int_equal(stats_of(s.q[0]).sentinels, 0);
+    job_over(&one);
+    scene_close(&s);
+}
+
+/* Rule: where the handlers have all come, and a poller finds the end, an empty command buffer brings one more. */
+static void test_a_callback_whose_handler_has_come_gets_another_one(void **state)
+{
+    late_producer l;
+    (void)state;
+    late_producer_open(&l, false);
+    softmetal_complete(l.producer.buffer);
+    softmetal_lose_handlers(l.producer.buffer);
+    assert_result(poll_job(&l.consumer), GPUSYNC_OK);
+    assert_int_equal(calls_of(&l.consumer), 0);
+    /* The producer's handler is lost, and nobody knows yet: any other handler does as well. */
+    softmetal_finish(l.producer.buffer);
+    {
+        job any = JOB(.queue = l.s.q[0]);
+        job_submit(&any);
+        softmetal_finish(any.buffer);
+        job_over(&any);
+    }
+    late_producer_close(&l, GPUSYNC_OK);
+}
+
+/* Callbacks that the host's own failing of a timeline makes due: of what Metal has seen, on its thread. */
+static void test_a_callback_of_work_that_was_on_the_device_never_runs_in_the_callers_thread(void **state)
+{
+    late_producer l;
+    gpusync_error reason;
+    (void)state;
+    late_producer_open(&l, false);
+    memset(&reason, 0, sizeof reason);
+    reason.result = GPUSYNC_ERROR_EXECUTION;
+    reason.code = 3;
+    strcpy(reason.message, "killed");
+    assert_ok(gpusync_timeline_fail(l.s.t[0], &reason));
+    assert_true(is_marked(&l.consumer));
+    assert_int_equal(calls_of(&l.consumer), 0);
+    finish_queue(l.s.q[0]); /* the producer, and the empty one */
+    finish_queue(l.s.q[1]);
+    late_producer_close(&l, GPUSYNC_ERROR_EXECUTION);
+}
+
+/* The same from inside a callback that runs in the program's thread: the call around it sees to the handler. */
+static void test_a_callback_in_the_programs_thread_leaves_others_to_metals(void **state)
+{
+    gpusync_submission submission;
+    late_producer l;
+    (void)state;
+    late_producer_open(&l, true);
+    failing.timeline = l.s.t[0];
+    failing.returned = 0;
+    memset(&submission, 0, sizeof submission);
+    submission.on_complete = fail_in_callback;
+    assert_ok(gpusync_submit(l.s.q[1], &submission, NULL)); /* over within the call */
+    assert_int_equal(failing.returned, 1);
+    assert_true(is_marked(&l.consumer));
+    assert_int_equal(calls_of(&l.consumer), 0);
+    finish_queue(l.s.q[1]);
+    softmetal_complete(l.producer.buffer); /* not its handler */
+    assert_called(&l.consumer, GPUSYNC_ERROR_EXECUTION);
+    run_handler(&l.producer);
+    job_over(&l.producer);
+    job_over(&l.larger);
+    job_over(&l.consumer);
+    scene_close(&l.s);
+}
+
+/* -- publishing --------------------------------------------------------------------------------- */
+
+/* Rule: only what is on record is told. Somebody polls while the handler is reading the error. */
+static struct {
+    job *failed, *dependent;
+    gpusync_timeline *timeline;
+    gpusync_result failed_result, dependent_result, value_result;
+    unsigned calls;
+} peek;
+
+static void peek_now(void)
+{
+    peek.failed_result = poll_job(peek.failed);
+    peek.dependent_result = poll_job(peek.dependent);
+    peek.value_result = value_result(peek.timeline, 1);
+    peek.calls++;
+}
+
+static void peek_at_error(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase == SOFTMETAL_BEFORE && object == peek.failed->buffer && strcmp(selector, "error") == 0) peek_now();
+}
+
+static void test_nothing_is_told_between_the_claim_and_the_record(void **state)
+{
+    job failed, dependent;
+    scene s;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    scene_open(&s);
+    failed = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
+    dependent = JOB(.queue = s.q[1], .wait = value(s.t[0], 1));
+    job_submit(&failed);
+    job_submit(&dependent);
+    softmetal_fail(failed.buffer, NULL, 3, NULL);
+    memset(&peek, 0, sizeof peek);
+    peek.failed = &failed;
+    peek.dependent = &dependent;
+    peek.timeline = s.t[0];
+    softmetal_complete(failed.buffer);
+    softmetal_set_message_hook(peek_at_error, NULL);
+    run_handler(&failed);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(peek.calls, 1);
+    assert_result(peek.failed_result, GPUSYNC_NOT_READY);
+    assert_result(peek.dependent_result, GPUSYNC_NOT_READY);
+    assert_result(peek.value_result, GPUSYNC_TIMEOUT);
+    assert_called(&failed, GPUSYNC_ERROR_EXECUTION);
+    softmetal_finish(dependent.buffer); /* the failed event lets it pass */
+    assert_called(&dependent, GPUSYNC_ERROR_EXECUTION);
+    job_over(&failed);
+    job_over(&dependent);
+    scene_close(&s);
+}
+
+/* Rule: first its signals, then the ticket: whoever knows that the ticket is over finds the value reached. */
+static struct {
+    gpusync_timeline *timeline;
+    job *job;
+    unsigned calls, too_early;
+} waking;
+
+static void look_at_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    if (waking.job) {
+        waking.calls++;
+        if (is_marked(waking.job) && believed(waking.timeline) < 1) waking.too_early++;
+    }
+    gpusync__default_unpark(NULL, waiter);
+}
+
+static void test_the_value_is_reached_when_the_ticket_is_over(void **state)
+{
+    gpusync_hooks hooks = {NULL, plain_park, look_at_unpark, NULL};
+    wait_job on_ticket;
+    job one;
+    scene s;
+    (void)state;
+    scene_open_with(&s, &hooks);
+    one = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
+    memset(&waking, 0, sizeof waking);
+    job_submit(&one);
+    wait_job_start(&on_ticket, s.q[0], one.ticket, GPUSYNC_FOREVER);
+    await_sleepers(s.r.device, 1);
+    waking.timeline = s.t[0];
+    waking.job = &one;
+    softmetal_finish(one.buffer);
+    assert_ok(wait_job_join(&on_ticket));
+    assert_true(waking.calls >= 1);
+    assert_int_equal(waking.too_early, 0);
+    waking.job = NULL;
+    job_over(&one);
+    scene_close(&s);
+}
+
+/* -- cancelling --------------------------------------------------------------------------------- */
+
+static void *cancel_body(void *queue)
+{
+    assert_ok(gpusync_cancel_held((gpusync_queue *)queue));
+    return NULL;
+}
+
+/* Rule: a held submission is either issued or given up. The first of two is being issued when the other thread comes to
+   cancel: it has gone, and so has the second, which could go as well. */
+static void test_cancel_comes_while_the_line_is_being_issued(void **state)
+{
+    pthread_t issuing, cancelling;
+    job first, second, third;
+    stop at_commit;
+    scene s;
+    (void)state;
+    scene_open(&s);
+    first = JOB(.queue = s.q[0], .wait = value(s.t[0], 1));
+    second = JOB(.queue = s.q[0]);
+    third = JOB(.queue = s.q[0], .wait = value(s.t[1], 1));
+    job_submit(&first);
+    job_submit(&second);
+    job_submit(&third);
+    stop_at(&at_commit, first.buffer, "commit", SOFTMETAL_AFTER);
+    issuing = start(signal_one, s.t[0]);
+    gate_wait(&at_commit.entered);
+    cancelling = start(cancel_body, s.q[0]); /* waits for the order lock, or will */
+    gate_wait(&at_commit.leave);
+    join(issuing);
+    join(cancelling);
+    stop_over(&at_commit);
+    assert_true(is_committed(&first));
+    assert_true(is_committed(&second));
+    assert_false(is_committed(&third));
+    assert_int_equal(calls_of(&third), 1);
+    assert_result(third.result, GPUSYNC_ERROR_CANCELLED);
+    finish_queue(s.q[0]);
+    assert_called(&first, GPUSYNC_OK);
+    assert_called(&second, GPUSYNC_OK);
+    job_over(&first);
+    job_over(&second);
+    job_over(&third);
+    scene_close(&s);
+}
+
+/* The signal has taken the wait off its list, and not told the submission yet, when that is cancelled. */
+static struct {
+    gpusync_queue *queue;
+    void *event;
+    unsigned calls;
+} meanwhile;
+
+static void cancel_at_signal(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_AFTER || object != meanwhile.event || strcmp(selector, "setSignaledValue:") != 0) return;
+    meanwhile.calls++;
+    assert_ok(gpusync_cancel_held(meanwhile.queue));
+}
+
+static void test_cancel_comes_while_a_signal_is_about_to_tell(void **state)
+{
+    job held, later;
+    scene s;
+    (void)state;
+    scene_open(&s);
+    held = JOB(.queue = s.q[0], .wait = value(s.t[0], 1), .signal = value(s.t[1], 1));
+    later = JOB(.queue = s.q[1], .wait = value(s.t[1], 1));
+    job_submit(&held);
+    job_submit(&later);
+    meanwhile.queue = s.q[0];
+    meanwhile.event = gpusync_timeline_metal(s.t[0], NULL);
+    meanwhile.calls = 0;
+    softmetal_set_message_hook(cancel_at_signal, NULL);
+    assert_ok(gpusync_timeline_signal(s.t[0], 1));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(meanwhile.calls, 1);
+    assert_false(is_committed(&held));
+    assert_int_equal(calls_of(&held), 1);
+    assert_int_equal(calls_of(&later), 1);
+    assert_result(held.result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(later.result, GPUSYNC_ERROR_CANCELLED);
+    assert_true(gpusync_is_idle(s.q[0]));
+    job_over(&held);
+    job_over(&later);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    scene_close(&s);
+}
+
+/* -- destroying --------------------------------------------------------------------------------- */
+
+typedef struct destroying {
+    gpusync_queue *queue;
+    bool now;
+    uint32_t done;
+} destroying;
+
+static void *destroy_body(void *argument)
+{
+    destroying *d = (destroying *)argument;
+    assert_ok(d->now ? gpusync_queue_destroy_now(d->queue) : gpusync_queue_destroy(d->queue));
+    __atomic_store_n(&d->done, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* Rule: destroy waits for whoever is about to tell one of its submissions something. */
+static void check_destroy_against_a_signal(bool now)
+{
+    gpusync_hooks hooks = {counting_yield, NULL, NULL, NULL};
+    pthread_t signalling, thread;
+    destroying d;
+    stop at_signal;
+    job held;
+    uint32_t before;
+    scene s;
+    scene_open_with(&s, &hooks);
+    held = JOB(.queue = s.q[1], .wait = value(s.t[0], 1));
+    job_submit(&held);
+    stop_at(&at_signal, gpusync_timeline_metal(s.t[0], NULL), "setSignaledValue:", SOFTMETAL_AFTER);
+    signalling = start(signal_one, s.t[0]);
+    gate_wait(&at_signal.entered);
+    d = (destroying){s.q[1], now, 0};
+    before = __atomic_load_n(&yields, __ATOMIC_SEQ_CST);
+    thread = start(destroy_body, &d);
+    while (__atomic_load_n(&yields, __ATOMIC_SEQ_CST) == before && !__atomic_load_n(&d.done, __ATOMIC_SEQ_CST) &&
+           GPUSYNC__GET(&s.q[1]->board.count) == 0)
+        sched_yield();
+    assert_false(__atomic_load_n(&d.done, __ATOMIC_SEQ_CST));
+    gate_wait(&at_signal.leave);
+    join(signalling);
+    join(thread);
+    stop_over(&at_signal);
+    s.q[1] = NULL;
+    assert_int_equal(calls_of(&held), 1);
+    assert_result(held.result, GPUSYNC_ERROR_CANCELLED);
+    assert_false(is_committed(&held));
+    job_over(&held);
+    scene_close(&s);
+}
+
+static void test_destroy_waits_for_a_signal_that_is_about_to_tell(void **state)
+{
+    (void)state;
+    check_destroy_against_a_signal(true);
+    check_destroy_against_a_signal(false);
+}
+
+/* The producer's handler comes after its queue, or the consumer's, was destroyed: it finds nobody to tell. */
+static void check_destroy_before_the_handler(bool of_producer)
+{
+    job producer, consumer;
+    scene s;
+    scene_open(&s);
+    producer = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
+    consumer = JOB(.queue = s.q[1], .wait = value(s.t[0], 1));
+    job_submit(&producer);
+    job_submit(&consumer);
+    softmetal_complete(producer.buffer);
+    softmetal_complete(consumer.buffer);
+    assert_ok(gpusync_queue_destroy_now(s.q[!of_producer]));
+    s.q[!of_producer] = NULL;
+    run_handler(&producer);
+    run_handler(&consumer);
+    assert_int_equal(calls_of(&producer), 1);
+    assert_int_equal(calls_of(&consumer), 1);
+    assert_result(producer.result, of_producer ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_OK);
+    assert_result(consumer.result, GPUSYNC_ERROR_CANCELLED);
+    job_over(&producer);
+    job_over(&consumer);
+    scene_close(&s);
+}
+
+static void test_handlers_that_come_after_destroy_now_tell_nobody(void **state)
+{
+    (void)state;
+    check_destroy_before_the_handler(true);
+    check_destroy_before_the_handler(false);
+}
+
+/* The handler of the last command buffer is running, in the log hook, when destroy_now comes: it is let out. */
+static stop *in_log;
+
+static void stop_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+    if (!in_log || __atomic_sub_fetch(&in_log->countdown, 1, __ATOMIC_SEQ_CST) != 0) return;
+    gate_wait(&in_log->entered);
+    gate_wait(&in_log->leave);
+}
+
+static void test_destroy_now_lets_a_handler_out_that_has_ended_a_submission(void **state)
+{
+    gpusync_hooks hooks = {counting_yield, NULL, NULL, NULL};
+    pthread_t thread;
+    destroying d;
+    stop at_log;
+    job failed;
+    uint32_t before;
+    scene s;
+    (void)state;
+    scene_open_with(&s, &hooks);
+    s.r.device->log = stop_in_log;
+    failed = JOB(.queue = s.q[1], .signal = value(s.t[0], 1));
+    job_submit(&failed);
+    softmetal_fail(failed.buffer, NULL, 3, NULL);
+    softmetal_complete(failed.buffer);
+    stop_at(&at_log, NULL, "", SOFTMETAL_BEFORE);
+    softmetal_set_message_hook(NULL, NULL);
+    in_log = &at_log;
+    softmetal_begin_handler(failed.buffer, 0);
+    gate_wait(&at_log.entered);
+    d = (destroying){s.q[1], true, 0};
+    before = __atomic_load_n(&yields, __ATOMIC_SEQ_CST);
+    thread = start(destroy_body, &d);
+    while (__atomic_load_n(&yields, __ATOMIC_SEQ_CST) == before && !__atomic_load_n(&d.done, __ATOMIC_SEQ_CST))
+        sched_yield();
+    assert_false(__atomic_load_n(&d.done, __ATOMIC_SEQ_CST));
+    gate_wait(&at_log.leave);
+    join(thread);
+    in_log = NULL;
+    stop_over(&at_log);
+    softmetal_join_handler(failed.buffer, 0);
+    softmetal_release_block(failed.buffer, 0);
+    s.q[1] = NULL;
+    assert_int_equal(calls_of(&failed), 1);
+    assert_result(failed.result, GPUSYNC_ERROR_EXECUTION);
+    job_over(&failed);
+    scene_close(&s);
+}
+
+/* -- every order of four submissions ------------------------------------------------------------ */
+
+/* Two on each of two queues. Which waits for what, which signals what, which is killed: a random choice, the shape. The
+   steps of one run: submit each of a queue, in order (or all at first, in a random order of the queues); complete, run
+   the handler, poll each. */
+#define JOBS 4
+
+typedef struct shape {
+    unsigned wait_timeline[JOBS], wait_value[JOBS];     /* value 0: none */
+    unsigned signal_timeline[JOBS], signal_value[JOBS]; /* value 0: none */
+    bool killed[JOBS], unordered[JOBS];
+    unsigned submit_order; /* bit k: the k-th to come in is of the second queue, as long as it has any */
+    bool submit_is_a_step, poll_is_a_step;
+} shape;
+
+static uint64_t random_state;
+
+static unsigned random_below(unsigned limit)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (unsigned)((random_state >> 20) % limit);
+}
+
+static void shape_make(shape *sh)
+{
+    unsigned i, next[2] = {0, 0};
+    memset(sh, 0, sizeof *sh);
+    for (i = 0; i < JOBS; i++) {
+        sh->wait_timeline[i] = random_below(2);
+        sh->wait_value[i] = random_below(3) ? random_below(4) : 0;
+        sh->signal_timeline[i] = random_below(2);
+        sh->killed[i] = random_below(4) == 0;
+        sh->unordered[i] = random_below(4) == 0;
+        if (random_below(4)) sh->signal_value[i] = ++next[sh->signal_timeline[i]];
+        if (sh->signal_value[i] && sh->wait_timeline[i] == sh->signal_timeline[i] &&
+            sh->wait_value[i] >= sh->signal_value[i])
+            sh->wait_value[i] = 0; /* nobody waits for itself */
+    }
+    sh->submit_order = random_below(16);
+}
+
+static void shape_print(const shape *sh)
+{
+    unsigned i;
+    for (i = 0; i < JOBS; i++)
+        print_error("  job %u on queue %u: waits %u/%u signals %u/%u%s%s\n", i, i / 2, sh->wait_timeline[i],
+                    sh->wait_value[i], sh->signal_timeline[i], sh->signal_value[i], sh->killed[i] ? " killed" : "",
+                    sh->unordered[i] ? " unordered" : "");
+    print_error("  order of submission %u%s%s\n", sh->submit_order, sh->submit_is_a_step ? ", in steps" : "",
+                sh->poll_is_a_step ? ", with polls" : "");
+}
+
+/* Chooses the way: digit k is which of the possible steps is taken k-th. */
+typedef struct path {
+    unsigned char digits[40], choices[40];
+    unsigned length;
+    bool random;
+} path;
+
+static unsigned path_choose(path *p, unsigned at, unsigned choices)
+{
+    assert_true(at < sizeof p->digits);
+    if (at >= p->length || p->random) p->digits[at] = (unsigned char)(p->random ? random_below(choices) : 0);
+    p->choices[at] = (unsigned char)choices;
+    if (at >= p->length) p->length = at + 1;
+    assert_true(p->digits[at] < choices);
+    return p->digits[at];
+}
+
+/* On to the next way that was not gone yet. */
+static bool path_next(path *p)
+{
+    while (p->length && p->digits[p->length - 1] + 1u == p->choices[p->length - 1]) p->length--;
+    if (p->length == 0) return false;
+    p->digits[p->length - 1]++;
+    return true;
+}
+
+enum { SUBMIT, COMPLETE, HANDLER, POLL, KINDS };
+
+typedef struct run {
+    const shape *sh;
+    scene *s;
+    job jobs[JOBS];
+    bool stuck;
+    bool submitted[JOBS], refused[JOBS], complete[JOBS], handled[JOBS], polled[JOBS], given_up[JOBS];
+    unsigned commits, commit_number[JOBS]; /* 0: not yet */
+    char log[256];                         /* what was done, for the reader of a failure */
+} run;
+
+static void run_check(const run *r, bool holds, unsigned i, const char *rule)
+{
+    if (holds) return;
+    print_error("job or timeline %u: %s\n  steps:%s\n", i, rule, r->log);
+    shape_print(r->sh);
+    fail();
+}
+
+static void run_log_step(run *r, unsigned kind, unsigned i)
+{
+    static const char names[] = "schp";
+    size_t length = strlen(r->log);
+    snprintf(r->log + length, sizeof r->log - length, " %c%u", names[kind], i);
+}
+
+static void run_note_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    run *r = (run *)user;
+    unsigned i;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit") != 0) return;
+    for (i = 0; i < JOBS; i++)
+        if (r->jobs[i].buffer == object) r->commit_number[i] = ++r->commits;
+}
+
+/* On each queue the device goes in order, and no further than what has been signalled. */
+static bool run_can_complete(const run *r, unsigned i)
+{
+    const gpusync_timeline *t = r->s->t[r->sh->wait_timeline[i]];
+    unsigned other = i ^ 1u;
+    if (!r->commit_number[i] || r->complete[i]) return false;
+    if (r->commit_number[other] && r->commit_number[other] < r->commit_number[i] && !r->complete[other]) return false;
+    return r->jobs[i].wait.timeline == NULL || r->sh->killed[i] ||
+           metal_event_value(t->event) >= r->sh->wait_value[i] + t->base;
+}
+
+static bool run_can(const run *r, unsigned kind, unsigned i)
+{
+    switch (kind) {
+    case SUBMIT: return !r->submitted[i] && (i % 2 == 0 || r->submitted[i - 1]);
+    case COMPLETE: return run_can_complete(r, i);
+    case HANDLER: return r->complete[i] && !r->handled[i];
+    default: return r->sh->poll_is_a_step && r->submitted[i] && !r->refused[i] && !r->polled[i];
+    }
+}
+
+static void run_submit(run *r, unsigned i)
+{
+    const shape *sh = r->sh;
+    job *j = &r->jobs[i];
+    gpusync_result result;
+    if (sh->wait_value[i]) j->wait = value(r->s->t[sh->wait_timeline[i]], sh->wait_value[i]);
+    if (sh->signal_value[i]) j->signal = value(r->s->t[sh->signal_timeline[i]], sh->signal_value[i]);
+    j->queue = r->s->q[i / 2];
+    j->flags = sh->unordered[i] ? (uint32_t)GPUSYNC_UNORDERED : 0;
+    job_open(j);
+    if (sh->killed[i]) softmetal_fail(j->buffer, NULL, 100 + (long)i, "killed");
+    result = job_try(j);
+    r->submitted[i] = true;
+    r->refused[i] = result != GPUSYNC_OK;
+    if (!r->refused[i]) return;
+    /* its signal is too late, or the timeline has failed */
+    run_check(r, sh->signal_value[i] && (result == GPUSYNC_ERROR_NOT_RISING || result == GPUSYNC_ERROR_EXECUTION), i,
+              "is refused for no reason");
+    assert_ok(gpusync_command_buffer_discard(j->queue, j->buffer));
+}
+
+/* Does this job promise a value of the timeline up to this one? */
+static bool run_promises(const run *r, unsigned i, unsigned t, uint64_t limit)
+{
+    return r->submitted[i] && !r->refused[i] && r->sh->signal_value[i] && r->sh->signal_timeline[i] == t &&
+           r->sh->signal_value[i] <= limit;
+}
+
+/* Could a look find, now, that it has ended well? */
+static bool run_is_knowable(const run *r, unsigned i, unsigned depth)
+{
+    unsigned k, t = r->sh->wait_timeline[i];
+    bool covered = false;
+    if (depth > JOBS || r->refused[i] || !r->complete[i] || r->sh->killed[i]) return false;
+    if (r->sh->wait_value[i] == 0) return true;
+    if (believed(r->s->t[t]) == GPUSYNC__FAILED_VALUE) return false;
+    for (k = 0; k < JOBS; k++) {
+        bool known = k != i && run_promises(r, k, t, ~(uint64_t)0) && run_is_knowable(r, k, depth + 1);
+        covered |= known && r->sh->signal_value[k] >= r->sh->wait_value[i];
+        if (!known && run_promises(r, k, t, r->sh->wait_value[i])) return false;
+    }
+    return covered && believed(r->s->t[t]) != GPUSYNC__FAILED_VALUE;
+}
+
+/* All of these are rules of what may be believed at any time. */
+static void run_check_timeline(const run *r, unsigned t)
+{
+    uint64_t reached = believed(r->s->t[t]);
+    bool somebody_failed = false;
+    unsigned k;
+    for (k = 0; k < JOBS; k++) {
+        if (!run_promises(r, k, t, ~(uint64_t)0) || !is_marked(&r->jobs[k])) continue;
+        somebody_failed |= poll_job(&r->jobs[k]) != GPUSYNC_OK;
+    }
+    if (reached == GPUSYNC__FAILED_VALUE) {
+        run_check(r, somebody_failed, t, "failed, and nobody who promised has");
+        return;
+    }
+    run_check(r, !somebody_failed, t, "has not failed, though one who promised has");
+    for (k = 0; k < JOBS; k++)
+        if (run_promises(r, k, t, reached))
+            run_check(r, is_marked(&r->jobs[k]), t, "has reached a value before the work that promised it has ended");
+}
+
+static void run_check_good(const run *r, unsigned i)
+{
+    unsigned k, t = r->sh->wait_timeline[i];
+    run_check(r, r->complete[i] && !r->sh->killed[i], i, "ended well, but its work has not");
+    if (r->sh->wait_value[i] == 0) return;
+    for (k = 0; k < JOBS; k++)
+        if (run_promises(r, k, t, r->sh->wait_value[i]))
+            run_check(r, is_marked(&r->jobs[k]) && poll_job(&r->jobs[k]) == GPUSYNC_OK, i,
+                      "ended well, though what it waited for has not");
+}
+
+static void run_check_bad(const run *r, unsigned i, const gpusync_error *error)
+{
+    int64_t who = error->code - 100;
+    if (error->result == GPUSYNC_ERROR_CANCELLED) {
+        run_check(r, r->given_up[i], i, "is cancelled, but was not held then");
+        return;
+    }
+    run_check(r, error->result == GPUSYNC_ERROR_EXECUTION && who >= 0 && who < JOBS, i, "has a strange error");
+    run_check(r, r->sh->killed[who] && r->complete[who], i, "has an error that did not happen");
+    run_check(r, who == i || believed(r->s->t[r->sh->wait_timeline[i]]) == GPUSYNC__FAILED_VALUE, i,
+              "has the error of somebody it does not depend on");
+    if (!r->commit_number[i]) return;
+    run_check(r, r->complete[i], i, "is told to have failed while it is on the device");
+}
+
+static void run_check_job(run *r, unsigned i)
+{
+    job *j = &r->jobs[i];
+    gpusync_error error;
+    gpusync_wait_options options;
+    gpusync_result result;
+    unsigned calls = calls_of(j);
+    run_check(r, calls <= 1, i, "is called back twice");
+    run_check(r, calls == 0 || j->marked, i, "is called back before it is over");
+    run_check(r, calls == 0 || !r->commit_number[i] || !pthread_equal(j->thread, pthread_self()), i,
+              "was on the device, and is called back in a call of the program's");
+    if (!is_marked(j)) {
+        run_check(r, !gpusync_is_done(j->queue, j->ticket) && calls == 0, i, "is done and is not over");
+        return;
+    }
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    result = gpusync_wait_ex(j->queue, j->ticket, 0, &options);
+    run_check(r, calls == 0 || j->result == result, i, "is called back with another result");
+    if (result == GPUSYNC_OK) run_check_good(r, i);
+    else run_check_bad(r, i, &error);
+}
+
+static void run_check_all(run *r)
+{
+    unsigned i;
+    for (i = 0; i < JOBS; i++)
+        if (r->submitted[i] && !r->refused[i]) run_check_job(r, i);
+    for (i = 0; i < 2; i++) run_check_timeline(r, i);
+}
+
+static void run_poll(run *r, unsigned i)
+{
+    bool good = run_is_knowable(r, i, 0);
+    gpusync_result result = poll_job(&r->jobs[i]);
+    r->polled[i] = true;
+    if (good) run_check(r, result == GPUSYNC_OK, i, "has ended well, but a poll does not see it");
+}
+
+static void run_step(run *r, unsigned kind, unsigned i)
+{
+    run_log_step(r, kind, i);
+    if (kind == SUBMIT) run_submit(r, i);
+    if (kind == COMPLETE) softmetal_complete(r->jobs[i].buffer);
+    if (kind == HANDLER) run_handler(&r->jobs[i]);
+    if (kind == POLL) run_poll(r, i);
+    r->complete[i] |= kind == COMPLETE;
+    r->handled[i] |= kind == HANDLER;
+    run_check_all(r);
+}
+
+static bool run_any_step(run *r, path *p, unsigned at)
+{
+    unsigned possible[JOBS * KINDS], count = 0, kind, i;
+    for (kind = 0; kind < KINDS; kind++)
+        for (i = 0; i < JOBS; i++)
+            if (run_can(r, kind, i)) possible[count++] = kind * JOBS + i;
+    if (count == 0) return false;
+    count = possible[path_choose(p, at, count)];
+    run_step(r, count / JOBS, count % JOBS);
+    return true;
+}
+
+static void run_submit_all(run *r)
+{
+    unsigned next[2] = {0, 2}, k;
+    for (k = 0; k < JOBS; k++) {
+        unsigned queue = r->sh->submit_order >> k & 1u;
+        if (next[queue] == queue * 2 + 2) queue = !queue;
+        run_step(r, SUBMIT, next[queue]++);
+    }
+}
+
+/* In flight at the end may be only who waits for a value below which somebody who is held has promised another ... */
+static bool run_waits_for_held(const run *r, unsigned i, unsigned depth)
+{
+    unsigned k;
+    for (k = 0; k < JOBS && depth <= JOBS; k++)
+        if (run_promises(r, k, r->sh->wait_timeline[i], r->sh->wait_value[i]) && !is_marked(&r->jobs[k]) &&
+            (!r->commit_number[k] || run_waits_for_held(r, k, depth + 1)))
+            return true;
+    return false;
+}
+
+/* ... or where such a promise waits for somebody who waits for the value above it, or is behind one on its queue: the
+   program's mistake. Does i need k to end? */
+static bool run_needs(const run *r, unsigned i, unsigned k)
+{
+    bool in_front = k == (i ^ 1u) && r->commit_number[k] && r->commit_number[k] < r->commit_number[i];
+    bool promised = r->sh->wait_value[i] && run_promises(r, k, r->sh->wait_timeline[i], ~(uint64_t)0);
+    if (k == i || !r->submitted[k] || r->refused[k] || is_marked(&r->jobs[k])) return false;
+    return (in_front && !r->complete[k] && !r->complete[i]) || promised;
+}
+
+static bool run_waits_in_a_circle(const run *r, unsigned i, unsigned depth)
+{
+    unsigned k;
+    if (depth > JOBS) return true;
+    for (k = 0; k < JOBS; k++)
+        if (run_needs(r, i, k) && run_waits_in_a_circle(r, k, depth + 1)) return true;
+    return false;
+}
+
+/* What waits for a value that never comes is given up; then everything must be over. */
+static void run_end(run *r)
+{
+    unsigned i;
+    for (i = 0; i < JOBS; i++) r->given_up[i] = r->submitted[i] && !r->refused[i] && !is_marked(&r->jobs[i]);
+    for (i = 0; i < JOBS; i++) {
+        if (!r->given_up[i] || !r->commit_number[i] || run_waits_for_held(r, i, 0)) continue;
+        run_check(r, run_waits_in_a_circle(r, i, 0), i, "does not end");
+        r->stuck = true;
+    }
+    for (i = 0; r->stuck && i < 2; i++) (void)gpusync_timeline_fail(r->s->t[i], NULL);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_cancel_held(r->s->q[i]));
+    for (i = 0; i < QUEUES; i++) finish_queue(r->s->q[i]); /* what was behind it, and what brings handlers */
+    for (i = 0; i < JOBS; i++) r->complete[i] = r->commit_number[i] != 0;
+    if (!r->stuck) run_check_all(r);
+    for (i = 0; i < JOBS; i++) {
+        job *j = &r->jobs[i];
+        gpusync_timeline *t = r->s->t[r->sh->wait_timeline[i]];
+        if (r->refused[i]) continue;
+        run_check(r, is_marked(j), i, "is not over");
+        wait_for_call(j); /* which the listener's thread may have to make */
+        run_check(r, calls_of(j) == 1, i, "was not called back");
+        if (r->sh->killed[i] || !r->commit_number[i])
+            run_check(r, j->result != GPUSYNC_OK, i, "has no error");
+        else if (!r->stuck && (j->wait.timeline == NULL || believed(t) != GPUSYNC__FAILED_VALUE))
+            run_check(r, j->result == GPUSYNC_OK, i, "has an error");
+    }
+    for (i = 0; i < 2; i++) run_check(r, gpusync_is_idle(r->s->q[i]), i, "(a queue) is not idle");
+}
+
+/* One way through. */
+static void run_path(scene *s, const shape *sh, path *p)
+{
+    unsigned at, i;
+    run r;
+    memset(&r, 0, sizeof r);
+    r.s = s;
+    r.sh = sh;
+    softmetal_set_message_hook(run_note_commit, &r);
+    if (!sh->submit_is_a_step) run_submit_all(&r);
+    for (at = 0; run_any_step(&r, p, at); at++) {}
+    p->length = at;
+    run_end(&r);
+    softmetal_set_message_hook(NULL, NULL);
+    for (i = 0; i < JOBS; i++) job_over(&r.jobs[i]);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    close_timelines(s);
+    open_timelines(s);
+}
+
+static unsigned stressed(unsigned usual)
+{
+    const char *wish = getenv("STRESS");
+    return wish && strcmp(wish, "full") == 0 ? usual * 50 : usual;
+}
+
+/* Every order of completions and handlers of a few shapes. */
+static void test_every_order_of_four_submissions(void **state)
+{
+    unsigned ways = 0, most = stressed(3000);
+    path p;
+    shape sh;
+    scene s;
+    (void)state;
+    random_state = 0x9E3779B97F4A7C15u;
+    scene_open(&s);
+    while (ways < most) {
+        shape_make(&sh);
+        memset(&p, 0, sizeof p);
+        do {
+            run_path(&s, &sh, &p);
+            ways++;
+        } while (path_next(&p) && ways < 2 * most);
+    }
+    scene_close(&s);
+}
+
+/* More shapes, with the calls of the program in between. */
+static void test_many_orders_of_four_submissions_and_who_asks_for_them(void **state)
+{
+    unsigned k, most = stressed(3000);
+    path p;
+    shape sh;
+    scene s;
+    (void)state;
+    random_state = 0xD1B54A32D192ED03u;
+    scene_open(&s);
+    for (k = 0; k < most; k++) {
+        shape_make(&sh);
+        sh.submit_is_a_step = random_below(2);
+        sh.poll_is_a_step = random_below(4) != 0;
+        memset(&p, 0, sizeof p);
+        p.random = true;
+        run_path(&s, &sh, &p);
+    }
+    scene_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed),
+        cmocka_unit_test(test_12_the_value_follows_the_promises_in_their_order),
+        cmocka_unit_test(test_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it),
+        cmocka_unit_test(test_13_a_consumer_that_ends_first_is_published_after_its_producer),
+        cmocka_unit_test(test_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket),
+        cmocka_unit_test(test_14_a_signal_after_the_wait_has_timed_out),
+        cmocka_unit_test(test_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock),
+        cmocka_unit_test(test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock),
+        cmocka_unit_test(test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission),
+        cmocka_unit_test(test_a_submission_that_ends_inside_its_commit_is_announced_before_it_is_over),
+        cmocka_unit_test(test_a_callback_waits_for_the_handler_though_a_poller_saw_the_end),
+        cmocka_unit_test(test_a_callback_whose_handler_has_come_gets_another_one),
+        cmocka_unit_test(test_a_callback_of_work_that_was_on_the_device_never_runs_in_the_callers_thread),
+        cmocka_unit_test(test_a_callback_in_the_programs_thread_leaves_others_to_metals),
+        cmocka_unit_test(test_nothing_is_told_between_the_claim_and_the_record),
+        cmocka_unit_test(test_the_value_is_reached_when_the_ticket_is_over),
+        cmocka_unit_test(test_cancel_comes_while_the_line_is_being_issued),
+        cmocka_unit_test(test_cancel_comes_while_a_signal_is_about_to_tell),
+        cmocka_unit_test(test_destroy_waits_for_a_signal_that_is_about_to_tell),
+        cmocka_unit_test(test_handlers_that_come_after_destroy_now_tell_nobody),
+        cmocka_unit_test(test_destroy_now_lets_a_handler_out_that_has_ended_a_submission),
+        cmocka_unit_test(test_every_order_of_four_submissions),
+        cmocka_unit_test(test_many_orders_of_four_submissions_and_who_asks_for_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
