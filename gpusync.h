@@ -1528,9 +1528,10 @@ typedef struct gpusync__turns {
 /* Where a need stands:
      AWAITED  nobody has submitted the signal: what needs it is held on the host
      COMING   work that signals it is on the device
+     TRUSTED  ... with all that is promised below it: not listed before the work that needs it is over
      ABROAD   somebody whom we do not see signals it
      OVER     reached, or it never will be */
-enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
+enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__TRUSTED, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
 /* A value or a ticket that a job needs. While it is not over it is on the list of the timeline or queue, under the lock
    of its board; whoever takes it off tells the job. */
@@ -1777,6 +1778,7 @@ struct gpusync_timeline {
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
     uint64_t kept;     /* signalled, though a promise below it may be open */
     uint64_t on_event; /* ... and known to stand on the event */
+    uint64_t coming;   /* every promise up to here is the device's, or was kept */
     uint64_t expected; /* somebody else signals up to here */
     gpusync__promise *promises, *last_promise;
     gpusync__needs needs;
@@ -3437,7 +3439,7 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
         GPUSYNC__PUT(&t->value, value);
         met = gpusync__take_needs(&t->needs, value, NULL, agenda);
         writes = value > t->on_event;
-        if (writes) t->on_event = value;
+        if (writes) GPUSYNC__PUT(&t->on_event, value);
     }
     pthread_mutex_unlock(&t->board.lock);
     if (writes) gpusync__write_event(t, value + t->base);
@@ -3450,7 +3452,7 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__agenda 
 {
     pthread_mutex_lock(&t->board.lock);
     if (value > t->kept) t->kept = value;
-    if (value > t->on_event) t->on_event = value;
+    if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
     gpusync__raise_unlock(t, agenda);
 }
 
@@ -5285,7 +5287,22 @@ static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t v
     return value <= t->kept || (cover && cover->value == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__link_promise(gpusync__promise *promise)
+static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
+                                gpusync__agenda *agenda);
+
+/* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
+static void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    gpusync__promise *next = promise;
+    promise->issued = true;
+    if (!promise->previous || promise->previous->value <= t->coming)
+        for (; next && next->issued; next = next->next) GPUSYNC__PUT(&t->coming, next->value);
+    if (t->needs.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
+}
+
+/* issue: nothing keeps the job from the device but this. */
+static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issue, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
     gpusync_result result;
@@ -5299,6 +5316,9 @@ static gpusync_result gpusync__link_promise(gpusync__promise *promise)
         else t->last_promise = promise;
         if (promise->previous) promise->previous->next = promise;
         else GPUSYNC__PUT(&t->promises, promise);
+        if (issue) gpusync__issue_promise(promise, agenda);
+        else if (promise->value <= t->coming)
+            GPUSYNC__PUT(&t->coming, promise->previous ? promise->previous->value : 0);
     }
     pthread_mutex_unlock(&t->board.lock);
     return result;
@@ -5323,12 +5343,13 @@ static void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agend
     gpusync__raise_unlock(promise->timeline, agenda);
 }
 
-/* All or none. */
-static gpusync_result gpusync__make_promises(gpusync__job *job, gpusync__agenda *agenda)
+/* All or none: so only the last can be the device's at once. */
+static gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, gpusync__agenda *agenda)
 {
     gpusync_result result = GPUSYNC_OK;
     uint32_t i;
-    for (i = 0; i < job->promise_count && result == GPUSYNC_OK; i++) result = gpusync__link_promise(&job->promises[i]);
+    for (i = 0; i < job->promise_count && result == GPUSYNC_OK; i++)
+        result = gpusync__link_promise(&job->promises[i], issue && i + 1 == job->promise_count, agenda);
     if (result == GPUSYNC_OK) return GPUSYNC_OK;
     while (i-- > 0) gpusync__take_back(&job->promises[i], agenda);
     return result;
@@ -5341,7 +5362,8 @@ static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
     pthread_mutex_lock(&t->board.lock);
     gpusync__unlink_promise(promise);
     if (promise->value > t->kept) t->kept = promise->value;
-    if (promise->value > t->on_event && !(promise->job->flags & GPUSYNC_STRICT)) t->on_event = promise->value;
+    if (promise->value > t->on_event && !(promise->job->flags & GPUSYNC_STRICT))
+        GPUSYNC__PUT(&t->on_event, promise->value);
     gpusync__raise_unlock(t, agenda);
     if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->value);
     gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
@@ -5365,15 +5387,11 @@ static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t va
             gpusync__turn_need(need, stage, agenda);
 }
 
-/* The device has the job: who waits for its signals can go there too. */
 static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
-    gpusync_timeline *t = promise->timeline;
-    GPUSYNC__PUT(&promise->issued, true); /* who lists a need looks at this after */
-    if (GPUSYNC__GET(&t->needs.count) == 0) return;
-    pthread_mutex_lock(&t->board.lock);
-    if (promise->linked) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
-    pthread_mutex_unlock(&t->board.lock);
+    pthread_mutex_lock(&promise->timeline->board.lock);
+    if (promise->linked) gpusync__issue_promise(promise, agenda);
+    pthread_mutex_unlock(&promise->timeline->board.lock);
 }
 
 static void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
@@ -5434,28 +5452,28 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
     if (t->value >= need->number) return GPUSYNC__OVER;
     if (need->number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
     cover = gpusync__cover(t, need->number);
-    if (cover) return GPUSYNC__GET(&cover->issued) ? GPUSYNC__COMING : GPUSYNC__AWAITED;
+    if (cover) return cover->issued ? GPUSYNC__COMING : GPUSYNC__AWAITED;
     return t->imported || need->number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
 /* Put it on its list, or find that it is over. Listed first and looked after: who ends a ticket does it the other way
-   round. */
+   round. What was reached before its timeline failed is no error of work that the device had by then. */
 static void gpusync__seek_listed(gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
     gpusync__job *job = need->job;
     gpusync_error error;
-    bool over, gone, failed;
+    bool over, gone, failed, issued = GPUSYNC__GET(&job->issued) != 0;
     pthread_mutex_lock(gpusync__need_lock(need));
     GPUSYNC__ADD(&job->open, 1);
     gpusync__link_need(gpusync__needs_of(need), need);
     GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
-    failed = t && t->value == GPUSYNC__FAILED_VALUE;
+    failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->number > t->last);
     gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
            need->number > t->kept && !gpusync__cover(t, need->number);
     over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->number));
     if (over) gpusync__unlink_need(gpusync__needs_of(need), need);
-    need->holds = !over && (need->stage == GPUSYNC__AWAITED || job->flags & GPUSYNC_STRICT);
+    need->holds = !over && !issued && (need->stage == GPUSYNC__AWAITED || job->flags & GPUSYNC_STRICT);
     if (need->holds) GPUSYNC__ADD(&job->missing, 1);
     pthread_mutex_unlock(gpusync__need_lock(need));
     if (!over) return;
@@ -5504,19 +5522,38 @@ static gpusync__need *gpusync__next_need(const gpusync__job *job, const gpusync_
     return need;
 }
 
-/* Those of the job, then those of its heads. */
-static void gpusync__seek_all(gpusync__job *job)
+/* Has the device what signals it, and whatever is promised below? */
+static bool gpusync__is_coming(const gpusync__need *need)
+{
+    gpusync_timeline *t = need->timeline;
+    return t && need->number <= GPUSYNC__GET(&t->coming) && need->number > GPUSYNC__GET(&t->on_event) &&
+           GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE;
+}
+
+/* Those of the job, then those of its heads. trust: it is not held, unless one of them holds it. */
+static void gpusync__seek_all(gpusync__job *job, bool trust)
 {
     gpusync__job *bundle = job;
     uint32_t i, rank = 0;
     do {
         for (i = 0; i < bundle->need_count; i++) {
-            bundle->needs[i].job = job;
-            bundle->needs[i].rank = rank++;
-            gpusync__seek(&bundle->needs[i]);
+            gpusync__need *need = &bundle->needs[i];
+            need->job = job;
+            need->rank = rank++;
+            if (trust && gpusync__is_coming(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__TRUSTED);
+            else gpusync__seek(need);
         }
         bundle = bundle == job ? job->heads : bundle->next;
     } while (bundle);
+}
+
+/* List those that were trusted: the job is held after all, or the device is through with its work. */
+static void gpusync__seek_trusted(gpusync__job *job)
+{
+    const gpusync__job *bundle;
+    gpusync__need *need = NULL;
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL)
+        if (GPUSYNC__GET(&need->stage) == GPUSYNC__TRUSTED) gpusync__seek_listed(need);
 }
 
 /* Take it off its list, unless somebody else has. */
@@ -5595,6 +5632,7 @@ static void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
 {
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
+    gpusync__seek_trusted(job);
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
@@ -5668,7 +5706,8 @@ static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
     uint32_t i;
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
-    for (i = 0; i < job->promise_count; i++) gpusync__announce_promise(&job->promises[i], agenda);
+    for (i = 0; i < job->promise_count; i++)
+        if (!job->promises[i].issued) gpusync__announce_promise(&job->promises[i], agenda);
     gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
@@ -6213,16 +6252,17 @@ static gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submis
                                          gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
-    bool unordered = (s->flags & GPUSYNC_UNORDERED) != 0, hold, doomed;
+    bool ordered = q->lined_ordered && !(s->flags & GPUSYNC_UNORDERED), hold, doomed;
     gpusync_result result = gpusync__take_parts(job, s);
     if (result != GPUSYNC_OK) return result;
     if (job->heads && gpusync__heads_wait_for_it(job)) return GPUSYNC_ERROR_NOT_RISING;
     if (!gpusync__ring_ready(q)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    gpusync__seek_all(job);
+    gpusync__seek_all(job, !ordered && !(s->flags & GPUSYNC_STRICT));
+    if (GPUSYNC__GET(&job->missing) != 1) gpusync__seek_trusted(job);
     doomed = GPUSYNC__GET(&job->doomed) != 0;
-    hold = GPUSYNC__SUB(&job->missing, 1) != 1 || (q->lined_ordered && !unordered);
+    hold = GPUSYNC__SUB(&job->missing, 1) != 1 || ordered;
     if (hold && !doomed) result = gpusync__may_hold(q, job);
-    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, agenda);
+    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, !hold && !doomed, agenda);
     if (result != GPUSYNC_OK) return result;
     *ticket = gpusync__committed(q) + 1;
     GPUSYNC__PUT(&job->ticket, *ticket);
@@ -6841,6 +6881,7 @@ static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
     for (i = 0; i < job->promise_count; i++)
         __atomic_store_n(&job->promises[i].timeline->handed_out, true, __ATOMIC_SEQ_CST);
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__signal_need(need);
+    gpusync__seek_trusted(job); /* for what has failed by now */
     gpusync__forget_needs(job);
     /* whoever is just counting down the last command buffer finds that it was not the last */
     if (__atomic_exchange_n(&job->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&job->open, 1);
@@ -7600,7 +7641,7 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__GET(&cover->job->ticket),
                        (unsigned long long)cover->job->queue->number,
-                       GPUSYNC__GET(&cover->issued) ? "" : ", which is held");
+                       cover->issued ? "" : ", which is held");
     else if (t->imported || value <= t->expected) gpusync__write(out, "others signal it\n");
     else gpusync__write(out, "nobody has promised it\n");
 }
@@ -7608,7 +7649,7 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
 static void gpusync__write_need(gpusync__writer *out, const gpusync__need *need)
 {
     gpusync_timeline *t = need->timeline;
-    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) return;
+    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= need->number)) return;
     if (!t) {
         gpusync__write(out, "      waits for ticket %llu of queue %llu\n",
                        (unsigned long long)(need->number & ~GPUSYNC__FOREIGN), (unsigned long long)need->queue_number);
