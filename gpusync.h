@@ -1139,6 +1139,7 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__SWAP(p, expected, value)                                                            \
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
+
 static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP(p, &from, to); }
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -1600,6 +1601,7 @@ typedef struct gpusync__job {
     uint32_t issued;
     uint32_t flags;
     uint32_t need_count, promise_count, part_count, first_part;
+    uint32_t unsure; /* needs that are not TRUSTED, its heads' included, until all are sought */
     uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
     bool disowned; /* its command buffers may still run */
     void *front, *back; /* command buffers of our own, until they have a slot */
@@ -4648,6 +4650,27 @@ typedef struct gpusync__job_slab {
     gpusync__job jobs[GPUSYNC__SLAB_JOBS];
 } gpusync__job_slab;
 
+/* As a free job is: what most submissions leave so. */
+static void gpusync__job_clear(gpusync__job *job)
+{
+    job->needs = job->few_needs;
+    job->promises = job->few_promises;
+    job->parts = job->few_parts;
+    job->memory = job->front = job->back = NULL;
+    job->heads = NULL;
+    job->need_count = job->promise_count = job->part_count = job->first_part = job->unsure = 0;
+    job->rank = GPUSYNC__RANK_NONE;
+    job->disowned = false;
+    job->on_complete = NULL;
+    job->gpu_start = job->gpu_end = 0;
+    job->label[0] = '\0';
+    job->flags = 0;
+    GPUSYNC__SET(&job->doomed, 0);
+    GPUSYNC__SET(&job->issued, 0);
+    GPUSYNC__SET(&job->ticket, 0);
+    GPUSYNC__PUT(&job->queue, NULL);
+}
+
 /* Under the job lock. */
 static void gpusync__job_slab_new(gpusync_device *dev)
 {
@@ -4655,6 +4678,9 @@ static void gpusync__job_slab_new(gpusync_device *dev)
     size_t i;
     if (!slab) return;
     for (i = 0; i < GPUSYNC__SLAB_JOBS; i++) {
+        slab->jobs[i].device = dev;
+        slab->jobs[i].due.is_job = true;
+        gpusync__job_clear(&slab->jobs[i]);
         slab->jobs[i].next = dev->free_jobs;
         dev->free_jobs = &slab->jobs[i];
     }
@@ -4716,10 +4742,6 @@ static bool gpusync__job_room(gpusync__job *job, size_t needs, size_t promises, 
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
     char *memory;
-    job->needs = job->few_needs;
-    job->promises = job->few_promises;
-    job->parts = job->few_parts;
-    if (needs <= GPUSYNC__FEW && promises <= GPUSYNC__FEW && parts <= GPUSYNC__FEW) return true;
     if (needs > limit || promises > limit || parts > limit) return false;
     job->memory_size = needs * sizeof *job->needs + promises * sizeof *job->promises + parts * sizeof *job->parts;
     memory = (char *)gpusync__allocate(job->device, job->memory_size, 16);
@@ -4736,29 +4758,17 @@ static gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t pro
 {
     gpusync__job *job = gpusync__job_take(q);
     if (!job) return NULL;
-    job->need_count = job->promise_count = job->part_count = job->first_part = 0;
-    job->disowned = false;
-    job->front = job->back = job->memory = NULL;
-    job->heads = NULL;
-    job->on_complete = NULL;
-    job->gpu_start = job->gpu_end = 0;
-    job->due.is_job = true;
-    job->due.turns = &q->turns;
-    job->device = q->device;
-    job->flags = 0;
-    if (!gpusync__job_room(job, needs, promises, parts)) {
+    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || parts > GPUSYNC__FEW) &&
+        !gpusync__job_room(job, needs, promises, parts)) {
         job->next = NULL;
         gpusync__jobs_give(q->device, job);
         return NULL;
     }
-    job->rank = GPUSYNC__RANK_NONE;
-    job->label[0] = '\0';
+    job->due.turns = &q->turns;
     GPUSYNC__SET(&job->queue, q);
     GPUSYNC__SET(&job->missing, 1);
     GPUSYNC__SET(&job->open, 1);
     GPUSYNC__SET(&job->running, 1);
-    GPUSYNC__SET(&job->doomed, 0);
-    GPUSYNC__SET(&job->issued, 0);
     GPUSYNC__ADD(&q->owing, 1);
     GPUSYNC__PUT(&job->holders, 1); /* last, as in gpusync__slot_new */
     return job;
@@ -4792,8 +4802,7 @@ static void gpusync__job_free(gpusync__job *job)
     }
     for (i = 0; i < job->promise_count; i++) gpusync__timeline_drop(job->promises[i].timeline);
     if (job->memory) gpusync__free(dev, job->memory, job->memory_size);
-    GPUSYNC__SET(&job->ticket, 0);
-    GPUSYNC__PUT(&job->queue, NULL);
+    gpusync__job_clear(job);
     job->next = NULL;
     job = __atomic_exchange_n(&q->spare_jobs, job, __ATOMIC_ACQ_REL);
     if (job) gpusync__jobs_give(dev, job);
@@ -5028,7 +5037,7 @@ static void gpusync__pass_on(gpusync_device *dev, gpusync__due *due, const gpusy
 
 /* The end of a call that may call back. One that was made in a callback leaves it to what called that, so that
    callbacks do not pile up on the stack. */
-static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
+static __attribute__((noinline)) void gpusync__end_call_slow(gpusync_device *dev, gpusync__agenda *agenda)
 {
     const gpusync__call *outer;
     bool any;
@@ -5043,6 +5052,16 @@ static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
     }
     /* also what had to wait for its turn meanwhile */
     if (agenda->owed || (any && !gpusync__is_manual(dev) && GPUSYNC__GET(&dev->due))) gpusync__kick(dev);
+}
+
+static bool gpusync__is_empty(const gpusync__agenda *agenda)
+{
+    return !agenda->ended && !agenda->issued && !agenda->own && !agenda->pump && !agenda->owed && !agenda->notify;
+}
+
+static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    if (!gpusync__is_empty(agenda)) gpusync__end_call_slow(dev, agenda);
 }
 
 /* -- needs */
@@ -5522,38 +5541,20 @@ static gpusync__need *gpusync__next_need(const gpusync__job *job, const gpusync_
     return need;
 }
 
-/* Has the device what signals it, and whatever is promised below? */
-static bool gpusync__is_coming(const gpusync__need *need)
-{
-    gpusync_timeline *t = need->timeline;
-    return t && need->number <= GPUSYNC__GET(&t->coming) && need->number > GPUSYNC__GET(&t->on_event) &&
-           GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE;
-}
-
-/* Those of the job, then those of its heads. trust: it is not held, unless one of them holds it. */
-static void gpusync__seek_all(gpusync__job *job, bool trust)
-{
-    gpusync__job *bundle = job;
-    uint32_t i, rank = 0;
-    do {
-        for (i = 0; i < bundle->need_count; i++) {
-            gpusync__need *need = &bundle->needs[i];
-            need->job = job;
-            need->rank = rank++;
-            if (trust && gpusync__is_coming(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__TRUSTED);
-            else gpusync__seek(need);
-        }
-        bundle = bundle == job ? job->heads : bundle->next;
-    } while (bundle);
-}
-
-/* List those that were trusted: the job is held after all, or the device is through with its work. */
-static void gpusync__seek_trusted(gpusync__job *job)
+/* Those of the job, then those of its heads: all, or those that were TRUSTED, because the job is held after all, or the
+   device is through with its work. */
+static void gpusync__seek_all(gpusync__job *job, bool trusted)
 {
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL)
-        if (GPUSYNC__GET(&need->stage) == GPUSYNC__TRUSTED) gpusync__seek_listed(need);
+    uint32_t rank = 0;
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+        uint32_t at = rank++;
+        if ((GPUSYNC__GET(&need->stage) == GPUSYNC__TRUSTED) != trusted) continue;
+        need->job = job;
+        need->rank = at;
+        gpusync__seek(need);
+    }
 }
 
 /* Take it off its list, unless somebody else has. */
@@ -5632,7 +5633,7 @@ static void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
 {
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
-    gpusync__seek_trusted(job);
+    gpusync__seek_all(job, true);
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
@@ -5954,28 +5955,51 @@ static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
 
 /* -- the call */
 
+/* For a job, which keeps it. False: it is being destroyed. */
+static bool gpusync__timeline_hold(gpusync_timeline *t)
+{
+    GPUSYNC__ADD(&t->holders, 1);
+    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return true;
+    gpusync__timeline_drop(t);
+    return false;
+}
+
+/* All but what it is for. */
+static void gpusync__need_clear(gpusync__need *need)
+{
+    need->stage = GPUSYNC__AWAITED;
+    need->at_head = need->far = need->holds = need->heard = need->ended = need->linked = false;
+}
+
+/* Has the device what signals the value, and whatever is promised below? */
+static bool gpusync__is_coming(const gpusync_timeline *t, uint64_t value)
+{
+    return value <= GPUSYNC__GET(&t->coming) && value > GPUSYNC__GET(&t->on_event) &&
+           GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE;
+}
+
 /* A wait of a submission, as a need of the job where it is not reached yet. */
 static gpusync_result gpusync__add_value(gpusync__job *job, const gpusync_point *point)
 {
     gpusync__need *need = &job->needs[job->need_count];
     gpusync_timeline *t = point->timeline;
     uint64_t present = GPUSYNC__GET(&t->value);
-    gpusync_result result;
     if (t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (present >= point->value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
     if (job->flags & GPUSYNC_STRICT && gpusync__is_outside(t) && !gpusync__listener(job->device))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    result = gpusync__timeline_enter(t);
-    if (result != GPUSYNC_OK) return result;
-    GPUSYNC__ADD(&t->holders, 1);
-    gpusync__timeline_leave(t);
-    memset(need, 0, sizeof *need);
+    if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
+    gpusync__need_clear(need);
+    need->queue = NULL;
     need->timeline = t;
     need->number = point->value;
     need->event = t->event;
     need->raw = point->value + t->base;
+    need->job = job;
     job->need_count++;
+    if (!(job->flags & GPUSYNC_STRICT) && gpusync__is_coming(t, point->value)) need->stage = GPUSYNC__TRUSTED;
+    else job->unsure++;
     return GPUSYNC_OK;
 }
 
@@ -6002,7 +6026,9 @@ static gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point
     if (result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_DESTROYED ||
         result == GPUSYNC_ERROR_DEVICE_LOST)
         return result;
-    memset(need, 0, sizeof *need);
+    gpusync__need_clear(need);
+    need->timeline = NULL;
+    need->event = NULL;
     need->queue = q;
     need->queue_number = q->number;
     need->number = point->ticket;
@@ -6013,6 +6039,7 @@ static gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point
         need->raw++;
     }
     job->need_count++;
+    job->unsure++;
     return GPUSYNC_OK;
 }
 
@@ -6062,19 +6089,15 @@ static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_poin
     for (i = 0; i < count; i++) {
         gpusync__promise *promise = &job->promises[i];
         gpusync_timeline *t = points[i].timeline;
-        gpusync_result result;
         if (!t || t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
         if (points[i].value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-        result = gpusync__timeline_enter(t);
-        if (result != GPUSYNC_OK) return result;
-        if (gpusync__is_outside(t)) gpusync__look_timeline(t);
-        GPUSYNC__ADD(&t->holders, 1);
-        gpusync__timeline_leave(t);
-        memset(promise, 0, sizeof *promise);
+        if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
         promise->job = job;
         promise->timeline = t;
         promise->value = points[i].value;
+        promise->issued = promise->linked = false;
         job->promise_count++;
+        if (gpusync__is_outside(t)) gpusync__look_timeline(t);
         if (gpusync__waits_for(job, promise) || gpusync__is_out_of_order(job, promise)) return GPUSYNC_ERROR_NOT_RISING;
     }
     return GPUSYNC_OK;
@@ -6152,6 +6175,7 @@ static gpusync_result gpusync__take_part(gpusync__job *job, void *buffer)
         head->parts[0] = slot;
         head->next = NULL;
         *end = head;
+        job->unsure += head->unsure;
     }
     GPUSYNC__SET(&slot->job, job);
     job->parts[job->part_count++] = slot;
@@ -6207,6 +6231,8 @@ static void gpusync__put_back(gpusync__job *job)
     while (job->heads) {
         gpusync__job *head = job->heads;
         job->heads = head->next;
+        head->unsure = head->need_count; /* whatever this call has found out */
+        for (i = 0; i < head->need_count; i++) GPUSYNC__PUT(&head->needs[i].stage, (uint32_t)GPUSYNC__AWAITED);
         GPUSYNC__SET(&head->parts[0]->job, head);
     }
 }
@@ -6257,8 +6283,8 @@ static gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submis
     if (result != GPUSYNC_OK) return result;
     if (job->heads && gpusync__heads_wait_for_it(job)) return GPUSYNC_ERROR_NOT_RISING;
     if (!gpusync__ring_ready(q)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    gpusync__seek_all(job, !ordered && !(s->flags & GPUSYNC_STRICT));
-    if (GPUSYNC__GET(&job->missing) != 1) gpusync__seek_trusted(job);
+    if (job->unsure) gpusync__seek_all(job, false);
+    if (ordered || s->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1) gpusync__seek_all(job, true);
     doomed = GPUSYNC__GET(&job->doomed) != 0;
     hold = GPUSYNC__SUB(&job->missing, 1) != 1 || ordered;
     if (hold && !doomed) result = gpusync__may_hold(q, job);
@@ -6302,7 +6328,12 @@ static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission
         result = gpusync__enter_job(job, s, ticket, agenda);
         gpusync__order_end_pool(q, pool); /* from here on the job is on its own, if it has a ticket */
     }
-    if (result != GPUSYNC_OK) gpusync__undo_job(job);
+    if (result != GPUSYNC_OK) {
+        gpusync__undo_job(job);
+    } else if (agenda->issued) { /* the job: it was not held */
+        agenda->issued = NULL;
+        gpusync__announce(job, agenda);
+    }
     return result;
 }
 
@@ -6324,9 +6355,9 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
 static bool gpusync__valid_submission(const gpusync_submission *s)
 {
     size_t i, k;
-    if ((s->wait_count && !s->waits) || (s->signal_count && !s->signals) ||
-        (s->command_buffer_count && !s->command_buffers) || s->flags > 7 || s->command_buffer_count > UINT32_MAX / 2 ||
-        s->wait_count > UINT32_MAX / 2 || s->signal_count > UINT32_MAX / 2)
+    if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
+        (!s->command_buffers && s->command_buffer_count) || s->flags > 7 ||
+        (s->wait_count | s->signal_count | s->command_buffer_count) > UINT32_MAX / 2)
         return false;
     for (i = 0; i < s->command_buffer_count; i++) {
         if (!s->command_buffers[i]) return false;
@@ -6881,7 +6912,7 @@ static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
     for (i = 0; i < job->promise_count; i++)
         __atomic_store_n(&job->promises[i].timeline->handed_out, true, __ATOMIC_SEQ_CST);
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__signal_need(need);
-    gpusync__seek_trusted(job); /* for what has failed by now */
+    gpusync__seek_all(job, true); /* for what has failed by now */
     gpusync__forget_needs(job);
     /* whoever is just counting down the last command buffer finds that it was not the last */
     if (__atomic_exchange_n(&job->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&job->open, 1);
