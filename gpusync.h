@@ -1177,6 +1177,15 @@ static uint64_t gpusync__time_left(uint64_t deadline)
     return now < deadline ? deadline - now : 0;
 }
 
+/* Apple's os_unfair_lock: a word, 0 while nobody has it. Who waits for it lends its owner the priority, which is why Rust's
+   standard library takes it in place of pthread's. In brackets, so that a macro can stand in for it. */
+typedef struct gpusync__mutex {
+    uint32_t word;
+} gpusync__mutex;
+extern void(gpusync__lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_lock");
+extern bool(gpusync__try_lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
+extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
+
 enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE, GPUSYNC__FLAG };
 
 /* One thing to wait for. */
@@ -1215,7 +1224,7 @@ typedef struct gpusync__watch {
 
 /* Who sleeps for something. The lock is the wait lock: a leaf; no message, hook or user code under it. */
 typedef struct gpusync__board {
-    pthread_mutex_t lock;
+    gpusync__mutex lock;
     gpusync__watch *first, *last;
     uint32_t count;
 } gpusync__board;
@@ -1360,14 +1369,14 @@ typedef struct gpusync__call {
 
 /* All the global state there is, besides the selectors. */
 static struct gpusync__global {
-    pthread_mutex_t lock;
+    gpusync__mutex lock;
     bool selectors_ready;
     gpusync__slab *slabs;
     gpusync__slot *free;     /* under the lock */
     gpusync__slot *returned; /* pushed without the lock, by handlers */
     gpusync__call *calls;    /* under the lock */
     uint32_t call_count;
-} gpusync__global = {PTHREAD_MUTEX_INITIALIZER, false, NULL, NULL, NULL, NULL, 0};
+} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, 0};
 
 static void gpusync__completed(void *block, void *buffer);
 
@@ -1402,7 +1411,7 @@ static gpusync__slot *gpusync__slots_take(void)
 {
     gpusync__slot *first, *last;
     int count = 1;
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     if (!gpusync__global.free)
         gpusync__global.free = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
     if (!gpusync__global.free) gpusync__slab_new();
@@ -1412,7 +1421,7 @@ static gpusync__slot *gpusync__slots_take(void)
         gpusync__global.free = last->next;
         last->next = NULL;
     }
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
     return first;
 }
 
@@ -1477,21 +1486,21 @@ static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call, c
     call->thread = pthread_self();
     call->device = dev;
     call->agenda = agenda;
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     call->next = gpusync__global.calls;
     gpusync__global.calls = call;
     GPUSYNC__ADD(&gpusync__global.call_count, 1);
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
 }
 
 static void gpusync__call_end(gpusync__call *call)
 {
     gpusync__call **link = &gpusync__global.calls;
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     while (*link != call) link = &(*link)->next;
     *link = call->next;
     GPUSYNC__SUB(&gpusync__global.call_count, 1);
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
 }
 
 /* The callback of this device that the thread is in; NULL: none. dev NULL: of any device. */
@@ -1499,10 +1508,10 @@ static __attribute__((noinline)) gpusync__call *gpusync__this_call(const gpusync
 {
     gpusync__call *call;
     if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return NULL;
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     for (call = gpusync__global.calls; call; call = call->next)
         if (pthread_equal(call->thread, pthread_self()) && (!dev || call->device == dev)) break;
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
     return call;
 }
 
@@ -1649,7 +1658,7 @@ struct gpusync_device {
     gpusync_log_fn log;
     void *log_user;
     uint32_t lost;
-    pthread_mutex_t lock; /* list of queues, sum of the destroyed ones. Before any queue's lock. */
+    gpusync__mutex lock; /* list of queues, sum of the destroyed ones. Before any queue's lock. */
     gpusync_queue *queues;
     uint64_t queue_count; /* ever made: numbers them */
     gpusync_timeline *timelines;
@@ -1662,10 +1671,10 @@ struct gpusync_device {
     void *bell_event;
     void *events[GPUSYNC__EVENT_POOL]; /* that nobody refers to any more */
     uint32_t event_count;
-    pthread_mutex_t waiter_lock; /* a leaf */
+    gpusync__mutex waiter_lock; /* a leaf */
     gpusync__waiter *free_waiters;
     struct gpusync__waiter_slab *waiter_slabs;
-    pthread_mutex_t job_lock; /* a leaf */
+    gpusync__mutex job_lock; /* a leaf */
     gpusync__job *free_jobs;
     gpusync__note *free_notes;
     struct gpusync__job_slab *job_slabs;
@@ -1740,7 +1749,7 @@ struct gpusync_queue {
     gpusync__job *spare_jobs;
     uint32_t wanted;      /* held work can go, or must: whoever can get the order lock sees to it */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
-    pthread_mutex_t order;
+    gpusync__mutex order;
     gpusync__slot *spare; /* free slots */
     gpusync__slot *open;  /* made, not committed */
     gpusync__job *line, *line_end; /* held, in the order of their tickets */
@@ -1865,9 +1874,9 @@ typedef struct gpusync__cursor {
 static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync__cursor *at)
 {
     if (!at->slab) {
-        pthread_mutex_lock(&gpusync__global.lock);
+        gpusync__lock(&gpusync__global.lock);
         at->slab = gpusync__global.slabs;
-        pthread_mutex_unlock(&gpusync__global.lock);
+        gpusync__unlock(&gpusync__global.lock);
     }
     while (at->slab) {
         while (at->next < GPUSYNC__SLAB_SLOTS) {
@@ -2198,13 +2207,13 @@ static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
 static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     record = &q->log[q->log_count % q->log_size];
     if (q->log_count >= q->log_size) gpusync__drop_record(q, record);
     *record = *error;
     GPUSYNC__ADD(&q->log_count, 1);
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     if (!gpusync__was_given_up(error)) GPUSYNC__COUNT(&q->stats.failures);
 }
 
@@ -2225,7 +2234,7 @@ static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_err
 {
     uint64_t first, at = *cursor;
     bool found;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     first = gpusync__log_first(q);
     found = at < q->log_count;
     if (found) {
@@ -2234,7 +2243,7 @@ static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_err
         error->dropped = at - *cursor;
         GPUSYNC__PUT(cursor, at + 1);
     }
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     return found;
 }
 
@@ -2273,7 +2282,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) return GPUSYNC_ERROR_DEVICE_LOST;
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
     if (error) memset(error, 0, sizeof *error);
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__result_of_one(q, goal->ticket, error);
     } else {
@@ -2283,7 +2292,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         if (tell && goal->ticket > q->covered) q->covered = goal->ticket;
         if (tell && goal->foreign > q->foreign_covered) q->foreign_covered = goal->foreign;
     }
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     return result;
 }
 
@@ -2330,9 +2339,9 @@ static bool gpusync__met(const gpusync__goal *goal)
     gpusync_queue *q = goal->queue;
     bool met = gpusync__met_apart(goal);
     if (!met || !q || !gpusync__has_foreign(q)) return met;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     met = gpusync__met_locked(goal);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     return met;
 }
 
@@ -2394,7 +2403,7 @@ typedef struct gpusync__batch {
 static void gpusync__collect(gpusync__board *board, gpusync__batch *batch, bool everyone)
 {
     gpusync__watch *watch, *next;
-    pthread_mutex_lock(&board->lock);
+    gpusync__lock(&board->lock);
     for (watch = board->first; watch && batch->count < GPUSYNC__WAKE_BATCH; watch = next) {
         bool last, stopped = gpusync__stopped(&watch->goal);
         next = watch->next;
@@ -2402,7 +2411,7 @@ static void gpusync__collect(gpusync__board *board, gpusync__batch *batch, bool 
         last = gpusync__unlink_locked(board, watch);
         if (last || everyone || stopped || watch->waiter->any) batch->waiters[batch->count++] = watch->waiter;
     }
-    pthread_mutex_unlock(&board->lock);
+    gpusync__unlock(&board->lock);
 }
 
 static void gpusync__unpark(gpusync_device *dev, const gpusync__batch *batch)
@@ -2442,7 +2451,7 @@ static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
 /* The device is gone: every queue of it ends every wait. */
 static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda);
 static gpusync_warmup *gpusync__next_warmup(const gpusync_warmup *w);
-static void gpusync__lose_notes(pthread_mutex_t *lock, gpusync__needs *needs, gpusync__agenda *agenda);
+static void gpusync__lose_notes(gpusync__mutex *lock, gpusync__needs *needs, gpusync__agenda *agenda);
 
 static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
@@ -2451,7 +2460,7 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync_timeline *t;
     gpusync_warmup *w;
     if (!gpusync__swap32(&dev->lost, 0, 1)) return;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     for (q = dev->queues; q; q = q->next) {
         gpusync__set_flag(&q->flags, GPUSYNC__LOST);
         gpusync__want(q, agenda); /* what is held will never go */
@@ -2460,17 +2469,17 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     for (w = dev->warmups; w; w = gpusync__next_warmup(w)) gpusync__set_flag(gpusync__warmup_flags(w), GPUSYNC__LOST);
     for (q = dev->queues; q; q = q->next) gpusync__lose_notes(&q->board.lock, &q->needs, agenda);
     for (t = dev->timelines; t; t = t->next) gpusync__lose_notes(&t->board.lock, &t->needs, agenda);
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
     do {
         batch.count = 0;
-        pthread_mutex_lock(&dev->lock);
+        gpusync__lock(&dev->lock);
         for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next)
             gpusync__collect(&q->board, &batch, false);
         for (t = dev->timelines; t && batch.count < GPUSYNC__WAKE_BATCH; t = t->next)
             gpusync__collect(&t->board, &batch, false);
         for (w = dev->warmups; w && batch.count < GPUSYNC__WAKE_BATCH; w = gpusync__next_warmup(w))
             gpusync__collect(gpusync__warmup_board(w), &batch, false);
-        pthread_mutex_unlock(&dev->lock);
+        gpusync__unlock(&dev->lock);
         gpusync__unpark(dev, &batch);
     } while (batch.count == GPUSYNC__WAKE_BATCH);
     gpusync__log(dev, agenda, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
@@ -2742,10 +2751,10 @@ static void gpusync__look(const gpusync__goal *goal)
 static gpusync__slot *gpusync__next_foreign(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     for (slot = q->foreign; slot && slot->ticket <= ticket;) slot = slot->next;
     if (slot) GPUSYNC__ADD(&slot->holders, 1); /* not zero: the list holds it */
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     return slot;
 }
 
@@ -2775,25 +2784,25 @@ static uint64_t gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
     uint64_t ticket;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     ticket = GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1);
     GPUSYNC__PUT(&slot->ticket, ticket);
     while (*link) link = &(*link)->next;
     *link = slot;
     slot->next = NULL;
     __atomic_fetch_or(&q->head.committed, GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     return ticket;
 }
 
 static void gpusync__remove_foreign(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **link = &q->foreign;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     while (*link != slot) link = &(*link)->next;
     *link = slot->next;
     if (!q->foreign) __atomic_fetch_and(&q->head.committed, ~GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     gpusync__drop(slot); /* the list's hold */
 }
 
@@ -2869,21 +2878,21 @@ static void gpusync__waiter_slabs_free(gpusync_device *dev)
 static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
 {
     gpusync__waiter *w = NULL;
-    pthread_mutex_lock(&dev->waiter_lock);
+    gpusync__lock(&dev->waiter_lock);
     if (dev->free_waiters || gpusync__waiter_slab_new(dev)) {
         w = dev->free_waiters;
         dev->free_waiters = w->next;
     }
-    pthread_mutex_unlock(&dev->waiter_lock);
+    gpusync__unlock(&dev->waiter_lock);
     return w;
 }
 
 static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 {
-    pthread_mutex_lock(&dev->waiter_lock);
+    gpusync__lock(&dev->waiter_lock);
     w->next = dev->free_waiters;
     dev->free_waiters = w;
-    pthread_mutex_unlock(&dev->waiter_lock);
+    gpusync__unlock(&dev->waiter_lock);
 }
 
 /* What a wait is for. ERROR_INVALID_TICKET when there is no such thing. */
@@ -2894,19 +2903,19 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket;
     if (goal->kind == GPUSYNC__ALL) {
-        pthread_mutex_lock(&q->board.lock);
+        gpusync__lock(&q->board.lock);
         goal->ticket = gpusync__committed(q);
         goal->foreign = q->foreign_issued | GPUSYNC__FOREIGN;
         goal->covered = q->covered;
         goal->foreign_covered = q->foreign_covered | GPUSYNC__FOREIGN;
-        pthread_mutex_unlock(&q->board.lock);
+        gpusync__unlock(&q->board.lock);
         return GPUSYNC_OK;
     }
     if (ticket & GPUSYNC__FOREIGN) {
         uint64_t issued;
-        pthread_mutex_lock(&q->board.lock);
+        gpusync__lock(&q->board.lock);
         issued = q->foreign_issued | GPUSYNC__FOREIGN;
-        pthread_mutex_unlock(&q->board.lock);
+        gpusync__unlock(&q->board.lock);
         return ticket > issued || ticket == GPUSYNC__FOREIGN ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
     }
     return ticket > gpusync__committed(q) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
@@ -2940,9 +2949,9 @@ static void gpusync__goal_leave(const gpusync__goal *goal);
 static void gpusync__delist_one(gpusync__watch *watch)
 {
     gpusync__board *board = gpusync__board_of(&watch->goal);
-    pthread_mutex_lock(&board->lock);
+    gpusync__lock(&board->lock);
     if (watch->linked) (void)gpusync__unlink_locked(board, watch);
-    pthread_mutex_unlock(&board->lock);
+    gpusync__unlock(&board->lock);
 }
 
 /* Keep the results of the goals that are over, and leave what they were about: a wait for many must not keep that from
@@ -3067,12 +3076,12 @@ static bool gpusync__enlist(gpusync__wait *wait)
         bool linked = false;
         if (watch->left) continue;
         board = gpusync__board_of(&watch->goal);
-        pthread_mutex_lock(&board->lock);
+        gpusync__lock(&board->lock);
         if (!watch->linked && !gpusync__met_locked(&watch->goal)) {
             gpusync__link_locked(board, watch);
             linked = was_off = true;
         }
-        pthread_mutex_unlock(&board->lock);
+        gpusync__unlock(&board->lock);
         if (linked && watch->goal.kind == GPUSYNC__VALUE) gpusync__listen(&watch->goal);
     }
     return was_off;
@@ -3288,10 +3297,10 @@ GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ti
 {
     gpusync_queue *q = (gpusync_queue *)(uintptr_t)queue; /* its lock is not const */
     bool done;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     done = ticket > GPUSYNC__FOREIGN && ticket <= (q->foreign_issued | GPUSYNC__FOREIGN) &&
            !gpusync__foreign_listed(q, ticket);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     return done;
 }
 
@@ -3307,13 +3316,13 @@ static size_t gpusync__note_targets(gpusync_device *dev, gpusync__target *target
 {
     gpusync_queue *q;
     size_t count = 0;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     for (q = dev->queues; q; q = q->next, count++) {
         if (count >= room) continue;
         targets[count].number = q->number;
         (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count].goal);
     }
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
     return count;
 }
 
@@ -3321,9 +3330,9 @@ static size_t gpusync__note_targets(gpusync_device *dev, gpusync__target *target
 static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
 {
     gpusync_queue *q;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     for (q = dev->queues; q && (q->number < number || !gpusync__enter(q));) q = q->next;
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
     return q;
 }
 
@@ -3410,10 +3419,10 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
 {
     gpusync_result result;
     if (GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     result = t->error.result;
     if (error) *error = t->error;
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
     return result;
 }
 
@@ -3443,7 +3452,7 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
         writes = value > t->on_event;
         if (writes) GPUSYNC__PUT(&t->on_event, value);
     }
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
     if (writes) gpusync__write_event(t, value + t->base);
     gpusync__wake_board(t->device, &t->board);
     gpusync__needs_over(met, NULL, agenda);
@@ -3452,7 +3461,7 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
 /* The event stands at this value. */
 static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
 {
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     if (value > t->kept) t->kept = value;
     if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
     gpusync__raise_unlock(t, agenda);
@@ -3463,7 +3472,7 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
 {
     gpusync__need *ended = NULL;
     bool first;
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     first = t->value != GPUSYNC__FAILED_VALUE;
     if (first) {
         if (reason) gpusync__copy_error(&t->error, reason);
@@ -3473,7 +3482,7 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
         GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);
         ended = gpusync__take_needs(&t->needs, GPUSYNC__FAILED_VALUE, &t->error, agenda);
     }
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
     if (!first) return false;
     gpusync__wake_board(t->device, &t->board);
     if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
@@ -3605,13 +3614,13 @@ static void *gpusync__listener(gpusync_device *dev)
 {
     void *cls, *listener = GPUSYNC__GET(&dev->listener);
     if (listener) return listener;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     cls = dev->listener ? NULL : gpusync__class_named("MTLSharedEventListener");
     if (cls)
         GPUSYNC__PUT(&dev->listener,
                      gpusync__send_id(gpusync__send_id(cls, gpusync__sel.alloc), gpusync__sel.init));
     listener = dev->listener;
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
     return listener;
 }
 
@@ -3647,9 +3656,9 @@ static void gpusync__listen(const gpusync__goal *goal)
     gpusync_timeline *t = goal->timeline;
     gpusync__listening *listening;
     if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     listening = gpusync__met_locked(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
     if (listening) gpusync__notify(t->device, t->event, listening->value + t->base, listening);
 }
 
@@ -3658,7 +3667,7 @@ static gpusync__listening *gpusync__bell(gpusync_device *dev)
 {
     gpusync__listening *bell = GPUSYNC__GET(&dev->bell);
     if (bell || !gpusync__listener(dev)) return bell;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     bell = dev->bell;
     if (!bell && !dev->bell_event) dev->bell_event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
     if (!bell && dev->bell_event) bell = (gpusync__listening *)calloc(1, sizeof *bell);
@@ -3668,7 +3677,7 @@ static gpusync__listening *gpusync__bell(gpusync_device *dev)
         bell->state = GPUSYNC__FREE;
         GPUSYNC__PUT(&dev->bell, bell);
     }
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
     return bell;
 }
 
@@ -3701,9 +3710,9 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
 {
     void *event = NULL;
     *raw = 0;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     if (dev->event_count) event = dev->events[--dev->event_count];
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
     if (!event) return gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
     *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
     return event;
@@ -3714,10 +3723,10 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
 static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
 {
     if (reusable) {
-        pthread_mutex_lock(&dev->lock);
+        gpusync__lock(&dev->lock);
         reusable = dev->event_count < GPUSYNC__EVENT_POOL;
         if (reusable) dev->events[dev->event_count++] = event;
-        pthread_mutex_unlock(&dev->lock);
+        gpusync__unlock(&dev->lock);
     }
     if (!reusable) gpusync__release_pooled(event);
 }
@@ -3746,20 +3755,18 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         t->flags = imported ? GPUSYNC__OUTSIDE : 0;
         t->fail_writes_event = !imported || desc->fail_writes_event;
         gpusync__copy_text(t->label, sizeof t->label, desc ? desc->label : NULL);
-        pthread_mutex_init(&t->board.lock, NULL);
-        pthread_mutex_lock(&dev->lock);
+        gpusync__lock(&dev->lock);
         if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
         for (link = &dev->timelines; *link;) link = &(*link)->next;
         if (result == GPUSYNC_OK) *link = t;
         t->number = ++dev->timeline_count;
-        pthread_mutex_unlock(&dev->lock);
+        gpusync__unlock(&dev->lock);
     }
     if (result == GPUSYNC_OK) {
         *out = t;
         return GPUSYNC_OK;
     }
     gpusync__release_pooled(event);
-    if (t) pthread_mutex_destroy(&t->board.lock);
     gpusync__free(dev, t, sizeof *t);
     return result;
 }
@@ -3808,7 +3815,6 @@ static void gpusync__timeline_drop(gpusync_timeline *t)
 {
     if (GPUSYNC__SUB(&t->holders, 1) != 1) return;
     gpusync__event_give(t);
-    pthread_mutex_destroy(&t->board.lock);
     gpusync__free(t->device, t, sizeof *t);
 }
 
@@ -3826,10 +3832,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
     gpusync__wake_board(t->device, &t->board);
     while (GPUSYNC__GET(&t->inside)) gpusync__linger(t->device, &rounds);
-    pthread_mutex_lock(&t->device->lock);
+    gpusync__lock(&t->device->lock);
     for (link = &t->device->timelines; *link != t;) link = &(*link)->next;
     *link = t->next;
-    pthread_mutex_unlock(&t->device->lock);
+    gpusync__unlock(&t->device->lock);
     for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__settle_listenings(t->device, t->listenings[i]);
     dev = t->device;
     gpusync__end_unpromised(t, &agenda);
@@ -3867,11 +3873,11 @@ static bool gpusync__signal(gpusync_timeline *t, uint64_t value, gpusync__agenda
 {
     const gpusync__promise *cover;
     bool rises;
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     cover = gpusync__cover(t, value);
     rises = value > t->kept && t->value != GPUSYNC__FAILED_VALUE && !(cover && cover->value == value);
     if (!rises) {
-        pthread_mutex_unlock(&t->board.lock);
+        gpusync__unlock(&t->board.lock);
         return false;
     }
     t->kept = value;
@@ -3913,10 +3919,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
-    pthread_mutex_lock(&timeline->board.lock);
+    gpusync__lock(&timeline->board.lock);
     if (value > timeline->expected) timeline->expected = value;
     gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
-    pthread_mutex_unlock(&timeline->board.lock);
+    gpusync__unlock(&timeline->board.lock);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
         gpusync__hint(timeline->device, &timeline->board); /* who sleeps did not listen */
     gpusync__listen_for_needs(timeline);
@@ -4159,7 +4165,7 @@ static bool gpusync__is_stuck(gpusync_queue *q)
 {
     uint32_t idle;
     gpusync__slot *slot;
-    pthread_mutex_lock(&q->order);
+    gpusync__lock(&q->order);
     idle = q->held_buffers;
     for (slot = q->open; slot; slot = slot->next) idle++;
     gpusync__order_end(q);
@@ -4234,14 +4240,14 @@ static __attribute__((noinline)) void gpusync__pump_for_others(gpusync_queue *q)
 /* Let go of the order lock, and do what somebody could not do meanwhile who must not wait for it. */
 static void gpusync__order_end(gpusync_queue *q)
 {
-    pthread_mutex_unlock(&q->order);
+    gpusync__unlock(&q->order);
     if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
 }
 
 /* ... and of a pool: none is held while hooks run. */
 static void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
-    pthread_mutex_unlock(&q->order);
+    gpusync__unlock(&q->order);
     gpusync__pool_pop(pool);
     if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
 }
@@ -4254,7 +4260,7 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
     gpusync__slot *slot;
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
     if (head) gpusync__encode_head(head, buffer);
-    pthread_mutex_lock(&q->order);
+    gpusync__lock(&q->order);
     slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
     if (slot) {
         GPUSYNC__SET(&slot->job, head);
@@ -4313,7 +4319,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     gpusync__slot *slot;
     if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    pthread_mutex_lock(&queue->order);
+    gpusync__lock(&queue->order);
     slot = gpusync__take_open(gpusync__find_open(queue, command_buffer));
     gpusync__order_end(queue);
     if (slot) {
@@ -4397,9 +4403,9 @@ static void gpusync__scheduled(void *block, void *buffer)
     gpusync__slab *slab;
     size_t i;
     (void)block;
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     slab = gpusync__global.slabs;
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
     for (; slab; slab = slab->next)
         for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++)
             if (GPUSYNC__GET(&slab->slots[i].state) == gpusync__state(buffer, GPUSYNC__ARMED))
@@ -4452,7 +4458,7 @@ static gpusync_result gpusync__admit(gpusync_queue *q, void *buffer, bool *admit
     gpusync_result result = GPUSYNC_OK;
     void *pool = gpusync__pool_push();
     bool made;
-    pthread_mutex_lock(&q->order);
+    gpusync__lock(&q->order);
     made = *gpusync__find_open(q, buffer) != NULL;
     if (!made) result = gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
     if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
@@ -4496,7 +4502,7 @@ static gpusync_result gpusync__commit_inside(gpusync_queue *q, void *buffer, uin
     void *pool;
     if (result != GPUSYNC_OK) return result;
     pool = gpusync__pool_push();
-    pthread_mutex_lock(&q->order);
+    gpusync__lock(&q->order);
     result = gpusync__commit_ordered(q, buffer, kind, ticket);
     gpusync__order_end_pool(q, pool);
     if (result == GPUSYNC_NOT_READY) result = gpusync__submit_one(q, buffer, ticket, &watch.held);
@@ -4578,7 +4584,7 @@ static void gpusync__send_sentinel(gpusync_queue *q)
     if (!gpusync__take_room(q, q->limit)) return;
     buffer = gpusync__make_buffer(q, NULL); /* may block when the program has filled the queue behind our back */
     if (buffer) {
-        pthread_mutex_lock(&q->order);
+        gpusync__lock(&q->order);
         slot = gpusync__slot_new(q, buffer, GPUSYNC__SENTINEL, GPUSYNC__ARMED);
         gpusync__order_end(q);
     }
@@ -4601,7 +4607,7 @@ static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpu
     gpusync_result result;
     bool ours;
     void *pool = gpusync__pool_push();
-    pthread_mutex_lock(&q->order);
+    gpusync__lock(&q->order);
     result = gpusync__adopt(q, buffer, GPUSYNC__FOREIGN_WORK, &slot, &ours);
     if (result == GPUSYNC_OK && slot->job) {
         gpusync__unadopt(q, slot, ours);
@@ -4701,7 +4707,7 @@ static gpusync__job *gpusync__jobs_take(gpusync_device *dev)
 {
     gpusync__job *first, *last;
     int count = 1;
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     if (!dev->free_jobs) gpusync__job_slab_new(dev);
     first = last = dev->free_jobs;
     while (last && last->next && count++ < GPUSYNC__SLAB_JOBS) last = last->next;
@@ -4709,21 +4715,21 @@ static gpusync__job *gpusync__jobs_take(gpusync_device *dev)
         dev->free_jobs = last->next;
         last->next = NULL;
     }
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
     return first;
 }
 
 /* A list of them. */
 static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *job)
 {
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     while (job) {
         gpusync__job *next = job->next;
         job->next = dev->free_jobs;
         dev->free_jobs = job;
         job = next;
     }
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
 }
 
 /* Each queue has a few to spare, so that not every submission takes the lock that all share. */
@@ -4860,12 +4866,12 @@ static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__a
     bool own = !agenda->metals && !agenda->hands_over && !gpusync__is_manual(dev);
     const gpusync__call *outer = own ? gpusync__this_call(dev) : NULL;
     gpusync__turns *turns = due->turns;
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     own = own && !turns->listed &&
           (!turns->busy || turns->by == agenda || (outer && turns->by && turns->by == outer->agenda));
     if (own && turns->busy++ == 0) turns->by = agenda;
     if (!own) gpusync__append_due(dev, due);
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
     if (own) gpusync__push_own(due, agenda);
     else gpusync__owe(dev, agenda);
 }
@@ -4873,16 +4879,16 @@ static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__a
 /* Nothing more of these turns begins until gpusync__end_turn, but for what the agenda's own call does. */
 static void gpusync__begin_turn(gpusync_device *dev, gpusync__turns *turns, const gpusync__agenda *agenda)
 {
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     if (turns->busy++ == 0) turns->by = agenda;
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
 }
 
 static void gpusync__end_turn(gpusync_device *dev, gpusync__turns *turns)
 {
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     if (--turns->busy == 0) turns->by = NULL;
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
 }
 
 /* The callback of a submission that is about to be over: before anybody can see that, and register later ones. */
@@ -4896,7 +4902,7 @@ static void gpusync__push_first(gpusync_device *dev, gpusync__due *due, gpusync_
 static gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__turns *turns)
 {
     gpusync__due *due, *previous = NULL;
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     for (due = dev->due; due && (due->turns->busy || (turns && due->turns != turns)); due = due->next) previous = due;
     if (due && previous) previous->next = due->next;
     else if (due) GPUSYNC__PUT(&dev->due, due->next);
@@ -4905,7 +4911,7 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__turns 
         due->turns->listed--;
         due->turns->busy++; /* by is NULL */
     }
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
     return due;
 }
 
@@ -4928,11 +4934,11 @@ static void gpusync__run_note(gpusync_device *dev, gpusync__note *note, gpusync_
         gpusync__call_back(dev, note->fn, note->user, note->failed ? &note->error : NULL, &note->need, NULL,
                            agenda);
     else gpusync__release_pooled(note->user);
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     if (--note->due.turns->busy == 0) note->due.turns->by = NULL;
     note->next = dev->free_notes;
     dev->free_notes = note;
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
     GPUSYNC__SUB(owing, 1); /* destroy waits for this */
 }
 
@@ -5029,9 +5035,9 @@ static void gpusync__end_look(gpusync_device *dev, gpusync__agenda *agenda)
 /* To the call whose callback this one was made in. */
 static void gpusync__pass_on(gpusync_device *dev, gpusync__due *due, const gpusync__agenda *from, gpusync__agenda *to)
 {
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     if (due->turns->by == from) due->turns->by = to;
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
     gpusync__push_own(due, to);
 }
 
@@ -5066,7 +5072,7 @@ static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
 
 /* -- needs */
 
-static pthread_mutex_t *gpusync__need_lock(const gpusync__need *need)
+static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
 {
     return need->queue ? &need->queue->board.lock : &need->timeline->board.lock;
 }
@@ -5148,12 +5154,12 @@ static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__age
 /* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
 static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error *error)
 {
-    pthread_mutex_lock(&job->device->job_lock);
+    gpusync__lock(&job->device->job_lock);
     if (rank < job->rank) {
         job->rank = rank;
         job->error = *error;
     }
-    pthread_mutex_unlock(&job->device->job_lock);
+    gpusync__unlock(&job->device->job_lock);
 }
 
 static void gpusync__doom(gpusync__job *job, uint32_t rank, const gpusync_error *error)
@@ -5182,19 +5188,19 @@ static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, 
 }
 
 /* The device is lost: call back at once, for what will not end. */
-static void gpusync__lose_notes(pthread_mutex_t *lock, gpusync__needs *needs, gpusync__agenda *agenda)
+static void gpusync__lose_notes(gpusync__mutex *lock, gpusync__needs *needs, gpusync__agenda *agenda)
 {
     gpusync__need *need, *next;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
-    pthread_mutex_lock(lock);
+    gpusync__lock(lock);
     for (need = needs->first; need; need = next) {
         next = need->next;
         if (need->job || !((gpusync__note *)(void *)need)->fn) continue; /* objects stay until destroy */
         gpusync__unlink_need(needs, need);
         gpusync__note_over((gpusync__note *)(void *)need, &error, agenda);
     }
-    pthread_mutex_unlock(lock);
+    gpusync__unlock(lock);
 }
 
 static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
@@ -5218,9 +5224,9 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
 static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     gpusync_result result;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     result = gpusync__ticket_result_locked(q, ticket, error);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     return result;
 }
 
@@ -5246,7 +5252,7 @@ static void gpusync__tell(gpusync_queue *q, gpusync__agenda *agenda)
     gpusync__need *need, *next, *ended = NULL, **end = &ended;
     gpusync_error error;
     if (GPUSYNC__GET(&q->needs.count) == 0) return;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     /* Tickets are marked meanwhile. The last is looked at first, so that of one ticket none is left out before another.
        */
     for (need = q->needs.last; need; need = need->previous) need->ended = gpusync__ticket_ended(q, need->number);
@@ -5263,7 +5269,7 @@ static void gpusync__tell(gpusync_queue *q, gpusync__agenda *agenda)
         *end = need;
         end = &need->next;
     }
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     for (need = ended; need; need = next) {
         next = need->next;
         gpusync__signal_need(need);
@@ -5277,9 +5283,9 @@ static void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
     gpusync__need *need, *next;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     need = gpusync__take_needs(&q->needs, ~(uint64_t)0, &error, agenda);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
     for (; need; need = next) {
         next = need->next;
         gpusync__signal_need(need);
@@ -5325,7 +5331,7 @@ static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issu
 {
     gpusync_timeline *t = promise->timeline;
     gpusync_result result;
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     result = gpusync__may_promise(t, promise->value);
     if (result == GPUSYNC_OK) {
         promise->linked = true;
@@ -5339,7 +5345,7 @@ static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issu
         else if (promise->value <= t->coming)
             GPUSYNC__PUT(&t->coming, promise->previous ? promise->previous->value : 0);
     }
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
     return result;
 }
 
@@ -5357,7 +5363,7 @@ static void gpusync__unlink_promise(gpusync__promise *promise)
 
 static void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
 {
-    pthread_mutex_lock(&promise->timeline->board.lock);
+    gpusync__lock(&promise->timeline->board.lock);
     gpusync__unlink_promise(promise);
     gpusync__raise_unlock(promise->timeline, agenda);
 }
@@ -5378,7 +5384,7 @@ static gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, gpus
 static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     gpusync__unlink_promise(promise);
     if (promise->value > t->kept) t->kept = promise->value;
     if (promise->value > t->on_event && !(promise->job->flags & GPUSYNC_STRICT))
@@ -5408,20 +5414,20 @@ static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t va
 
 static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
-    pthread_mutex_lock(&promise->timeline->board.lock);
+    gpusync__lock(&promise->timeline->board.lock);
     if (promise->linked) gpusync__issue_promise(promise, agenda);
-    pthread_mutex_unlock(&promise->timeline->board.lock);
+    gpusync__unlock(&promise->timeline->board.lock);
 }
 
 static void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
     gpusync__need *need;
     if (GPUSYNC__GET(&q->needs.count) == 0) return;
-    pthread_mutex_lock(&q->board.lock);
+    gpusync__lock(&q->board.lock);
     for (need = q->needs.first; need; need = need->next)
         if (need->stage == GPUSYNC__AWAITED && need->number == ticket)
             gpusync__turn_need(need, GPUSYNC__COMING, agenda);
-    pthread_mutex_unlock(&q->board.lock);
+    gpusync__unlock(&q->board.lock);
 }
 
 static const char gpusync__timeline_gone[] = "the timeline was destroyed before anybody promised the value";
@@ -5432,7 +5438,7 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda
     gpusync__need *need, *next, *ended = NULL, **end = &ended;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     for (need = t->needs.first; need; need = next) {
         next = need->next;
         if (need->job &&
@@ -5447,7 +5453,7 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda
         *end = need;
         end = &need->next;
     }
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
     gpusync__needs_over(ended, &error, agenda);
 }
 
@@ -5483,7 +5489,7 @@ static void gpusync__seek_listed(gpusync__need *need)
     gpusync__job *job = need->job;
     gpusync_error error;
     bool over, gone, failed, issued = GPUSYNC__GET(&job->issued) != 0;
-    pthread_mutex_lock(gpusync__need_lock(need));
+    gpusync__lock(gpusync__need_lock(need));
     GPUSYNC__ADD(&job->open, 1);
     gpusync__link_need(gpusync__needs_of(need), need);
     GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
@@ -5494,7 +5500,7 @@ static void gpusync__seek_listed(gpusync__need *need)
     if (over) gpusync__unlink_need(gpusync__needs_of(need), need);
     need->holds = !over && !issued && (need->stage == GPUSYNC__AWAITED || job->flags & GPUSYNC_STRICT);
     if (need->holds) GPUSYNC__ADD(&job->missing, 1);
-    pthread_mutex_unlock(gpusync__need_lock(need));
+    gpusync__unlock(gpusync__need_lock(need));
     if (!over) return;
     if (failed) error = t->error; /* it does not change any more */
     else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
@@ -5561,10 +5567,10 @@ static void gpusync__seek_all(gpusync__job *job, bool trusted)
 static void gpusync__drop_need(gpusync__need *need)
 {
     bool linked;
-    pthread_mutex_lock(gpusync__need_lock(need));
+    gpusync__lock(gpusync__need_lock(need));
     linked = need->linked;
     if (linked) gpusync__unlink_need(gpusync__needs_of(need), need);
-    pthread_mutex_unlock(gpusync__need_lock(need));
+    gpusync__unlock(gpusync__need_lock(need));
     if (linked) GPUSYNC__SUB(&need->job->open, 1); /* never the last: the caller keeps one open */
 }
 
@@ -5576,10 +5582,10 @@ static void gpusync__forget_needs(gpusync__job *job)
     gpusync__need *need = NULL;
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
         const gpusync_queue *q;
-        if (need->queue) pthread_mutex_lock(&job->device->lock); /* what is listed stays meanwhile, also when closing */
+        if (need->queue) gpusync__lock(&job->device->lock); /* what is listed stays meanwhile, also when closing */
         for (q = need->queue ? job->device->queues : NULL; q && q->number != need->queue_number;) q = q->next;
         if (need->timeline || q) gpusync__drop_need(need);
-        if (need->queue) pthread_mutex_unlock(&job->device->lock);
+        if (need->queue) gpusync__unlock(&job->device->lock);
     }
 }
 
@@ -5601,13 +5607,13 @@ static void gpusync__listen_for_needs(gpusync_timeline *t)
     goal.timeline = t;
     if (!gpusync__is_outside(t)) return;
     do {
-        pthread_mutex_lock(&t->board.lock);
+        gpusync__lock(&t->board.lock);
         need = gpusync__unheard(t);
         if (need) {
             need->heard = true;
             goal.ticket = need->number;
         }
-        pthread_mutex_unlock(&t->board.lock);
+        gpusync__unlock(&t->board.lock);
         if (need) gpusync__listen(&goal);
     } while (need);
 }
@@ -5637,9 +5643,9 @@ static void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
-        pthread_mutex_lock(gpusync__need_lock(need));
+        gpusync__lock(gpusync__need_lock(need));
         if (gpusync__is_hidden(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
-        pthread_mutex_unlock(gpusync__need_lock(need));
+        gpusync__unlock(gpusync__need_lock(need));
         if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__drop_need(need);
     }
     if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
@@ -5650,10 +5656,10 @@ static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outco
     double start, end;
     memcpy(&start, &outcome->gpu_start, sizeof start);
     memcpy(&end, &outcome->gpu_end, sizeof end);
-    pthread_mutex_lock(&job->device->job_lock);
+    gpusync__lock(&job->device->job_lock);
     if (start > 0 && (start < job->gpu_start || job->gpu_start <= 0)) job->gpu_start = start;
     if (end > job->gpu_end) job->gpu_end = end;
-    pthread_mutex_unlock(&job->device->job_lock);
+    gpusync__unlock(&job->device->job_lock);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
 }
 
@@ -5802,11 +5808,11 @@ static gpusync__job *gpusync__first_promiser(gpusync_timeline *t)
 {
     gpusync__job *job;
     if (!GPUSYNC__GET(&t->promises)) return NULL;
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     job = t->promises ? t->promises->job : NULL;
     if (job && GPUSYNC__GET(&job->ticket) == 0) job = NULL; /* still coming in */
     if (job) GPUSYNC__ADD(&job->holders, 1); /* not zero: it is not over */
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
     return job;
 }
 
@@ -5944,11 +5950,11 @@ static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
 /* Issue what can go. Never waits for the order lock: who has it comes in here after letting go. */
 static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
 {
-    while (GPUSYNC__GET(&q->wanted) && pthread_mutex_trylock(&q->order) == 0) {
+    while (GPUSYNC__GET(&q->wanted) && gpusync__try_lock(&q->order)) {
         void *pool = gpusync__pool_push();
         (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* what was wanted before is seen in what follows */
         gpusync__pump_line(q, agenda);
-        pthread_mutex_unlock(&q->order);
+        gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
     }
 }
@@ -6246,7 +6252,7 @@ static void gpusync__undo_job(gpusync__job *job)
     unsigned rounds = 0;
     gpusync__forget_needs(job);
     while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(q->device, &rounds);
-    pthread_mutex_lock(&q->order);
+    gpusync__lock(&q->order);
     gpusync__put_back(job);
     gpusync__order_end(q);
     gpusync__drop_parts(job);
@@ -6324,7 +6330,7 @@ static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission
     result = gpusync__describe_job(job, s);
     if (result == GPUSYNC_OK) {
         pool = gpusync__pool_push();
-        pthread_mutex_lock(&q->order);
+        gpusync__lock(&q->order);
         result = gpusync__enter_job(job, s, ticket, agenda);
         gpusync__order_end_pool(q, pool); /* from here on the job is on its own, if it has a ticket */
     }
@@ -6433,7 +6439,7 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    pthread_mutex_lock(&queue->order);
+    gpusync__lock(&queue->order);
     gpusync__cancel_line(queue, "cancelled while it was held", &agenda);
     gpusync__order_end(queue);
     gpusync__end_call(queue->device, &agenda);
@@ -6476,11 +6482,11 @@ static void gpusync__note_slabs_free(gpusync_device *dev)
 static gpusync__note *gpusync__note_new(gpusync_device *dev, gpusync__turns *turns, gpusync_done_fn fn, void *user)
 {
     gpusync__note *note;
-    pthread_mutex_lock(&dev->job_lock);
+    gpusync__lock(&dev->job_lock);
     if (!dev->free_notes) gpusync__note_slab_new(dev);
     note = dev->free_notes;
     if (note) dev->free_notes = note->next;
-    pthread_mutex_unlock(&dev->job_lock);
+    gpusync__unlock(&dev->job_lock);
     if (!note) return NULL;
     memset(&note->need, 0, sizeof note->need);
     note->need.stage = GPUSYNC__COMING;
@@ -6504,14 +6510,14 @@ static bool gpusync__pin_note(gpusync__note *note)
     gpusync__need *need = &note->need;
     uint32_t flags;
     bool ended, over;
-    pthread_mutex_lock(gpusync__need_lock(need));
+    gpusync__lock(gpusync__need_lock(need));
     gpusync__link_need(gpusync__needs_of(need), need);
     ended = need->queue ? gpusync__ticket_ended(need->queue, need->number) : need->timeline->value >= need->number;
     flags = GPUSYNC__GET(need->queue ? &need->queue->flags : &need->timeline->flags);
     note->lost = !ended && note->fn && flags & GPUSYNC__LOST;
     over = note->lost || (ended && !gpusync__has_note_before(need));
     if (over) gpusync__unlink_need(gpusync__needs_of(need), need);
-    pthread_mutex_unlock(gpusync__need_lock(need));
+    gpusync__unlock(gpusync__need_lock(need));
     return over;
 }
 
@@ -6597,7 +6603,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_on_done(gpusync_timeline *timeline, 
 
 static void gpusync__init_selectors(void)
 {
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     if (!gpusync__global.selectors_ready) {
 #define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
         GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
@@ -6605,7 +6611,7 @@ static void gpusync__init_selectors(void)
         gpusync__scheduled_block.isa = gpusync__global_block;
         gpusync__global.selectors_ready = true;
     }
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
 }
 
 /* +1, or NULL. Either way of asking fails on some machines where the other works. */
@@ -6670,9 +6676,6 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->callback_mode = desc ? desc->callback_mode : GPUSYNC_CALLBACKS_AT_ONCE;
     dev->notify = desc ? desc->notify : NULL;
     dev->notify_user = desc ? desc->notify_user : NULL;
-    pthread_mutex_init(&dev->lock, NULL);
-    pthread_mutex_init(&dev->waiter_lock, NULL);
-    pthread_mutex_init(&dev->job_lock, NULL);
     gpusync__note_slab_new(dev); /* so that the first callbacks need no memory; without it they ask again */
     *out = dev;
     return GPUSYNC_OK;
@@ -6724,8 +6727,6 @@ static void gpusync__queue_free(gpusync_queue *q)
     if (q->metal) gpusync__release_pooled(q->metal);
     gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__rings_free(dev, q->ring);
-    pthread_mutex_destroy(&q->order);
-    pthread_mutex_destroy(&q->board.lock);
     gpusync__free(dev, q, sizeof *q);
 }
 
@@ -6761,10 +6762,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
     q = (gpusync_queue *)gpusync__allocate(device, sizeof *q, 128);
     if (!q) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     q->device = device;
-    pthread_mutex_init(&q->order, NULL);
-    pthread_mutex_init(&q->board.lock, NULL);
     result = gpusync__queue_build(q, desc);
-    pthread_mutex_lock(&device->lock);
+    gpusync__lock(&device->lock);
     if (GPUSYNC__GET(&device->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result == GPUSYNC_OK) {
         for (link = &device->queues; *link;) link = &(*link)->next;
@@ -6773,7 +6772,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
         gpusync__flag_trace(&q->flags, gpusync__traced(device));
         q->watched = gpusync__traced(device) || q->max_in_flight < q->limit;
     }
-    pthread_mutex_unlock(&device->lock);
+    gpusync__unlock(&device->lock);
     if (result != GPUSYNC_OK) gpusync__queue_free(q);
     else *out = q;
     return result;
@@ -6870,26 +6869,26 @@ static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 static void gpusync__remove_queue(gpusync_queue *q)
 {
     gpusync_queue **link = &q->device->queues;
-    pthread_mutex_lock(&q->device->lock);
+    gpusync__lock(&q->device->lock);
     while (*link != q) link = &(*link)->next;
     *link = q->next;
-    pthread_mutex_unlock(&q->device->lock);
+    gpusync__unlock(&q->device->lock);
 }
 
 static void gpusync__keep_stats(gpusync_queue *q)
 {
-    pthread_mutex_lock(&q->device->lock);
+    gpusync__lock(&q->device->lock);
     gpusync__add_stats(&q->device->gone, q);
-    pthread_mutex_unlock(&q->device->lock);
+    gpusync__unlock(&q->device->lock);
 }
 
 /* Held work is given up. */
 static void gpusync__give_up_line(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    pthread_mutex_lock(&q->order);
+    gpusync__lock(&q->order);
     gpusync__cancel_line(q, "its queue was destroyed while it was held", &agenda);
-    pthread_mutex_unlock(&q->order);
+    gpusync__unlock(&q->order);
     gpusync__end_call(q->device, &agenda);
 }
 
@@ -6973,9 +6972,9 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     bool in_use;
     if (!device) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    pthread_mutex_lock(&device->lock);
+    gpusync__lock(&device->lock);
     in_use = device->queues != NULL || device->timelines != NULL || device->warmups != NULL;
-    pthread_mutex_unlock(&device->lock);
+    gpusync__unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
     gpusync__take_bell(device);
     if (device->bell_event) gpusync__release_pooled(device->bell_event);
@@ -6985,9 +6984,6 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     gpusync__waiter_slabs_free(device);
     gpusync__job_slabs_free(device);
     gpusync__note_slabs_free(device);
-    pthread_mutex_destroy(&device->lock);
-    pthread_mutex_destroy(&device->waiter_lock);
-    pthread_mutex_destroy(&device->job_lock);
     allocator = device->allocator;
     allocator.release(allocator.user, device, sizeof *device);
     return GPUSYNC_OK;
@@ -7362,7 +7358,6 @@ static void gpusync__warmup_free(gpusync_warmup *w)
     gpusync__free(dev, w->compilations, w->count * sizeof *w->compilations);
     gpusync__free(dev, w->libraries, w->count * sizeof *w->libraries);
     gpusync__free(dev, w->jobs, w->job_count * sizeof *w->jobs);
-    pthread_mutex_destroy(&w->board.lock);
     gpusync__free(dev, w, sizeof *w);
 }
 
@@ -7372,7 +7367,6 @@ static gpusync_warmup *gpusync__warmup_new(gpusync_device *dev, const gpusync_wa
     gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, sizeof *w, 128);
     if (!w) return NULL;
     w->device = dev;
-    pthread_mutex_init(&w->board.lock, NULL);
     w->disabled = desc->disabled;
     w->queue = desc->queue;
     w->count = desc->pipeline_count;
@@ -7437,11 +7431,11 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     if (gpusync_device_is_lost(device)) return GPUSYNC_ERROR_DEVICE_LOST;
     w = gpusync__warmup_new(device, desc);
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&device->lock);
+    gpusync__lock(&device->lock);
     w->next = device->warmups;
     device->warmups = w;
     if (GPUSYNC__GET(&device->lost)) gpusync__set_flag(&w->flags, GPUSYNC__LOST);
-    pthread_mutex_unlock(&device->lock);
+    gpusync__unlock(&device->lock);
     *out = w;
     if (w->disabled) {
         w->total = w->done = 0;
@@ -7547,10 +7541,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     if (w->threaded) pthread_join(w->thread, NULL);
     while (GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);
     if (w->own_queue) (void)gpusync_queue_destroy(w->queue);
-    pthread_mutex_lock(&w->device->lock);
+    gpusync__lock(&w->device->lock);
     for (link = &w->device->warmups; *link != w;) link = &(*link)->next;
     *link = w->next;
-    pthread_mutex_unlock(&w->device->lock);
+    gpusync__unlock(&w->device->lock);
     gpusync__warmup_free(w);
     return GPUSYNC_OK;
 }
@@ -7601,11 +7595,11 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 {
     const gpusync_queue *q;
     if (!device || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    pthread_mutex_lock(&device->lock);
+    gpusync__lock(&device->lock);
     *stats = device->gone;
     gpusync__add_counts(stats, &device->stats);
     for (q = device->queues; q; q = q->next) gpusync__add_stats(stats, q);
-    pthread_mutex_unlock(&device->lock);
+    gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
 }
 
@@ -7619,14 +7613,14 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
 {
     gpusync_queue *q;
     if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    pthread_mutex_lock(&device->lock);
+    gpusync__lock(&device->lock);
     device->trace = fn;
     device->trace_user = user;
     for (q = device->queues; q; q = q->next) {
         gpusync__flag_trace(&q->flags, fn != NULL); /* no wait cuts it short */
         q->watched = fn || q->max_in_flight < q->limit;
     }
-    pthread_mutex_unlock(&device->lock);
+    gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
 }
 
@@ -7686,11 +7680,11 @@ static void gpusync__write_need(gpusync__writer *out, const gpusync__need *need)
                        (unsigned long long)(need->number & ~GPUSYNC__FOREIGN), (unsigned long long)need->queue_number);
         return;
     }
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)need->number,
                    (unsigned long long)t->number, t->label);
     gpusync__write_promise(out, t, need->number, need->job);
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
 }
 
 static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
@@ -7739,7 +7733,7 @@ static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
 static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 {
     const gpusync__watch *watch;
-    pthread_mutex_lock(&board->lock);
+    gpusync__lock(&board->lock);
     for (watch = board->first; watch; watch = watch->next) {
         static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value",
                                            "a warm-up"};
@@ -7754,7 +7748,7 @@ static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
             gpusync__write_promise(out, watch->goal.timeline, watch->goal.ticket, NULL);
         }
     }
-    pthread_mutex_unlock(&board->lock);
+    gpusync__unlock(&board->lock);
 }
 
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
@@ -7771,16 +7765,16 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 
 static void gpusync__write_failure(gpusync__writer *out, gpusync_timeline *t)
 {
-    pthread_mutex_lock(&t->board.lock);
+    gpusync__lock(&t->board.lock);
     gpusync__write(out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
-    pthread_mutex_unlock(&t->board.lock);
+    gpusync__unlock(&t->board.lock);
 }
 
 /* The device's lock is held meanwhile: no message goes to Metal here. */
 static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
 {
     gpusync_timeline *t;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     for (t = dev->timelines; t; t = t->next) {
         uint64_t value = GPUSYNC__GET(&t->value);
         gpusync__write(out, "  timeline %llu '%s': ", (unsigned long long)t->number, t->label);
@@ -7789,19 +7783,19 @@ static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
         gpusync__write(out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
         gpusync__write_watches(out, &t->board);
     }
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
 }
 
 static void gpusync__write_warmups(gpusync__writer *out, gpusync_device *dev)
 {
     gpusync_warmup *w;
-    pthread_mutex_lock(&dev->lock);
+    gpusync__lock(&dev->lock);
     for (w = dev->warmups; w; w = w->next) {
         gpusync__write(out, "  warm-up: %llu of %llu done\n", (unsigned long long)GPUSYNC__GET(&w->done),
                        (unsigned long long)w->total);
         gpusync__write_watches(out, &w->board);
     }
-    pthread_mutex_unlock(&dev->lock);
+    gpusync__unlock(&dev->lock);
 }
 
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)

@@ -343,9 +343,9 @@ static unsigned slab_count(void)
 {
     const gpusync__slab *slab;
     unsigned count = 0;
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     for (slab = gpusync__global.slabs; slab; slab = slab->next) count++;
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
     return count;
 }
 

@@ -24,10 +24,10 @@ static int faulty_memalign(void **memory, size_t alignment, size_t size)
 /* Slots that earlier tests left in the pool would hide that a new slab is needed. They are forgotten; their slabs are not. */
 static void forget_free_slots(void)
 {
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     gpusync__global.free = NULL;
     __atomic_store_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
 }
 
 /* -- the scenario ----------------------------------------------------------------------------------- */

@@ -148,9 +148,9 @@ static gpusync_ticket hold_on(gpusync_queue *queue, gpusync_timeline *timeline, 
 static unsigned held_on(gpusync_queue *queue)
 {
     unsigned count;
-    pthread_mutex_lock(&queue->order);
+    gpusync__lock(&queue->order);
     count = queue->lined;
-    pthread_mutex_unlock(&queue->order);
+    gpusync__unlock(&queue->order);
     return count;
 }
 

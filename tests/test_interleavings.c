@@ -10,24 +10,25 @@
 
 /* Code to run when the header takes this lock next, before it has it. */
 static struct {
-    pthread_mutex_t *lock;
+    void *lock;
     void (*act)(void *);
     void *argument;
 } at_lock;
 
-static int hooked_lock(pthread_mutex_t *lock)
+static void hooked_lock(void *lock);
+#define gpusync__lock(mutex) hooked_lock(mutex)
+#define GPUSYNC_IMPLEMENTATION
+#include "support.h"
+#undef gpusync__lock
+
+static void hooked_lock(void *lock)
 {
     if (at_lock.lock == lock) {
         at_lock.lock = NULL;
         at_lock.act(at_lock.argument);
     }
-    return pthread_mutex_lock(lock);
+    gpusync__lock((gpusync__mutex *)lock);
 }
-
-#define pthread_mutex_lock hooked_lock
-#define GPUSYNC_IMPLEMENTATION
-#include "support.h"
-#undef pthread_mutex_lock
 
 static void finish_buffer(void *buffer)
 {

@@ -468,10 +468,10 @@ static void forget_free_slots(gpusync_queue *queue)
 {
     gpusync__free_list(queue->spare);
     queue->spare = NULL;
-    pthread_mutex_lock(&gpusync__global.lock);
+    gpusync__lock(&gpusync__global.lock);
     gpusync__global.free = NULL;
     PUT(&gpusync__global.returned, NULL);
-    pthread_mutex_unlock(&gpusync__global.lock);
+    gpusync__unlock(&gpusync__global.lock);
 }
 
 enum { CREATIONS, ALLOCATIONS, SLABS, FAULTS };

@@ -23,6 +23,9 @@
 
 /* ------------------------------------------------------------- the runtime, seen from C -- */
 
+extern void os_unfair_lock_lock(uint32_t *lock);
+extern bool os_unfair_lock_trylock(uint32_t *lock);
+extern void os_unfair_lock_unlock(uint32_t *lock);
 extern void objc_msgSend(void);
 extern void *sel_registerName(const char *name);
 extern void *objc_getClass(const char *name);
@@ -1646,6 +1649,27 @@ static void case_pool_order(stage *s)
     objc_autoreleasePoolPop(outer);
     objc_autoreleasePoolPop(inner);
 }
+static void case_locked_twice(stage *s)
+{
+    uint32_t lock = 0;
+    (void)s;
+    os_unfair_lock_lock(&lock);
+    if (os_unfair_lock_trylock(&lock)) return;
+    os_unfair_lock_lock(&lock);
+}
+static void *lock_it(void *lock)
+{
+    os_unfair_lock_lock(lock);
+    return NULL;
+}
+static void case_unlocked_by_other(stage *s)
+{
+    uint32_t lock = 0;
+    pthread_t other;
+    (void)s;
+    if (pthread_create(&other, NULL, lock_it, &lock) || pthread_join(other, NULL)) return;
+    os_unfair_lock_unlock(&lock);
+}
 static void case_destroyed_in_use(stage *s)
 {
     void *memory = memory_new(s->device, 4), *buffer = GET(s->queue, "commandBufferWithUnretainedReferences");
@@ -1822,6 +1846,8 @@ static const rule_case rule_cases[] = {
     {"autorelease-without-pool", case_label_without_pool},
     {"autorelease-without-pool", case_error_in_handler_without_pool},
     {"pool-order", case_pool_order},
+    {"locked-twice", case_locked_twice},
+    {"unlocked-by-other", case_unlocked_by_other},
     {"destroyed-in-use", case_destroyed_in_use},
     {"destroyed-in-use", case_event_destroyed_in_use},
     {"destroyed-in-use", case_destroyed_before_commit},
@@ -1846,7 +1872,37 @@ static const rule_case rule_cases[] = {
 static bool needs_our_runtime(const char *rule)
 {
     return strcmp(rule, "autorelease-without-pool") == 0 || strcmp(rule, "pool-order") == 0 ||
-           strcmp(rule, "hidden-selector") == 0;
+           strcmp(rule, "hidden-selector") == 0 || strcmp(rule, "locked-twice") == 0 ||
+           strcmp(rule, "unlocked-by-other") == 0;
+}
+
+/* -- locks ------------------------------------------------------------------------------------------ */
+
+typedef struct tally {
+    uint32_t lock;
+    unsigned long count;
+} tally;
+
+static void *count_under_lock(void *argument)
+{
+    tally *t = argument;
+    for (unsigned i = 0; i < 100000; i++) {
+        os_unfair_lock_lock(&t->lock);
+        t->count++;
+        os_unfair_lock_unlock(&t->lock);
+    }
+    return NULL;
+}
+
+static void one_at_a_time_has_a_lock(void **state)
+{
+    tally t = {0, 0};
+    pthread_t threads[4];
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, count_under_lock, &t), 0);
+    for (unsigned i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(t.count, 400000);
+    assert_int_equal(t.lock, 0);
 }
 
 static const char *own_path;
@@ -1962,6 +2018,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(threads_share_a_queue),
         cmocka_unit_test(queues_pass_events_around),
         cmocka_unit_test(every_rule_has_a_case),
+        cmocka_unit_test(one_at_a_time_has_a_lock),
         cmocka_unit_test(every_broken_rule_aborts),
     };
     return cmocka_run_group_tests_name("softmetal", tests, NULL, NULL);

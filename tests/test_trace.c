@@ -23,10 +23,10 @@ typedef struct trace {
     rig *rig;
 } trace;
 
-static bool is_locked(pthread_mutex_t *mutex)
+static bool is_locked(gpusync__mutex *mutex)
 {
-    if (pthread_mutex_trylock(mutex)) return true;
-    pthread_mutex_unlock(mutex);
+    if (!gpusync__try_lock(mutex)) return true;
+    gpusync__unlock(mutex);
     return false;
 }
 

@@ -41,6 +41,9 @@
     X(DESTROYED_IN_USE, "destroyed-in-use",                                                       \
       "a buffer with unretained references still needs the object")                               \
     X(BLOCK_CHANGED, "block-changed", "a block was freed or rewritten before Metal released it")  \
+    /* locks */                                                                                   \
+    X(LOCKED_TWICE, "locked-twice", "an os_unfair_lock cannot be taken again by its owner")       \
+    X(UNLOCKED_BY_OTHER, "unlocked-by-other", "an os_unfair_lock is let go by its owner")         \
     /* the control panel */                                                                       \
     X(STEP_NOT_DUE, "step-not-due", "this transition is not due")                                 \
     X(STEP_REAL_CLOCK, "step-on-real-clock", "only the manual clock is stepped")                  \
