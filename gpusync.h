@@ -1352,7 +1352,7 @@ typedef struct gpusync__slot {
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
-#define GPUSYNC__SLAB_SLOTS 63
+#define GPUSYNC__SLAB_SLOTS 31
 typedef struct gpusync__slab {
     struct gpusync__slab *next;
     unsigned char pad[120];
@@ -1371,24 +1371,23 @@ typedef struct gpusync__call {
 static struct gpusync__global {
     gpusync__mutex lock;
     bool selectors_ready;
-    gpusync__slab *slabs;
-    gpusync__slot *free;     /* under the lock */
-    gpusync__slot *returned; /* pushed without the lock, by handlers */
+    gpusync__slab *slabs;    /* under the lock */
+    gpusync__slot *returned; /* free ones, pushed without the lock */
     gpusync__call *calls;    /* under the lock */
     uint32_t call_count;
-} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, 0};
+} gpusync__global = {{0}, false, NULL, NULL, NULL, 0};
 
 static void gpusync__completed(void *block, void *buffer);
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
-/* Under the global lock. From malloc, not the program's allocator: slabs outlive every device. */
-static void gpusync__slab_new(void)
+/* A list of new slots. NULL: no memory. From malloc, not the program's allocator: slabs outlive every device. */
+static gpusync__slot *gpusync__slab_new(void)
 {
     void *memory = NULL;
     gpusync__slab *slab;
     size_t i;
-    if (posix_memalign(&memory, 128, sizeof(gpusync__slab))) return;
+    if (posix_memalign(&memory, 128, sizeof(gpusync__slab))) return NULL;
     memset(memory, 0, sizeof(gpusync__slab));
     slab = (gpusync__slab *)memory;
     for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
@@ -1397,32 +1396,21 @@ static void gpusync__slab_new(void)
         slot->block.flags = GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE;
         slot->block.invoke = gpusync__completed;
         slot->block.descriptor = &gpusync__descriptor;
-        slot->next = gpusync__global.free;
-        gpusync__global.free = slot;
+        if (i) slot->next = &slab->slots[i - 1];
     }
+    gpusync__lock(&gpusync__global.lock);
     slab->next = gpusync__global.slabs;
     gpusync__global.slabs = slab;
+    gpusync__unlock(&gpusync__global.lock);
+    return &slab->slots[GPUSYNC__SLAB_SLOTS - 1];
 }
 
-#define GPUSYNC__SPARE_SLOTS 8
-
-/* A few free slots in a list, so that not every commit takes the lock that all queues share. NULL: no memory. */
+/* A list of free slots, all that came back or a slab of new ones, so that hardly a commit meets other queues here. NULL:
+   no memory. */
 static gpusync__slot *gpusync__slots_take(void)
 {
-    gpusync__slot *first, *last;
-    int count = 1;
-    gpusync__lock(&gpusync__global.lock);
-    if (!gpusync__global.free)
-        gpusync__global.free = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    if (!gpusync__global.free) gpusync__slab_new();
-    first = last = gpusync__global.free;
-    while (last && last->next && count++ < GPUSYNC__SPARE_SLOTS) last = last->next;
-    if (last) {
-        gpusync__global.free = last->next;
-        last->next = NULL;
-    }
-    gpusync__unlock(&gpusync__global.lock);
-    return first;
+    gpusync__slot *slots = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
+    return slots ? slots : gpusync__slab_new();
 }
 
 static uintptr_t gpusync__state(void *buffer, unsigned state) { return (uintptr_t)buffer | state; }
@@ -4678,20 +4666,20 @@ static void gpusync__job_clear(gpusync__job *job)
 }
 
 /* Under the job lock. */
-static void gpusync__job_slab_new(gpusync_device *dev)
+static gpusync__job *gpusync__job_slab_new(gpusync_device *dev)
 {
     gpusync__job_slab *slab = (gpusync__job_slab *)gpusync__allocate(dev, sizeof *slab, 128);
     size_t i;
-    if (!slab) return;
+    if (!slab) return NULL;
     for (i = 0; i < GPUSYNC__SLAB_JOBS; i++) {
         slab->jobs[i].device = dev;
         slab->jobs[i].due.is_job = true;
         gpusync__job_clear(&slab->jobs[i]);
-        slab->jobs[i].next = dev->free_jobs;
-        dev->free_jobs = &slab->jobs[i];
+        if (i) slab->jobs[i].next = &slab->jobs[i - 1];
     }
     slab->next = dev->job_slabs;
     dev->job_slabs = slab;
+    return &slab->jobs[GPUSYNC__SLAB_JOBS - 1];
 }
 
 static void gpusync__job_slabs_free(gpusync_device *dev)
@@ -4703,43 +4691,54 @@ static void gpusync__job_slabs_free(gpusync_device *dev)
     }
 }
 
-static gpusync__job *gpusync__jobs_take(gpusync_device *dev)
+/* To the spare ones of the queue. */
+static void gpusync__job_spare(gpusync_queue *q, gpusync__job *job)
 {
-    gpusync__job *first, *last;
-    int count = 1;
-    gpusync__lock(&dev->job_lock);
-    if (!dev->free_jobs) gpusync__job_slab_new(dev);
-    first = last = dev->free_jobs;
-    while (last && last->next && count++ < GPUSYNC__SLAB_JOBS) last = last->next;
-    if (last) {
-        dev->free_jobs = last->next;
-        last->next = NULL;
-    }
-    gpusync__unlock(&dev->job_lock);
-    return first;
+    job->next = GPUSYNC__GET(&q->spare_jobs);
+    while (!GPUSYNC__SWAP(&q->spare_jobs, &job->next, job)) {}
 }
 
-/* A list of them. */
-static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *job)
+static void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
 {
-    gpusync__lock(&dev->job_lock);
     while (job) {
         gpusync__job *next = job->next;
-        job->next = dev->free_jobs;
-        dev->free_jobs = job;
+        gpusync__job_spare(q, job);
         job = next;
+    }
+}
+
+/* A list of jobs, of queues that are gone or new ones. NULL: no memory. */
+static gpusync__job *gpusync__jobs_take(gpusync_device *dev)
+{
+    gpusync__job *jobs;
+    gpusync__lock(&dev->job_lock);
+    jobs = dev->free_jobs ? dev->free_jobs : gpusync__job_slab_new(dev);
+    dev->free_jobs = NULL;
+    gpusync__unlock(&dev->job_lock);
+    return jobs;
+}
+
+/* The queue goes: its jobs are for others. */
+static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *jobs)
+{
+    gpusync__lock(&dev->job_lock);
+    while (jobs) {
+        gpusync__job *next = jobs->next;
+        jobs->next = dev->free_jobs;
+        dev->free_jobs = jobs;
+        jobs = next;
     }
     gpusync__unlock(&dev->job_lock);
 }
 
-/* Each queue has a few to spare, so that not every submission takes the lock that all share. */
+/* Off the list of spare ones, which is taken whole, so that none is taken that went and came back meanwhile. */
 static gpusync__job *gpusync__job_take(gpusync_queue *q)
 {
-    gpusync__job *job = __atomic_exchange_n(&q->spare_jobs, (gpusync__job *)NULL, __ATOMIC_ACQUIRE), *rest;
+    gpusync__job *job = __atomic_exchange_n(&q->spare_jobs, (gpusync__job *)NULL, __ATOMIC_SEQ_CST), *rest;
     if (!job) job = gpusync__jobs_take(q->device);
     if (!job || !job->next) return job;
-    rest = __atomic_exchange_n(&q->spare_jobs, job->next, __ATOMIC_ACQ_REL);
-    if (rest) gpusync__jobs_give(q->device, rest);
+    rest = __atomic_exchange_n(&q->spare_jobs, job->next, __ATOMIC_SEQ_CST);
+    if (rest) gpusync__jobs_spare(q, rest); /* that came meanwhile */
     return job;
 }
 
@@ -4766,8 +4765,7 @@ static gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t pro
     if (!job) return NULL;
     if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || parts > GPUSYNC__FEW) &&
         !gpusync__job_room(job, needs, promises, parts)) {
-        job->next = NULL;
-        gpusync__jobs_give(q->device, job);
+        gpusync__job_spare(q, job);
         return NULL;
     }
     job->due.turns = &q->turns;
@@ -4809,9 +4807,7 @@ static void gpusync__job_free(gpusync__job *job)
     for (i = 0; i < job->promise_count; i++) gpusync__timeline_drop(job->promises[i].timeline);
     if (job->memory) gpusync__free(dev, job->memory, job->memory_size);
     gpusync__job_clear(job);
-    job->next = NULL;
-    job = __atomic_exchange_n(&q->spare_jobs, job, __ATOMIC_ACQ_REL);
-    if (job) gpusync__jobs_give(dev, job);
+    gpusync__job_spare(q, job);
     GPUSYNC__SUB(&q->owing, 1); /* destroy waits for this */
 }
 
