@@ -1352,7 +1352,7 @@ typedef struct gpusync__slot {
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
-#define GPUSYNC__SLAB_SLOTS 31
+#define GPUSYNC__SLAB_SLOTS 63
 typedef struct gpusync__slab {
     struct gpusync__slab *next;
     unsigned char pad[120];
@@ -1371,17 +1371,18 @@ typedef struct gpusync__call {
 static struct gpusync__global {
     gpusync__mutex lock;
     bool selectors_ready;
-    gpusync__slab *slabs;    /* under the lock */
-    gpusync__slot *returned; /* free ones, pushed without the lock */
+    gpusync__slab *slabs;
+    gpusync__slot *free;     /* under the lock */
+    gpusync__slot *returned; /* pushed without the lock, by handlers */
     gpusync__call *calls;    /* under the lock */
     uint32_t call_count;
-} gpusync__global = {{0}, false, NULL, NULL, NULL, 0};
+} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, 0};
 
 static void gpusync__completed(void *block, void *buffer);
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
-/* A list of new slots. NULL: no memory. From malloc, not the program's allocator: slabs outlive every device. */
+/* A list of new slots. Under the global lock. From malloc, not the program's allocator: slabs outlive every device. */
 static gpusync__slot *gpusync__slab_new(void)
 {
     void *memory = NULL;
@@ -1398,19 +1399,27 @@ static gpusync__slot *gpusync__slab_new(void)
         slot->block.descriptor = &gpusync__descriptor;
         if (i) slot->next = &slab->slots[i - 1];
     }
-    gpusync__lock(&gpusync__global.lock);
     slab->next = gpusync__global.slabs;
     gpusync__global.slabs = slab;
-    gpusync__unlock(&gpusync__global.lock);
     return &slab->slots[GPUSYNC__SLAB_SLOTS - 1];
 }
 
-/* A list of free slots, all that came back or a slab of new ones, so that hardly a commit meets other queues here. NULL:
-   no memory. */
+#define GPUSYNC__SPARE_SLOTS 16
+
+/* A few free slots in a list, so that not every commit takes the lock that all queues share. NULL: no memory. */
 static gpusync__slot *gpusync__slots_take(void)
 {
-    gpusync__slot *slots = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    return slots ? slots : gpusync__slab_new();
+    gpusync__slot *first, *last;
+    int more = GPUSYNC__SPARE_SLOTS;
+    gpusync__lock(&gpusync__global.lock);
+    first = gpusync__global.free;
+    if (!first) first = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
+    if (!first) first = gpusync__slab_new();
+    for (last = first; last && --more; last = last->next) {}
+    gpusync__global.free = last ? last->next : NULL;
+    if (last) last->next = NULL;
+    gpusync__unlock(&gpusync__global.lock);
+    return first;
 }
 
 static uintptr_t gpusync__state(void *buffer, unsigned state) { return (uintptr_t)buffer | state; }
@@ -4205,14 +4214,12 @@ static bool gpusync__knows_class(gpusync_queue *q, void *buffer)
 }
 
 /* +1, or NULL. The caller has taken room for it. */
-static void *gpusync__make_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc)
+static void *gpusync__make_buffer(gpusync_queue *q, void *sel, const char *label)
 {
     void *pool = gpusync__pool_push();
-    void *buffer = gpusync__send_id(q->metal, desc && desc->unretained_references ? gpusync__sel.commandBufferUnretained
-                                                                                  : gpusync__sel.commandBuffer);
+    void *buffer = gpusync__send_id(q->metal, sel);
     if (buffer) gpusync__retain(buffer);
-    if (buffer && desc && desc->label)
-        gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(desc->label));
+    if (buffer && label) gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
     gpusync__pool_pop(pool);
     return buffer;
 }
@@ -4244,7 +4251,9 @@ static void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
                                            gpusync__job *head, void **out)
 {
-    void *buffer = gpusync__make_buffer(q, desc);
+    void *buffer = gpusync__make_buffer(q, desc && desc->unretained_references ? gpusync__sel.commandBufferUnretained
+                                                                              : gpusync__sel.commandBuffer,
+                                        desc ? desc->label : NULL);
     gpusync__slot *slot;
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
     if (head) gpusync__encode_head(head, buffer);
@@ -4570,7 +4579,7 @@ static void gpusync__send_sentinel(gpusync_queue *q)
     gpusync__slot *slot = NULL;
     void *buffer = NULL;
     if (!gpusync__take_room(q, q->limit)) return;
-    buffer = gpusync__make_buffer(q, NULL); /* may block when the program has filled the queue behind our back */
+    buffer = gpusync__make_buffer(q, gpusync__sel.commandBuffer, NULL); /* may block when the program has filled the queue behind our back */
     if (buffer) {
         gpusync__lock(&q->order);
         slot = gpusync__slot_new(q, buffer, GPUSYNC__SENTINEL, GPUSYNC__ARMED);
@@ -5367,12 +5376,13 @@ static void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agend
 /* All or none: so only the last can be the device's at once. */
 static gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, gpusync__agenda *agenda)
 {
+    gpusync__promise *promise = job->promises;
     gpusync_result result = GPUSYNC_OK;
-    uint32_t i;
-    for (i = 0; i < job->promise_count && result == GPUSYNC_OK; i++)
-        result = gpusync__link_promise(&job->promises[i], issue && i + 1 == job->promise_count, agenda);
+    uint32_t left = job->promise_count;
+    for (; left && result == GPUSYNC_OK; left--, promise++)
+        result = gpusync__link_promise(promise, issue && left == 1, agenda);
     if (result == GPUSYNC_OK) return GPUSYNC_OK;
-    while (i-- > 0) gpusync__take_back(&job->promises[i], agenda);
+    while (promise-- != job->promises) gpusync__take_back(promise, agenda);
     return result;
 }
 
@@ -5706,11 +5716,12 @@ static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
 /* Off the agenda: the last part of its issue. */
 static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
 {
-    uint32_t i;
+    gpusync__promise *promise = job->promises;
+    uint32_t left = job->promise_count;
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
-    for (i = 0; i < job->promise_count; i++)
-        if (!job->promises[i].issued) gpusync__announce_promise(&job->promises[i], agenda);
+    for (; left; left--, promise++)
+        if (!promise->issued) gpusync__announce_promise(promise, agenda);
     gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
@@ -5863,11 +5874,11 @@ static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
 /* How many waits the device still has to do. */
 static unsigned gpusync__encode_waits(gpusync__job *job, void *buffer)
 {
+    gpusync__need *need = job->needs;
     unsigned count = 0;
-    uint32_t i;
-    for (i = 0; i < job->need_count; i++) {
-        gpusync__need *need = &job->needs[i];
-        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || need->at_head) continue;
+    uint32_t left = job->need_count;
+    for (; left; left--, need++) {
+        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
         gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
         count++;
     }
@@ -5876,11 +5887,11 @@ static unsigned gpusync__encode_waits(gpusync__job *job, void *buffer)
 
 static void gpusync__encode_signals(gpusync__job *job, void *buffer)
 {
-    uint32_t i;
-    for (i = 0; i < job->promise_count; i++) {
-        gpusync_timeline *t = job->promises[i].timeline;
-        gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, t->event, job->promises[i].value + t->base);
-    }
+    gpusync__promise *promise = job->promises;
+    uint32_t left = job->promise_count;
+    for (; left; left--, promise++)
+        gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
+                        promise->value + promise->timeline->base);
 }
 
 static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
@@ -5897,18 +5908,18 @@ static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_
 /* To the device. With a pool. */
 static void gpusync__issue_job(gpusync__job *job, uint64_t now, gpusync__agenda *agenda)
 {
-    bool signals = job->promise_count && !(job->flags & GPUSYNC_STRICT), front = job->front != NULL;
-    uint32_t i;
-    if (front && gpusync__encode_waits(job, job->front) == 0 && job->front != job->back) {
+    gpusync__slot **part = job->parts, **end = part + job->part_count;
+    if (job->front && gpusync__encode_waits(job, job->front) == 0 && job->front != job->back) {
         job->first_part = 1;
+        part++;
         GPUSYNC__COUNT(&job->queue->stats.buffers_saved);
     }
-    if (signals) gpusync__encode_signals(job, job->parts[job->part_count - 1]->buffer);
-    GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
+    if (!(job->flags & GPUSYNC_STRICT) && job->promise_count) gpusync__encode_signals(job, end[-1]->buffer);
+    GPUSYNC__PUT(&job->running, (uint32_t)(end - part) + 1); /* + 1: until it is announced */
     GPUSYNC__ADD(&job->holders, 1); /* the agenda's: destroy may overtake it */
     GPUSYNC__PUT(&job->issued, 1);
     job->issued_ns = now;
-    for (i = job->first_part; i < job->part_count; i++) gpusync__commit_part(job, job->parts[i], now);
+    for (; part != end; part++) gpusync__commit_part(job, *part, now);
     job->next_issued = agenda->issued;
     agenda->issued = job;
 }
@@ -6045,13 +6056,13 @@ static gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point
     return GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *points, size_t count)
+static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count)
 {
     gpusync_result result = GPUSYNC_OK;
-    size_t i;
-    for (i = 0; i < count && result == GPUSYNC_OK; i++)
-        result = points[i].timeline ? gpusync__add_value(job, &points[i]) : gpusync__add_ticket(job, &points[i]);
-    if (count > job->need_count)
+    size_t left = count;
+    for (; left && result == GPUSYNC_OK; left--, point++)
+        result = point->timeline ? gpusync__add_value(job, point) : gpusync__add_ticket(job, point);
+    if (count != job->need_count)
         __atomic_fetch_add(&job->queue->stats.waits_skipped, count - job->need_count, __ATOMIC_RELAXED);
     return result;
 }
@@ -6060,9 +6071,10 @@ static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point 
    promise, or after it? That wait would have no end. */
 static bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *promise)
 {
-    uint32_t i;
-    for (i = 0; i < job->need_count; i++)
-        if (job->needs[i].timeline == promise->timeline && job->needs[i].number >= promise->value) return true;
+    const gpusync__need *need = job->needs;
+    uint32_t left = job->need_count;
+    for (; left; left--, need++)
+        if (need->timeline == promise->timeline && need->number >= promise->value) return true;
     return false;
 }
 
@@ -6079,24 +6091,23 @@ static bool gpusync__heads_wait_for_it(const gpusync__job *job)
 /* Is it below another signal of the same submission? */
 static bool gpusync__is_out_of_order(const gpusync__job *job, const gpusync__promise *promise)
 {
-    uint32_t i;
-    for (i = 0; &job->promises[i] != promise; i++)
-        if (job->promises[i].timeline == promise->timeline && job->promises[i].value >= promise->value) return true;
+    const gpusync__promise *other = job->promises;
+    for (; other != promise; other++)
+        if (other->timeline == promise->timeline && other->value >= promise->value) return true;
     return false;
 }
 
-static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *points, size_t count)
+static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count)
 {
-    size_t i;
-    for (i = 0; i < count; i++) {
-        gpusync__promise *promise = &job->promises[i];
-        gpusync_timeline *t = points[i].timeline;
+    gpusync__promise *promise = job->promises;
+    for (; count; count--, point++, promise++) {
+        gpusync_timeline *t = point->timeline;
         if (!t || t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-        if (points[i].value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+        if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
         if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
         promise->job = job;
         promise->timeline = t;
-        promise->value = points[i].value;
+        promise->value = point->value;
         promise->issued = promise->linked = false;
         job->promise_count++;
         if (gpusync__is_outside(t)) gpusync__look_timeline(t);
@@ -6120,13 +6131,9 @@ static gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, co
 }
 
 /* +1, or NULL. With room taken for it. */
-static void *gpusync__own_buffer(gpusync_queue *q, const gpusync_submission *s)
+static void *gpusync__own_buffer(gpusync_queue *q, const char *label)
 {
-    gpusync_command_buffer_desc desc;
-    void *buffer;
-    memset(&desc, 0, sizeof desc);
-    desc.label = s->label;
-    buffer = gpusync__make_buffer(q, &desc);
+    void *buffer = gpusync__make_buffer(q, gpusync__sel.commandBuffer, label);
     if (!buffer) gpusync__give_room(q);
     return buffer;
 }
@@ -6135,16 +6142,18 @@ static void *gpusync__own_buffer(gpusync_queue *q, const gpusync_submission *s)
 static gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_submission *s)
 {
     gpusync_queue *q = job->queue;
-    bool strict = (s->flags & GPUSYNC_STRICT) != 0, open = (s->flags & GPUSYNC_OPEN_FOR_SIGNALS) != 0;
-    bool front = !strict && job->need_count, back = !strict && s->signal_count && !(open && s->command_buffer_count);
-    bool both = front && back && !s->command_buffer_count;
-    gpusync_result result = GPUSYNC_OK;
-    if (!strict && s->signal_count && !back) GPUSYNC__COUNT(&q->stats.buffers_saved);
-    if (!strict && s->wait_count && !front) GPUSYNC__COUNT(&q->stats.buffers_saved);
-    if (front || back) result = gpusync__room_for_own(q, both ? 1 : (uint32_t)front + back, s->timeout_ns);
+    bool open = s->flags & GPUSYNC_OPEN_FOR_SIGNALS && s->command_buffer_count;
+    bool front = job->need_count != 0, back = s->signal_count && !open, both;
+    gpusync_result result;
+    if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
+    if (s->signal_count && !back) GPUSYNC__COUNT(&q->stats.buffers_saved);
+    if (s->wait_count && !front) GPUSYNC__COUNT(&q->stats.buffers_saved);
+    if (!front && !back) return GPUSYNC_OK;
+    both = front && back && !s->command_buffer_count;
+    result = gpusync__room_for_own(q, 1u + (front && back && !both), s->timeout_ns);
     if (result != GPUSYNC_OK) return result;
-    if (front) job->front = gpusync__own_buffer(q, s);
-    if (back) job->back = both ? job->front : gpusync__own_buffer(q, s);
+    if (front) job->front = gpusync__own_buffer(q, s->label);
+    if (back) job->back = both ? job->front : gpusync__own_buffer(q, s->label);
     return (front && !job->front) || (back && !job->back) ? GPUSYNC_ERROR_METAL_NIL : GPUSYNC_OK;
 }
 

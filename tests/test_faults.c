@@ -25,6 +25,7 @@ static int faulty_memalign(void **memory, size_t alignment, size_t size)
 static void forget_free_slots(void)
 {
     gpusync__lock(&gpusync__global.lock);
+    gpusync__global.free = NULL;
     __atomic_store_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
     gpusync__unlock(&gpusync__global.lock);
 }

@@ -469,6 +469,7 @@ static void forget_free_slots(gpusync_queue *queue)
     gpusync__free_list(queue->spare);
     queue->spare = NULL;
     gpusync__lock(&gpusync__global.lock);
+    gpusync__global.free = NULL;
     PUT(&gpusync__global.returned, NULL);
     gpusync__unlock(&gpusync__global.lock);
 }
