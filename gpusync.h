@@ -1140,6 +1140,11 @@ static void gpusync__release_pooled(void *object)
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 
+/* For what hardly a call does: out of the way of those that do not. */
+#define GPUSYNC__RARE static __attribute__((noinline, cold))
+/* For a step of a submission that is in one place more. */
+#define GPUSYNC__INLINE static inline __attribute__((always_inline))
+
 static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP(p, &from, to); }
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -1407,7 +1412,7 @@ static gpusync__slot *gpusync__slab_new(void)
 #define GPUSYNC__SPARE_SLOTS 16
 
 /* A few free slots in a list, so that not every commit takes the lock that all queues share. NULL: no memory. */
-static gpusync__slot *gpusync__slots_take(void)
+GPUSYNC__RARE gpusync__slot *gpusync__slots_take(void)
 {
     gpusync__slot *first, *last;
     int more = GPUSYNC__SPARE_SLOTS;
@@ -1607,6 +1612,7 @@ typedef struct gpusync__job {
     uint32_t issued;
     uint32_t flags;
     uint32_t need_count, promise_count, part_count, first_part;
+    uint32_t unissued; /* promises that are not announced */
     uint32_t unsure; /* needs that are not TRUSTED, its heads' included, until all are sought */
     uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
     bool disowned; /* its command buffers may still run */
@@ -1636,6 +1642,7 @@ typedef struct gpusync__agenda {
     gpusync__job *ended;  /* publish how */
     gpusync__job *issued; /* tell who waits for their signals */
     gpusync__due *own, *last_own; /* user code that this call itself is to run, where it may */
+    bool busy;            /* there is something on it */
     bool metals;          /* what is ended now was ended by Metal */
     bool hands_over;      /* no place for user code, whoever ended it */
     bool pump;            /* a queue has held work that can go */
@@ -1644,7 +1651,7 @@ typedef struct gpusync__agenda {
     uint64_t held_ns;     /* when this call held its job back */
 } gpusync__agenda;
 
-#define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, false, false, 0}
+#define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, false, false, false, 0}
 
 struct gpusync_device {
     void *metal;
@@ -1961,7 +1968,7 @@ static void gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outc
 }
 
 /* Twice the size, for the tickets from `first` on. Under the order lock. */
-static bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
+GPUSYNC__RARE bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
 {
     gpusync__ring *ring = gpusync__ring_new(q->device, q->ring->size * 2);
     if (!ring) return false;
@@ -2057,7 +2064,7 @@ static void gpusync__log(gpusync_device *dev, gpusync__agenda *agenda, gpusync_l
 
 static inline bool gpusync__traced(const gpusync_device *dev) { return dev->trace != NULL; }
 
-static __attribute__((noinline)) void gpusync__trace(gpusync_device *dev, gpusync_trace_event *event)
+GPUSYNC__RARE void gpusync__trace(gpusync_device *dev, gpusync_trace_event *event)
 {
     if (!event->time_ns) event->time_ns = gpusync_now_ns();
     if (!event->label && event->queue) event->label = event->queue->label;
@@ -2066,7 +2073,7 @@ static __attribute__((noinline)) void gpusync__trace(gpusync_device *dev, gpusyn
 }
 
 /* Of a ticket. label, time: 0 for the queue's and now. */
-static __attribute__((noinline)) void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_kind kind,
+GPUSYNC__RARE void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_kind kind,
                                                             uint64_t ticket, const char *label, uint64_t time_ns)
 {
     gpusync_trace_event event;
@@ -2079,7 +2086,7 @@ static __attribute__((noinline)) void gpusync__trace_ticket(const gpusync_queue 
     gpusync__trace(q->device, &event);
 }
 
-static __attribute__((noinline)) void gpusync__trace_end(const gpusync_queue *q, uint64_t ticket, const char *label,
+GPUSYNC__RARE void gpusync__trace_end(const gpusync_queue *q, uint64_t ticket, const char *label,
                                                          const gpusync__outcome *outcome, gpusync_result result)
 {
     gpusync_trace_event event;
@@ -2094,7 +2101,7 @@ static __attribute__((noinline)) void gpusync__trace_end(const gpusync_queue *q,
     gpusync__trace(q->device, &event);
 }
 
-static __attribute__((noinline)) void gpusync__trace_signal(const gpusync_timeline *t, uint64_t value)
+GPUSYNC__RARE void gpusync__trace_signal(const gpusync_timeline *t, uint64_t value)
 {
     gpusync_trace_event event;
     memset(&event, 0, sizeof event);
@@ -2104,7 +2111,7 @@ static __attribute__((noinline)) void gpusync__trace_signal(const gpusync_timeli
     gpusync__trace(t->device, &event);
 }
 
-static __attribute__((noinline)) void gpusync__trace_callback(gpusync_device *dev, const gpusync__need *about,
+GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__need *about,
                                                               const char *label, const gpusync_error *error)
 {
     gpusync_trace_event event;
@@ -2120,7 +2127,7 @@ static __attribute__((noinline)) void gpusync__trace_callback(gpusync_device *de
 }
 
 /* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended; NULL: it begins. */
-static __attribute__((noinline)) void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal,
+GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal,
                                                           const gpusync_stats *stats, const uint64_t *how,
                                                           gpusync_result result)
 {
@@ -2620,7 +2627,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 static bool gpusync__sweep_foreign(gpusync_queue *q);
 
 /* Told by the handler: it is there after the one that took the time. */
-static __attribute__((noinline)) void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
+GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t at = GPUSYNC__GET(&slot->traced) ? GPUSYNC__GET(&slot->scheduled_ns) : 0;
     if (at && slot->kind != GPUSYNC__SENTINEL)
@@ -3506,7 +3513,7 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
 }
 
 /* ... in a call that may be a wait. */
-static void gpusync__look_timeline(gpusync_timeline *t)
+GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     agenda.hands_over = true;
@@ -3904,7 +3911,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
 }
 
 static void gpusync__listen_for_needs(gpusync_timeline *t);
-static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
                                 gpusync__agenda *agenda);
 
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
@@ -4174,7 +4181,7 @@ static bool gpusync__is_stuck(gpusync_queue *q)
 #define GPUSYNC__STUCK_NS 1000000000u
 
 /* Until there are fewer command buffers than the limit. */
-static gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
+GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
     uint64_t *how;
     gpusync__goal goal;
@@ -4224,7 +4231,7 @@ static void *gpusync__make_buffer(gpusync_queue *q, void *sel, const char *label
     return buffer;
 }
 
-static __attribute__((noinline)) void gpusync__pump_for_others(gpusync_queue *q)
+GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     agenda.hands_over = true;
@@ -4339,7 +4346,7 @@ static bool gpusync__has_ticket(gpusync_queue *q, const void *buffer)
 }
 
 /* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
-static gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint32_t kind)
+GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint32_t kind)
 {
     if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
@@ -4414,7 +4421,7 @@ static gpusync__block gpusync__scheduled_block = {
 };
 
 /* Before the commit. Under the order lock. */
-static void gpusync__trace_schedule(gpusync__slot *slot)
+GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
 {
     GPUSYNC__SET(&slot->scheduled_ns, 0);
     GPUSYNC__SET(&slot->traced, 1);
@@ -4661,7 +4668,8 @@ static void gpusync__job_clear(gpusync__job *job)
     job->parts = job->few_parts;
     job->memory = job->front = job->back = NULL;
     job->heads = NULL;
-    job->need_count = job->promise_count = job->part_count = job->first_part = job->unsure = 0;
+    job->need_count = job->promise_count = job->part_count = job->first_part = 0;
+    job->unissued = job->unsure = 0;
     job->rank = GPUSYNC__RANK_NONE;
     job->disowned = false;
     job->on_complete = NULL;
@@ -4707,7 +4715,7 @@ static void gpusync__job_spare(gpusync_queue *q, gpusync__job *job)
     while (!GPUSYNC__SWAP(&q->spare_jobs, &job->next, job)) {}
 }
 
-static void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
+GPUSYNC__RARE void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
 {
     while (job) {
         gpusync__job *next = job->next;
@@ -4717,7 +4725,7 @@ static void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
 }
 
 /* A list of jobs, of queues that are gone or new ones. NULL: no memory. */
-static gpusync__job *gpusync__jobs_take(gpusync_device *dev)
+GPUSYNC__RARE gpusync__job *gpusync__jobs_take(gpusync_device *dev)
 {
     gpusync__job *jobs;
     gpusync__lock(&dev->job_lock);
@@ -4752,7 +4760,7 @@ static gpusync__job *gpusync__job_take(gpusync_queue *q)
 }
 
 /* Room for so many of each. False: no memory. */
-static bool gpusync__job_room(gpusync__job *job, size_t needs, size_t promises, size_t parts)
+GPUSYNC__RARE bool gpusync__job_room(gpusync__job *job, size_t needs, size_t promises, size_t parts)
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
     char *memory;
@@ -4768,7 +4776,7 @@ static bool gpusync__job_room(gpusync__job *job, size_t needs, size_t promises, 
 }
 
 /* A job of this queue, held by the caller. The caller is inside the queue. NULL: no memory. */
-static gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t parts)
+GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t parts)
 {
     gpusync__job *job = gpusync__job_take(q);
     if (!job) return NULL;
@@ -4843,6 +4851,7 @@ static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback
 /* Metal's thread is to run something, or gpusync_dispatch. */
 static void gpusync__owe(gpusync_device *dev, gpusync__agenda *agenda)
 {
+    agenda->busy = true;
     if (gpusync__is_manual(dev)) agenda->notify = true;
     else agenda->owed = true;
 }
@@ -4854,6 +4863,7 @@ static void gpusync__push_own(gpusync__due *due, gpusync__agenda *agenda)
     if (agenda->own) agenda->last_own->next = due;
     else agenda->own = due;
     agenda->last_own = due;
+    agenda->busy = true;
 }
 
 static gpusync__due *gpusync__pop_own(gpusync__agenda *agenda)
@@ -5048,7 +5058,7 @@ static void gpusync__pass_on(gpusync_device *dev, gpusync__due *due, const gpusy
 
 /* The end of a call that may call back. One that was made in a callback leaves it to what called that, so that
    callbacks do not pile up on the stack. */
-static __attribute__((noinline)) void gpusync__end_call_slow(gpusync_device *dev, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__end_call_slow(gpusync_device *dev, gpusync__agenda *agenda)
 {
     const gpusync__call *outer;
     bool any;
@@ -5065,14 +5075,9 @@ static __attribute__((noinline)) void gpusync__end_call_slow(gpusync_device *dev
     if (agenda->owed || (any && !gpusync__is_manual(dev) && GPUSYNC__GET(&dev->due))) gpusync__kick(dev);
 }
 
-static bool gpusync__is_empty(const gpusync__agenda *agenda)
-{
-    return !agenda->ended && !agenda->issued && !agenda->own && !agenda->pump && !agenda->owed && !agenda->notify;
-}
-
 static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
 {
-    if (!gpusync__is_empty(agenda)) gpusync__end_call_slow(dev, agenda);
+    if (agenda->busy) gpusync__end_call_slow(dev, agenda);
 }
 
 /* -- needs */
@@ -5137,13 +5142,14 @@ static gpusync__need *gpusync__take_needs(gpusync__needs *needs, uint64_t value,
 static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
 {
     GPUSYNC__PUT(&q->wanted, 1);
-    agenda->pump = true;
+    agenda->pump = agenda->busy = true;
 }
 
 static void gpusync__push_ended(gpusync__job *job, gpusync__agenda *agenda)
 {
     job->next_ended = agenda->ended;
     agenda->ended = job;
+    agenda->busy = true;
 }
 
 /* Nobody has to submit the signal any more: the device can wait for it. */
@@ -5317,7 +5323,7 @@ static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t v
     return value <= t->kept || (cover && cover->value == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
-static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
                                 gpusync__agenda *agenda);
 
 /* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
@@ -5326,6 +5332,7 @@ static void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *a
     gpusync_timeline *t = promise->timeline;
     gpusync__promise *next = promise;
     promise->issued = true;
+    promise->job->unissued--;
     if (!promise->previous || promise->previous->value <= t->coming)
         for (; next && next->issued; next = next->next) GPUSYNC__PUT(&t->coming, next->value);
     if (t->needs.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
@@ -5366,7 +5373,7 @@ static void gpusync__unlink_promise(gpusync__promise *promise)
     else GPUSYNC__PUT(&t->promises, promise->next);
 }
 
-static void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync__lock(&promise->timeline->board.lock);
     gpusync__unlink_promise(promise);
@@ -5408,7 +5415,7 @@ static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
 
 /* Up to this value the signals need not be submitted any more, for those that this promise covers (NULL: none). Under
    the board's lock. */
-static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
                                 gpusync__agenda *agenda)
 {
     gpusync__need *need;
@@ -5418,7 +5425,7 @@ static void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t va
             gpusync__turn_need(need, stage, agenda);
 }
 
-static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync__lock(&promise->timeline->board.lock);
     if (promise->linked) gpusync__issue_promise(promise, agenda);
@@ -5555,7 +5562,7 @@ static gpusync__need *gpusync__next_need(const gpusync__job *job, const gpusync_
 
 /* Those of the job, then those of its heads: all, or those that were TRUSTED, because the job is held after all, or the
    device is through with its work. */
-static void gpusync__seek_all(gpusync__job *job, bool trusted)
+static void gpusync__seek_some(gpusync__job *job, bool trusted)
 {
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
@@ -5641,11 +5648,11 @@ static bool gpusync__is_hidden(const gpusync__need *need)
 }
 
 /* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. */
-static void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
 {
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
-    gpusync__seek_all(job, true);
+    gpusync__seek_some(job, true);
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
@@ -5713,15 +5720,19 @@ static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__job_drop(job); /* with the last job the queue may go */
 }
 
-/* Off the agenda: the last part of its issue. */
-static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__announce_promises(gpusync__job *job, gpusync__agenda *agenda)
 {
-    gpusync__promise *promise = job->promises;
-    uint32_t left = job->promise_count;
+    uint32_t i;
+    for (i = 0; i < job->promise_count; i++)
+        if (!job->promises[i].issued) gpusync__announce_promise(&job->promises[i], agenda);
+}
+
+/* The last part of its issue. No lock is held. */
+GPUSYNC__INLINE void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
+{
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
-    for (; left; left--, promise++)
-        if (!promise->issued) gpusync__announce_promise(promise, agenda);
+    if (job->unissued) gpusync__announce_promises(job, agenda);
     gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
@@ -5905,8 +5916,8 @@ static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_
     gpusync__send_void(buffer, gpusync__sel.commit);
 }
 
-/* To the device. With a pool. */
-static void gpusync__issue_job(gpusync__job *job, uint64_t now, gpusync__agenda *agenda)
+/* To the device. With a pool. It has to be announced after. */
+static void gpusync__issue_job(gpusync__job *job, uint64_t now)
 {
     gpusync__slot **part = job->parts, **end = part + job->part_count;
     if (job->front && gpusync__encode_waits(job, job->front) == 0 && job->front != job->back) {
@@ -5916,16 +5927,14 @@ static void gpusync__issue_job(gpusync__job *job, uint64_t now, gpusync__agenda 
     }
     if (!(job->flags & GPUSYNC_STRICT) && job->promise_count) gpusync__encode_signals(job, end[-1]->buffer);
     GPUSYNC__PUT(&job->running, (uint32_t)(end - part) + 1); /* + 1: until it is announced */
-    GPUSYNC__ADD(&job->holders, 1); /* the agenda's: destroy may overtake it */
+    GPUSYNC__ADD(&job->holders, 1); /* of who announces it: destroy may overtake that */
     GPUSYNC__PUT(&job->issued, 1);
     job->issued_ns = now;
     for (; part != end; part++) gpusync__commit_part(job, *part, now);
-    job->next_issued = agenda->issued;
-    agenda->issued = job;
 }
 
 /* It will not be issued. */
-static void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync__forget_needs(job);
     GPUSYNC__PUT(&job->running, 0); /* its share of `open` is given back here */
@@ -5947,7 +5956,9 @@ static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
             gpusync__abandon(job, agenda);
         } else if (GPUSYNC__GET(&job->missing) == 0 && (unordered || !blocked)) {
             gpusync__leave_line(q, job);
-            gpusync__issue_job(job, gpusync_now_ns(), agenda);
+            gpusync__issue_job(job, gpusync_now_ns());
+            job->next_issued = agenda->issued;
+            agenda->issued = job;
         } else if (!unordered) {
             blocked = true;
         }
@@ -6028,7 +6039,7 @@ static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
     return far;
 }
 
-static gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point *point)
+GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point *point)
 {
     gpusync__need *need = &job->needs[job->need_count];
     gpusync_queue *q = point->queue;
@@ -6056,7 +6067,7 @@ static gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point
     return GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count)
+GPUSYNC__INLINE gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count)
 {
     gpusync_result result = GPUSYNC_OK;
     size_t left = count;
@@ -6078,7 +6089,7 @@ static bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *
     return false;
 }
 
-static bool gpusync__heads_wait_for_it(const gpusync__job *job)
+GPUSYNC__RARE bool gpusync__heads_wait_for_it(const gpusync__job *job)
 {
     const gpusync__job *head;
     uint32_t i;
@@ -6113,6 +6124,7 @@ static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_poin
         if (gpusync__is_outside(t)) gpusync__look_timeline(t);
         if (gpusync__waits_for(job, promise) || gpusync__is_out_of_order(job, promise)) return GPUSYNC_ERROR_NOT_RISING;
     }
+    job->unissued = job->promise_count;
     return GPUSYNC_OK;
 }
 
@@ -6138,23 +6150,29 @@ static void *gpusync__own_buffer(gpusync_queue *q, const char *label)
     return buffer;
 }
 
-/* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
-static gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_submission *s)
+static gpusync_result gpusync__make_own_buffers(gpusync__job *job, const gpusync_submission *s, bool front, bool back)
 {
     gpusync_queue *q = job->queue;
-    bool open = s->flags & GPUSYNC_OPEN_FOR_SIGNALS && s->command_buffer_count;
-    bool front = job->need_count != 0, back = s->signal_count && !open, both;
-    gpusync_result result;
-    if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
-    if (s->signal_count && !back) GPUSYNC__COUNT(&q->stats.buffers_saved);
-    if (s->wait_count && !front) GPUSYNC__COUNT(&q->stats.buffers_saved);
-    if (!front && !back) return GPUSYNC_OK;
-    both = front && back && !s->command_buffer_count;
-    result = gpusync__room_for_own(q, 1u + (front && back && !both), s->timeout_ns);
+    bool both = front && back && !s->command_buffer_count;
+    gpusync_result result = gpusync__room_for_own(q, front && back && !both ? 2 : 1, s->timeout_ns);
     if (result != GPUSYNC_OK) return result;
     if (front) job->front = gpusync__own_buffer(q, s->label);
     if (back) job->back = both ? job->front : gpusync__own_buffer(q, s->label);
     return (front && !job->front) || (back && !job->back) ? GPUSYNC_ERROR_METAL_NIL : GPUSYNC_OK;
+}
+
+/* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
+static gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_submission *s)
+{
+    gpusync_queue *q = job->queue;
+    bool front = job->need_count != 0, back = s->signal_count != 0;
+    if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
+    if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
+    if (back && s->flags & GPUSYNC_OPEN_FOR_SIGNALS && s->command_buffer_count) {
+        GPUSYNC__COUNT(&q->stats.buffers_saved);
+        back = false;
+    }
+    return front || back ? gpusync__make_own_buffers(job, s, front, back) : GPUSYNC_OK;
 }
 
 /* Give back what gpusync__own_buffers made and no slot has taken over. */
@@ -6250,7 +6268,7 @@ static void gpusync__put_back(gpusync__job *job)
 
 /* The submission has failed: nothing has happened. Others may be ending one of its needs right now, and must be through
    with it before the buffers, whose waits these may be, are the program's again. */
-static void gpusync__undo_job(gpusync__job *job)
+GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job)
 {
     gpusync_queue *q = job->queue;
     uint32_t taken = gpusync__own_taken(job);
@@ -6266,7 +6284,7 @@ static void gpusync__undo_job(gpusync__job *job)
 }
 
 /* May the job be held? Some room must be left for what will let it go. */
-static gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__job *job)
+GPUSYNC__RARE gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__job *job)
 {
     uint32_t i, spare = q->limit / 8 ? q->limit / 8 : 1;
     if (q->held_buffers + job->part_count + spare > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
@@ -6275,7 +6293,7 @@ static gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__job *jo
     return GPUSYNC_OK;
 }
 
-static void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync__line_up(q, job);
     agenda->held_ns = job->since_ns;
@@ -6283,32 +6301,40 @@ static void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, gpusync_
     if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
 }
 
+/* Look after its needs. *held: it is not for the device, yet or at all. */
+GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, bool *held)
+{
+    gpusync_queue *q = job->queue;
+    bool lined = q->lined_ordered && !(job->flags & GPUSYNC_UNORDERED);
+    gpusync__seek_some(job, false);
+    if (lined || job->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1) gpusync__seek_some(job, true);
+    *held = GPUSYNC__SUB(&job->missing, 1) != 1 || lined || GPUSYNC__GET(&job->doomed);
+    return *held && !GPUSYNC__GET(&job->doomed) ? gpusync__may_hold(q, job) : GPUSYNC_OK;
+}
+
 /* Everything that fits into one step of the queue's order. The ticket comes when nothing can fail any more, and before
-   a callback can ask for it. With a pool. */
+   a callback can ask for it. With a pool. OK: the device has the job. NOT_READY: it is held, or was given up. */
 static gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submission *s, gpusync_ticket *ticket,
                                          gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
-    bool ordered = q->lined_ordered && !(s->flags & GPUSYNC_UNORDERED), hold, doomed;
+    bool held = false;
     gpusync_result result = gpusync__take_parts(job, s);
+    if (result == GPUSYNC_OK && job->heads && gpusync__heads_wait_for_it(job)) result = GPUSYNC_ERROR_NOT_RISING;
+    if (result == GPUSYNC_OK && !gpusync__ring_ready(q)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result != GPUSYNC_OK) return result;
-    if (job->heads && gpusync__heads_wait_for_it(job)) return GPUSYNC_ERROR_NOT_RISING;
-    if (!gpusync__ring_ready(q)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (job->unsure) gpusync__seek_all(job, false);
-    if (ordered || s->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1) gpusync__seek_all(job, true);
-    doomed = GPUSYNC__GET(&job->doomed) != 0;
-    hold = GPUSYNC__SUB(&job->missing, 1) != 1 || ordered;
-    if (hold && !doomed) result = gpusync__may_hold(q, job);
-    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, !hold && !doomed, agenda);
+    if (job->unsure || q->lined_ordered || job->flags & GPUSYNC_STRICT) result = gpusync__seek_all(job, &held);
+    else GPUSYNC__PUT(&job->missing, 0);
+    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, !held, agenda);
     if (result != GPUSYNC_OK) return result;
     *ticket = gpusync__committed(q) + 1;
     GPUSYNC__PUT(&job->ticket, *ticket);
     job->since_ns = gpusync_now_ns();
     gpusync__enter_ring(q, *ticket, (uintptr_t)job | 1);
-    if (doomed) gpusync__abandon(job, agenda);
-    else if (hold) gpusync__hold_job_back(q, job, agenda);
-    else gpusync__issue_job(job, job->since_ns, agenda);
-    return GPUSYNC_OK;
+    if (!held) gpusync__issue_job(job, job->since_ns);
+    else if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
+    else gpusync__hold_job_back(q, job, agenda);
+    return held ? GPUSYNC_NOT_READY : GPUSYNC_OK;
 }
 
 static gpusync_result gpusync__describe_job(gpusync__job *job, const gpusync_submission *s)
@@ -6324,7 +6350,7 @@ static gpusync_result gpusync__describe_job(gpusync__job *job, const gpusync_sub
     return result;
 }
 
-/* The caller is inside the queue. */
+/* The caller is inside the queue. From the lock on the job is on its own, if it has a ticket. */
 static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
                                       gpusync__agenda *agenda)
 {
@@ -6337,14 +6363,11 @@ static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission
         pool = gpusync__pool_push();
         gpusync__lock(&q->order);
         result = gpusync__enter_job(job, s, ticket, agenda);
-        gpusync__order_end_pool(q, pool); /* from here on the job is on its own, if it has a ticket */
+        gpusync__order_end_pool(q, pool);
+        if (result == GPUSYNC_OK) gpusync__announce(job, agenda);
+        if (result >= GPUSYNC_OK) return GPUSYNC_OK;
     }
-    if (result != GPUSYNC_OK) {
-        gpusync__undo_job(job);
-    } else if (agenda->issued) { /* the job: it was not held */
-        agenda->issued = NULL;
-        gpusync__announce(job, agenda);
-    }
+    gpusync__undo_job(job);
     return result;
 }
 
@@ -6363,22 +6386,26 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     return result;
 }
 
-static bool gpusync__valid_submission(const gpusync_submission *s)
+static bool gpusync__has_twins(void *const *buffers, size_t count)
 {
     size_t i, k;
+    for (i = 0; i < count; i++)
+        for (k = 0; k < i; k++)
+            if (buffers[k] == buffers[i]) return true;
+    return false;
+}
+
+/* But for the command buffers themselves. */
+static bool gpusync__valid_submission(const gpusync_submission *s)
+{
     if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
         (!s->command_buffers && s->command_buffer_count) || s->flags > 7 ||
         (s->wait_count | s->signal_count | s->command_buffer_count) > UINT32_MAX / 2)
         return false;
-    for (i = 0; i < s->command_buffer_count; i++) {
-        if (!s->command_buffers[i]) return false;
-        for (k = 0; k < i; k++)
-            if (s->command_buffers[k] == s->command_buffers[i]) return false;
-    }
-    return true;
+    return s->command_buffer_count < 2 || !gpusync__has_twins(s->command_buffers, s->command_buffer_count);
 }
 
-static void gpusync__trace_submit(gpusync_queue *q, uint64_t ticket, const char *label, uint64_t began,
+GPUSYNC__RARE void gpusync__trace_submit(gpusync_queue *q, uint64_t ticket, const char *label, uint64_t began,
                                   uint64_t held)
 {
     gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, ticket, label, began);
@@ -6390,15 +6417,15 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
-    uint64_t began;
+    uint64_t began = 0;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!ticket) ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
     if (queue && submission && gpusync__valid_submission(submission)) result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
-    began = gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
+    if (gpusync__traced(queue->device)) began = gpusync_now_ns();
     result = gpusync__submit(queue, submission, ticket, &agenda);
-    if (result == GPUSYNC_OK && began) gpusync__trace_submit(queue, *ticket, submission->label, began, agenda.held_ns);
+    if (began && result == GPUSYNC_OK) gpusync__trace_submit(queue, *ticket, submission->label, began, agenda.held_ns);
     gpusync__end_call(queue->device, &agenda);
     gpusync__look_foreign(queue);
     gpusync__leave(queue);
@@ -6916,7 +6943,7 @@ static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
     for (i = 0; i < job->promise_count; i++)
         __atomic_store_n(&job->promises[i].timeline->handed_out, true, __ATOMIC_SEQ_CST);
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__signal_need(need);
-    gpusync__seek_all(job, true); /* for what has failed by now */
+    gpusync__seek_some(job, true); /* for what has failed by now */
     gpusync__forget_needs(job);
     /* whoever is just counting down the last command buffer finds that it was not the last */
     if (__atomic_exchange_n(&job->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&job->open, 1);
