@@ -1612,7 +1612,6 @@ typedef struct gpusync__job {
     uint32_t issued;
     uint32_t flags;
     uint32_t need_count, promise_count, part_count, first_part;
-    uint32_t unissued; /* promises that are not announced */
     uint32_t unsure; /* needs that are not TRUSTED, its heads' included, until all are sought */
     uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
     bool disowned; /* its command buffers may still run */
@@ -2495,7 +2494,7 @@ static bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count
 {
     uint32_t taken = GPUSYNC__GET(&q->outstanding);
     do
-        if (taken >= limit || count > limit - taken) return false;
+        if (taken + count > limit) return false;
     while (!GPUSYNC__SWAP(&q->outstanding, &taken, taken + count));
     return true;
 }
@@ -4220,14 +4219,21 @@ static bool gpusync__knows_class(gpusync_queue *q, void *buffer)
     return true;
 }
 
+GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
+{
+    void *pool = gpusync__pool_push();
+    gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
+    gpusync__pool_pop(pool);
+}
+
 /* +1, or NULL. The caller has taken room for it. */
 static void *gpusync__make_buffer(gpusync_queue *q, void *sel, const char *label)
 {
     void *pool = gpusync__pool_push();
     void *buffer = gpusync__send_id(q->metal, sel);
     if (buffer) gpusync__retain(buffer);
-    if (buffer && label) gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
     gpusync__pool_pop(pool);
+    if (label && buffer) gpusync__set_label(buffer, label);
     return buffer;
 }
 
@@ -4247,7 +4253,7 @@ static void gpusync__order_end(gpusync_queue *q)
 }
 
 /* ... and of a pool: none is held while hooks run. */
-static void gpusync__order_end_pool(gpusync_queue *q, void *pool)
+GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
     gpusync__pool_pop(pool);
@@ -4668,8 +4674,7 @@ static void gpusync__job_clear(gpusync__job *job)
     job->parts = job->few_parts;
     job->memory = job->front = job->back = NULL;
     job->heads = NULL;
-    job->need_count = job->promise_count = job->part_count = job->first_part = 0;
-    job->unissued = job->unsure = 0;
+    job->need_count = job->promise_count = job->part_count = job->first_part = job->unsure = 0;
     job->rank = GPUSYNC__RANK_NONE;
     job->disowned = false;
     job->on_complete = NULL;
@@ -4749,7 +4754,7 @@ static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *jobs)
 }
 
 /* Off the list of spare ones, which is taken whole, so that none is taken that went and came back meanwhile. */
-static gpusync__job *gpusync__job_take(gpusync_queue *q)
+GPUSYNC__INLINE gpusync__job *gpusync__job_take(gpusync_queue *q)
 {
     gpusync__job *job = __atomic_exchange_n(&q->spare_jobs, (gpusync__job *)NULL, __ATOMIC_SEQ_CST), *rest;
     if (!job) job = gpusync__jobs_take(q->device);
@@ -5327,12 +5332,11 @@ GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint
                                 gpusync__agenda *agenda);
 
 /* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
-static void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
     gpusync__promise *next = promise;
     promise->issued = true;
-    promise->job->unissued--;
     if (!promise->previous || promise->previous->value <= t->coming)
         for (; next && next->issued; next = next->next) GPUSYNC__PUT(&t->coming, next->value);
     if (t->needs.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
@@ -5727,12 +5731,12 @@ GPUSYNC__RARE void gpusync__announce_promises(gpusync__job *job, gpusync__agenda
         if (!job->promises[i].issued) gpusync__announce_promise(&job->promises[i], agenda);
 }
 
-/* The last part of its issue. No lock is held. */
-GPUSYNC__INLINE void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
+/* The last part of its issue. promises: some may be left to announce. No lock is held. */
+GPUSYNC__INLINE void gpusync__announce(gpusync__job *job, bool promises, gpusync__agenda *agenda)
 {
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
-    if (job->unissued) gpusync__announce_promises(job, agenda);
+    if (promises) gpusync__announce_promises(job, agenda);
     gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
@@ -5759,7 +5763,7 @@ static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
             gpusync__publish(job, agenda);
         } else if ((job = agenda->issued) != NULL) {
             agenda->issued = job->next_issued;
-            gpusync__announce(job, agenda);
+            gpusync__announce(job, true, agenda);
         } else if (agenda->pump) {
             agenda->pump = false;
             gpusync__pump_all(dev, agenda);
@@ -5926,7 +5930,7 @@ static void gpusync__issue_job(gpusync__job *job, uint64_t now)
         GPUSYNC__COUNT(&job->queue->stats.buffers_saved);
     }
     if (!(job->flags & GPUSYNC_STRICT) && job->promise_count) gpusync__encode_signals(job, end[-1]->buffer);
-    GPUSYNC__PUT(&job->running, (uint32_t)(end - part) + 1); /* + 1: until it is announced */
+    GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
     GPUSYNC__ADD(&job->holders, 1); /* of who announces it: destroy may overtake that */
     GPUSYNC__PUT(&job->issued, 1);
     job->issued_ns = now;
@@ -6003,7 +6007,7 @@ static bool gpusync__is_coming(const gpusync_timeline *t, uint64_t value)
 }
 
 /* A wait of a submission, as a need of the job where it is not reached yet. */
-static gpusync_result gpusync__add_value(gpusync__job *job, const gpusync_point *point)
+GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, const gpusync_point *point)
 {
     gpusync__need *need = &job->needs[job->need_count];
     gpusync_timeline *t = point->timeline;
@@ -6124,7 +6128,6 @@ static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_poin
         if (gpusync__is_outside(t)) gpusync__look_timeline(t);
         if (gpusync__waits_for(job, promise) || gpusync__is_out_of_order(job, promise)) return GPUSYNC_ERROR_NOT_RISING;
     }
-    job->unissued = job->promise_count;
     return GPUSYNC_OK;
 }
 
@@ -6142,23 +6145,20 @@ static gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, co
     return GPUSYNC_OK;
 }
 
-/* +1, or NULL. With room taken for it. */
-static void *gpusync__own_buffer(gpusync_queue *q, const char *label)
-{
-    void *buffer = gpusync__make_buffer(q, gpusync__sel.commandBuffer, label);
-    if (!buffer) gpusync__give_room(q);
-    return buffer;
-}
 
 static gpusync_result gpusync__make_own_buffers(gpusync__job *job, const gpusync_submission *s, bool front, bool back)
 {
     gpusync_queue *q = job->queue;
     bool both = front && back && !s->command_buffer_count;
+    unsigned missing = 0;
     gpusync_result result = gpusync__room_for_own(q, front && back && !both ? 2 : 1, s->timeout_ns);
     if (result != GPUSYNC_OK) return result;
-    if (front) job->front = gpusync__own_buffer(q, s->label);
-    if (back) job->back = both ? job->front : gpusync__own_buffer(q, s->label);
-    return (front && !job->front) || (back && !job->back) ? GPUSYNC_ERROR_METAL_NIL : GPUSYNC_OK;
+    if (front && !(job->front = gpusync__make_buffer(q, gpusync__sel.commandBuffer, s->label))) missing++;
+    if (both) job->back = job->front;
+    else if (back && !(job->back = gpusync__make_buffer(q, gpusync__sel.commandBuffer, s->label))) missing++;
+    if (missing == 0) return GPUSYNC_OK;
+    while (missing-- > 0) gpusync__give_room(q);
+    return GPUSYNC_ERROR_METAL_NIL;
 }
 
 /* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
@@ -6364,7 +6364,7 @@ static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission
         gpusync__lock(&q->order);
         result = gpusync__enter_job(job, s, ticket, agenda);
         gpusync__order_end_pool(q, pool);
-        if (result == GPUSYNC_OK) gpusync__announce(job, agenda);
+        if (result == GPUSYNC_OK) gpusync__announce(job, job->promise_count > 1, agenda);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
     }
     gpusync__undo_job(job);
