@@ -1409,13 +1409,14 @@ static gpusync__slot *gpusync__slab_new(void)
     return &slab->slots[GPUSYNC__SLAB_SLOTS - 1];
 }
 
-#define GPUSYNC__SPARE_SLOTS 16
+#define GPUSYNC__SPARE_SLOTS 8
 
-/* A few free slots in a list, so that not every commit takes the lock that all queues share. NULL: no memory. */
-GPUSYNC__RARE gpusync__slot *gpusync__slots_take(void)
+/* Free slots, in a list: all that came back to the queue, or a few of those that nobody has. NULL: no memory. */
+GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
 {
-    gpusync__slot *first, *last;
+    gpusync__slot *last, *first = __atomic_exchange_n(returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
     int more = GPUSYNC__SPARE_SLOTS;
+    if (first) return first;
     gpusync__lock(&gpusync__global.lock);
     first = gpusync__global.free;
     if (!first) first = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
@@ -1441,21 +1442,13 @@ static bool gpusync__turn(gpusync__slot *slot, void *buffer, unsigned from, unsi
     return GPUSYNC__SWAP(&slot->state, &expected, gpusync__state(buffer, to));
 }
 
-static void gpusync__slot_free(gpusync__slot *slot)
+static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
 {
-    gpusync__slot *head = GPUSYNC__GET(&gpusync__global.returned);
-    GPUSYNC__SET(&slot->buffer, NULL);
-    GPUSYNC__SET(&slot->job, NULL);
-    GPUSYNC__SET(&slot->made, 0);
-    GPUSYNC__SET(&slot->traced, 0);
-    GPUSYNC__SET(&slot->ticket, 0);
-    GPUSYNC__SET(&slot->claimed, 0);
-    GPUSYNC__SET(&slot->roomless, 0);
-    GPUSYNC__PUT(&slot->state, (uintptr_t)GPUSYNC__FREE);
-    GPUSYNC__PUT(&slot->queue, NULL); /* destroy waits for this: the queue is not touched any more */
-    do slot->next = head;
-    while (!GPUSYNC__SWAP(&gpusync__global.returned, &head, slot));
+    slot->next = GPUSYNC__GET(list);
+    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}
 }
+
+static void gpusync__slot_free(gpusync__slot *slot);
 
 /* The last holder releases the command buffer. Of an orphan destroy has released it. */
 static void gpusync__drop(gpusync__slot *slot)
@@ -1750,6 +1743,8 @@ struct gpusync_queue {
     uint32_t owing;       /* jobs and notes that are not over */
     gpusync__turns turns;
     gpusync__job *spare_jobs;
+    gpusync__slot *returned; /* free slots, pushed without a lock */
+    uint32_t returning;      /* ... right now */
     uint32_t wanted;      /* held work can go, or must: whoever can get the order lock sees to it */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
     gpusync__mutex order;
@@ -1851,11 +1846,29 @@ static gpusync_result gpusync__enter_working(gpusync_queue *q)
     return flags & GPUSYNC__CLOSING ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST;
 }
 
+/* Back to its queue, or to all where that is gone. */
+static void gpusync__slot_free(gpusync__slot *slot)
+{
+    gpusync_queue *q = GPUSYNC__GET(&slot->queue);
+    if (q) GPUSYNC__ADD(&q->returning, 1);
+    GPUSYNC__SET(&slot->buffer, NULL);
+    GPUSYNC__SET(&slot->job, NULL);
+    GPUSYNC__SET(&slot->made, 0);
+    GPUSYNC__SET(&slot->traced, 0);
+    GPUSYNC__SET(&slot->ticket, 0);
+    GPUSYNC__SET(&slot->claimed, 0);
+    GPUSYNC__SET(&slot->roomless, 0);
+    GPUSYNC__PUT(&slot->state, (uintptr_t)GPUSYNC__FREE);
+    GPUSYNC__PUT(&slot->queue, NULL);
+    gpusync__slot_push(q ? &q->returned : &gpusync__global.returned, slot);
+    if (q) GPUSYNC__SUB(&q->returning, 1); /* destroy waits for this: the queue is not touched any more */
+}
+
 /* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
    memory. */
 static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, unsigned state)
 {
-    gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take();
+    gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take(&q->returned);
     if (!slot) return NULL;
     q->spare = slot->next;
     GPUSYNC__SET(&slot->buffer, buffer);
@@ -6986,6 +6999,8 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__keep_stats(q);
     gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
     gpusync__drop_list(q->foreign);
+    while (GPUSYNC__GET(&q->returning)) gpusync__linger(q->device, &rounds);
+    gpusync__free_list(q->returned);
     gpusync__free_list(q->spare);
     gpusync__queue_free(q);
     return GPUSYNC_OK;

@@ -468,6 +468,7 @@ static void forget_free_slots(gpusync_queue *queue)
 {
     gpusync__free_list(queue->spare);
     queue->spare = NULL;
+    gpusync__free_list(__atomic_exchange_n(&queue->returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST));
     gpusync__lock(&gpusync__global.lock);
     gpusync__global.free = NULL;
     PUT(&gpusync__global.returned, NULL);

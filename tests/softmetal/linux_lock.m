@@ -26,26 +26,17 @@ void os_unfair_lock_unlock(uint32_t *lock);
 
 static __thread uint32_t owner_number;
 
-static __attribute__((noinline)) uint32_t new_number(void)
-{
-    owner_number = (uint32_t)syscall(SYS_gettid) << 1;
-    return owner_number;
-}
-
-static inline uint32_t own_number(void)
-{
-    uint32_t number = owner_number;
-    return number ? number : new_number();
-}
-
 static inline bool take(uint32_t *lock, uint32_t *seen, uint32_t number)
 {
     *seen = 0;
     return __atomic_compare_exchange_n(lock, seen, number, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-static __attribute__((noinline)) void wait_for_it(uint32_t *lock, uint32_t seen, uint32_t number)
+static __attribute__((noinline)) void wait_for_it(uint32_t *lock)
 {
+    uint32_t seen, number = owner_number;
+    if (!number) number = owner_number = (uint32_t)syscall(SYS_gettid) << 1;
+    if (take(lock, &seen, number)) return;
     SM_REQUIRE((seen & ~ASLEEP) != number, LOCKED_TWICE, "lock %p", (void *)lock);
     do {
         if (seen == 0) continue;
@@ -58,18 +49,19 @@ static __attribute__((noinline)) void wait_for_it(uint32_t *lock, uint32_t seen,
 
 void os_unfair_lock_lock(uint32_t *lock)
 {
-    uint32_t seen, number = own_number();
+    uint32_t seen, number = owner_number;
     TELL(__tsan_mutex_pre_lock(lock, __tsan_mutex_linker_init));
-    if (!take(lock, &seen, number)) wait_for_it(lock, seen, number);
+    if (!number || !take(lock, &seen, number)) wait_for_it(lock);
     TELL(__tsan_mutex_post_lock(lock, __tsan_mutex_linker_init, 0));
 }
 
 bool os_unfair_lock_trylock(uint32_t *lock)
 {
-    uint32_t seen;
+    uint32_t seen, number = owner_number;
     bool taken;
+    if (!number) number = owner_number = (uint32_t)syscall(SYS_gettid) << 1;
     TELL(__tsan_mutex_pre_lock(lock, __tsan_mutex_linker_init | __tsan_mutex_try_lock));
-    taken = take(lock, &seen, own_number());
+    taken = take(lock, &seen, number);
     TELL(__tsan_mutex_post_lock(lock, __tsan_mutex_linker_init | __tsan_mutex_try_lock |
                                           (taken ? 0 : __tsan_mutex_try_lock_failed), 0));
     return taken;
@@ -77,14 +69,14 @@ bool os_unfair_lock_trylock(uint32_t *lock)
 
 static __attribute__((noinline)) void wake_one(uint32_t *lock, uint32_t seen)
 {
-    SM_REQUIRE((seen & ~ASLEEP) == own_number(), UNLOCKED_BY_OTHER, "lock %p", (void *)lock);
+    SM_REQUIRE((seen & ~ASLEEP) == owner_number, UNLOCKED_BY_OTHER, "lock %p", (void *)lock);
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
     syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); /* the memory may be gone: no harm */
 }
 
 void os_unfair_lock_unlock(uint32_t *lock)
 {
-    uint32_t seen = own_number();
+    uint32_t seen = owner_number;
     TELL(__tsan_mutex_pre_unlock(lock, __tsan_mutex_linker_init));
     if (!__atomic_compare_exchange_n(lock, &seen, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) wake_one(lock, seen);
     TELL(__tsan_mutex_post_unlock(lock, __tsan_mutex_linker_init));
