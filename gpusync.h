@@ -1142,7 +1142,8 @@ static void gpusync__release_pooled(void *object)
 
 /* For what hardly a call does: out of the way of those that do not. */
 #define GPUSYNC__RARE static __attribute__((noinline, cold))
-/* For a step of a submission that is in one place more. */
+/* For a step of a submission. Most have one wait, one command buffer and one signal at most: these steps are compiled a
+   second time for them, as straight code. `one` says so; it is a constant. */
 #define GPUSYNC__INLINE static inline __attribute__((always_inline))
 
 static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP(p, &from, to); }
@@ -1586,6 +1587,7 @@ typedef struct gpusync__note {
 } gpusync__note;
 
 #define GPUSYNC__FEW 4
+#define GPUSYNC__FEW_PARTS (GPUSYNC__FEW + 2) /* with two of our own */
 
 /* Whose error a job has: of the need with that number, or */
 #define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
@@ -1625,7 +1627,7 @@ typedef struct gpusync__job {
     char label[64];
     gpusync__need few_needs[GPUSYNC__FEW];
     gpusync__promise few_promises[GPUSYNC__FEW];
-    gpusync__slot *few_parts[GPUSYNC__FEW];
+    gpusync__slot *few_parts[GPUSYNC__FEW_PARTS];
     gpusync_error error;
 } gpusync__job;
 
@@ -4234,19 +4236,24 @@ static bool gpusync__knows_class(gpusync_queue *q, void *buffer)
 
 GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
 {
-    void *pool = gpusync__pool_push();
     gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
-    gpusync__pool_pop(pool);
 }
 
-/* +1, or NULL. The caller has taken room for it. */
+/* +1, or NULL. The caller has taken room for it, and has a pool. */
+GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const char *label)
+{
+    void *buffer = gpusync__send_id(q->metal, sel);
+    if (!buffer) return NULL;
+    gpusync__retain(buffer);
+    if (label) gpusync__set_label(buffer, label);
+    return buffer;
+}
+
 static void *gpusync__make_buffer(gpusync_queue *q, void *sel, const char *label)
 {
     void *pool = gpusync__pool_push();
-    void *buffer = gpusync__send_id(q->metal, sel);
-    if (buffer) gpusync__retain(buffer);
+    void *buffer = gpusync__new_buffer(q, sel, label);
     gpusync__pool_pop(pool);
-    if (label && buffer) gpusync__set_label(buffer, label);
     return buffer;
 }
 
@@ -4794,12 +4801,12 @@ GPUSYNC__RARE bool gpusync__job_room(gpusync__job *job, size_t needs, size_t pro
 }
 
 /* A job of this queue, held by the caller. The caller is inside the queue. NULL: no memory. */
-GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t parts)
+GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers, bool one)
 {
     gpusync__job *job = gpusync__job_take(q);
     if (!job) return NULL;
-    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || parts > GPUSYNC__FEW) &&
-        !gpusync__job_room(job, needs, promises, parts)) {
+    if (!one && (needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
+        !gpusync__job_room(job, needs, promises, buffers + 2)) {
         gpusync__job_spare(q, job);
         return NULL;
     }
@@ -5356,7 +5363,7 @@ GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__
 }
 
 /* issue: nothing keeps the job from the device but this. */
-static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issue, gpusync__agenda *agenda)
+GPUSYNC__INLINE gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issue, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
     gpusync_result result;
@@ -5398,13 +5405,15 @@ GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda
 }
 
 /* All or none: so only the last can be the device's at once. */
-static gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, gpusync__agenda *agenda)
+GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, bool one, gpusync__agenda *agenda)
 {
     gpusync__promise *promise = job->promises;
     gpusync_result result = GPUSYNC_OK;
     uint32_t left = job->promise_count;
-    for (; left && result == GPUSYNC_OK; left--, promise++)
-        result = gpusync__link_promise(promise, issue && left == 1, agenda);
+    for (; left && result == GPUSYNC_OK; left--, promise++) {
+        result = gpusync__link_promise(promise, issue && (one || left == 1), agenda);
+        if (one) return result;
+    }
     if (result == GPUSYNC_OK) return GPUSYNC_OK;
     while (promise-- != job->promises) gpusync__take_back(promise, agenda);
     return result;
@@ -5900,26 +5909,30 @@ static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
 }
 
 /* How many waits the device still has to do. */
-static unsigned gpusync__encode_waits(gpusync__job *job, void *buffer)
+GPUSYNC__INLINE unsigned gpusync__encode_waits(gpusync__job *job, void *buffer, bool one)
 {
     gpusync__need *need = job->needs;
     unsigned count = 0;
     uint32_t left = job->need_count;
     for (; left; left--, need++) {
-        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
-        gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
-        count++;
+        if (GPUSYNC__GET(&need->stage) != GPUSYNC__OVER) {
+            gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+            count++;
+        }
+        if (one) break;
     }
     return count;
 }
 
-static void gpusync__encode_signals(gpusync__job *job, void *buffer)
+GPUSYNC__INLINE void gpusync__encode_signals(gpusync__job *job, void *buffer, bool one)
 {
     gpusync__promise *promise = job->promises;
     uint32_t left = job->promise_count;
-    for (; left; left--, promise++)
+    for (; left; left--, promise++) {
         gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
                         promise->value + promise->timeline->base);
+        if (one) break;
+    }
 }
 
 static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
@@ -5934,15 +5947,15 @@ static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_
 }
 
 /* To the device. With a pool. It has to be announced after. */
-static void gpusync__issue_job(gpusync__job *job, uint64_t now)
+GPUSYNC__INLINE void gpusync__issue_job(gpusync__job *job, uint64_t now, bool one)
 {
     gpusync__slot **part = job->parts, **end = part + job->part_count;
-    if (job->front && gpusync__encode_waits(job, job->front) == 0 && job->front != job->back) {
+    if (job->front && gpusync__encode_waits(job, job->front, one) == 0 && (job->part_count > 1 || !job->promise_count)) {
         job->first_part = 1;
         part++;
         GPUSYNC__COUNT(&job->queue->stats.buffers_saved);
     }
-    if (!(job->flags & GPUSYNC_STRICT) && job->promise_count) gpusync__encode_signals(job, end[-1]->buffer);
+    if (!(job->flags & GPUSYNC_STRICT) && job->promise_count) gpusync__encode_signals(job, end[-1]->buffer, one);
     GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
     GPUSYNC__ADD(&job->holders, 1); /* of who announces it: destroy may overtake that */
     GPUSYNC__PUT(&job->issued, 1);
@@ -5973,7 +5986,7 @@ static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
             gpusync__abandon(job, agenda);
         } else if (GPUSYNC__GET(&job->missing) == 0 && (unordered || !blocked)) {
             gpusync__leave_line(q, job);
-            gpusync__issue_job(job, gpusync_now_ns());
+            gpusync__issue_job(job, gpusync_now_ns(), false);
             job->next_issued = agenda->issued;
             agenda->issued = job;
         } else if (!unordered) {
@@ -6020,9 +6033,8 @@ static bool gpusync__is_coming(const gpusync_timeline *t, uint64_t value)
 }
 
 /* A wait of a submission, as a need of the job where it is not reached yet. */
-GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, const gpusync_point *point)
+GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__need *need, const gpusync_point *point)
 {
-    gpusync__need *need = &job->needs[job->need_count];
     gpusync_timeline *t = point->timeline;
     uint64_t present = GPUSYNC__GET(&t->value);
     if (t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6056,9 +6068,8 @@ static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
     return far;
 }
 
-GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusync_point *point)
+GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__need *need, const gpusync_point *point)
 {
-    gpusync__need *need = &job->needs[job->need_count];
     gpusync_queue *q = point->queue;
     gpusync_result result;
     if (!q || q->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6084,12 +6095,15 @@ GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, const gpusyn
     return GPUSYNC_OK;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count)
+GPUSYNC__INLINE gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count, bool one)
 {
     gpusync_result result = GPUSYNC_OK;
     size_t left = count;
-    for (; left && result == GPUSYNC_OK; left--, point++)
-        result = point->timeline ? gpusync__add_value(job, point) : gpusync__add_ticket(job, point);
+    for (; left && result == GPUSYNC_OK; left--, point++) {
+        gpusync__need *need = one ? job->needs : &job->needs[job->need_count];
+        result = point->timeline ? gpusync__add_value(job, need, point) : gpusync__add_ticket(job, need, point);
+        if (one) break;
+    }
     if (count != job->need_count)
         __atomic_fetch_add(&job->queue->stats.waits_skipped, count - job->need_count, __ATOMIC_RELAXED);
     return result;
@@ -6097,12 +6111,14 @@ GPUSYNC__INLINE gpusync_result gpusync__add_waits(gpusync__job *job, const gpusy
 
 /* Does the job (or do the waits at the head of a command buffer of it) wait for a value that comes only with this
    promise, or after it? That wait would have no end. */
-static bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *promise)
+GPUSYNC__INLINE bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *promise, bool one)
 {
     const gpusync__need *need = job->needs;
     uint32_t left = job->need_count;
-    for (; left; left--, need++)
+    for (; left; left--, need++) {
         if (need->timeline == promise->timeline && need->number >= promise->value) return true;
+        if (one) break;
+    }
     return false;
 }
 
@@ -6112,7 +6128,7 @@ GPUSYNC__RARE bool gpusync__heads_wait_for_it(const gpusync__job *job)
     uint32_t i;
     for (head = job->heads; head; head = head->next)
         for (i = 0; i < job->promise_count; i++)
-            if (gpusync__waits_for(head, &job->promises[i])) return true;
+            if (gpusync__waits_for(head, &job->promises[i], false)) return true;
     return false;
 }
 
@@ -6125,7 +6141,7 @@ static bool gpusync__is_out_of_order(const gpusync__job *job, const gpusync__pro
     return false;
 }
 
-static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count)
+GPUSYNC__INLINE gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count, bool one)
 {
     gpusync__promise *promise = job->promises;
     for (; count; count--, point++, promise++) {
@@ -6139,7 +6155,9 @@ static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_poin
         promise->issued = promise->linked = false;
         job->promise_count++;
         if (gpusync__is_outside(t)) gpusync__look_timeline(t);
-        if (gpusync__waits_for(job, promise) || gpusync__is_out_of_order(job, promise)) return GPUSYNC_ERROR_NOT_RISING;
+        if (gpusync__waits_for(job, promise, one)) return GPUSYNC_ERROR_NOT_RISING;
+        if (one) break;
+        if (gpusync__is_out_of_order(job, promise)) return GPUSYNC_ERROR_NOT_RISING;
     }
     return GPUSYNC_OK;
 }
@@ -6159,23 +6177,26 @@ static gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, co
 }
 
 
-static gpusync_result gpusync__make_own_buffers(gpusync__job *job, const gpusync_submission *s, bool front, bool back)
+static gpusync_result gpusync__make_own_buffers(gpusync__job *job, const gpusync_submission *s, uint32_t count,
+                                                bool front)
 {
     gpusync_queue *q = job->queue;
-    bool both = front && back && !s->command_buffer_count;
-    unsigned missing = 0;
-    gpusync_result result = gpusync__room_for_own(q, front && back && !both ? 2 : 1, s->timeout_ns);
+    gpusync_result result = gpusync__room_for_own(q, count, s->timeout_ns);
+    void *pool, **to = front ? &job->front : &job->back;
     if (result != GPUSYNC_OK) return result;
-    if (front && !(job->front = gpusync__make_buffer(q, gpusync__sel.commandBuffer, s->label))) missing++;
-    if (both) job->back = job->front;
-    else if (back && !(job->back = gpusync__make_buffer(q, gpusync__sel.commandBuffer, s->label))) missing++;
-    if (missing == 0) return GPUSYNC_OK;
-    while (missing-- > 0) gpusync__give_room(q);
-    return GPUSYNC_ERROR_METAL_NIL;
+    pool = gpusync__pool_push();
+    for (;;) {
+        *to = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
+        if (!*to || --count == 0) break;
+        to = &job->back;
+    }
+    gpusync__pool_pop(pool);
+    for (; count; count--) gpusync__give_room(q);
+    return *to ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
 /* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
-static gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_submission *s)
+GPUSYNC__INLINE gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_submission *s)
 {
     gpusync_queue *q = job->queue;
     bool front = job->need_count != 0, back = s->signal_count != 0;
@@ -6185,7 +6206,8 @@ static gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_subm
         GPUSYNC__COUNT(&q->stats.buffers_saved);
         back = false;
     }
-    return front || back ? gpusync__make_own_buffers(job, s, front, back) : GPUSYNC_OK;
+    if (!front && !back) return GPUSYNC_OK;
+    return gpusync__make_own_buffers(job, s, front && back && s->command_buffer_count ? 2 : 1, front);
 }
 
 /* Give back what gpusync__own_buffers made and no slot has taken over. */
@@ -6194,7 +6216,7 @@ static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
     void *buffers[2];
     uint32_t i, count = 0;
     if (job->front) buffers[count++] = job->front;
-    if (job->back && job->back != job->front) buffers[count++] = job->back;
+    if (job->back) buffers[count++] = job->back;
     for (i = taken; i < count; i++) {
         gpusync__release_pooled(buffers[i]);
         gpusync__give_room(job->queue);
@@ -6243,14 +6265,15 @@ static uint32_t gpusync__own_taken(const gpusync__job *job)
 }
 
 /* Take over all command buffers, the program's and ours. */
-static gpusync_result gpusync__take_parts(gpusync__job *job, const gpusync_submission *s)
+GPUSYNC__INLINE gpusync_result gpusync__take_parts(gpusync__job *job, const gpusync_submission *s, bool one)
 {
     gpusync_result result = job->front ? gpusync__take_own(job, job->front) : GPUSYNC_OK;
     size_t i;
-    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
+    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
         result = gpusync__take_part(job, s->command_buffers[i]);
-    if (result == GPUSYNC_OK && job->back && job->back != job->front) result = gpusync__take_own(job, job->back);
-    return result;
+        if (one) break;
+    }
+    return result == GPUSYNC_OK && job->back ? gpusync__take_own(job, job->back) : result;
 }
 
 /* The program's buffers are open again, with their waits. */
@@ -6314,74 +6337,99 @@ GPUSYNC__RARE void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, g
     if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
 }
 
-/* Look after its needs. *held: it is not for the device, yet or at all. */
-GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, bool *held)
+/* Look after its needs. NOT_READY: the job is not for the device, yet or at all. */
+GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job)
 {
     gpusync_queue *q = job->queue;
-    bool lined = q->lined_ordered && !(job->flags & GPUSYNC_UNORDERED);
+    bool lined = q->lined_ordered && !(job->flags & GPUSYNC_UNORDERED), all;
+    gpusync_result result;
     gpusync__seek_some(job, false);
     if (lined || job->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1) gpusync__seek_some(job, true);
-    *held = GPUSYNC__SUB(&job->missing, 1) != 1 || lined || GPUSYNC__GET(&job->doomed);
-    return *held && !GPUSYNC__GET(&job->doomed) ? gpusync__may_hold(q, job) : GPUSYNC_OK;
+    all = GPUSYNC__SUB(&job->missing, 1) == 1;
+    if (GPUSYNC__GET(&job->doomed)) return GPUSYNC_NOT_READY;
+    if (all && !lined) return GPUSYNC_OK;
+    result = gpusync__may_hold(q, job);
+    return result == GPUSYNC_OK ? GPUSYNC_NOT_READY : result;
 }
 
 /* Everything that fits into one step of the queue's order. The ticket comes when nothing can fail any more, and before
    a callback can ask for it. With a pool. OK: the device has the job. NOT_READY: it is held, or was given up. */
-static gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submission *s, gpusync_ticket *ticket,
-                                         gpusync__agenda *agenda)
+GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submission *s, gpusync_ticket *ticket,
+                                                  bool one, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
-    bool held = false;
-    gpusync_result result = gpusync__take_parts(job, s);
+    gpusync_result made, result = gpusync__take_parts(job, s, one);
+    uint64_t now;
     if (result == GPUSYNC_OK && job->heads && gpusync__heads_wait_for_it(job)) result = GPUSYNC_ERROR_NOT_RISING;
     if (result == GPUSYNC_OK && !gpusync__ring_ready(q)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result != GPUSYNC_OK) return result;
-    if (job->unsure || q->lined_ordered || job->flags & GPUSYNC_STRICT) result = gpusync__seek_all(job, &held);
+    if (job->unsure | q->lined_ordered | (job->flags & GPUSYNC_STRICT)) result = gpusync__seek_all(job);
     else GPUSYNC__PUT(&job->missing, 0);
-    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, !held, agenda);
-    if (result != GPUSYNC_OK) return result;
+    if (result < GPUSYNC_OK) return result;
+    made = gpusync__make_promises(job, result == GPUSYNC_OK, one, agenda);
+    if (made != GPUSYNC_OK) return made;
+    now = gpusync_now_ns();
     *ticket = gpusync__committed(q) + 1;
     GPUSYNC__PUT(&job->ticket, *ticket);
-    job->since_ns = gpusync_now_ns();
+    job->since_ns = now;
     gpusync__enter_ring(q, *ticket, (uintptr_t)job | 1);
-    if (!held) gpusync__issue_job(job, job->since_ns);
+    if (result == GPUSYNC_OK) gpusync__issue_job(job, now, one);
     else if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
     else gpusync__hold_job_back(q, job, agenda);
-    return held ? GPUSYNC_NOT_READY : GPUSYNC_OK;
+    return result;
 }
 
-static gpusync_result gpusync__describe_job(gpusync__job *job, const gpusync_submission *s)
+GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync__job *job, const gpusync_submission *s, bool one)
 {
     gpusync_result result;
     job->flags = s->flags;
     job->on_complete = s->on_complete;
     job->user = s->user;
-    gpusync__copy_text(job->label, sizeof job->label, s->label);
-    result = gpusync__add_waits(job, s->waits, s->wait_count);
-    if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count);
+    if (s->label) gpusync__copy_text(job->label, sizeof job->label, s->label);
+    result = gpusync__add_waits(job, s->waits, s->wait_count, one);
+    if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count, one);
     if (result == GPUSYNC_OK) result = gpusync__own_buffers(job, s);
     return result;
 }
 
 /* The caller is inside the queue. From the lock on the job is on its own, if it has a ticket. */
-static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                      gpusync__agenda *agenda)
+GPUSYNC__INLINE gpusync_result gpusync__submit_as(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+                                                  bool one, gpusync__agenda *agenda)
 {
-    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count + 2);
+    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count, one);
     gpusync_result result;
     void *pool;
     if (!job) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    result = gpusync__describe_job(job, s);
+    result = gpusync__describe_job(job, s, one);
     if (result == GPUSYNC_OK) {
         pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__enter_job(job, s, ticket, agenda);
+        result = gpusync__enter_job(job, s, ticket, one, agenda);
         gpusync__order_end_pool(q, pool);
-        if (result == GPUSYNC_OK) gpusync__announce(job, job->promise_count > 1, agenda);
+        if (result == GPUSYNC_OK) gpusync__announce(job, !one && job->promise_count > 1, agenda);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
     }
     gpusync__undo_job(job);
     return result;
+}
+
+static __attribute__((noinline)) gpusync_result gpusync__submit_few(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+                                          gpusync__agenda *agenda)
+{
+    return gpusync__submit_as(q, s, ticket, true, agenda);
+}
+
+static __attribute__((noinline)) gpusync_result gpusync__submit_many(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+                                           gpusync__agenda *agenda)
+{
+    return gpusync__submit_as(q, s, ticket, false, agenda);
+}
+
+static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+                                      gpusync__agenda *agenda)
+{
+    return (s->wait_count | s->signal_count | s->command_buffer_count) <= 1 ? gpusync__submit_few(q, s, ticket, agenda)
+                                                                           : gpusync__submit_many(q, s, ticket, agenda);
 }
 
 /* A commit that may have to be held. */
@@ -6452,10 +6500,10 @@ static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_
     gpusync_result result;
     uint32_t i;
     if (!desc->waits || desc->wait_count > UINT32_MAX / 2) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    head = gpusync__job_new(q, desc->wait_count, 0, 1);
+    head = gpusync__job_new(q, desc->wait_count, 0, 1, false);
     if (!head) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     *out = head;
-    result = gpusync__add_waits(head, desc->waits, desc->wait_count);
+    result = gpusync__add_waits(head, desc->waits, desc->wait_count, false);
     for (i = 0; i < head->need_count; i++) head->needs[i].at_head = true;
     return result;
 }
