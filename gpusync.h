@@ -1599,7 +1599,7 @@ typedef struct gpusync__job {
     gpusync_device *device;
     gpusync_queue *queue;
     uint64_t ticket;
-    uint32_t holders; /* the submission until it is over, and whoever looks at it */
+    uint32_t holders; /* the submission until it is over and announced (2), and whoever looks at it */
     uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
     uint32_t open;    /* needs that are not over, + 1 for its command buffers */
     uint32_t running; /* command buffers that have not ended, + 1 until all are committed */
@@ -1919,7 +1919,8 @@ static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor
 
 /* -------------------------------------------------------------------------------- >>ring -- */
 
-static void gpusync__job_drop(gpusync__job *job);
+static void gpusync__job_free(gpusync__job *job);
+GPUSYNC__INLINE void gpusync__job_drop(gpusync__job *job);
 
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
@@ -1999,15 +2000,14 @@ static inline bool gpusync__ring_full(const gpusync_queue *q, uint64_t ticket)
     return ticket - done > q->ring->size && ticket - q->ring->first >= q->ring->size;
 }
 
-/* Is there a place for the next ticket? Under the order lock, as the two below. False: no memory. */
-static inline bool gpusync__ring_ready(gpusync_queue *q)
+/* Is there a place for the ticket, which is the next? Under the order lock, as the two below. False: no memory. */
+static inline bool gpusync__ring_ready(gpusync_queue *q, uint64_t ticket)
 {
-    uint64_t ticket = gpusync__committed(q) + 1;
     return !gpusync__ring_full(q, ticket) || gpusync__ring_grow(q, ticket);
 }
 
 /* Give the next ticket to what holds it. */
-static void gpusync__enter_ring(gpusync_queue *q, uint64_t ticket, uintptr_t holder)
+GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, uint64_t ticket, uintptr_t holder)
 {
     gpusync__entry *entry = gpusync__entry_in(q->ring, ticket);
     GPUSYNC__PUT(&entry->done, 0);
@@ -2020,7 +2020,7 @@ static void gpusync__enter_ring(gpusync_queue *q, uint64_t ticket, uintptr_t hol
 static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t ticket = gpusync__committed(q) + 1;
-    if (!gpusync__ring_ready(q)) return 0;
+    if (!gpusync__ring_ready(q, ticket)) return 0;
     GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
     GPUSYNC__SET(&slot->ticket, ticket);
     GPUSYNC__SET(&slot->state, gpusync__state(slot->buffer, GPUSYNC__ARMED));
@@ -4801,7 +4801,8 @@ GPUSYNC__RARE bool gpusync__job_room(gpusync__job *job, size_t needs, size_t pro
 }
 
 /* A job of this queue, held by the caller. The caller is inside the queue. NULL: no memory. */
-GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers, bool one)
+GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers,
+                                               uint32_t holders, bool one)
 {
     gpusync__job *job = gpusync__job_take(q);
     if (!job) return NULL;
@@ -4814,9 +4815,8 @@ GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, s
     GPUSYNC__SET(&job->queue, q);
     GPUSYNC__SET(&job->missing, 1);
     GPUSYNC__SET(&job->open, 1);
-    GPUSYNC__SET(&job->running, 1);
     GPUSYNC__ADD(&q->owing, 1);
-    GPUSYNC__PUT(&job->holders, 1); /* last, as in gpusync__slot_new */
+    GPUSYNC__PUT(&job->holders, holders); /* last, as in gpusync__slot_new */
     return job;
 }
 
@@ -4854,7 +4854,7 @@ static void gpusync__job_free(gpusync__job *job)
 }
 
 /* The last holder frees it. No lock is held. */
-static void gpusync__job_drop(gpusync__job *job)
+GPUSYNC__INLINE void gpusync__job_drop(gpusync__job *job)
 {
     if (GPUSYNC__SUB(&job->holders, 1) == 1) gpusync__job_free(job);
 }
@@ -5458,10 +5458,9 @@ GPUSYNC__RARE void gpusync__announce_promise(gpusync__promise *promise, gpusync_
     gpusync__unlock(&promise->timeline->board.lock);
 }
 
-static void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
     gpusync__need *need;
-    if (GPUSYNC__GET(&q->needs.count) == 0) return;
     gpusync__lock(&q->board.lock);
     for (need = q->needs.first; need; need = need->next)
         if (need->stage == GPUSYNC__AWAITED && need->number == ticket)
@@ -5759,7 +5758,7 @@ GPUSYNC__INLINE void gpusync__announce(gpusync__job *job, bool promises, gpusync
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
     if (promises) gpusync__announce_promises(job, agenda);
-    gpusync__announce_ticket(job->queue, job->ticket, agenda);
+    if (GPUSYNC__GET(&job->queue->needs.count)) gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
 }
@@ -5935,7 +5934,7 @@ GPUSYNC__INLINE void gpusync__encode_signals(gpusync__job *job, void *buffer, bo
     }
 }
 
-static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
+GPUSYNC__INLINE void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
 {
     void *buffer = slot->buffer;
     GPUSYNC__SET(&slot->since_ns, now);
@@ -5957,7 +5956,6 @@ GPUSYNC__INLINE void gpusync__issue_job(gpusync__job *job, uint64_t now, bool on
     }
     if (!(job->flags & GPUSYNC_STRICT) && job->promise_count) gpusync__encode_signals(job, end[-1]->buffer, one);
     GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
-    GPUSYNC__ADD(&job->holders, 1); /* of who announces it: destroy may overtake that */
     GPUSYNC__PUT(&job->issued, 1);
     job->issued_ns = now;
     for (; part != end; part++) gpusync__commit_part(job, *part, now);
@@ -5969,6 +5967,7 @@ GPUSYNC__RARE void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__forget_needs(job);
     GPUSYNC__PUT(&job->running, 0); /* its share of `open` is given back here */
     if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
+    gpusync__job_drop(job); /* nobody will announce it */
 }
 
 static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
@@ -6010,7 +6009,7 @@ static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
 /* -- the call */
 
 /* For a job, which keeps it. False: it is being destroyed. */
-static bool gpusync__timeline_hold(gpusync_timeline *t)
+GPUSYNC__INLINE bool gpusync__timeline_hold(gpusync_timeline *t)
 {
     GPUSYNC__ADD(&t->holders, 1);
     if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return true;
@@ -6019,39 +6018,37 @@ static bool gpusync__timeline_hold(gpusync_timeline *t)
 }
 
 /* All but what it is for. */
-static void gpusync__need_clear(gpusync__need *need)
+GPUSYNC__INLINE void gpusync__need_clear(gpusync__need *need)
 {
     need->stage = GPUSYNC__AWAITED;
     need->at_head = need->far = need->holds = need->heard = need->ended = need->linked = false;
 }
 
 /* Has the device what signals the value, and whatever is promised below? */
-static bool gpusync__is_coming(const gpusync_timeline *t, uint64_t value)
+GPUSYNC__INLINE bool gpusync__is_coming(const gpusync_timeline *t, uint64_t value)
 {
-    return value <= GPUSYNC__GET(&t->coming) && value > GPUSYNC__GET(&t->on_event) &&
-           GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE;
+    return value <= GPUSYNC__GET(&t->coming) && value > GPUSYNC__GET(&t->on_event);
 }
 
 /* A wait of a submission, as a need of the job where it is not reached yet. */
 GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__need *need, const gpusync_point *point)
 {
     gpusync_timeline *t = point->timeline;
-    uint64_t present = GPUSYNC__GET(&t->value);
+    uint64_t value = point->value, present = GPUSYNC__GET(&t->value);
+    bool strict = (job->flags & GPUSYNC_STRICT) != 0;
     if (t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (present >= point->value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    if (job->flags & GPUSYNC_STRICT && gpusync__is_outside(t) && !gpusync__listener(job->device))
-        return GPUSYNC_ERROR_UNSUPPORTED;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    if (strict && gpusync__is_outside(t) && !gpusync__listener(job->device)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__need_clear(need);
     need->queue = NULL;
     need->timeline = t;
-    need->number = point->value;
+    need->number = value;
     need->event = t->event;
-    need->raw = point->value + t->base;
-    need->job = job;
+    need->raw = value + t->base;
     job->need_count++;
-    if (!(job->flags & GPUSYNC_STRICT) && gpusync__is_coming(t, point->value)) need->stage = GPUSYNC__TRUSTED;
+    if (present < value && gpusync__is_coming(t, value) && !strict) need->stage = GPUSYNC__TRUSTED;
     else job->unsure++;
     return GPUSYNC_OK;
 }
@@ -6163,12 +6160,10 @@ GPUSYNC__INLINE gpusync_result gpusync__add_signals(gpusync__job *job, const gpu
 }
 
 /* Room for command buffers of our own: all or none, so that no two submissions wait for each other's. */
-static gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, const uint64_t *timeout_ns)
+GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, const uint64_t *timeout_ns)
 {
-    uint64_t deadline = 0;
-    if (gpusync__take_rooms(q, q->limit, count)) return GPUSYNC_OK;
+    uint64_t deadline = gpusync__deadline(timeout_ns ? *timeout_ns : GPUSYNC_FOREVER);
     if (count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
-    deadline = gpusync__deadline(timeout_ns ? *timeout_ns : GPUSYNC_FOREVER);
     do {
         gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
         if (result != GPUSYNC_OK) return result;
@@ -6177,22 +6172,19 @@ static gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, co
 }
 
 
-static gpusync_result gpusync__make_own_buffers(gpusync__job *job, const gpusync_submission *s, uint32_t count,
-                                                bool front)
+
+/* With room taken for them. */
+static gpusync_result gpusync__make_own_buffers(gpusync__job *job, bool front, bool back, const char *label)
 {
     gpusync_queue *q = job->queue;
-    gpusync_result result = gpusync__room_for_own(q, count, s->timeout_ns);
-    void *pool, **to = front ? &job->front : &job->back;
-    if (result != GPUSYNC_OK) return result;
-    pool = gpusync__pool_push();
-    for (;;) {
-        *to = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
-        if (!*to || --count == 0) break;
-        to = &job->back;
-    }
+    void *pool = gpusync__pool_push();
+    if (front) job->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
+    if (back) job->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
     gpusync__pool_pop(pool);
-    for (; count; count--) gpusync__give_room(q);
-    return *to ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+    if (front == (job->front != NULL) && back == (job->back != NULL)) return GPUSYNC_OK;
+    if (front && !job->front) gpusync__give_room(q);
+    if (back && !job->back) gpusync__give_room(q);
+    return GPUSYNC_ERROR_METAL_NIL;
 }
 
 /* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
@@ -6200,15 +6192,22 @@ GPUSYNC__INLINE gpusync_result gpusync__own_buffers(gpusync__job *job, const gpu
 {
     gpusync_queue *q = job->queue;
     bool front = job->need_count != 0, back = s->signal_count != 0;
+    gpusync_result result;
     if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
     if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
     if (back && s->flags & GPUSYNC_OPEN_FOR_SIGNALS && s->command_buffer_count) {
         GPUSYNC__COUNT(&q->stats.buffers_saved);
         back = false;
     }
+    if (front && s->command_buffer_count == 0) back = false;
     if (!front && !back) return GPUSYNC_OK;
-    return gpusync__make_own_buffers(job, s, front && back && s->command_buffer_count ? 2 : 1, front);
+    if (!gpusync__take_rooms(q, q->limit, (uint32_t)front + back)) {
+        result = gpusync__room_for_own(q, (uint32_t)front + back, s->timeout_ns);
+        if (result != GPUSYNC_OK) return result;
+    }
+    return gpusync__make_own_buffers(job, front, back, s->label);
 }
+
 
 /* Give back what gpusync__own_buffers made and no slot has taken over. */
 static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
@@ -6224,7 +6223,7 @@ static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
 }
 
 /* Take over one command buffer of the program. Under the order lock, as all that follow. */
-static gpusync_result gpusync__take_part(gpusync__job *job, void *buffer)
+GPUSYNC__INLINE gpusync_result gpusync__take_part(gpusync__job *job, void *buffer)
 {
     gpusync__slot *slot = NULL;
     gpusync__job *head;
@@ -6246,7 +6245,7 @@ static gpusync_result gpusync__take_part(gpusync__job *job, void *buffer)
     return GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__take_own(gpusync__job *job, void *buffer)
+GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync__job *job, void *buffer)
 {
     gpusync__slot *slot = gpusync__slot_new(job->queue, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
     if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -6317,6 +6316,7 @@ GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job)
     gpusync__drop_parts(job);
     gpusync__drop_own_buffers(job, taken);
     gpusync__job_drop(job);
+    gpusync__job_drop(job);
 }
 
 /* May the job be held? Some room must be left for what will let it go. */
@@ -6352,31 +6352,46 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job)
     return result == GPUSYNC_OK ? GPUSYNC_NOT_READY : result;
 }
 
-/* Everything that fits into one step of the queue's order. The ticket comes when nothing can fail any more, and before
-   a callback can ask for it. With a pool. OK: the device has the job. NOT_READY: it is held, or was given up. */
+/* Nothing can fail any more, and no callback has asked for it yet. */
+GPUSYNC__INLINE void gpusync__give_ticket(gpusync__job *job, uint64_t number, uint64_t now, gpusync_ticket *ticket)
+{
+    *ticket = number;
+    GPUSYNC__PUT(&job->ticket, number);
+    job->since_ns = now;
+    gpusync__enter_ring(job->queue, number, (uintptr_t)job | 1);
+}
+
+/* ... where the device does not get it now. */
+GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t number, gpusync_ticket *ticket,
+                                                 gpusync__agenda *agenda)
+{
+    gpusync_result result = gpusync__make_promises(job, false, false, agenda);
+    if (result != GPUSYNC_OK) return result;
+    gpusync__give_ticket(job, number, gpusync_now_ns(), ticket);
+    if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
+    else gpusync__hold_job_back(job->queue, job, agenda);
+    return GPUSYNC_NOT_READY;
+}
+
+/* Everything that fits into one step of the queue's order. With a pool. OK: the device has the job. NOT_READY: it is
+   held, or was given up. */
 GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submission *s, gpusync_ticket *ticket,
                                                   bool one, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
-    gpusync_result made, result = gpusync__take_parts(job, s, one);
-    uint64_t now;
+    gpusync_result result = gpusync__take_parts(job, s, one);
+    uint64_t now, next = gpusync__committed(q) + 1;
     if (result == GPUSYNC_OK && job->heads && gpusync__heads_wait_for_it(job)) result = GPUSYNC_ERROR_NOT_RISING;
-    if (result == GPUSYNC_OK && !gpusync__ring_ready(q)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK && !gpusync__ring_ready(q, next)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK && (job->unsure | q->lined_ordered | (job->flags & GPUSYNC_STRICT)))
+        result = gpusync__seek_all(job);
+    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
+    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, one, agenda);
     if (result != GPUSYNC_OK) return result;
-    if (job->unsure | q->lined_ordered | (job->flags & GPUSYNC_STRICT)) result = gpusync__seek_all(job);
-    else GPUSYNC__PUT(&job->missing, 0);
-    if (result < GPUSYNC_OK) return result;
-    made = gpusync__make_promises(job, result == GPUSYNC_OK, one, agenda);
-    if (made != GPUSYNC_OK) return made;
     now = gpusync_now_ns();
-    *ticket = gpusync__committed(q) + 1;
-    GPUSYNC__PUT(&job->ticket, *ticket);
-    job->since_ns = now;
-    gpusync__enter_ring(q, *ticket, (uintptr_t)job | 1);
-    if (result == GPUSYNC_OK) gpusync__issue_job(job, now, one);
-    else if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
-    else gpusync__hold_job_back(q, job, agenda);
-    return result;
+    gpusync__give_ticket(job, next, now, ticket);
+    gpusync__issue_job(job, now, one);
+    return GPUSYNC_OK;
 }
 
 GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync__job *job, const gpusync_submission *s, bool one)
@@ -6392,11 +6407,17 @@ GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync__job *job, const gp
     return result;
 }
 
+/* At most one of each? */
+GPUSYNC__INLINE bool gpusync__is_few(const gpusync_submission *s)
+{
+    return (s->wait_count | s->signal_count | s->command_buffer_count) <= 1;
+}
+
 /* The caller is inside the queue. From the lock on the job is on its own, if it has a ticket. */
 GPUSYNC__INLINE gpusync_result gpusync__submit_as(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
                                                   bool one, gpusync__agenda *agenda)
 {
-    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count, one);
+    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count, 2, one);
     gpusync_result result;
     void *pool;
     if (!job) return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -6425,13 +6446,6 @@ static __attribute__((noinline)) gpusync_result gpusync__submit_many(gpusync_que
     return gpusync__submit_as(q, s, ticket, false, agenda);
 }
 
-static gpusync_result gpusync__submit(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                      gpusync__agenda *agenda)
-{
-    return (s->wait_count | s->signal_count | s->command_buffer_count) <= 1 ? gpusync__submit_few(q, s, ticket, agenda)
-                                                                           : gpusync__submit_many(q, s, ticket, agenda);
-}
-
 /* A commit that may have to be held. */
 static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns)
 {
@@ -6441,7 +6455,7 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     memset(&s, 0, sizeof s);
     s.command_buffers = &buffer;
     s.command_buffer_count = 1;
-    result = gpusync__submit(q, &s, ticket, &agenda);
+    result = gpusync__submit_many(q, &s, ticket, &agenda);
     *held_ns = agenda.held_ns;
     gpusync__end_look(q->device, &agenda);
     return result;
@@ -6456,14 +6470,19 @@ static bool gpusync__has_twins(void *const *buffers, size_t count)
     return false;
 }
 
+GPUSYNC__RARE bool gpusync__valid_counts(const gpusync_submission *s)
+{
+    return (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2 &&
+           !gpusync__has_twins(s->command_buffers, s->command_buffer_count);
+}
+
 /* But for the command buffers themselves. */
-static bool gpusync__valid_submission(const gpusync_submission *s)
+GPUSYNC__INLINE bool gpusync__valid_submission(const gpusync_submission *s)
 {
     if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
-        (!s->command_buffers && s->command_buffer_count) || s->flags > 7 ||
-        (s->wait_count | s->signal_count | s->command_buffer_count) > UINT32_MAX / 2)
+        (!s->command_buffers && s->command_buffer_count) || s->flags > 7)
         return false;
-    return s->command_buffer_count < 2 || !gpusync__has_twins(s->command_buffers, s->command_buffer_count);
+    return gpusync__is_few(s) || gpusync__valid_counts(s);
 }
 
 GPUSYNC__RARE void gpusync__trace_submit(gpusync_queue *q, uint64_t ticket, const char *label, uint64_t began,
@@ -6485,7 +6504,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     if (queue && submission && gpusync__valid_submission(submission)) result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     if (gpusync__traced(queue->device)) began = gpusync_now_ns();
-    result = gpusync__submit(queue, submission, ticket, &agenda);
+    result = gpusync__is_few(submission) ? gpusync__submit_few(queue, submission, ticket, &agenda)
+                                         : gpusync__submit_many(queue, submission, ticket, &agenda);
     if (began && result == GPUSYNC_OK) gpusync__trace_submit(queue, *ticket, submission->label, began, agenda.held_ns);
     gpusync__end_call(queue->device, &agenda);
     gpusync__look_foreign(queue);
@@ -6500,7 +6520,7 @@ static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_
     gpusync_result result;
     uint32_t i;
     if (!desc->waits || desc->wait_count > UINT32_MAX / 2) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    head = gpusync__job_new(q, desc->wait_count, 0, 1, false);
+    head = gpusync__job_new(q, desc->wait_count, 0, 1, 1, false);
     if (!head) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     *out = head;
     result = gpusync__add_waits(head, desc->waits, desc->wait_count, false);
@@ -7766,7 +7786,7 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
     else gpusync__write(out, "nobody has promised it\n");
 }
 
-static void gpusync__write_need(gpusync__writer *out, const gpusync__need *need)
+static void gpusync__write_need(gpusync__writer *out, const gpusync__job *job, const gpusync__need *need)
 {
     gpusync_timeline *t = need->timeline;
     if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= need->number)) return;
@@ -7778,7 +7798,7 @@ static void gpusync__write_need(gpusync__writer *out, const gpusync__need *need)
     gpusync__lock(&t->board.lock);
     gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)need->number,
                    (unsigned long long)t->number, t->label);
-    gpusync__write_promise(out, t, need->number, need->job);
+    gpusync__write_promise(out, t, need->number, job);
     gpusync__unlock(&t->board.lock);
 }
 
@@ -7797,7 +7817,7 @@ static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
         gpusync__write_slot(out, slot);
         gpusync__drop(slot);
     }
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__write_need(out, need);
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__write_need(out, job, need);
 }
 
 static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64_t ticket)
