@@ -1838,7 +1838,7 @@ static bool gpusync__enter(gpusync_queue *q)
 static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB(&q->inside, 1); }
 
 /* For calls that need a working queue. OK: inside. */
-static gpusync_result gpusync__enter_working(gpusync_queue *q)
+GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q)
 {
     uint32_t flags;
     GPUSYNC__ADD(&q->inside, 1);
@@ -4750,13 +4750,15 @@ GPUSYNC__RARE void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
 }
 
 /* A list of jobs, of queues that are gone or new ones. NULL: no memory. */
-GPUSYNC__RARE gpusync__job *gpusync__jobs_take(gpusync_device *dev)
+GPUSYNC__RARE gpusync__job *gpusync__jobs_take(gpusync_queue *q)
 {
-    gpusync__job *jobs;
+    gpusync_device *dev = q->device;
+    gpusync__job *jobs, *job;
     gpusync__lock(&dev->job_lock);
     jobs = dev->free_jobs ? dev->free_jobs : gpusync__job_slab_new(dev);
     dev->free_jobs = NULL;
     gpusync__unlock(&dev->job_lock);
+    for (job = jobs; job; job = job->next) job->due.turns = &q->turns;
     return jobs;
 }
 
@@ -4777,7 +4779,7 @@ static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *jobs)
 GPUSYNC__INLINE gpusync__job *gpusync__job_take(gpusync_queue *q)
 {
     gpusync__job *job = __atomic_exchange_n(&q->spare_jobs, (gpusync__job *)NULL, __ATOMIC_SEQ_CST), *rest;
-    if (!job) job = gpusync__jobs_take(q->device);
+    if (!job) job = gpusync__jobs_take(q);
     if (!job || !job->next) return job;
     rest = __atomic_exchange_n(&q->spare_jobs, job->next, __ATOMIC_SEQ_CST);
     if (rest) gpusync__jobs_spare(q, rest); /* that came meanwhile */
@@ -4811,7 +4813,6 @@ GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, s
         gpusync__job_spare(q, job);
         return NULL;
     }
-    job->due.turns = &q->turns;
     GPUSYNC__SET(&job->queue, q);
     GPUSYNC__SET(&job->missing, 1);
     GPUSYNC__SET(&job->open, 1);
@@ -5341,7 +5342,7 @@ static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t valu
 }
 
 /* May the value be promised? Under the board's lock. */
-static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
+GPUSYNC__INLINE gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
     if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
@@ -5913,7 +5914,7 @@ GPUSYNC__INLINE unsigned gpusync__encode_waits(gpusync__job *job, void *buffer, 
     gpusync__need *need = job->needs;
     unsigned count = 0;
     uint32_t left = job->need_count;
-    for (; left; left--, need++) {
+    for (; one || left; left--, need++) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__OVER) {
             gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
             count++;
@@ -5941,8 +5942,13 @@ GPUSYNC__INLINE void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot
     GPUSYNC__SET(&slot->ticket, job->ticket);
     GPUSYNC__PUT(&slot->state, gpusync__state(buffer, GPUSYNC__ARMED));
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
-    if (gpusync__traced(job->device)) gpusync__trace_schedule(slot);
     gpusync__send_void(buffer, gpusync__sel.commit);
+}
+
+GPUSYNC__RARE void gpusync__trace_parts(gpusync__job *job)
+{
+    uint32_t i;
+    for (i = job->first_part; i < job->part_count; i++) gpusync__trace_schedule(job->parts[i]);
 }
 
 /* To the device. With a pool. It has to be announced after. */
@@ -5958,6 +5964,7 @@ GPUSYNC__INLINE void gpusync__issue_job(gpusync__job *job, uint64_t now, bool on
     GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
     GPUSYNC__PUT(&job->issued, 1);
     job->issued_ns = now;
+    if (gpusync__traced(job->device)) gpusync__trace_parts(job);
     for (; part != end; part++) gpusync__commit_part(job, *part, now);
 }
 
@@ -6188,9 +6195,8 @@ static gpusync_result gpusync__make_own_buffers(gpusync__job *job, bool front, b
 }
 
 /* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
-GPUSYNC__INLINE gpusync_result gpusync__own_buffers(gpusync__job *job, const gpusync_submission *s)
+GPUSYNC__INLINE gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
 {
-    gpusync_queue *q = job->queue;
     bool front = job->need_count != 0, back = s->signal_count != 0;
     gpusync_result result;
     if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
@@ -6223,12 +6229,12 @@ static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
 }
 
 /* Take over one command buffer of the program. Under the order lock, as all that follow. */
-GPUSYNC__INLINE gpusync_result gpusync__take_part(gpusync__job *job, void *buffer)
+GPUSYNC__INLINE gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__job *job, void *buffer)
 {
     gpusync__slot *slot = NULL;
     gpusync__job *head;
     bool ours;
-    gpusync_result result = buffer ? gpusync__adopt(job->queue, buffer, GPUSYNC__PART, &slot, &ours)
+    gpusync_result result = buffer ? gpusync__adopt(q, buffer, GPUSYNC__PART, &slot, &ours)
                                    : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result != GPUSYNC_OK) return result;
     head = slot->job;
@@ -6245,9 +6251,9 @@ GPUSYNC__INLINE gpusync_result gpusync__take_part(gpusync__job *job, void *buffe
     return GPUSYNC_OK;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync__job *job, void *buffer)
+GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__job *job, void *buffer)
 {
-    gpusync__slot *slot = gpusync__slot_new(job->queue, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
+    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
     if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     GPUSYNC__SET(&slot->job, job);
     job->parts[job->part_count++] = slot;
@@ -6264,15 +6270,15 @@ static uint32_t gpusync__own_taken(const gpusync__job *job)
 }
 
 /* Take over all command buffers, the program's and ours. */
-GPUSYNC__INLINE gpusync_result gpusync__take_parts(gpusync__job *job, const gpusync_submission *s, bool one)
+GPUSYNC__INLINE gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s, bool one)
 {
-    gpusync_result result = job->front ? gpusync__take_own(job, job->front) : GPUSYNC_OK;
+    gpusync_result result = job->front ? gpusync__take_own(q, job, job->front) : GPUSYNC_OK;
     size_t i;
     for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
-        result = gpusync__take_part(job, s->command_buffers[i]);
+        result = gpusync__take_part(q, job, s->command_buffers[i]);
         if (one) break;
     }
-    return result == GPUSYNC_OK && job->back ? gpusync__take_own(job, job->back) : result;
+    return result == GPUSYNC_OK && job->back ? gpusync__take_own(q, job, job->back) : result;
 }
 
 /* The program's buffers are open again, with their waits. */
@@ -6353,12 +6359,12 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job)
 }
 
 /* Nothing can fail any more, and no callback has asked for it yet. */
-GPUSYNC__INLINE void gpusync__give_ticket(gpusync__job *job, uint64_t number, uint64_t now, gpusync_ticket *ticket)
+GPUSYNC__INLINE void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t number, uint64_t now, gpusync_ticket *ticket)
 {
     *ticket = number;
     GPUSYNC__PUT(&job->ticket, number);
     job->since_ns = now;
-    gpusync__enter_ring(job->queue, number, (uintptr_t)job | 1);
+    gpusync__enter_ring(q, number, (uintptr_t)job | 1);
 }
 
 /* ... where the device does not get it now. */
@@ -6367,7 +6373,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t num
 {
     gpusync_result result = gpusync__make_promises(job, false, false, agenda);
     if (result != GPUSYNC_OK) return result;
-    gpusync__give_ticket(job, number, gpusync_now_ns(), ticket);
+    gpusync__give_ticket(job->queue, job, number, gpusync_now_ns(), ticket);
     if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
     else gpusync__hold_job_back(job->queue, job, agenda);
     return GPUSYNC_NOT_READY;
@@ -6375,11 +6381,10 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t num
 
 /* Everything that fits into one step of the queue's order. With a pool. OK: the device has the job. NOT_READY: it is
    held, or was given up. */
-GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync__job *job, const gpusync_submission *s, gpusync_ticket *ticket,
-                                                  bool one, gpusync__agenda *agenda)
+GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
+                                                  gpusync_ticket *ticket, bool one, gpusync__agenda *agenda)
 {
-    gpusync_queue *q = job->queue;
-    gpusync_result result = gpusync__take_parts(job, s, one);
+    gpusync_result result = gpusync__take_parts(q, job, s, one);
     uint64_t now, next = gpusync__committed(q) + 1;
     if (result == GPUSYNC_OK && job->heads && gpusync__heads_wait_for_it(job)) result = GPUSYNC_ERROR_NOT_RISING;
     if (result == GPUSYNC_OK && !gpusync__ring_ready(q, next)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -6389,12 +6394,13 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync__job *job, const gpusy
     if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, one, agenda);
     if (result != GPUSYNC_OK) return result;
     now = gpusync_now_ns();
-    gpusync__give_ticket(job, next, now, ticket);
+    gpusync__give_ticket(q, job, next, now, ticket);
     gpusync__issue_job(job, now, one);
     return GPUSYNC_OK;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync__job *job, const gpusync_submission *s, bool one)
+GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
+                                                     bool one)
 {
     gpusync_result result;
     job->flags = s->flags;
@@ -6403,7 +6409,7 @@ GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync__job *job, const gp
     if (s->label) gpusync__copy_text(job->label, sizeof job->label, s->label);
     result = gpusync__add_waits(job, s->waits, s->wait_count, one);
     if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count, one);
-    if (result == GPUSYNC_OK) result = gpusync__own_buffers(job, s);
+    if (result == GPUSYNC_OK) result = gpusync__own_buffers(q, job, s);
     return result;
 }
 
@@ -6421,11 +6427,11 @@ GPUSYNC__INLINE gpusync_result gpusync__submit_as(gpusync_queue *q, const gpusyn
     gpusync_result result;
     void *pool;
     if (!job) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    result = gpusync__describe_job(job, s, one);
+    result = gpusync__describe_job(q, job, s, one);
     if (result == GPUSYNC_OK) {
         pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__enter_job(job, s, ticket, one, agenda);
+        result = gpusync__enter_job(q, job, s, ticket, one, agenda);
         gpusync__order_end_pool(q, pool);
         if (result == GPUSYNC_OK) gpusync__announce(job, !one && job->promise_count > 1, agenda);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
@@ -6434,13 +6440,7 @@ GPUSYNC__INLINE gpusync_result gpusync__submit_as(gpusync_queue *q, const gpusyn
     return result;
 }
 
-static __attribute__((noinline)) gpusync_result gpusync__submit_few(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                          gpusync__agenda *agenda)
-{
-    return gpusync__submit_as(q, s, ticket, true, agenda);
-}
-
-static __attribute__((noinline)) gpusync_result gpusync__submit_many(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+static gpusync_result gpusync__submit_many(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
                                            gpusync__agenda *agenda)
 {
     return gpusync__submit_as(q, s, ticket, false, agenda);
@@ -6477,19 +6477,23 @@ GPUSYNC__RARE bool gpusync__valid_counts(const gpusync_submission *s)
 }
 
 /* But for the command buffers themselves. */
-GPUSYNC__INLINE bool gpusync__valid_submission(const gpusync_submission *s)
+GPUSYNC__INLINE bool gpusync__valid_submission(const gpusync_submission *s, bool few)
 {
     if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
         (!s->command_buffers && s->command_buffer_count) || s->flags > 7)
         return false;
-    return gpusync__is_few(s) || gpusync__valid_counts(s);
+    return few || gpusync__valid_counts(s);
 }
 
-GPUSYNC__RARE void gpusync__trace_submit(gpusync_queue *q, uint64_t ticket, const char *label, uint64_t began,
-                                  uint64_t held)
+GPUSYNC__RARE gpusync_result gpusync__submit_traced(gpusync_queue *q, const gpusync_submission *s,
+                                                    gpusync_ticket *ticket, gpusync__agenda *agenda)
 {
-    gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, ticket, label, began);
-    if (held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, ticket, label, held);
+    uint64_t began = gpusync_now_ns();
+    gpusync_result result = gpusync__submit_many(q, s, ticket, agenda);
+    if (result != GPUSYNC_OK) return result;
+    gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
+    if (agenda->held_ns) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda->held_ns);
+    return GPUSYNC_OK;
 }
 
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
@@ -6497,16 +6501,18 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
-    uint64_t began = 0;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result;
+    bool few;
     if (!ticket) ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (queue && submission && gpusync__valid_submission(submission)) result = gpusync__enter_working(queue);
+    if (!queue || !submission) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    few = gpusync__is_few(submission);
+    if (!gpusync__valid_submission(submission, few)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
-    if (gpusync__traced(queue->device)) began = gpusync_now_ns();
-    result = gpusync__is_few(submission) ? gpusync__submit_few(queue, submission, ticket, &agenda)
-                                         : gpusync__submit_many(queue, submission, ticket, &agenda);
-    if (began && result == GPUSYNC_OK) gpusync__trace_submit(queue, *ticket, submission->label, began, agenda.held_ns);
+    if (gpusync__traced(queue->device)) result = gpusync__submit_traced(queue, submission, ticket, &agenda);
+    else if (few) result = gpusync__submit_as(queue, submission, ticket, true, &agenda);
+    else result = gpusync__submit_many(queue, submission, ticket, &agenda);
     gpusync__end_call(queue->device, &agenda);
     gpusync__look_foreign(queue);
     gpusync__leave(queue);
