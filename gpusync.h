@@ -4161,8 +4161,6 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 
 static void gpusync__order_end(gpusync_queue *q);
 static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda);
-static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_buffer_desc *desc, gpusync__job **out);
-static void gpusync__encode_head(gpusync__job *head, void *buffer);
 static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns);
 
 /* Of the tracked ones. */
@@ -4278,55 +4276,6 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
     gpusync__unlock(&q->order);
     gpusync__pool_pop(pool);
     if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
-}
-
-/* With room taken. head: the waits at its head, which the slot takes over; NULL: none. */
-static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
-                                           gpusync__job *head, void **out)
-{
-    void *buffer = gpusync__make_buffer(q, desc && desc->unretained_references ? gpusync__sel.commandBufferUnretained
-                                                                              : gpusync__sel.commandBuffer,
-                                        desc ? desc->label : NULL);
-    gpusync__slot *slot;
-    if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
-    if (head) gpusync__encode_head(head, buffer);
-    gpusync__lock(&q->order);
-    slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
-    if (slot) {
-        GPUSYNC__SET(&slot->job, head);
-        GPUSYNC__SET(&slot->made, 1);
-        slot->next = q->open;
-        q->open = slot;
-    }
-    gpusync__order_end(q);
-    if (!slot) {
-        gpusync__release_pooled(buffer);
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    }
-    *out = buffer;
-    return GPUSYNC_OK;
-}
-
-GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
-                                                  void **out)
-{
-    uint64_t deadline = GPUSYNC_FOREVER;
-    gpusync__job *head = NULL;
-    gpusync_result result;
-    if (out) *out = NULL;
-    if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
-    if (desc && desc->wait_count) result = gpusync__head_new(queue, desc, &head);
-    if (desc && desc->timeout_ns) deadline = gpusync__deadline(*desc->timeout_ns);
-    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__open_buffer(queue, desc, head, out);
-        if (result != GPUSYNC_OK) gpusync__give_room(queue);
-    }
-    if (result != GPUSYNC_OK && head) gpusync__job_drop(head);
-    gpusync__leave(queue);
-    return result;
 }
 
 /* The place in the list of open buffers where this one is; the list's end when it is not. Under the order lock. */
@@ -6025,10 +5974,11 @@ GPUSYNC__INLINE bool gpusync__timeline_hold(gpusync_timeline *t)
 }
 
 /* All but what it is for. */
-GPUSYNC__INLINE void gpusync__need_clear(gpusync__need *need)
+GPUSYNC__INLINE void gpusync__need_clear(gpusync__need *need, bool at_head)
 {
     need->stage = GPUSYNC__AWAITED;
-    need->at_head = need->far = need->holds = need->heard = need->ended = need->linked = false;
+    need->at_head = at_head;
+    need->far = need->holds = need->heard = need->ended = need->linked = false;
 }
 
 /* Has the device what signals the value, and whatever is promised below? */
@@ -6038,7 +5988,8 @@ GPUSYNC__INLINE bool gpusync__is_coming(const gpusync_timeline *t, uint64_t valu
 }
 
 /* A wait of a submission, as a need of the job where it is not reached yet. */
-GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__need *need, const gpusync_point *point)
+GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__need *need, const gpusync_point *point,
+                                                  bool at_head)
 {
     gpusync_timeline *t = point->timeline;
     uint64_t value = point->value, present = GPUSYNC__GET(&t->value);
@@ -6048,7 +5999,7 @@ GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__ne
     if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
     if (strict && gpusync__is_outside(t) && !gpusync__listener(job->device)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
-    gpusync__need_clear(need);
+    gpusync__need_clear(need, at_head);
     need->queue = NULL;
     need->timeline = t;
     need->number = value;
@@ -6072,7 +6023,8 @@ static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
     return far;
 }
 
-GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__need *need, const gpusync_point *point)
+GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__need *need, const gpusync_point *point,
+                                                bool at_head)
 {
     gpusync_queue *q = point->queue;
     gpusync_result result;
@@ -6082,7 +6034,7 @@ GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__nee
     if (result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_DESTROYED ||
         result == GPUSYNC_ERROR_DEVICE_LOST)
         return result;
-    gpusync__need_clear(need);
+    gpusync__need_clear(need, at_head);
     need->timeline = NULL;
     need->event = NULL;
     need->queue = q;
@@ -6099,13 +6051,15 @@ GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__nee
     return GPUSYNC_OK;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count, bool one)
+GPUSYNC__INLINE gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count,
+                                                  bool at_head, bool one)
 {
     gpusync_result result = GPUSYNC_OK;
     size_t left = count;
     for (; left && result == GPUSYNC_OK; left--, point++) {
         gpusync__need *need = one ? job->needs : &job->needs[job->need_count];
-        result = point->timeline ? gpusync__add_value(job, need, point) : gpusync__add_ticket(job, need, point);
+        result = point->timeline ? gpusync__add_value(job, need, point, at_head)
+                                 : gpusync__add_ticket(job, need, point, at_head);
         if (one) break;
     }
     if (count != job->need_count)
@@ -6126,13 +6080,17 @@ GPUSYNC__INLINE bool gpusync__waits_for(const gpusync__job *job, const gpusync__
     return false;
 }
 
-GPUSYNC__RARE bool gpusync__heads_wait_for_it(const gpusync__job *job)
+GPUSYNC__INLINE bool gpusync__heads_wait_for_it(const gpusync__job *job, bool one)
 {
     const gpusync__job *head;
     uint32_t i;
-    for (head = job->heads; head; head = head->next)
-        for (i = 0; i < job->promise_count; i++)
+    for (head = job->heads; head; head = head->next) {
+        for (i = 0; i < job->promise_count; i++) {
             if (gpusync__waits_for(head, &job->promises[i], false)) return true;
+            if (one) break;
+        }
+        if (one) break;
+    }
     return false;
 }
 
@@ -6386,7 +6344,7 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job
 {
     gpusync_result result = gpusync__take_parts(q, job, s, one);
     uint64_t now, next = gpusync__committed(q) + 1;
-    if (result == GPUSYNC_OK && job->heads && gpusync__heads_wait_for_it(job)) result = GPUSYNC_ERROR_NOT_RISING;
+    if (result == GPUSYNC_OK && gpusync__heads_wait_for_it(job, one)) result = GPUSYNC_ERROR_NOT_RISING;
     if (result == GPUSYNC_OK && !gpusync__ring_ready(q, next)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK && (job->unsure | q->lined_ordered | (job->flags & GPUSYNC_STRICT)))
         result = gpusync__seek_all(job);
@@ -6407,7 +6365,7 @@ GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync_queue *q, gpusync__
     job->on_complete = s->on_complete;
     job->user = s->user;
     if (s->label) gpusync__copy_text(job->label, sizeof job->label, s->label);
-    result = gpusync__add_waits(job, s->waits, s->wait_count, one);
+    result = gpusync__add_waits(job, s->waits, s->wait_count, false, one);
     if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count, one);
     if (result == GPUSYNC_OK) result = gpusync__own_buffers(q, job, s);
     return result;
@@ -6519,28 +6477,78 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     return result;
 }
 
-/* The waits at the head of a command buffer: a job that is to become part of another. */
-static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_buffer_desc *desc, gpusync__job **out)
+/* -- command buffers */
+
+/* The waits at the head of one: a job that is to become part of another. */
+GPUSYNC__INLINE gpusync_result gpusync__head_as(gpusync_queue *q, const gpusync_command_buffer_desc *desc, bool one,
+                                                gpusync__job **out)
 {
-    gpusync__job *head;
-    gpusync_result result;
-    uint32_t i;
-    if (!desc->waits || desc->wait_count > UINT32_MAX / 2) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    head = gpusync__job_new(q, desc->wait_count, 0, 1, 1, false);
-    if (!head) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    *out = head;
-    result = gpusync__add_waits(head, desc->waits, desc->wait_count, false);
-    for (i = 0; i < head->need_count; i++) head->needs[i].at_head = true;
-    return result;
+    gpusync__job *head = *out = gpusync__job_new(q, desc->wait_count, 0, 0, 1, one);
+    return head ? gpusync__add_waits(head, desc->waits, desc->wait_count, true, one) : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
-static void gpusync__encode_head(gpusync__job *head, void *buffer)
+GPUSYNC__RARE gpusync_result gpusync__head_of_many(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
+                                                   gpusync__job **out)
 {
+    if (desc->wait_count > UINT32_MAX / 2) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    return gpusync__head_as(q, desc, false, out);
+}
+
+static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_buffer_desc *desc, gpusync__job **out)
+{
+    if (!desc->waits) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    return desc->wait_count == 1 ? gpusync__head_as(q, desc, true, out) : gpusync__head_of_many(q, desc, out);
+}
+
+/* With room taken. head: the waits at its head, which the slot takes over; NULL: none. */
+static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
+                                           gpusync__job *head, void **out)
+{
+    bool unretained = desc && desc->unretained_references;
+    gpusync__slot *slot;
     void *pool = gpusync__pool_push();
-    uint32_t i;
-    for (i = 0; i < head->need_count; i++)
-        gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, head->needs[i].event, head->needs[i].raw);
+    void *buffer = gpusync__new_buffer(q, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer,
+                                       desc ? desc->label : NULL);
+    if (buffer && head) (void)gpusync__encode_waits(head, buffer, false);
     gpusync__pool_pop(pool);
+    if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
+    gpusync__lock(&q->order);
+    slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
+    if (slot) {
+        GPUSYNC__SET(&slot->job, head);
+        GPUSYNC__SET(&slot->made, 1);
+        slot->next = q->open;
+        q->open = slot;
+    }
+    gpusync__order_end(q);
+    if (!slot) {
+        gpusync__release_pooled(buffer);
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    }
+    *out = buffer;
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                                  void **out)
+{
+    uint64_t deadline = GPUSYNC_FOREVER;
+    gpusync__job *head = NULL;
+    gpusync_result result;
+    if (out) *out = NULL;
+    if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    if (desc && desc->wait_count) result = gpusync__head_new(queue, desc, &head);
+    if (desc && desc->timeout_ns) deadline = gpusync__deadline(*desc->timeout_ns);
+    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__open_buffer(queue, desc, head, out);
+        if (result != GPUSYNC_OK) gpusync__give_room(queue);
+    }
+    if (result != GPUSYNC_OK && head) gpusync__job_drop(head);
+    gpusync__leave(queue);
+    return result;
 }
 
 /* End what is held. Under the order lock. */
