@@ -297,15 +297,13 @@ __attribute__((noinline)) void count_submit(pair *p, shape how, void *work);
 void count_submit(pair *p, shape how, void *work)
 {
     gpusync_point wait = value_of(p->before, p->value), signal = value_of(p->after, p->value);
+    gpusync_command_buffer_desc desc = {0};
     gpusync_submission submission = {0};
+    desc.waits = submission.waits = &wait;
+    desc.wait_count = submission.wait_count = 1;
     if (how == IN_THE_WORK) {
-        gpusync_command_buffer_desc desc = {0};
-        desc.waits = &wait;
-        desc.wait_count = 1;
         ok(gpusync_command_buffer(p->consumer, &desc, &work));
-    } else {
-        submission.waits = &wait;
-        submission.wait_count = 1;
+        submission.wait_count = 0;
     }
     submission.command_buffers = &work;
     submission.command_buffer_count = 1;
