@@ -1380,9 +1380,10 @@ static struct gpusync__global {
     gpusync__slab *slabs;
     gpusync__slot *free;     /* under the lock */
     gpusync__slot *returned; /* pushed without the lock, by handlers */
+    struct gpusync__listening *listenings; /* free ones, under the lock */
     gpusync__call *calls;    /* under the lock */
     uint32_t call_count;
-} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, 0};
+} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, 0};
 
 static void gpusync__completed(void *block, void *buffer);
 
@@ -1621,6 +1622,7 @@ typedef struct gpusync__job {
     struct gpusync__job *next_ended, *next_issued; /* on an agenda */
     uint64_t since_ns, issued_ns;
     uint64_t looked; /* the last look that came by */
+    uint32_t depth;  /* in the queue's list of spare ones */
     gpusync_done_fn on_complete;
     void *user;
     double gpu_start, gpu_end;
@@ -1671,12 +1673,10 @@ struct gpusync_device {
     uint32_t event_count;
     gpusync__mutex waiter_lock; /* a leaf */
     gpusync__waiter *free_waiters;
-    struct gpusync__waiter_slab *waiter_slabs;
     gpusync__mutex job_lock; /* a leaf */
     gpusync__job *free_jobs;
     gpusync__note *free_notes;
-    struct gpusync__job_slab *job_slabs;
-    struct gpusync__note_slab *note_slabs;
+    struct gpusync__store *stores; /* of all of these */
     gpusync__due *due, *last_due;
     uint64_t looks;   /* numbers them */
     gpusync_callback_mode callback_mode;
@@ -1818,6 +1818,32 @@ static void *gpusync__allocate(gpusync_device *dev, size_t size, size_t alignmen
 static void gpusync__free(gpusync_device *dev, void *memory, size_t size)
 {
     if (memory) dev->allocator.release(dev->allocator.user, memory, size);
+}
+
+/* Memory for many small things, which stays as long as the device. */
+typedef struct gpusync__store {
+    struct gpusync__store *next;
+    size_t size;
+    unsigned char pad[112]; /* what follows is aligned as this is */
+} gpusync__store;
+
+static void *gpusync__store_new(gpusync_device *dev, size_t size)
+{
+    gpusync__store *store = (gpusync__store *)gpusync__allocate(dev, sizeof *store + size, 128);
+    if (!store) return NULL;
+    store->size = sizeof *store + size;
+    store->next = GPUSYNC__GET(&dev->stores);
+    while (!GPUSYNC__SWAP(&dev->stores, &store->next, store)) {}
+    return store + 1;
+}
+
+static void gpusync__stores_free(gpusync_device *dev)
+{
+    while (dev->stores) {
+        gpusync__store *store = dev->stores;
+        dev->stores = store->next;
+        gpusync__free(dev, store, store->size);
+    }
 }
 
 /* Returns the flags from before. */
@@ -2855,41 +2881,28 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync
 
 /* -------------------------------------------------------------------------------- >>wait -- */
 
-typedef struct gpusync__waiter_slab {
-    struct gpusync__waiter_slab *next;
-    gpusync__waiter waiters[16];
-} gpusync__waiter_slab;
+#define GPUSYNC__STORE_WAITERS 16
 
 /* Under the waiter lock. */
-static bool gpusync__waiter_slab_new(gpusync_device *dev)
+static bool gpusync__waiters_new(gpusync_device *dev)
 {
-    gpusync__waiter_slab *slab = (gpusync__waiter_slab *)gpusync__allocate(dev, sizeof *slab, 128);
-    size_t i;
-    if (!slab) return false;
-    for (i = 0; i < sizeof slab->waiters / sizeof slab->waiters[0]; i++) {
-        gpusync__waiter *w = &slab->waiters[i];
+    gpusync__waiter *w = (gpusync__waiter *)gpusync__store_new(dev, GPUSYNC__STORE_WAITERS * sizeof *w);
+    int left = w ? GPUSYNC__STORE_WAITERS : 0;
+    for (; left; left--, w++) {
         pthread_mutex_init(&w->mutex, NULL);
         gpusync__cond_init(&w->wake);
         w->next = dev->free_waiters;
         dev->free_waiters = w;
     }
-    slab->next = dev->waiter_slabs;
-    dev->waiter_slabs = slab;
-    return true;
+    return dev->free_waiters != NULL;
 }
 
-static void gpusync__waiter_slabs_free(gpusync_device *dev)
+static void gpusync__waiters_destroy(gpusync_device *dev)
 {
-    gpusync__waiter_slab *slab = dev->waiter_slabs;
-    while (slab) {
-        gpusync__waiter_slab *next = slab->next;
-        size_t i;
-        for (i = 0; i < sizeof slab->waiters / sizeof slab->waiters[0]; i++) {
-            pthread_mutex_destroy(&slab->waiters[i].mutex);
-            pthread_cond_destroy(&slab->waiters[i].wake);
-        }
-        gpusync__free(dev, slab, sizeof *slab);
-        slab = next;
+    gpusync__waiter *w;
+    for (w = dev->free_waiters; w; w = w->next) {
+        pthread_mutex_destroy(&w->mutex);
+        pthread_cond_destroy(&w->wake);
     }
 }
 
@@ -2897,7 +2910,7 @@ static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
 {
     gpusync__waiter *w = NULL;
     gpusync__lock(&dev->waiter_lock);
-    if (dev->free_waiters || gpusync__waiter_slab_new(dev)) {
+    if (dev->free_waiters || gpusync__waiters_new(dev)) {
         w = dev->free_waiters;
         dev->free_waiters = w->next;
     }
@@ -3553,9 +3566,44 @@ typedef struct gpusync__listener_block {
     gpusync__listening *listening;
 } gpusync__listener_block;
 
+static void gpusync__listening_give(gpusync__listening *listening)
+{
+    gpusync__lock(&gpusync__global.lock);
+    listening->next = gpusync__global.listenings;
+    gpusync__global.listenings = listening;
+    gpusync__unlock(&gpusync__global.lock);
+}
+
 static void gpusync__listening_drop(gpusync__listening *listening)
 {
-    if (GPUSYNC__SUB(&listening->holders, 1) == 1) free(listening);
+    if (GPUSYNC__SUB(&listening->holders, 1) == 1) gpusync__listening_give(listening);
+}
+
+#define GPUSYNC__SLAB_LISTENINGS 32
+
+/* Of a device or, where that is not NULL, of a timeline, with one holder. NULL: no memory. From malloc, not the program's
+   allocator, and never freed: Metal may keep what refers to one for as long as it likes. */
+static gpusync__listening *gpusync__listening_take(gpusync_device *dev, gpusync_timeline *t, uint32_t state)
+{
+    gpusync__listening *slab = NULL, *listening;
+    size_t i;
+    gpusync__lock(&gpusync__global.lock);
+    if (!gpusync__global.listenings) slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
+    for (i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
+        slab[i].next = gpusync__global.listenings;
+        gpusync__global.listenings = &slab[i];
+    }
+    listening = gpusync__global.listenings;
+    if (listening) gpusync__global.listenings = listening->next;
+    gpusync__unlock(&gpusync__global.lock);
+    if (!listening) return NULL;
+    listening->device = dev;
+    listening->timeline = t;
+    listening->rung = 0;
+    listening->next = NULL;
+    GPUSYNC__PUT(&listening->state, state);
+    GPUSYNC__PUT(&listening->holders, 1);
+    return listening;
 }
 
 static void gpusync__listener_copy(void *to, const void *from)
@@ -3656,12 +3704,8 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
         if (listening->value == value) return NULL;
         link = &listening->next;
     }
-    listening = (gpusync__listening *)calloc(1, sizeof *listening); /* not the program's: Metal may keep it for ever */
+    listening = gpusync__listening_take(t->device, t, GPUSYNC__ARMED);
     if (!listening) return NULL;
-    listening->holders = 1;
-    listening->state = GPUSYNC__ARMED;
-    listening->device = t->device;
-    listening->timeline = t;
     listening->value = value;
     listening->next = *first;
     *first = listening;
@@ -3688,11 +3732,8 @@ static gpusync__listening *gpusync__bell(gpusync_device *dev)
     gpusync__lock(&dev->lock);
     bell = dev->bell;
     if (!bell && !dev->bell_event) dev->bell_event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
-    if (!bell && dev->bell_event) bell = (gpusync__listening *)calloc(1, sizeof *bell);
-    if (bell && !dev->bell) {
-        bell->holders = 1;
-        bell->device = dev;
-        bell->state = GPUSYNC__FREE;
+    if (!bell && dev->bell_event) {
+        bell = gpusync__listening_take(dev, NULL, GPUSYNC__FREE);
         GPUSYNC__PUT(&dev->bell, bell);
     }
     gpusync__unlock(&dev->lock);
@@ -4629,11 +4670,8 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
 
 /* -- the pool of jobs */
 
-#define GPUSYNC__SLAB_JOBS 8
-typedef struct gpusync__job_slab {
-    struct gpusync__job_slab *next;
-    gpusync__job jobs[GPUSYNC__SLAB_JOBS];
-} gpusync__job_slab;
+#define GPUSYNC__STORE_JOBS 8
+#define GPUSYNC__SPARE_JOBS 128 /* that a queue has at most, besides those in use */
 
 /* As a free job is: what most submissions leave so. */
 static void gpusync__job_clear(gpusync__job *job)
@@ -4657,36 +4695,48 @@ static void gpusync__job_clear(gpusync__job *job)
 }
 
 /* Under the job lock. */
-static gpusync__job *gpusync__job_slab_new(gpusync_device *dev)
+static void gpusync__jobs_new(gpusync_device *dev)
 {
-    gpusync__job_slab *slab = (gpusync__job_slab *)gpusync__allocate(dev, sizeof *slab, 128);
-    size_t i;
-    if (!slab) return NULL;
-    for (i = 0; i < GPUSYNC__SLAB_JOBS; i++) {
-        slab->jobs[i].device = dev;
-        slab->jobs[i].due.is_job = true;
-        gpusync__job_clear(&slab->jobs[i]);
-        if (i) slab->jobs[i].next = &slab->jobs[i - 1];
-    }
-    slab->next = dev->job_slabs;
-    dev->job_slabs = slab;
-    return &slab->jobs[GPUSYNC__SLAB_JOBS - 1];
-}
-
-static void gpusync__job_slabs_free(gpusync_device *dev)
-{
-    while (dev->job_slabs) {
-        gpusync__job_slab *slab = dev->job_slabs;
-        dev->job_slabs = slab->next;
-        gpusync__free(dev, slab, sizeof *slab);
+    gpusync__job *job = (gpusync__job *)gpusync__store_new(dev, GPUSYNC__STORE_JOBS * sizeof *job);
+    int left = job ? GPUSYNC__STORE_JOBS : 0;
+    for (; left; left--, job++) {
+        job->device = dev;
+        job->due.is_job = true;
+        gpusync__job_clear(job);
+        job->next = dev->free_jobs;
+        dev->free_jobs = job;
     }
 }
 
-/* To the spare ones of the queue. */
+/* To the device's free ones: a list. */
+static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *job)
+{
+    gpusync__lock(&dev->job_lock);
+    while (job) {
+        gpusync__job *next = job->next;
+        job->next = dev->free_jobs;
+        dev->free_jobs = job;
+        job = next;
+    }
+    gpusync__unlock(&dev->job_lock);
+}
+
+/* To the spare ones of the queue, or to the device's, where that has enough. How many it has is a guess: the first may
+   have been taken meanwhile. */
 static void gpusync__job_spare(gpusync_queue *q, gpusync__job *job)
 {
-    job->next = GPUSYNC__GET(&q->spare_jobs);
-    while (!GPUSYNC__SWAP(&q->spare_jobs, &job->next, job)) {}
+    gpusync__job *first = GPUSYNC__GET(&q->spare_jobs);
+    uint32_t depth;
+    do {
+        depth = first ? GPUSYNC__GET(&first->depth) + 1 : 1;
+        if (depth > GPUSYNC__SPARE_JOBS) {
+            job->next = NULL;
+            gpusync__jobs_give(q->device, job);
+            return;
+        }
+        GPUSYNC__PUT(&job->depth, depth);
+        job->next = first;
+    } while (!GPUSYNC__SWAP(&q->spare_jobs, &first, job));
 }
 
 GPUSYNC__RARE void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
@@ -4698,30 +4748,23 @@ GPUSYNC__RARE void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
     }
 }
 
-/* A list of jobs, of queues that are gone or new ones. NULL: no memory. */
+/* A few free jobs of the device, in a list, or as many new ones. NULL: no memory. */
 GPUSYNC__RARE gpusync__job *gpusync__jobs_take(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    gpusync__job *jobs, *job;
+    gpusync__job *jobs = NULL, *job;
+    uint32_t depth = 0;
     gpusync__lock(&dev->job_lock);
-    jobs = dev->free_jobs ? dev->free_jobs : gpusync__job_slab_new(dev);
-    dev->free_jobs = NULL;
-    gpusync__unlock(&dev->job_lock);
-    for (job = jobs; job; job = job->next) job->due.turns = &q->turns;
-    return jobs;
-}
-
-/* The queue goes: its jobs are for others. */
-static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *jobs)
-{
-    gpusync__lock(&dev->job_lock);
-    while (jobs) {
-        gpusync__job *next = jobs->next;
-        jobs->next = dev->free_jobs;
-        dev->free_jobs = jobs;
-        jobs = next;
+    if (!dev->free_jobs) gpusync__jobs_new(dev);
+    while (depth < GPUSYNC__STORE_JOBS && (job = dev->free_jobs) != NULL) {
+        dev->free_jobs = job->next;
+        job->next = jobs;
+        GPUSYNC__PUT(&job->depth, ++depth);
+        job->due.turns = &q->turns;
+        jobs = job;
     }
     gpusync__unlock(&dev->job_lock);
+    return jobs;
 }
 
 /* Off the list of spare ones, which is taken whole, so that none is taken that went and came back meanwhile. */
@@ -6576,32 +6619,16 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 
 /* -- notes: gpusync_on_done, gpusync_release_after */
 
-#define GPUSYNC__SLAB_NOTES 32
-typedef struct gpusync__note_slab {
-    struct gpusync__note_slab *next;
-    gpusync__note notes[GPUSYNC__SLAB_NOTES];
-} gpusync__note_slab;
+#define GPUSYNC__STORE_NOTES 32
 
 /* Under the job lock. */
-static void gpusync__note_slab_new(gpusync_device *dev)
+static void gpusync__notes_new(gpusync_device *dev)
 {
-    gpusync__note_slab *slab = (gpusync__note_slab *)gpusync__allocate(dev, sizeof *slab, 128);
-    size_t i;
-    if (!slab) return;
-    for (i = 0; i < GPUSYNC__SLAB_NOTES; i++) {
-        slab->notes[i].next = dev->free_notes;
-        dev->free_notes = &slab->notes[i];
-    }
-    slab->next = dev->note_slabs;
-    dev->note_slabs = slab;
-}
-
-static void gpusync__note_slabs_free(gpusync_device *dev)
-{
-    while (dev->note_slabs) {
-        gpusync__note_slab *slab = dev->note_slabs;
-        dev->note_slabs = slab->next;
-        gpusync__free(dev, slab, sizeof *slab);
+    gpusync__note *note = (gpusync__note *)gpusync__store_new(dev, GPUSYNC__STORE_NOTES * sizeof *note);
+    int left = note ? GPUSYNC__STORE_NOTES : 0;
+    for (; left; left--, note++) {
+        note->next = dev->free_notes;
+        dev->free_notes = note;
     }
 }
 
@@ -6610,7 +6637,7 @@ static gpusync__note *gpusync__note_new(gpusync_device *dev, gpusync__turns *tur
 {
     gpusync__note *note;
     gpusync__lock(&dev->job_lock);
-    if (!dev->free_notes) gpusync__note_slab_new(dev);
+    if (!dev->free_notes) gpusync__notes_new(dev);
     note = dev->free_notes;
     if (note) dev->free_notes = note->next;
     gpusync__unlock(&dev->job_lock);
@@ -6803,7 +6830,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->callback_mode = desc ? desc->callback_mode : GPUSYNC_CALLBACKS_AT_ONCE;
     dev->notify = desc ? desc->notify : NULL;
     dev->notify_user = desc ? desc->notify_user : NULL;
-    gpusync__note_slab_new(dev); /* so that the first callbacks need no memory; without it they ask again */
+    gpusync__notes_new(dev); /* so that the first callbacks need no memory; without it they ask again */
     *out = dev;
     return GPUSYNC_OK;
 }
@@ -7110,9 +7137,8 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
     if (device->listener) gpusync__release_pooled(device->listener);
     gpusync__release_pooled(device->metal);
-    gpusync__waiter_slabs_free(device);
-    gpusync__job_slabs_free(device);
-    gpusync__note_slabs_free(device);
+    gpusync__waiters_destroy(device);
+    gpusync__stores_free(device);
     allocator = device->allocator;
     allocator.release(allocator.user, device, sizeof *device);
     return GPUSYNC_OK;
