@@ -1183,8 +1183,8 @@ static uint64_t gpusync__time_left(uint64_t deadline)
     return now < deadline ? deadline - now : 0;
 }
 
-/* Apple's os_unfair_lock: a word, 0 while nobody has it. Who waits for it lends its owner the priority, which is why Rust's
-   standard library takes it in place of pthread's. In brackets, so that a macro can stand in for it. */
+/* Apple's os_unfair_lock: a word, 0 while nobody has it. Who waits for it lends its owner the priority: so Rust's
+   standard library prefers it to pthread's. In brackets, so that a macro can stand in for it. */
 typedef struct gpusync__mutex {
     uint32_t word;
 } gpusync__mutex;
@@ -1556,7 +1556,7 @@ typedef struct gpusync__need {
     bool far;                   /* a ticket: its end may be a long way off, or seen late */
     bool holds;                 /* counted in the job's `missing` */
     bool heard;                 /* the event's listener is to tell */
-    bool ended;                 /* its ticket; of gpusync__tell */
+    bool ended;                 /* of gpusync__take_ended */
     bool linked;
     struct gpusync__need *next, *previous;
 } gpusync__need;
@@ -3581,8 +3581,8 @@ static void gpusync__listening_drop(gpusync__listening *listening)
 
 #define GPUSYNC__SLAB_LISTENINGS 32
 
-/* Of a device or, where that is not NULL, of a timeline, with one holder. NULL: no memory. From malloc, not the program's
-   allocator, and never freed: Metal may keep what refers to one for as long as it likes. */
+/* Of a device or, where that is not NULL, of a timeline, with one holder. NULL: no memory. From malloc, not from the
+   program's allocator, and never freed: Metal may keep what refers to one for as long as it likes. */
 static gpusync__listening *gpusync__listening_take(gpusync_device *dev, gpusync_timeline *t, uint32_t state)
 {
     gpusync__listening *slab = NULL, *listening;
@@ -3966,8 +3966,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
 }
 
 static void gpusync__listen_for_needs(gpusync_timeline *t);
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
-                                gpusync__agenda *agenda);
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
+                                       const gpusync__promise *cover, gpusync__agenda *agenda);
 
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
 {
@@ -4288,14 +4288,6 @@ GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const cha
     return buffer;
 }
 
-static void *gpusync__make_buffer(gpusync_queue *q, void *sel, const char *label)
-{
-    void *pool = gpusync__pool_push();
-    void *buffer = gpusync__new_buffer(q, sel, label);
-    gpusync__pool_pop(pool);
-    return buffer;
-}
-
 GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
@@ -4600,25 +4592,27 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 static void gpusync__send_sentinel(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
-    void *buffer = NULL;
+    void *pool, *buffer;
     if (!gpusync__take_room(q, q->limit)) return;
-    buffer = gpusync__make_buffer(q, gpusync__sel.commandBuffer, NULL); /* may block when the program has filled the queue behind our back */
+    pool = gpusync__pool_push();
+    /* may block when the program has filled the queue behind our back */
+    buffer = gpusync__new_buffer(q, gpusync__sel.commandBuffer, NULL);
     if (buffer) {
         gpusync__lock(&q->order);
         slot = gpusync__slot_new(q, buffer, GPUSYNC__SENTINEL, GPUSYNC__ARMED);
-        gpusync__order_end(q);
+        gpusync__unlock(&q->order);
     }
     if (slot) {
-        void *pool = gpusync__pool_push();
         GPUSYNC__ADD(&q->sentinels, 1);
         GPUSYNC__COUNT(&q->stats.sentinels);
         gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
         gpusync__send_void(buffer, gpusync__sel.commit);
-        gpusync__pool_pop(pool);
-        return;
+    } else if (buffer) {
+        gpusync__release(buffer);
     }
-    if (buffer) gpusync__release_pooled(buffer);
-    gpusync__give_room(q);
+    gpusync__pool_pop(pool);
+    if (!slot) gpusync__give_room(q);
+    if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
 }
 
 static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
@@ -5133,27 +5127,45 @@ static void gpusync__unlink_need(gpusync__needs *needs, gpusync__need *need)
     GPUSYNC__SUB(&needs->count, 1);
 }
 
-static void gpusync__note_over(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda);
+static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error);
 
-/* Take off the list what asks for no more than this, and return it as a list by `next`. The notes among it are due at
-   once: before anybody can see that, and register later ones. */
-static gpusync__need *gpusync__take_needs(gpusync__needs *needs, uint64_t value, const gpusync_error *error,
-                                          gpusync__agenda *agenda)
+/* A note is off its list. error: of what it is about; NULL: its ticket tells. */
+static void gpusync__end_note(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = note->need.queue;
+    gpusync_device *dev = q ? q->device : note->need.timeline->device;
+    note->failed = error || (q && gpusync__ticket_result_locked(q, note->need.number, &note->error) != GPUSYNC_OK);
+    if (error) note->error = *error;
+    gpusync__push_due(dev, &note->due, agenda);
+}
+
+/* Take off the list what is marked as ended, and return it as a list by `next`. The notes among it are due at once:
+   before anybody can see that, and register later ones. */
+static gpusync__need *gpusync__take_ended(gpusync__needs *needs, const gpusync_error *error, gpusync__agenda *agenda)
 {
     gpusync__need *need, *next, *taken = NULL, **end = &taken;
     for (need = needs->first; need; need = next) {
         next = need->next;
-        if (need->number > value) continue;
+        if (!need->ended) continue;
         gpusync__unlink_need(needs, need);
         need->next = NULL;
-        if (!need->job) {
-            gpusync__note_over((gpusync__note *)(void *)need, error, agenda);
-            continue;
+        if (need->job) {
+            *end = need;
+            end = &need->next;
+        } else {
+            gpusync__end_note((gpusync__note *)(void *)need, error, agenda);
         }
-        *end = need;
-        end = &need->next;
     }
     return taken;
+}
+
+/* ... what asks for no more than this. */
+static gpusync__need *gpusync__take_needs(gpusync__needs *needs, uint64_t value, const gpusync_error *error,
+                                          gpusync__agenda *agenda)
+{
+    gpusync__need *need;
+    for (need = needs->first; need; need = need->next) need->ended = need->number <= value;
+    return needs->first ? gpusync__take_ended(needs, error, agenda) : NULL;
 }
 
 /* Held work of the queue can go, or must be ended. The job that says so is not over. */
@@ -5197,14 +5209,6 @@ static void gpusync__doom(gpusync__job *job, uint32_t rank, const gpusync_error 
     GPUSYNC__PUT(&job->doomed, 1);
 }
 
-static void gpusync__note_over(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    gpusync_device *dev = note->need.queue ? note->need.queue->device : note->need.timeline->device;
-    note->failed = error != NULL;
-    if (error) note->error = *error;
-    gpusync__push_due(dev, &note->due, agenda);
-}
-
 /* A job's is off its list: reached, or failed with this error. No lock is held. */
 static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
 {
@@ -5219,16 +5223,13 @@ static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, 
 /* The device is lost: call back at once, for what will not end. */
 static void gpusync__lose_notes(gpusync__mutex *lock, gpusync__needs *needs, gpusync__agenda *agenda)
 {
-    gpusync__need *need, *next;
+    gpusync__need *need;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
     gpusync__lock(lock);
-    for (need = needs->first; need; need = next) {
-        next = need->next;
-        if (need->job || !((gpusync__note *)(void *)need)->fn) continue; /* objects stay until destroy */
-        gpusync__unlink_need(needs, need);
-        gpusync__note_over((gpusync__note *)(void *)need, &error, agenda);
-    }
+    for (need = needs->first; need; need = need->next) /* objects stay until destroy */
+        need->ended = !need->job && ((gpusync__note *)(void *)need)->fn;
+    (void)gpusync__take_ended(needs, &error, agenda);
     gpusync__unlock(lock);
 }
 
@@ -5278,28 +5279,15 @@ static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket)
 /* A ticket of the queue has ended. Tell who needs it. */
 static void gpusync__tell(gpusync_queue *q, gpusync__agenda *agenda)
 {
-    gpusync__need *need, *next, *ended = NULL, **end = &ended;
+    gpusync__need *need, *next;
     gpusync_error error;
     if (GPUSYNC__GET(&q->needs.count) == 0) return;
     gpusync__lock(&q->board.lock);
-    /* Tickets are marked meanwhile. The last is looked at first, so that of one ticket none is left out before another.
-       */
+    /* Tickets are marked meanwhile: from the end, so that of one ticket none is left out before another. */
     for (need = q->needs.last; need; need = need->previous) need->ended = gpusync__ticket_ended(q, need->number);
-    for (need = q->needs.first; need; need = next) {
-        next = need->next;
-        if (!need->ended) continue;
-        gpusync__unlink_need(&q->needs, need);
-        need->next = NULL;
-        if (!need->job) { /* as gpusync__take_needs */
-            bool failed = gpusync__ticket_result_locked(q, need->number, &error) != GPUSYNC_OK;
-            gpusync__note_over((gpusync__note *)(void *)need, failed ? &error : NULL, agenda);
-            continue;
-        }
-        *end = need;
-        end = &need->next;
-    }
+    need = gpusync__take_ended(&q->needs, NULL, agenda);
     gpusync__unlock(&q->board.lock);
-    for (need = ended; need; need = next) {
+    for (; need; need = next) {
         next = need->next;
         gpusync__signal_need(need);
         gpusync__need_over(need, gpusync__ticket_result(q, need->number, &error) ? &error : NULL, agenda);
@@ -5341,8 +5329,8 @@ GPUSYNC__INLINE gpusync_result gpusync__may_promise(const gpusync_timeline *t, u
     return value <= t->kept || (cover && cover->value == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
-                                gpusync__agenda *agenda);
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
+                                       const gpusync__promise *cover, gpusync__agenda *agenda);
 
 /* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
 GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
@@ -5434,8 +5422,8 @@ static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
 
 /* Up to this value the signals need not be submitted any more, for those that this promise covers (NULL: none). Under
    the board's lock. */
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__promise *cover,
-                                gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
+                                       const gpusync__promise *cover, gpusync__agenda *agenda)
 {
     gpusync__need *need;
     for (need = t->needs.first; need; need = need->next)
@@ -5466,26 +5454,15 @@ static const char gpusync__timeline_gone[] = "the timeline was destroyed before 
 /* The timeline goes: nobody can promise anything any more, and nobody is called back. */
 static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda)
 {
-    gpusync__need *need, *next, *ended = NULL, **end = &ended;
+    gpusync__need *need;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     gpusync__lock(&t->board.lock);
-    for (need = t->needs.first; need; need = next) {
-        next = need->next;
-        if (need->job &&
-            (!need->holds || need->number <= t->kept || gpusync__cover(t, need->number)))
-            continue;
-        gpusync__unlink_need(&t->needs, need);
-        need->next = NULL;
-        if (!need->job) {
-            gpusync__note_over((gpusync__note *)(void *)need, &error, agenda);
-            continue;
-        }
-        *end = need;
-        end = &need->next;
-    }
+    for (need = t->needs.first; need; need = need->next)
+        need->ended = !need->job || (need->holds && need->number > t->kept && !gpusync__cover(t, need->number));
+    need = gpusync__take_ended(&t->needs, &error, agenda);
     gpusync__unlock(&t->board.lock);
-    gpusync__needs_over(ended, &error, agenda);
+    gpusync__needs_over(need, &error, agenda);
 }
 
 /* -- registering what a job needs */
@@ -5947,7 +5924,8 @@ GPUSYNC__RARE void gpusync__trace_parts(gpusync__job *job)
 GPUSYNC__INLINE void gpusync__issue_job(gpusync__job *job, uint64_t now, bool one)
 {
     gpusync__slot **part = job->parts, **end = part + job->part_count;
-    if (job->front && gpusync__encode_waits(job, job->front, one) == 0 && (job->part_count > 1 || !job->promise_count)) {
+    if (job->front && gpusync__encode_waits(job, job->front, one) == 0 &&
+        (job->part_count > 1 || !job->promise_count)) { /* it has nothing to do */
         job->first_part = 1;
         part++;
         GPUSYNC__COUNT(&job->queue->stats.buffers_saved);
@@ -6036,11 +6014,11 @@ GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__ne
 {
     gpusync_timeline *t = point->timeline;
     uint64_t value = point->value, present = GPUSYNC__GET(&t->value);
-    bool strict = (job->flags & GPUSYNC_STRICT) != 0;
     if (t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    if (strict && gpusync__is_outside(t) && !gpusync__listener(job->device)) return GPUSYNC_ERROR_UNSUPPORTED;
+    if (job->flags & GPUSYNC_STRICT && gpusync__is_outside(t) && !gpusync__listener(job->device))
+        return GPUSYNC_ERROR_UNSUPPORTED;
     if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__need_clear(need, at_head);
     need->queue = NULL;
@@ -6049,7 +6027,7 @@ GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__ne
     need->event = t->event;
     need->raw = value + t->base;
     job->need_count++;
-    if (present < value && gpusync__is_coming(t, value) && !strict) need->stage = GPUSYNC__TRUSTED;
+    if (present < value && gpusync__is_coming(t, value)) need->stage = GPUSYNC__TRUSTED;
     else job->unsure++;
     return GPUSYNC_OK;
 }
@@ -6146,7 +6124,8 @@ static bool gpusync__is_out_of_order(const gpusync__job *job, const gpusync__pro
     return false;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count, bool one)
+GPUSYNC__INLINE gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count,
+                                                    bool one)
 {
     gpusync__promise *promise = job->promises;
     for (; count; count--, point++, promise++) {
@@ -6178,8 +6157,6 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t co
     } while (!gpusync__take_rooms(q, q->limit, count));
     return GPUSYNC_OK;
 }
-
-
 
 /* With room taken for them. */
 static gpusync_result gpusync__make_own_buffers(gpusync__job *job, bool front, bool back, const char *label)
@@ -6214,7 +6191,6 @@ GPUSYNC__INLINE gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__j
     }
     return gpusync__make_own_buffers(job, front, back, s->label);
 }
-
 
 /* Give back what gpusync__own_buffers made and no slot has taken over. */
 static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
@@ -6271,7 +6247,8 @@ static uint32_t gpusync__own_taken(const gpusync__job *job)
 }
 
 /* Take over all command buffers, the program's and ours. */
-GPUSYNC__INLINE gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s, bool one)
+GPUSYNC__INLINE gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
+                                                   bool one)
 {
     gpusync_result result = job->front ? gpusync__take_own(q, job, job->front) : GPUSYNC_OK;
     size_t i;
@@ -6303,7 +6280,6 @@ static void gpusync__put_back(gpusync__job *job)
         gpusync__job *head = job->heads;
         job->heads = head->next;
         head->unsure = head->need_count; /* whatever this call has found out */
-        for (i = 0; i < head->need_count; i++) GPUSYNC__PUT(&head->needs[i].stage, (uint32_t)GPUSYNC__AWAITED);
         GPUSYNC__SET(&head->parts[0]->job, head);
     }
 }
@@ -6360,7 +6336,8 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job)
 }
 
 /* Nothing can fail any more, and no callback has asked for it yet. */
-GPUSYNC__INLINE void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t number, uint64_t now, gpusync_ticket *ticket)
+GPUSYNC__INLINE void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t number, uint64_t now,
+                                          gpusync_ticket *ticket)
 {
     *ticket = number;
     GPUSYNC__PUT(&job->ticket, number);
@@ -6548,10 +6525,9 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
                                            gpusync__job *head, void **out)
 {
     bool unretained = desc && desc->unretained_references;
+    void *sel = unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer;
+    void *pool = gpusync__pool_push(), *buffer = gpusync__new_buffer(q, sel, desc ? desc->label : NULL);
     gpusync__slot *slot;
-    void *pool = gpusync__pool_push();
-    void *buffer = gpusync__new_buffer(q, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer,
-                                       desc ? desc->label : NULL);
     if (buffer && head) (void)gpusync__encode_waits(head, buffer, false);
     gpusync__pool_pop(pool);
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
@@ -6697,24 +6673,23 @@ static gpusync_result gpusync__note_ticket(gpusync_queue *q, gpusync_ticket tick
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
+static gpusync_result gpusync__put_note(gpusync_queue *q, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
 {
     gpusync_result result;
-    if (!queue || !fn) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__note_ticket(queue, ticket, fn, user);
-    gpusync__leave(queue);
+    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
+    result = gpusync__note_ticket(q, ticket, fn, user);
+    gpusync__leave(q);
     return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
+{
+    return queue && fn ? gpusync__put_note(queue, ticket, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
 }
 
 GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object)
 {
-    gpusync_result result;
-    if (!queue || !object) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__note_ticket(queue, ticket, NULL, object);
-    gpusync__leave(queue);
-    return result;
+    return queue && object ? gpusync__put_note(queue, ticket, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
 }
 
 /* The caller is inside the timeline. */

@@ -349,6 +349,30 @@ static unsigned slab_count(void)
     return count;
 }
 
+/* What a queue had in hand is there for the next. */
+static void test_queues_that_come_and_go_leave_their_slots(void **state)
+{
+    unsigned i, slabs = 0;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 300; i++) {
+        gpusync_queue *queue;
+        void *buffer;
+        unsigned k;
+        assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+        for (k = 0; k < 3; k++) {
+            assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
+            assert_ok(gpusync_commit(queue, buffer, NULL));
+        }
+        softmetal_finish_queue(gpusync_queue_metal(queue));
+        assert_ok(gpusync_queue_destroy(queue));
+        if (i == 0) slabs = slab_count();
+    }
+    assert_int_equal(slab_count(), slabs);
+    rig_close(&r);
+}
+
 #define LONG_RUN 100000
 static void test_a_hundred_thousand_commits_allocate_nothing_after_the_first_thousand(void **state)
 {
@@ -1396,6 +1420,7 @@ static void test_every_result_and_failure_has_a_text_of_its_own(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_queues_that_come_and_go_leave_their_slots),
         cmocka_unit_test(test_an_open_buffer_is_kept_alive_until_it_is_discarded),
         cmocka_unit_test(test_a_committed_buffer_is_kept_until_its_handler_ran),
         cmocka_unit_test(test_a_buffer_made_elsewhere_is_retained_and_given_back),

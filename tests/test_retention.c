@@ -876,6 +876,29 @@ static void test_submissions_in_the_steady_state_allocate_nothing(void **state)
     rig_close(&r);
 }
 
+/* A call that finds the queue's spare jobs gone, because another has them all in hand for the moment, takes others. These
+   stay with the queue, but not without end. */
+static void test_a_queue_gathers_no_jobs(void **state)
+{
+    rig r;
+    unsigned i;
+    long allocations = 0;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 2000; i++) {
+        gpusync__job *in_hand = __atomic_exchange_n(&r.queue->spare_jobs, (gpusync__job *)NULL, __ATOMIC_SEQ_CST);
+        gpusync_submission submission;
+        gpusync_ticket ticket;
+        memset(&submission, 0, sizeof submission);
+        assert_ok(gpusync_submit(r.queue, &submission, &ticket));
+        assert_ok(gpusync_poll(r.queue, ticket));
+        gpusync__jobs_spare(r.queue, in_hand);
+        if (i == 200) allocations = r.memory.calls;
+    }
+    assert_int_equal(r.memory.calls, allocations);
+    rig_close(&r);
+}
+
 /* -- many threads --------------------------------------------------------------------------------------- */
 
 #define WORKERS 8
@@ -1117,6 +1140,7 @@ int main(void)
         cmocka_unit_test(test_an_object_of_an_ended_or_held_ticket_is_released),
         cmocka_unit_test(test_events_are_used_again),
         cmocka_unit_test(test_submissions_in_the_steady_state_allocate_nothing),
+        cmocka_unit_test(test_a_queue_gathers_no_jobs),
         cmocka_unit_test(test_many_threads_are_called_back_once_for_each_submission),
         cmocka_unit_test(test_what_waits_for_a_ticket_goes_on_without_its_queue),
     };

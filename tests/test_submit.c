@@ -2422,6 +2422,206 @@ static void test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_ask
     close_stage(&s);
 }
 
+/* -- waits whose signal is on the device: they are looked after when the work that has them is over -------------- */
+
+static bool is_listed(gpusync_timeline *timeline) { return __atomic_load_n(&timeline->needs.count, __ATOMIC_SEQ_CST) != 0; }
+
+static void test_a_wait_whose_signal_is_on_the_device_is_listed_when_the_work_is_over(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)));
+    assert_false(is_listed(s.a));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_false(is_listed(s.a));
+    assert_ok(gpusync_poll(s.q[1], ticket));
+    close_stage(&s);
+}
+
+/* The same with the work of another queue behind which it is held, with another wait of its own, and as a strict one. */
+static void test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device(void **state)
+{
+    gpusync_ticket culprit, behind, among, strict;
+    gpusync_error error;
+    void *buffers[3];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    culprit = submit_failing(&s, 0, at(s.a, 1));
+    (void)SUBMIT(s.q[1], WAITS(at(s.b, 9)));
+    buffers[0] = metal_retain(open_on(&s, 1));
+    buffers[1] = metal_retain(open_on(&s, 2));
+    buffers[2] = metal_retain(OPEN(s.q[3], WAITS(at(s.a, 1))));
+    behind = SUBMIT(s.q[1], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
+    among = SUBMIT(s.q[2], BUFFERS(buffers[1]), WAITS(at(s.b, 9), at(s.a, 1)));
+    strict = SUBMIT(s.q[3], BUFFERS(buffers[2]), .flags = GPUSYNC_STRICT);
+    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    finish(&s, 0);
+    error = error_of(s.q[1], behind);
+    assert_original(&error, "first", behind);
+    error = error_of(s.q[2], among);
+    assert_original(&error, "first", among);
+    error = error_of(s.q[3], strict);
+    assert_original(&error, "first", strict);
+    assert_int_equal(culprit, 1);
+    assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
+    assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
+    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    metal_release(buffers[2]);
+    assert_ok(gpusync_cancel_held(s.q[1]));
+    close_stage(&s);
+}
+
+/* below: the promise that is held comes after the one that is not. */
+static void check_promises_in_and_out_of_order(bool below)
+{
+    gpusync_ticket ticket, last;
+    void *buffer;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    buffer = metal_retain(open_on(&s, 2));
+    if (below) (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 1)));
+    if (!below) (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
+    ticket = SUBMIT(s.q[2], BUFFERS(buffer), WAITS(at(s.a, 1)));
+    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(s.b, 1));
+    assert_int_equal(metal_status(buffer), COMMITTED);
+    last = SUBMIT(s.q[3], BUFFERS(open_on(&s, 3)), WAITS(at(s.a, 2))); /* both are the device's now */
+    finish(&s, 0);
+    finish(&s, 1);
+    finish(&s, 2);
+    finish(&s, 3);
+    assert_ok(gpusync_poll(s.q[2], ticket));
+    assert_ok(gpusync_poll(s.q[3], last));
+    metal_release(buffer);
+    close_stage(&s);
+}
+
+static void test_a_promise_that_is_held_holds_who_waits_for_it_whatever_is_promised_above(void **state)
+{
+    (void)state;
+    check_promises_in_and_out_of_order(false);
+    check_promises_in_and_out_of_order(true);
+}
+
+/* The event has passed the value already, on behalf of a later one: the device would not wait. */
+static void test_work_is_held_for_a_value_that_the_event_has_passed_too_early(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
+    finish(&s, 1);
+    buffer = metal_retain(open_on(&s, 2));
+    ticket = SUBMIT(s.q[2], BUFFERS(buffer), WAITS(at(s.a, 1)));
+    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    finish(&s, 0);
+    assert_int_equal(metal_status(buffer), COMMITTED);
+    finish(&s, 2);
+    assert_ok(gpusync_poll(s.q[2], ticket));
+    metal_release(buffer);
+    close_stage(&s);
+}
+
+static void test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure(void **state)
+{
+    gpusync_ticket well, badly;
+    gpusync_error error, reason;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    memset(&reason, 0, sizeof reason);
+    reason.code = 7;
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    well = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)));
+    finish(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 2)));
+    badly = SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), WAITS(at(s.a, 2)));
+    assert_ok(gpusync_timeline_fail(s.a, &reason));
+    finish(&s, 1);
+    finish(&s, 2);
+    assert_ok(gpusync_poll(s.q[1], well));
+    error = error_of(s.q[2], badly);
+    assert_int_equal(error.code, 7);
+    finish(&s, 0);
+    close_stage(&s);
+}
+
+static void test_what_failed_before_the_queue_was_destroyed_is_the_error(void **state)
+{
+    outcome told;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)submit_failing(&s, 0, at(s.a, 1));
+    buffer = metal_retain(open_on(&s, 1));
+    (void)SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)), TELL(&told));
+    finish(&s, 0);
+    metal_retain(s.metal[1]);
+    assert_ok(gpusync_queue_destroy_now(s.q[1]));
+    s.q[1] = NULL;
+    assert_int_equal(calls_of(&told), 1);
+    assert_int_equal(told.result, GPUSYNC_ERROR_EXECUTION);
+    softmetal_finish_queue(s.metal[1]);
+    metal_release(s.metal[1]);
+    metal_release(buffer);
+    close_stage(&s);
+}
+
+/* The wait at its head was listed by the call that was refused, and is one of the next call's again. */
+static void test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error error;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)submit_failing(&s, 0, at(s.a, 1));
+    buffer = OPEN(s.q[1], WAITS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], WAITS(at(s.b, 9)), SIGNALS(at(s.b, 10))); /* held: so what is behind it is looked after */
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[1], BUFFERS(buffer), SIGNALS(at(s.b, 10)), .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+    assert_ok(gpusync_cancel_held(s.q[1]));
+    ticket = SUBMIT(s.q[1], BUFFERS(buffer));
+    finish(&s, 0);
+    finish(&s, 1);
+    error = error_of(s.q[1], ticket);
+    assert_original(&error, "first", ticket);
+    close_stage(&s);
+}
+
+static void test_a_refused_signal_is_not_on_its_way(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], SIGNALS(at(s.b, 1)));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], SIGNALS(at(s.a, 1), at(s.b, 1)));
+    buffer = metal_retain(open_on(&s, 1));
+    ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)));
+    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_ok(gpusync_poll(s.q[1], ticket));
+    metal_release(buffer);
+    close_stage(&s);
+}
+
 /* -- what a callback may do */
 
 static void submit_again(outcome *o)
@@ -3311,6 +3511,14 @@ int main(void)
         cmocka_unit_test(test_destroying_a_queue_settles_every_callback),
         cmocka_unit_test(test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told),
         cmocka_unit_test(test_a_callback_may_submit_and_the_next_comes_after_it),
+        cmocka_unit_test(test_a_wait_whose_signal_is_on_the_device_is_listed_when_the_work_is_over),
+        cmocka_unit_test(test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device),
+        cmocka_unit_test(test_a_promise_that_is_held_holds_who_waits_for_it_whatever_is_promised_above),
+        cmocka_unit_test(test_work_is_held_for_a_value_that_the_event_has_passed_too_early),
+        cmocka_unit_test(test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure),
+        cmocka_unit_test(test_what_failed_before_the_queue_was_destroyed_is_the_error),
+        cmocka_unit_test(test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it),
+        cmocka_unit_test(test_a_refused_signal_is_not_on_its_way),
         cmocka_unit_test(test_a_callback_must_not_wait_for_what_is_not_over_nor_destroy),
         cmocka_unit_test(test_a_callback_in_the_programs_own_thread_must_not_wait_either),
         cmocka_unit_test(test_a_callback_may_signal_and_let_held_work_go),
