@@ -899,6 +899,33 @@ static void test_a_queue_gathers_no_jobs(void **state)
     rig_close(&r);
 }
 
+static unsigned stores_of(const gpusync_device *device)
+{
+    const gpusync__store *store;
+    unsigned count = 0;
+    for (store = device->stores; store; store = store->next) count++;
+    return count;
+}
+
+static void test_the_jobs_of_a_queue_that_goes_are_there_for_the_next(void **state)
+{
+    rig r;
+    unsigned i, stores = 0;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 20; i++) {
+        gpusync_queue *queue;
+        gpusync_submission submission;
+        memset(&submission, 0, sizeof submission);
+        assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+        assert_ok(gpusync_submit(queue, &submission, NULL));
+        assert_ok(gpusync_queue_destroy(queue));
+        if (i == 0) stores = stores_of(r.device);
+    }
+    assert_int_equal(stores_of(r.device), stores);
+    rig_close(&r);
+}
+
 /* -- many threads --------------------------------------------------------------------------------------- */
 
 #define WORKERS 8
@@ -1141,6 +1168,7 @@ int main(void)
         cmocka_unit_test(test_events_are_used_again),
         cmocka_unit_test(test_submissions_in_the_steady_state_allocate_nothing),
         cmocka_unit_test(test_a_queue_gathers_no_jobs),
+        cmocka_unit_test(test_the_jobs_of_a_queue_that_goes_are_there_for_the_next),
         cmocka_unit_test(test_many_threads_are_called_back_once_for_each_submission),
         cmocka_unit_test(test_what_waits_for_a_ticket_goes_on_without_its_queue),
     };
