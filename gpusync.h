@@ -1889,7 +1889,7 @@ static void gpusync__slot_free(gpusync__slot *slot)
     GPUSYNC__PUT(&slot->state, (uintptr_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL);
     gpusync__slot_push(q ? &q->returned : &gpusync__global.returned, slot);
-    if (q) GPUSYNC__SUB(&q->returning, 1); /* destroy waits for this: the queue is not touched any more */
+    if (q) GPUSYNC__SUB(&q->returning, 1); /* as gpusync__settle_returns waits for: the queue is not touched any more */
 }
 
 /* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
@@ -6939,6 +6939,17 @@ static void gpusync__settle_slots(gpusync_queue *q)
     }
 }
 
+/* Nobody can hold a slot any more that is on its way back to the queue's list; who brings it touches the queue. */
+static void gpusync__settle_returns(gpusync_queue *q)
+{
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    unsigned rounds = 0;
+    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL)
+        while (GPUSYNC__GET(&slot->queue) == q) gpusync__linger(q->device, &rounds);
+    while (GPUSYNC__GET(&q->returning)) gpusync__linger(q->device, &rounds);
+}
+
 static void gpusync__drop_heads(gpusync_queue *q)
 {
     gpusync__slot *slot;
@@ -7083,7 +7094,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__keep_stats(q);
     gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
     gpusync__drop_list(q->foreign);
-    while (GPUSYNC__GET(&q->returning)) gpusync__linger(q->device, &rounds);
+    gpusync__settle_returns(q);
     gpusync__free_list(q->returned);
     gpusync__free_list(q->spare);
     gpusync__queue_free(q);
