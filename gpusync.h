@@ -1140,7 +1140,7 @@ static void gpusync__release_pooled(void *object)
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 
-/* For what hardly a call does: out of the way of those that do not. */
+/* For what few calls do, or handlers: out of the way of the others. */
 #define GPUSYNC__RARE static __attribute__((noinline, cold))
 /* For a step of a submission. Most have one wait, one command buffer and one signal at most: these steps are compiled a
    second time for them, as straight code. `one` says so; it is a constant. */
@@ -1540,8 +1540,8 @@ typedef struct gpusync__turns {
      OVER     reached, or it never will be */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__TRUSTED, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
-/* A value or a ticket that a job needs. While it is not over it is on the list of the timeline or queue, under the lock
-   of its board; whoever takes it off tells the job. */
+/* A value or a ticket that a job needs. While it is neither over nor TRUSTED it is on the list of the timeline or
+   queue, under the lock of its board; whoever takes it off tells the job. */
 typedef struct gpusync__need {
     struct gpusync__job *job;   /* NULL: a note's */
     gpusync_queue *queue;       /* of a ticket, else NULL; may be gone once the need is over */
@@ -1571,7 +1571,7 @@ typedef struct gpusync__promise {
     struct gpusync__job *job;
     gpusync_timeline *timeline;
     uint64_t value;
-    bool issued; /* the job is on the device */
+    bool issued; /* the device has the job, or gets it without a wait */
     bool linked;
     struct gpusync__promise *next, *previous;
 } gpusync__promise;
@@ -1608,7 +1608,6 @@ typedef struct gpusync__job {
     uint32_t issued;
     uint32_t flags;
     uint32_t need_count, promise_count, part_count, first_part;
-    uint32_t unsure; /* needs that are not TRUSTED, its heads' included, until all are sought */
     uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
     bool disowned; /* its command buffers may still run */
     void *front, *back; /* command buffers of our own, until they have a slot */
@@ -1824,7 +1823,7 @@ static void gpusync__free(gpusync_device *dev, void *memory, size_t size)
 typedef struct gpusync__store {
     struct gpusync__store *next;
     size_t size;
-    unsigned char pad[112]; /* what follows is aligned as this is */
+    unsigned char pad[128 - 2 * sizeof(void *)]; /* what follows is aligned as this is */
 } gpusync__store;
 
 static void *gpusync__store_new(gpusync_device *dev, size_t size)
@@ -4675,7 +4674,7 @@ static void gpusync__job_clear(gpusync__job *job)
     job->parts = job->few_parts;
     job->memory = job->front = job->back = NULL;
     job->heads = NULL;
-    job->need_count = job->promise_count = job->part_count = job->first_part = job->unsure = 0;
+    job->need_count = job->promise_count = job->part_count = job->first_part = 0;
     job->rank = GPUSYNC__RANK_NONE;
     job->disowned = false;
     job->on_complete = NULL;
@@ -4840,7 +4839,7 @@ static void gpusync__job_free(gpusync__job *job)
     GPUSYNC__SUB(&q->owing, 1); /* destroy waits for this */
 }
 
-/* The last holder frees it. No lock is held. */
+/* The last holder frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__job_drop(gpusync__job *job)
 {
     if (GPUSYNC__SUB(&job->holders, 1) == 1) gpusync__job_free(job);
@@ -5332,14 +5331,18 @@ GPUSYNC__INLINE gpusync_result gpusync__may_promise(const gpusync_timeline *t, u
 GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
                                        const gpusync__promise *cover, gpusync__agenda *agenda);
 
+/* From this promise on; every one below it is issued. Under the board's lock. */
+GPUSYNC__INLINE void gpusync__let_come(gpusync_timeline *t, const gpusync__promise *promise)
+{
+    for (; promise && promise->issued; promise = promise->next) GPUSYNC__PUT(&t->coming, promise->value);
+}
+
 /* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
 GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    gpusync__promise *next = promise;
     promise->issued = true;
-    if (!promise->previous || promise->previous->value <= t->coming)
-        for (; next && next->issued; next = next->next) GPUSYNC__PUT(&t->coming, next->value);
+    if (!promise->previous || promise->previous->value <= t->coming) gpusync__let_come(t, promise);
     if (t->needs.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
 }
 
@@ -5382,6 +5385,7 @@ GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda
 {
     gpusync__lock(&promise->timeline->board.lock);
     gpusync__unlink_promise(promise);
+    gpusync__let_come(promise->timeline, promise->timeline->promises);
     gpusync__raise_unlock(promise->timeline, agenda);
 }
 
@@ -5490,7 +5494,7 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
 }
 
 /* Put it on its list, or find that it is over. Listed first and looked after: who ends a ticket does it the other way
-   round. What was reached before its timeline failed is no error of work that the device had by then. */
+   round. What was reached before its timeline failed is no error of work that was issued before. */
 static void gpusync__seek_listed(gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
@@ -5555,8 +5559,8 @@ static gpusync__need *gpusync__next_need(const gpusync__job *job, const gpusync_
     return need;
 }
 
-/* Those of the job, then those of its heads: all, or those that were TRUSTED, because the job is held after all, or the
-   device is through with its work. */
+/* Those of the job, then those of its heads. trusted: those that were, because the job is held after all, or the
+   device is through with its work; else the rest. */
 static void gpusync__seek_some(gpusync__job *job, bool trusted)
 {
     const gpusync__job *bundle;
@@ -5943,8 +5947,8 @@ GPUSYNC__RARE void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync__forget_needs(job);
     GPUSYNC__PUT(&job->running, 0); /* its share of `open` is given back here */
+    gpusync__job_drop(job); /* nobody will announce it; not the last, while it is open */
     if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
-    gpusync__job_drop(job); /* nobody will announce it */
 }
 
 static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
@@ -6002,12 +6006,6 @@ GPUSYNC__INLINE void gpusync__need_clear(gpusync__need *need, bool at_head)
     need->far = need->holds = need->heard = need->ended = need->linked = false;
 }
 
-/* Has the device what signals the value, and whatever is promised below? */
-GPUSYNC__INLINE bool gpusync__is_coming(const gpusync_timeline *t, uint64_t value)
-{
-    return value <= GPUSYNC__GET(&t->coming) && value > GPUSYNC__GET(&t->on_event);
-}
-
 /* A wait of a submission, as a need of the job where it is not reached yet. */
 GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__need *need, const gpusync_point *point,
                                                   bool at_head)
@@ -6027,8 +6025,6 @@ GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__ne
     need->event = t->event;
     need->raw = value + t->base;
     job->need_count++;
-    if (present < value && gpusync__is_coming(t, value)) need->stage = GPUSYNC__TRUSTED;
-    else job->unsure++;
     return GPUSYNC_OK;
 }
 
@@ -6068,7 +6064,6 @@ GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__nee
         need->raw++;
     }
     job->need_count++;
-    job->unsure++;
     return GPUSYNC_OK;
 }
 
@@ -6221,7 +6216,6 @@ GPUSYNC__INLINE gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__job
         head->parts[0] = slot;
         head->next = NULL;
         *end = head;
-        job->unsure += head->unsure;
     }
     GPUSYNC__SET(&slot->job, job);
     job->parts[job->part_count++] = slot;
@@ -6279,7 +6273,6 @@ static void gpusync__put_back(gpusync__job *job)
     while (job->heads) {
         gpusync__job *head = job->heads;
         job->heads = head->next;
-        head->unsure = head->need_count; /* whatever this call has found out */
         GPUSYNC__SET(&head->parts[0]->job, head);
     }
 }
@@ -6320,6 +6313,37 @@ GPUSYNC__RARE void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, g
     if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
 }
 
+/* Has the device what signals the value, and whatever is promised below? In this order: the value may follow
+   meanwhile. */
+GPUSYNC__INLINE bool gpusync__trust(gpusync__need *need)
+{
+    gpusync_timeline *t = need->timeline;
+    bool coming = t && GPUSYNC__GET(&t->value) < need->number && GPUSYNC__GET(&t->coming) >= need->number &&
+                  GPUSYNC__GET(&t->on_event) < need->number;
+    GPUSYNC__SET(&need->stage, coming ? (uint32_t)GPUSYNC__TRUSTED : (uint32_t)GPUSYNC__AWAITED);
+    return coming;
+}
+
+GPUSYNC__INLINE bool gpusync__trust_these(gpusync__need *need, uint32_t left, bool one)
+{
+    bool all = true;
+    for (; left; left--, need++) {
+        if (!gpusync__trust(need)) all = false;
+        if (one) break;
+    }
+    return all;
+}
+
+/* Can the device be trusted with all needs of the job, those of its heads included? */
+GPUSYNC__INLINE bool gpusync__trust_all(gpusync__job *job, bool one)
+{
+    bool all = gpusync__trust_these(job->needs, job->need_count, one);
+    const gpusync__job *head;
+    for (head = job->heads; head; head = head->next)
+        if (!gpusync__trust_these(head->needs, head->need_count, false)) all = false;
+    return all;
+}
+
 /* Look after its needs. NOT_READY: the job is not for the device, yet or at all. */
 GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job)
 {
@@ -6327,7 +6351,8 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job)
     bool lined = q->lined_ordered && !(job->flags & GPUSYNC_UNORDERED), all;
     gpusync_result result;
     gpusync__seek_some(job, false);
-    if (lined || job->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1) gpusync__seek_some(job, true);
+    if (lined || job->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1 || GPUSYNC__GET(&job->doomed))
+        gpusync__seek_some(job, true);
     all = GPUSYNC__SUB(&job->missing, 1) == 1;
     if (GPUSYNC__GET(&job->doomed)) return GPUSYNC_NOT_READY;
     if (all && !lined) return GPUSYNC_OK;
@@ -6366,7 +6391,8 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job
     uint64_t now, next = gpusync__committed(q) + 1;
     if (result == GPUSYNC_OK && gpusync__heads_wait_for_it(job, one)) result = GPUSYNC_ERROR_NOT_RISING;
     if (result == GPUSYNC_OK && !gpusync__ring_ready(q, next)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK && (job->unsure | q->lined_ordered | (job->flags & GPUSYNC_STRICT)))
+    if (result == GPUSYNC_OK &&
+        (!gpusync__trust_all(job, one) || q->lined_ordered || job->flags & GPUSYNC_STRICT))
         result = gpusync__seek_all(job);
     if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
     if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, one, agenda);

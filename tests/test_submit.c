@@ -2622,6 +2622,65 @@ static void test_a_refused_signal_is_not_on_its_way(void **state)
     close_stage(&s);
 }
 
+static void test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed(void **state)
+{
+    gpusync_ticket failed, held, late;
+    gpusync_error error, reason;
+    gpusync_timeline *other;
+    void *buffers[3];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    other = timeline_named(&s, "other");
+    memset(&reason, 0, sizeof reason);
+    reason.code = 7;
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 10)));
+    (void)submit_failing(&s, 1, at(s.b, 1));
+    buffers[0] = metal_retain(OPEN(s.q[2], WAITS(at(s.b, 1))));
+    buffers[1] = metal_retain(OPEN(s.q[2], WAITS(at(s.a, 10))));
+    buffers[2] = metal_retain(OPEN(s.q[3], WAITS(at(s.a, 10))));
+    finish(&s, 1); /* the first has failed by now */
+    failed = commit(s.q[2], buffers[0]);
+    error = error_of(s.q[2], failed);
+    assert_original(&error, "second", failed);
+    assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
+    (void)SUBMIT(s.q[0], WAITS(at(other, 1)), SIGNALS(at(s.a, 5))); /* held, and below what the event passes now */
+    finish(&s, 0);
+    held = commit(s.q[2], buffers[1]);
+    assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(other, 1));
+    finish(&s, 0);
+    finish(&s, 2);
+    assert_ok(gpusync_poll(s.q[2], held));
+    assert_ok(gpusync_timeline_destroy(other));
+    assert_ok(gpusync_timeline_fail(s.a, &reason)); /* after 10 was reached, and before it is asked for */
+    late = commit(s.q[3], buffers[2]);
+    error = error_of(s.q[3], late);
+    assert_int_equal(error.code, 7);
+    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    metal_release(buffers[2]);
+    close_stage(&s);
+}
+
+static void test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1), at(s.a, 20)));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], SIGNALS(at(s.a, 15), at(s.b, 1)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 21)));
+    ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 21)));
+    assert_false(is_listed(s.a));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_ok(gpusync_poll(s.q[1], ticket));
+    close_stage(&s);
+}
+
 /* -- what a callback may do */
 
 static void submit_again(outcome *o)
@@ -3519,6 +3578,8 @@ int main(void)
         cmocka_unit_test(test_what_failed_before_the_queue_was_destroyed_is_the_error),
         cmocka_unit_test(test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it),
         cmocka_unit_test(test_a_refused_signal_is_not_on_its_way),
+        cmocka_unit_test(test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed),
+        cmocka_unit_test(test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call),
         cmocka_unit_test(test_a_callback_must_not_wait_for_what_is_not_over_nor_destroy),
         cmocka_unit_test(test_a_callback_in_the_programs_own_thread_must_not_wait_either),
         cmocka_unit_test(test_a_callback_may_signal_and_let_held_work_go),

@@ -193,7 +193,7 @@ submit_row "... gpusync_submit" front addCompletedHandler:=2,status=1 600
 hand_row "... and signal behind" hand_around
 submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 600
 hand_row "wait at the head, by hand" hand_head
-submit_row "... both calls" head addCompletedHandler:=1,status=1 680
+submit_row "... both calls" head addCompletedHandler:=1,status=1 700
 
 many_row() { # KIND: instructions of gpusync_wait_many for a point
     local few many
