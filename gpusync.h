@@ -525,7 +525,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 /* Wait until everything that is on the device has ended, then destroy the queue. What is held (plain commits behind it
    included: they end with ERROR_CANCELLED), and buffers that were made or tracked, but not committed, are given up.
    Waits in progress on other threads return ERROR_DESTROYED.
-   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done.
+   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done; ERROR_DESTROYED: another
+            thread is at it.
    Blocks   until the GPU is finished, without limit, and what submissions in flight wait for on other queues with it;
             not at all once the device is lost. */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue);
@@ -771,7 +772,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
    well, and every promise below it was kept; when the submission ends badly, the timeline fails, with the error of the
    work, and so does whatever waits for it, on the host, on the device or held, and what that was to signal. (Metal's
    event knows no promises: what the device signals on one queue may pass, on the device, a lower value that is to come
-   from another. Who promises values of one timeline on several queues orders those submissions.)
+   from another. Who promises values of one timeline on several queues orders those submissions.) A value is promised
+   before those above it: one that is promised later, by work that waits, by way of others, for a higher one, waits for
+   itself, and nobody sees that; gpusync_timeline_fail ends it.
 
    A submission goes to the device once each of its waits has been reached or its signal is on its way there. Until then
    it is held on the host, where no watchdog ends it; what is committed or submitted to its queue later lines up
@@ -793,8 +796,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
             for had failed. On any error nothing has changed, the command buffers are still yours: as gpusync_commit,
             for any of them; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a signal is not above what was signalled, or is
             promised by another submission, or is waited for by this one; the failure of a timeline that is to be
-            signalled; ERROR_QUEUE_FULL: see
-            max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
+            signalled; ERROR_QUEUE_FULL: it would have to be held, and too many are (at once, whatever timeout_ns says):
+            see max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
             ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there is no room. ERROR_UNSUPPORTED also:
             STRICT, and no listener to be had for a timeline that others signal.
    Owns     retains command buffers until their handlers ran, timelines and events until the submission is over.
@@ -2695,27 +2698,35 @@ static void gpusync__completed(void *block, void *buffer)
 
 /* -------------------------------------------------------------------------------- >>look -- */
 
-/* One look of somebody's, by number, so that it comes to a submission once, however many paths lead there; and how much
-   farther it goes, from a submission to those that signal what it waits for. */
+/* One look of somebody's, by number, so that it comes to a submission once, however many paths lead there. It goes from
+   a submission to those that signal what it waits for, and so on, a few steps deep (Metal's stacks are small). */
 typedef struct gpusync__gaze {
     uint64_t number;
-    unsigned depth;
+    unsigned depth;    /* how much deeper it may go */
+    bool far;          /* it goes on from the first submission where it had to stop, */
+    gpusync__job *end; /* ... this one, held */
 } gpusync__gaze;
+
+#define GPUSYNC__LOOK_DEPTH 4
+#define GPUSYNC__FAR_LOOKS 16 /* one of so many is far: waits look all the time */
 
 static gpusync__gaze gpusync__new_gaze(gpusync_device *dev)
 {
     gpusync__gaze gaze;
     gaze.number = GPUSYNC__ADD(&dev->looks, 1) + 1;
-    gaze.depth = 4;
+    gaze.depth = GPUSYNC__LOOK_DEPTH;
+    gaze.far = gaze.number % GPUSYNC__FAR_LOOKS == 0;
+    gaze.end = NULL;
     return gaze;
 }
 
-static void gpusync__look_job(gpusync__job *job, gpusync__gaze gaze);
-static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze gaze);
+static void gpusync__look_job(gpusync__job *job, gpusync__gaze *gaze);
+static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze *gaze);
+static void gpusync__look_on(gpusync__gaze *gaze);
 
 /* Read the status of a ticket and finish it when it has ended. True: it has ended (and is marked, or is being
    marked). */
-static bool gpusync__look_ticket_at(gpusync_queue *q, uint64_t ticket, gpusync__gaze gaze)
+static bool gpusync__look_ticket_at(gpusync_queue *q, uint64_t ticket, gpusync__gaze *gaze)
 {
     gpusync__slot *slot;
     gpusync__job *job;
@@ -2737,7 +2748,13 @@ static bool gpusync__look_ticket_at(gpusync_queue *q, uint64_t ticket, gpusync__
 
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
 {
-    return gpusync__marked(q, ticket) || gpusync__look_ticket_at(q, ticket, gpusync__new_gaze(q->device));
+    gpusync__gaze gaze;
+    bool ended;
+    if (gpusync__marked(q, ticket)) return true;
+    gaze = gpusync__new_gaze(q->device);
+    ended = gpusync__look_ticket_at(q, ticket, &gaze);
+    gpusync__look_on(&gaze);
+    return ended;
 }
 
 /* A handler that has not come this long after the end is taken for lost. */
@@ -2772,7 +2789,9 @@ static void gpusync__look(const gpusync__goal *goal)
     uint64_t ticket;
     if (goal->kind == GPUSYNC__FLAG) return; /* Metal calls back, or nobody knows */
     if (goal->kind == GPUSYNC__VALUE) {
-        gpusync__look_value(goal->timeline, gpusync__new_gaze(goal->timeline->device));
+        gpusync__gaze gaze = gpusync__new_gaze(goal->timeline->device);
+        gpusync__look_value(goal->timeline, &gaze);
+        gpusync__look_on(&gaze);
         return;
     }
     gpusync__look_foreign(q);
@@ -4399,6 +4418,7 @@ static inline gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint
 static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot, bool ours)
 {
     if (ours) {
+        GPUSYNC__PUT(&slot->kind, (uint32_t)GPUSYNC__WORK);
         slot->next = q->open;
         q->open = slot;
         return;
@@ -5786,7 +5806,7 @@ static void gpusync__look_parts(gpusync__job *job)
     }
 }
 
-static void gpusync__look_need(const gpusync__need *need, gpusync__gaze gaze)
+static void gpusync__look_need(const gpusync__need *need, gpusync__gaze *gaze)
 {
     gpusync_queue *q;
     if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) return;
@@ -5803,21 +5823,42 @@ static void gpusync__look_need(const gpusync__need *need, gpusync__gaze gaze)
     gpusync__leave(q);
 }
 
-/* Do what a handler, a listener or a pump that was lost would have done. The caller holds the job. */
-static void gpusync__look_job(gpusync__job *job, gpusync__gaze gaze)
+static void gpusync__look_needs(const gpusync__job *job, gpusync__gaze *gaze)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
-    if (__atomic_exchange_n(&job->looked, gaze.number, __ATOMIC_SEQ_CST) == gaze.number) return;
+    gaze->depth--;
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__look_need(need, gaze);
+    gaze->depth++;
+}
+
+/* Do what a handler, a listener or a pump that was lost would have done. The caller holds the job. */
+static void gpusync__look_job(gpusync__job *job, gpusync__gaze *gaze)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    if (__atomic_exchange_n(&job->looked, gaze->number, __ATOMIC_SEQ_CST) == gaze->number) return;
     if (GPUSYNC__GET(&job->issued)) {
         gpusync__look_parts(job);
     } else if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
         gpusync__want(job->queue, &agenda);
         gpusync__end_look(job->device, &agenda);
     }
-    if (gaze.depth-- == 0) return;
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__look_need(need, gaze);
+    if (gaze->depth > 0) {
+        gpusync__look_needs(job, gaze);
+    } else if (gaze->far && !gaze->end) {
+        GPUSYNC__ADD(&job->holders, 1);
+        gaze->end = job;
+    }
+}
+
+static void gpusync__look_on(gpusync__gaze *gaze)
+{
+    gpusync__job *job;
+    while ((job = gaze->end) != NULL) {
+        gaze->end = NULL;
+        gpusync__look_needs(job, gaze);
+        gpusync__job_drop(job);
+    }
 }
 
 /* The job of the lowest promise, held. */
@@ -5834,7 +5875,7 @@ static gpusync__job *gpusync__first_promiser(gpusync_timeline *t)
 }
 
 /* The value follows the promises in their order: look at the first one, and while they end at the next. */
-static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze gaze)
+static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze *gaze)
 {
     gpusync__job *job, *last = NULL;
     gpusync__look_timeline(t);

@@ -2681,6 +2681,47 @@ static void test_a_refused_signal_below_others_hides_them_for_no_longer_than_the
     close_stage(&s);
 }
 
+/* Every value is one of a timeline of its own, so that nothing but the chain leads to the first. */
+static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
+{
+    enum { LINKS = 40 };
+    gpusync_timeline *timelines[LINKS];
+    gpusync_ticket ticket = 0;
+    void *buffers[LINKS];
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    for (i = 0; i < LINKS; i++) {
+        buffers[i] = metal_retain(i ? OPEN(s.q[i % 4], WAITS(at(timelines[i - 1], 1))) : open_on(&s, 0));
+        timelines[i] = timeline_named(&s, "a link");
+        ticket = SUBMIT(s.q[i % 4], BUFFERS(buffers[i]), SIGNALS(at(timelines[i], 1)), .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+    }
+    softmetal_lose_handlers(buffers[0]);
+    for (i = 0; i < LINKS; i++) softmetal_finish(buffers[i]);
+    assert_result(gpusync_poll(s.q[(LINKS - 1) % 4], ticket), GPUSYNC_NOT_READY); /* not as far as that, not each time */
+    assert_ok(gpusync_wait(s.q[(LINKS - 1) % 4], ticket, SECONDS(20)));
+    for (i = 0; i < LINKS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    for (i = 0; i < LINKS; i++) metal_release(buffers[i]);
+    assert_ok(gpusync_queue_destroy_now(s.q[0]));
+    s.q[0] = s.rig.queue = NULL;
+    close_stage(&s);
+}
+
+static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    buffer = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gpusync__count_uncommitted(s.q[0]), 0); /* it counts as one that was made, not as a tracked one */
+    assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+    close_stage(&s);
+}
+
 /* -- what a callback may do */
 
 static void submit_again(outcome *o)
@@ -3580,6 +3621,8 @@ int main(void)
         cmocka_unit_test(test_a_refused_signal_is_not_on_its_way),
         cmocka_unit_test(test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed),
         cmocka_unit_test(test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call),
+        cmocka_unit_test(test_a_lost_handler_far_up_a_chain_costs_time_only),
+        cmocka_unit_test(test_a_buffer_that_is_refused_is_what_it_was),
         cmocka_unit_test(test_a_callback_must_not_wait_for_what_is_not_over_nor_destroy),
         cmocka_unit_test(test_a_callback_in_the_programs_own_thread_must_not_wait_either),
         cmocka_unit_test(test_a_callback_may_signal_and_let_held_work_go),
