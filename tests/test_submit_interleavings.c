@@ -4,6 +4,10 @@
    (softmetal_set_message_hook) or in a hook of gpusync stands for the other thread. Each test names the rule of the
    header that it goes red without. At the end every order of the steps of four submissions is tried. The numbers are
    those of the list of interleavings that test_interleavings.c begins. */
+#include <stdlib.h>
+
+static void asserted(const char *condition);
+#define GPUSYNC_ASSERT(condition) ((condition) ? asserted(#condition) : abort())
 #define GPUSYNC_IMPLEMENTATION
 #include "support.h"
 
@@ -1181,6 +1185,56 @@ static void stop_in_log(void *user, gpusync_log_level level, const char *text)
     gate_wait(&in_log->leave);
 }
 
+/* Where a thread is stopped when it has let go of a slot, before it gives that back. */
+static stop *after_the_last_hold;
+
+static void asserted(const char *condition)
+{
+    stop *p = __atomic_load_n(&after_the_last_hold, __ATOMIC_SEQ_CST);
+    if (!p || strcmp(condition, "holders > 0") != 0) return;
+    if (!__atomic_compare_exchange_n(&after_the_last_hold, &p, (stop *)NULL, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    gate_wait(&p->entered);
+    gate_wait(&p->leave);
+}
+
+/* Rule: destroy waits for slots that nobody can hold any more, too: who gives one back touches the queue. */
+static void test_destroy_waits_for_a_slot_that_is_on_its_way_back(void **state)
+{
+    gpusync_hooks hooks = {counting_yield, NULL, NULL, NULL};
+    pthread_t thread;
+    destroying d;
+    stop at_drop;
+    void *buffer;
+    uint32_t before;
+    scene s;
+    (void)state;
+    scene_open_with(&s, &hooks);
+    assert_ok(gpusync_command_buffer(s.q[1], NULL, &buffer));
+    metal_retain(buffer);
+    assert_ok(gpusync_commit(s.q[1], buffer, NULL));
+    softmetal_complete(buffer);
+    stop_at(&at_drop, NULL, "", SOFTMETAL_BEFORE);
+    softmetal_set_message_hook(NULL, NULL);
+    __atomic_store_n(&after_the_last_hold, &at_drop, __ATOMIC_SEQ_CST);
+    softmetal_begin_handler(buffer, 0);
+    gate_wait(&at_drop.entered);
+    d = (destroying){s.q[1], false, 0};
+    before = __atomic_load_n(&yields, __ATOMIC_SEQ_CST);
+    thread = start(destroy_body, &d);
+    while (__atomic_load_n(&yields, __ATOMIC_SEQ_CST) == before && !__atomic_load_n(&d.done, __ATOMIC_SEQ_CST))
+        sched_yield();
+    assert_false(__atomic_load_n(&d.done, __ATOMIC_SEQ_CST));
+    gate_wait(&at_drop.leave);
+    join(thread);
+    stop_over(&at_drop);
+    softmetal_join_handler(buffer, 0);
+    softmetal_release_block(buffer, 0);
+    s.q[1] = NULL;
+    metal_release(buffer);
+    scene_close(&s);
+}
+
 static void test_destroy_now_lets_a_handler_out_that_has_ended_a_submission(void **state)
 {
     gpusync_hooks hooks = {counting_yield, NULL, NULL, NULL};
@@ -1672,6 +1726,7 @@ int main(void)
         cmocka_unit_test(test_cancel_comes_while_a_signal_is_about_to_tell),
         cmocka_unit_test(test_destroy_waits_for_a_signal_that_is_about_to_tell),
         cmocka_unit_test(test_handlers_that_come_after_destroy_now_tell_nobody),
+        cmocka_unit_test(test_destroy_waits_for_a_slot_that_is_on_its_way_back),
         cmocka_unit_test(test_destroy_now_lets_a_handler_out_that_has_ended_a_submission),
         cmocka_unit_test(test_every_order_of_four_submissions),
         cmocka_unit_test(test_many_orders_of_four_submissions_and_who_asks_for_them),
