@@ -1382,7 +1382,7 @@ static struct gpusync__global {
     bool selectors_ready;
     gpusync__slab *slabs;
     gpusync__slot *free;     /* under the lock */
-    gpusync__slot *returned; /* pushed without the lock, by handlers */
+    gpusync__slot *returned; /* of queues that are gone; pushed without the lock */
     struct gpusync__listening *listenings; /* free ones, under the lock */
     gpusync__call *calls;    /* under the lock */
     uint32_t call_count;
@@ -1606,7 +1606,7 @@ typedef struct gpusync__job {
     uint32_t holders; /* the submission until it is over and announced (2), and whoever looks at it */
     uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
     uint32_t open;    /* needs that are not over, + 1 for its command buffers */
-    uint32_t running; /* command buffers that have not ended, + 1 until all are committed */
+    uint32_t running; /* command buffers that have not ended, + 1 until it is announced. From its issue on */
     uint32_t doomed;  /* not to be issued any more */
     uint32_t issued;
     uint32_t flags;
@@ -2224,7 +2224,6 @@ static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync
     error->failure = gpusync__classify(error->domain, error->code, error->message);
 }
 
-/* Under the wait lock. */
 /* A copy for others. One of the program's own may have texts without an end. */
 static void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
 {
@@ -2241,6 +2240,7 @@ static bool gpusync__was_given_up(const gpusync_error *record)
     return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
 }
 
+/* Under the wait lock. */
 static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
 {
     uint64_t foreign = record->ticket >> 63;
@@ -4673,7 +4673,8 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
 
 /* ------------------------------------------------------------------------------ >>submit --
    A submission is a job. What it waits for are its needs, what it signals its promises; each is on a list of the
-   timeline or queue that it is about. Whoever ends a need counts the job down:
+   timeline or queue that it is about, but for a need that is TRUSTED. A job that nothing holds goes to the device in
+   the call. Of others, whoever ends a need counts the job down:
 
        missing 0   the job can be issued: the pump of its queue does it, under the order lock
        open 0      needs and command buffers are over: the job is published

@@ -8,29 +8,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* Code to run when the header takes this lock for the n-th time from now, before it has it. */
-static struct {
-    void *lock;
-    int countdown;
-    void (*act)(void *);
-    void *argument;
-} at_lock;
-
-static void hooked_lock(void *lock);
-#define gpusync__lock(mutex) hooked_lock(mutex)
-#define GPUSYNC_IMPLEMENTATION
-#include "support.h"
-#undef gpusync__lock
-
-static void hooked_lock(void *lock)
-{
-    void *expected = lock;
-    if (__atomic_load_n(&at_lock.lock, __ATOMIC_SEQ_CST) == lock &&
-        __atomic_sub_fetch(&at_lock.countdown, 1, __ATOMIC_SEQ_CST) == 0 &&
-        __atomic_compare_exchange_n(&at_lock.lock, &expected, NULL, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        at_lock.act(at_lock.argument);
-    gpusync__lock((gpusync__mutex *)lock);
-}
+#include "at_lock.h"
 
 #define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)

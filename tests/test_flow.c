@@ -27,31 +27,9 @@ static int hooked_clock(clockid_t id, struct timespec *now)
 #define clock_gettime hooked_clock
 #endif
 
-/* Code to run when the header takes this lock for the n-th time from now, before it has it. */
-static struct {
-    void *lock;
-    int countdown;
-    void (*act)(void *);
-    void *argument;
-} at_lock;
-
-static void hooked_lock(void *lock);
-#define gpusync__lock(mutex) hooked_lock(mutex)
-#define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "at_lock.h"
 #undef clock_gettime
 #undef clock_gettime_nsec_np
-#undef gpusync__lock
-
-static void hooked_lock(void *lock)
-{
-    void *expected = lock;
-    if (__atomic_load_n(&at_lock.lock, __ATOMIC_SEQ_CST) == lock &&
-        __atomic_sub_fetch(&at_lock.countdown, 1, __ATOMIC_SEQ_CST) == 0 &&
-        __atomic_compare_exchange_n(&at_lock.lock, &expected, NULL, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        at_lock.act(at_lock.argument);
-    gpusync__lock((gpusync__mutex *)lock);
-}
 
 #define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)

@@ -8,27 +8,7 @@
 #include <stddef.h>
 #include <ucontext.h>
 
-/* Code to run when the header takes this lock next, before it has it. */
-static struct {
-    void *lock;
-    void (*act)(void *);
-    void *argument;
-} at_lock;
-
-static void hooked_lock(void *lock);
-#define gpusync__lock(mutex) hooked_lock(mutex)
-#define GPUSYNC_IMPLEMENTATION
-#include "support.h"
-#undef gpusync__lock
-
-static void hooked_lock(void *lock)
-{
-    if (at_lock.lock == lock) {
-        at_lock.lock = NULL;
-        at_lock.act(at_lock.argument);
-    }
-    gpusync__lock((gpusync__mutex *)lock);
-}
+#include "at_lock.h"
 
 static void finish_buffer(void *buffer)
 {
@@ -473,6 +453,7 @@ static void test_11_handler_runs_before_the_waiter_registers(void **state)
     ticket = commit_empty(&r, &buffer);
     at_lock.act = finish_buffer;
     at_lock.argument = buffer;
+    at_lock.countdown = 1;
     at_lock.lock = &r.device->waiter_lock; /* taken after the last look, before registering */
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     assert_null(at_lock.lock);
@@ -547,6 +528,7 @@ static void finish_at_unlink(void *user, gpusync_waiter *waiter, uint64_t deadli
 {
     rig *r = (rig *)user;
     gpusync__default_park(NULL, waiter, deadline_ns);
+    at_lock.countdown = 1;
     at_lock.lock = &r->queue->board.lock; /* next taken to look for a hint or to unlink */
 }
 
