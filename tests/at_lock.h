@@ -1,6 +1,6 @@
-/* at_lock.h - the implementation and support.h, with code to run when the header takes a lock
+/* at_lock.h - support.h, with code to run when the header takes a lock
 
-   Included in place of both. */
+   Included in its place, after GPUSYNC_IMPLEMENTATION is defined. */
 #ifndef AT_LOCK_H
 #define AT_LOCK_H
 
@@ -16,7 +16,6 @@ static struct {
 
 static void hooked_lock(void *lock);
 #define gpusync__lock(mutex) hooked_lock(mutex)
-#define GPUSYNC_IMPLEMENTATION
 #include "support.h"
 #undef gpusync__lock
 

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#define GPUSYNC_IMPLEMENTATION
 #include "at_lock.h"
 
 #define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)

@@ -27,6 +27,7 @@ static int hooked_clock(clockid_t id, struct timespec *now)
 #define clock_gettime hooked_clock
 #endif
 
+#define GPUSYNC_IMPLEMENTATION
 #include "at_lock.h"
 #undef clock_gettime
 #undef clock_gettime_nsec_np

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <ucontext.h>
 
+#define GPUSYNC_IMPLEMENTATION
 #include "at_lock.h"
 
 static void finish_buffer(void *buffer)
