@@ -23,8 +23,13 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 # The targets below need programs and libraries; tests/deps.sh installs those that are not there. This is done
 # before anything else, as the rules ask the installed programs for their options.
 
-deps_level := $(if $(filter check test-compile test-valgrind test-counts,$(MAKECMDGOALS)),check,$(if \
-	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if $(filter run examples,$(MAKECMDGOALS)),run)))
+# The processors of make test-macho: the machine's own, and arm64 under qemu
+MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
+
+macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
+deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
+	$(filter check test-compile test-valgrind test-counts test-growth fuzz fuzz-proof,$(MAKECMDGOALS)),check,$(if \
+	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if $(filter run examples,$(MAKECMDGOALS)),run))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -87,6 +92,12 @@ example_link = $(if $(darwin),$(frameworks),$(SOFTMETAL_LDLIBS))
 
 compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ $<
 
+# The fuzzer is clang's, and so is everything it is linked with. Its objects are those of the sanitizers' tests.
+TIME ?= 60
+fuzz_options = CC='$(if $(findstring clang,$(CC)),$(CC),clang)' SANITIZE=address,undefined CFLAGS='-O1 -g' BUILD='$(top)'
+fuzz_compile = $(CC) $(CFLAGS) $(SANITIZE) -fsanitize=fuzzer $(warnings) $(includes) $(test_flags) $(cmocka_flags)
+fuzz_libs = $(SOFTMETAL_LDLIBS) $(cmocka_libs) -lpthread -lm
+
 # What the sanitizers are told. Their reports also count as failures when a program goes on.
 export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=$(if $(darwin),0,1)
 export LSAN_OPTIONS ?= suppressions=$(CURDIR)/tests/softmetal/lsan.supp:print_suppressions=0
@@ -122,7 +133,7 @@ run_tests := RUN='$(RUN)' tests/run.sh
 help: ## this text
 	echo 'gpusync $(VERSION). Targets:'
 	sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | \
-		while read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
+		while read -r target text; do printf '  %-18s %s\n' "$$target" "$$text"; done
 	echo 'Variables, with make TARGET NAME=VALUE:'
 	sed -n 's/^## / /p' Makefile
 
@@ -148,11 +159,11 @@ install: ## copy gpusync.h to $(DESTDIR)$(PREFIX)/include
 	install -m 644 gpusync.h '$(DESTDIR)$(PREFIX)/include/gpusync.h'
 	echo 'installed: $(DESTDIR)$(PREFIX)/include/gpusync.h'
 
-clean: ## delete everything that was built (Zig, from npm, stays)
-	find '$(top)' -mindepth 1 -maxdepth 1 ! -name zig ! -name .gitignore -exec rm -rf {} + 2>/dev/null || true
+clean: ## delete everything that was built (Zig and arm64's libraries, which were fetched, stay)
+	find '$(top)' -mindepth 1 -maxdepth 1 ! -name zig ! -name arm64 ! -name .gitignore -exec rm -rf {} + 2>/dev/null || true
 
 deps: ## install what run, test and check need
-	BUILD='$(abspath $(top))' tests/deps.sh check
+	BUILD='$(abspath $(top))' tests/deps.sh macho
 
 loop: $(stress:%=$(BUILD)/tests/%) ## run the stress tests N times, until one fails
 	test -n '$(stress)' || { echo 'no tests/test_*stress.c'; exit 1; }
@@ -169,15 +180,42 @@ test-compile: $(SOFTMETAL_LIB) ## every compiler, standard, way of including; Wi
 	BUILD='$(abspath $(top))' V='$(V)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/compile.sh $(PARTS)
 
+macho = BUILD='$(abspath $(top))' SOFTMETAL_LIB='$(abspath $(SOFTMETAL_LIB))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)'
+
+test-macho: $(SOFTMETAL_LIB) ## the tests and examples, compiled for macOS and run here: x86-64, and arm64 with qemu
+	$(macho) TESTS='$(TESTS)' EXAMPLES='$(EXAMPLES)' tests/macho/macho.sh $(MACHO_ARCH)
+
+test-macho-mutants: $(SOFTMETAL_LIB) ## lines of gpusync.h that only Apple compiles, broken one by one: each must be seen
+	$(macho) tests/macho/mutants.sh $(MACHO_ARCH)
+
 test-counts: $(SOFTMETAL_LIB) ## instructions, messages, allocations, wake-ups of the calls against their limits
 	CC='$(CC)' BUILD='$(abspath $(BUILD)/counts)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/bench/counts.sh
+
+test-known-red: $(BUILD)/tests/known_red/known_red ## the defects that are known: each of their tests must be red
+	tests/known_red.sh $<
+
+test-growth: $(SOFTMETAL_LIB) ## how the cost of the calls grows with n, against tests/bench/growth.txt
+	CC='$(CC)' BUILD='$(abspath $(BUILD)/growth)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
+		UPDATE='$(UPDATE)' ROWS='$(ROWS)' tests/bench/growth.sh
+
+fuzz: ## bytes to public calls, for TIME seconds, with libFuzzer, ASan and UBSan; INPUT= runs one
+	+$(MAKE) --no-print-directory $(fuzz_options) run-fuzz TIME='$(TIME)' INPUT='$(INPUT)'
+
+fuzz-proof: ## faults are planted in copies of gpusync.h: the fuzzer finds each
+	+$(MAKE) --no-print-directory $(fuzz_options) prove-fuzz
 
 test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md
 	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/readme.sh
 
 programs: $(test_programs) $(example_programs)
+
+run-fuzz: $(BUILD)/fuzz/fuzz
+	TIME='$(TIME)' INPUT='$(INPUT)' tests/fuzz/fuzz.sh $<
+
+prove-fuzz: $(BUILD)/fuzz/fuzz
+	COMPILE='$(fuzz_compile)' LINK='$(abspath $(SOFTMETAL_LIB)) $(fuzz_libs)' tests/fuzz/proof.sh $(abspath $(BUILD))/fuzz
 
 ##  CC CXX OBJC     compilers; default gcc, g++ (with SANITIZE clang, clang++), clang
 ##  CFLAGS          default -O2 -g
@@ -190,10 +228,13 @@ programs: $(test_programs) $(example_programs)
 ##  RUN             put in front of every program that is run: RUN=valgrind
 ##  N               rounds of make loop; default 20
 ##  PARTS           of make test-compile: matrix ways symbols stubs objc macho
+##  TIME INPUT      of make fuzz: seconds, default 60; an input to run, instead of all that
+##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
+##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
 .PHONY: help run test check bench examples install clean deps loop test-device test-valgrind test-compile test-readme \
-	test-counts programs force
+	test-counts test-growth test-known-red fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
 
@@ -203,7 +244,7 @@ $(top)/.gitignore:
 
 # Changes when the compiler or its options do, and then everything is compiled again.
 $(BUILD)/flags: force | $(top)/.gitignore
-	mkdir -p $(BUILD)/tests $(BUILD)/examples $(BUILD)/bench $(BUILD)/device
+	mkdir -p $(BUILD)/tests/known_red $(BUILD)/fuzz $(BUILD)/examples $(BUILD)/bench $(BUILD)/device
 	echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' | cmp -s - $@ || \
 		echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' > $@
 
@@ -247,7 +288,18 @@ $(BUILD)/examples/event_loop: example_link += $(call library_of,$(uv),uv)
 $(BUILD)/tests/test_trace_json.o: test_flags += $(call include_of,$(jansson))
 $(BUILD)/tests/test_trace_json: cmocka_libs += $(call library_of,$(jansson),jansson)
 
+$(BUILD)/tests/known_red/known_red: $(BUILD)/tests/known_red/known_red.o $(SOFTMETAL_LIB)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) $(cmocka_libs) -lpthread -lm
+
+$(BUILD)/fuzz/fuzz_calls.h: gpusync.h tests/fuzz/calls.sh $(BUILD)/flags
+	tests/fuzz/calls.sh $< >$@
+
+$(BUILD)/fuzz/fuzz: tests/fuzz/fuzz.c $(BUILD)/fuzz/fuzz_calls.h $(SOFTMETAL_LIB)
+	echo '  cc $<'
+	$(fuzz_compile) -I$(BUILD)/fuzz -MMD -MP -MF $@.d -MT $@ -o $@ $< $(SOFTMETAL_LIB) $(fuzz_libs)
+
 $(BUILD)/bench/bench: $(bench:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench)) $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) -lpthread -lm
 
--include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/bench/*.d)
+-include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/tests/known_red/*.d $(BUILD)/fuzz/*.d \
+	$(BUILD)/examples/*.d $(BUILD)/bench/*.d)

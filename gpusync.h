@@ -47,7 +47,7 @@
                   callbacks, warm-up, failures, insight
      >>impl       the implementation
          >>objc  >>platform  >>pool  >>queue  >>ring  >>failure  >>wake  >>finish  >>look
-         >>foreign  >>wait  >>timeline  >>commit  >>submit  >>create  >>destroy  >>warmup
+         >>wait  >>timeline  >>commit  >>submit  >>create  >>destroy  >>warmup
          >>public  >>stubs
      >>history    changes, licence
 
@@ -80,15 +80,17 @@
 
    A wait looks at a counter, then reads Metal's status, then spins for a budget (32 pauses and 224
    yields, the figures of CUDA.jl and Metal.jl), then sleeps until the completion handler wakes it.
-   While asleep it reads the status again every 50 ms, so that a lost handler costs time, not a hang.
+   It sleeps in one piece: no sleeper looks up by itself, however many there are.
 
-   A wait means that the GPU is finished. It makes no command buffer of its own, except for work that
-   was committed behind gpusync's back (gpusync_track_committed). What was committed without gpusync
-   and never named to it, gpusync does not know: is_idle and the waits speak of the rest.
+   A wait means that the GPU is finished. It makes no command buffer of its own. What was committed
+   without gpusync and never named to it (gpusync_track_committed), gpusync does not know: is_idle and
+   the waits speak of the rest.
 
-   A handler that is lost (nobody has seen that yet) keeps its command buffer until the queue goes, and
-   is_idle and is_done say false until somebody polls or waits. A callback that it was to run comes with
-   the next handler, with a wait that sleeps, or in destroy.
+   A handler that is lost, or a listener that stays silent (nobody has seen that yet), costs time, not a hang. While
+   somebody sleeps, is to be called back, or is held, a timer of the device looks at everything in flight: after
+   50 ms, then less and less often while it finds nothing, every 500 ms at the least. The command buffer of a lost
+   handler is kept until the queue goes. is_idle and is_done alone, with nobody who waits, say false until a poll.
+   Its room in the queue is found for who waits for room. Who asks with a timeout of 0 has to ask again.
 
    >>threads ------------------------------------------------------------------------------------
 
@@ -102,17 +104,17 @@
      from the log hook everything but destroy                      waits return ERROR_WOULD_DEADLOCK where
                                                                    they would have to wait
 
-   Destroy waits for handlers that are on their way out, and so for callbacks, also of others, that run in them: do not
-   hold what a callback takes. Callbacks of different queues and timelines may run at the same time.
+   Destroy waits for handlers that are on their way out, and for a callback that runs: do not hold what a callback
+   takes. Callbacks of one device run one at a time.
 
    Destroy ends the calls that wait inside the queue at that time, spinning or asleep, with ERROR_DESTROYED. No
    other call may be running, and none may begin: the program sees to that, as with free().
 
    One gpusync_queue for each MTLCommandQueue: of two, each knows and counts only what went through it.
 
-   Hooks run on the thread that found the reason: the caller's, or Metal's completion thread (unpark,
-   log). No lock, autorelease pool or thread-local value of gpusync's is held while a hook runs, so a
-   fiber may park on one thread and go on on another.
+   Hooks run on the thread that found the reason: the caller's, or (unpark, log, notify, trace, and the
+   allocator at a first failure) Metal's completion thread, or a thread of a dispatch queue. No lock, autorelease
+   pool or thread-local value is held while a hook runs, so a fiber may park on one thread and go on on another.
 
    >>ownership ----------------------------------------------------------------------------------
 
@@ -211,8 +213,7 @@ typedef struct gpusync_queue gpusync_queue;
 typedef struct gpusync_timeline gpusync_timeline;
 typedef struct gpusync_warmup gpusync_warmup;
 
-/* The number of a commit on its queue: 1, 2, 3, ... in the order of the queue. Tickets of
-   gpusync_track_committed have the top bit set and count on their own. */
+/* The number of a commit on its queue: 1, 2, 3, ... in the order of the queue. */
 typedef uint64_t gpusync_ticket;
 
 #define GPUSYNC_NO_TICKET ((gpusync_ticket)0)        /* no work: always done */
@@ -261,9 +262,9 @@ typedef struct gpusync_hooks {
 } gpusync_hooks;
 
 /* Memory of devices and queues. allocate returns NULL or size bytes at the alignment (a power of two, at most
-   128); release gets the size that was asked for. Called when objects are made, grow or go (and by a
-   wait for more than 16 queues or points), never for a commit or a wait in the steady state, and not after the
-   destroy call of the device. Any thread; must not call gpusync. */
+   128); release gets the size that was asked for. Called when objects are made, grow or go, at the first failure of a
+   queue, and by a wait for more than 16 queues or points; never for a commit or a wait in the steady state, and not
+   after the destroy call of the device. Any thread, Metal's included; must not call gpusync. */
 typedef struct gpusync_allocator {
     void *(*allocate)(void *user, size_t size, size_t alignment);
     void (*release)(void *user, void *memory, size_t size);
@@ -272,8 +273,8 @@ typedef struct gpusync_allocator {
 
 /* Where callbacks run. */
 typedef enum gpusync_callback_mode {
-    GPUSYNC_CALLBACKS_AT_ONCE = 0, /* on Metal's thread, or in the call that ended what they are for; never in a wait */
-    GPUSYNC_CALLBACKS_MANUAL       /* in gpusync_dispatch, and in destroy */
+    GPUSYNC_CALLBACKS_QUEUED = 0, /* on a serial dispatch queue, soon; what is left in destroy */
+    GPUSYNC_CALLBACKS_MANUAL      /* in gpusync_dispatch; what is left in destroy */
 } gpusync_callback_mode;
 
 /* Something is due: have gpusync_dispatch called soon. On any thread, Metal's included; must not block, and must not
@@ -296,6 +297,8 @@ typedef struct gpusync_device_desc {
     gpusync_log_fn log; /* NULL: silent */
     void *log_user;
     gpusync_callback_mode callback_mode;
+    void *callback_queue;     /* dispatch_queue_t, serial, retained: where callbacks run; NULL: one of gpusync's own. Not
+                                 for MANUAL */
     gpusync_notify_fn notify; /* of MANUAL callbacks; NULL: the program calls gpusync_dispatch now and then */
     void *notify_user;
 } gpusync_device_desc;
@@ -304,14 +307,13 @@ typedef struct gpusync_queue_desc {
     void *metal_queue;                  /* id<MTLCommandQueue> of this device; NULL: make one */
     const char *label;                  /* of a queue that is made; copied; NULL: none */
     uint32_t max_command_buffer_count;  /* uncompleted buffers, gpusync's own included; 0: 64, as Metal. For a
-                                           metal_queue of yours: what you made it with; a callback finds no room there
-                                           in place of the buffer whose handler it runs in. */
+                                           metal_queue of yours: what you made it with */
     uint32_t max_in_flight;             /* command buffers at which gpusync_command_buffer and gpusync_commit wait for
                                            room, counted from when they are made, gpusync's own for submissions
-                                           included; 0: as many as the Metal queue */
-    const uint64_t *commit_timeout_ns;  /* copied; how long gpusync_commit waits for that, with a command buffer that
-                                           gpusync did not make; NULL: no limit */
-    uint32_t error_log_count;           /* failures kept for gpusync_next_error; 0: 64 */
+                                           included; 0: as many as the Metal queue. A commit of a buffer that gpusync
+                                           did not make waits without a limit: gpusync_throttle before it has one */
+    uint32_t error_log_count;           /* failures kept for gpusync_next_error; 0: 64. Made at the first failure; while
+                                           there is no memory for them one is kept, and the others are counted */
     const gpusync_spin *spin;           /* copied; NULL: the device's */
     gpusync_wait_mode wait_mode;
 } gpusync_queue_desc;
@@ -323,6 +325,19 @@ typedef struct gpusync_point {
     gpusync_timeline *timeline;
     uint64_t value;
 } gpusync_point;
+
+/* The two kinds of point. Nothing is checked or retained here: the call that gets the point does that. */
+static inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_point point = {queue, ticket, NULL, 0};
+    return point;
+}
+
+static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_point point = {NULL, 0, timeline, value};
+    return point;
+}
 
 typedef struct gpusync_command_buffer_desc {
     const uint64_t *timeout_ns;  /* how long to wait for room in the queue; NULL: no limit */
@@ -368,7 +383,7 @@ typedef struct gpusync_error {
 typedef void (*gpusync_done_fn)(void *user, gpusync_result result, const gpusync_error *error);
 
 typedef struct gpusync_wait_options {
-    const gpusync_spin *spin;    /* NULL: the queue's */
+    const gpusync_spin *spin; /* NULL: the queue's; of a timeline or of many points: the device's */
     gpusync_wait_mode mode;
     gpusync_error *error;        /* when the work failed: filled with the (first) failure; may be NULL */
 } gpusync_wait_options;
@@ -401,12 +416,16 @@ typedef struct gpusync_submission {
     const uint64_t *timeout_ns; /* how long to wait for room for command buffers of our own; NULL: no limit */
 } gpusync_submission;
 
-typedef enum gpusync_wait_for { GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ANY } gpusync_wait_for;
+typedef enum gpusync_wait_for {
+    GPUSYNC_WAIT_ALL,           /* until every point has ended */
+    GPUSYNC_WAIT_ANY,           /* until one has */
+    GPUSYNC_WAIT_ALL_OR_FAILURE /* until every point has ended, or one has failed */
+} gpusync_wait_for;
 
 typedef struct gpusync_ticket_info {
     gpusync_result result; /* as gpusync_poll */
-    double gpu_start_s;    /* Metal's GPUStartTime and GPUEndTime: seconds, host clock, 0 when Metal */
-    double gpu_end_s;      /* does not tell */
+    double gpu_start_s;    /* Metal's GPUStartTime: seconds, host clock. 0: Metal does not tell, or its handler has not run */
+    double gpu_end_s;      /* Metal's GPUEndTime, likewise */
 } gpusync_ticket_info;
 
 #define GPUSYNC_LATENCIES 16
@@ -423,7 +442,6 @@ typedef struct gpusync_stats {
     uint64_t waits_sleep;    /* ... after sleeping, */
     uint64_t waits_unmet;    /* ... without the work being done: timeout, lost, destroyed, deadlock */
     uint64_t spurious_wakes; /* park returned early with nothing to show for it */
-    uint64_t sentinels;      /* empty command buffers made for gpusync_track_committed */
     uint64_t held;           /* commits and submissions that were held back for a signal that nobody had submitted */
     uint64_t waits_skipped;  /* waits of submissions for what was reached already */
     uint64_t buffers_saved;  /* command buffers of our own that submissions did without */
@@ -568,7 +586,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
    Returns  OK. On any error the buffer is untouched and still yours: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
             ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
             ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_ENQUEUED and ERROR_QUEUE_FULL: it would have to
-            be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: TIMEOUT, ERROR_WOULD_DEADLOCK.
+            be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: ERROR_WOULD_DEADLOCK.
    Threads  any. Cost: besides addCompletedHandler: and commit one message, status, which is how a second commit is
             found; for buffers that gpusync did not make also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
@@ -595,17 +613,19 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *que
             ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
 
-/* Give a ticket to a command buffer that is committed already. Metal takes no handler any more, so one empty command
-   buffer with a handler (a sentinel) is committed behind it, where the queue has room, and the status is read when
-   that ends, and at every later commit, poll and handler of the queue.
-   Returns  as gpusync_commit, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED.
-   The ticket has the top bit set: it is no part of the row 1, 2, 3, ... but waits and is_idle count it. */
+/* Give a ticket to a command buffer that is committed already. Metal takes no handler any more. So a dispatch queue calls
+   Metal's waitUntilCompleted: on one buffer of the gpusync_queue after the other. Polls and waits read the status
+   besides. Nothing is sent to the GPU. After gpusync_queue_destroy_now that wait goes on until the work ends, and keeps
+   a thread of the dispatch pool.
+   Returns  as gpusync_commit, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED. ERROR_ALREADY_TRACKED: it has a
+            ticket and has not ended. One that has ended gets a ticket, whatever it had: that is over at once. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
                                                                      gpusync_ticket *ticket);
 
 /* What a wait would say at this moment, from Metal's own status: also sees an end whose handler did not run yet, or
    that an earlier ticket still hides from gpusync_is_done. ticket may be GPUSYNC_EVERYTHING.
-   Returns  NOT_READY: not finished. Else it is finished: OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_RESULT_UNKNOWN:
+   Returns  NOT_READY: not finished, or it failed and another thread is just putting that on record.
+            Else it is finished: OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_RESULT_UNKNOWN:
             finished so long ago that failures since have pushed its record out. ERROR_INVALID_TICKET;
             ERROR_DEVICE_LOST: unfinished, and never will be; ERROR_DESTROYED.
    Threads  any; never blocks. */
@@ -617,11 +637,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, 
 typedef struct gpusync__head {
     uint64_t completed; /* every ticket up to this one has ended */
     unsigned char pad[120];
-    uint64_t committed; /* last ticket issued; top bit: gpusync_track_committed work is unfinished */
+    uint64_t committed; /* last ticket issued */
 } gpusync__head;
 #endif
-#define GPUSYNC__FOREIGN ((uint64_t)1 << 63)
-GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ticket ticket);
 
 /* Is everything committed to the queue finished? Two loads, no Metal call, wait-free. May say false for a moment
    after the GPU is finished, never true too early. false for NULL. */
@@ -634,8 +652,7 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *queue)
     /* completed first: read the other way round, a commit and its completion in between would make a queue look
        idle that never was. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
-    /* acquire as well: the end of gpusync_track_committed work shows in its top bit alone */
-    return completed == __atomic_load_n(&head->committed, __ATOMIC_ACQUIRE);
+    return completed == __atomic_load_n(&head->committed, __ATOMIC_RELAXED);
 #else
     (void)queue;
     return false;
@@ -644,13 +661,13 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *queue)
 
 /* Is this ticket finished, well or badly? One load, no Metal call, wait-free. May say false for a moment after the
    GPU is finished, and while an earlier ticket is not; never true too early. false for NULL and for tickets not
-   issued. (For tickets of gpusync_track_committed: a call and a short lock.) */
+   issued. GPUSYNC_EVERYTHING: as gpusync_is_idle. */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;
     if (!head) return false;
-    if (ticket & GPUSYNC__FOREIGN) return gpusync__foreign_is_done(queue, ticket);
+    if (ticket == GPUSYNC_EVERYTHING) return gpusync_is_idle(queue);
     return ticket <= __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
 #else
     (void)queue;
@@ -692,18 +709,20 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
             what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/* Wait for several points of one device: until ALL of them are reached, or ANY of them. A point that failed counts as
-   ended; one that can no longer be reached (its queue or timeline is destroyed, the device is lost) ends the wait. The
-   same point may be given several times. Failures of GPUSYNC_EVERYTHING points are told by this wait, as by
+/* Wait for several points of one device: until ALL of them have ended, or ANY, or ALL_OR_FAILURE. A point that failed
+   has ended; one that can no longer be reached (its queue or timeline is destroyed, the device is lost) ends the wait.
+   The same point may be given several times. Failures of GPUSYNC_EVERYTHING points are told by this wait, as by
    gpusync_device_wait, though it returns one result.
-   which    may be NULL. ANY: gets the first point that ended. ALL: the first that failed. Else count.
-   Returns  what a wait for that point returns; OK: (ALL) every one was reached; also for a count of 0.
+   options  as of gpusync_wait_ex; NULL: none. error: of the point that `which` names, where that has failed. More than
+            16 points are not spun for, unless options->spin says so. The mode BLOCKING works as HANDLER does.
+   which    may be NULL. ANY: gets the first point that ended. Else: the first in the row that failed, or count.
+   Returns  what a wait for that point returns; OK: every one ended well; also for a count of 0, unless ANY.
             TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points of two devices, a NULL
             in one, or ANY of none. ERROR_INVALID_TICKET. ERROR_OUT_OF_MEMORY.
-   Threads  any. Looks at each point when it begins, when it ends, and every 50 ms; more than 16 points allocate. */
+   Threads  any. Looks at each point when it begins and when it ends; more than 16 points allocate. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count,
                                                                gpusync_wait_for how, uint64_t timeout_ns,
-                                                               size_t *which);
+                                                               const gpusync_wait_options *options, size_t *which);
 
 /* -- timelines -----------------------------------------------------------------------------
    A 64-bit number that only rises, over an MTLSharedEvent: the host raises it with gpusync_timeline_signal, the GPU
@@ -791,7 +810,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
    Waits    of command buffers that have some at their head are waits of the submission too, after its own. What has
             been reached is not waited for. A ticket is waited for by the host, which signals an event at its end; for
             one of gpusync_track_committed, or of gpusync_track that is not committed yet, the work is held meanwhile.
-            (Somebody has to see the end of the former: a wait, a poll, a commit or a handler on its queue.)
    Returns  OK: the command buffers are gpusync's, and were committed or held, or ended at once, where something waited
             for had failed. On any error nothing has changed, the command buffers are still yours: as gpusync_commit,
             for any of them; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a signal is not above what was signalled, or is
@@ -806,41 +824,40 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
                                                             gpusync_ticket *ticket);
 
 /* End everything that is held on the queue, plain commits included, with ERROR_CANCELLED: the command buffers are
-   released, what they were to signal fails, callbacks run before this returns.
+   released, what they were to signal fails.
    Returns  OK; ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
-/* Retain an Objective-C object now, and release it when the ticket has ended: soon after, on Metal's thread, or at
-   once, when it has. Destroy releases what is left, gpusync_queue_destroy_now too.
-   Returns  OK; ERROR_INVALID_TICKET; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
-                                                                   void *object);
-
 /* -- callbacks ----------------------------------------------------------------------------- */
 
-/* Have fn called once when the ticket has ended: on Metal's thread, soon after; of a submission that was never
-   committed, or without command buffers, in the call that ended it: gpusync_submit, _cancel_held, _untrack, a signal, a
-   failure or a destroy; when the ticket has ended already, in this call. Callbacks of one queue or timeline run one
-   after the other, those of one ticket in the order in which they were registered: one that would have to wait for its
-   turn (in a callback, say) is left to Metal's thread. Destroy calls what is left: with ERROR_CANCELLED for a
-   submission that did not end, with ERROR_DESTROYED for a commit. Where the device is lost, what did not end is called
-   with ERROR_DEVICE_LOST. With GPUSYNC_CALLBACKS_MANUAL all but the calls of destroy are left to gpusync_dispatch.
-   (While it waits, destroy runs only what is due of its own queue: dispatch first what others' work waits for.)
-   Returns  OK; ERROR_INVALID_TICKET; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED. After an error fn is not called.
-   Threads  any. Takes memory only when more than 32 are waiting, and more than ever before. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket,
-                                                             gpusync_done_fn fn, void *user);
+/* Have fn called once when the point has ended: a ticket, or a value of a timeline. One that has ended already counts
+   too. It is called soon after, on a dispatch queue (gpusync_device_desc.callback_queue). With GPUSYNC_CALLBACKS_MANUAL
+   gpusync_dispatch calls it. No other call but destroy does, and no thread of Metal's: there it would hold up the end of
+   what is behind it.
+   Callbacks and releases of one device run one at a time, in the order in which they became due. Those of one point
+   keep the order of their registration. A slow one delays the others.
+   Destroy calls what is left of its queue or timeline. What was never committed is told ERROR_CANCELLED. A commit that
+   gpusync_queue_destroy_now left in flight is told ERROR_DESTROYED, and so is a value that was not reached. Where the
+   device is lost, what did not end is told ERROR_DEVICE_LOST.
+   While it waits, destroy runs only what is due of its own queue. Run first what others' work waits for, where nobody
+   else runs callbacks: in MANUAL mode, and on the thread of the callback_queue.
+   Returns  OK; ERROR_INVALID_TICKET: also for GPUSYNC_EVERYTHING; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE;
+            ERROR_UNSUPPORTED: others signal the timeline, and Metal has no listener; ERROR_OUT_OF_MEMORY;
+            ERROR_DESTROYED; ERROR_INVALID_ARGUMENT: no queue and no timeline, or fn is NULL. After an error fn is not
+            called.
+   Threads  any. Takes memory only when more than 8 are waiting, and more than ever before. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user);
 
-/* As gpusync_on_done, for a value of a timeline. A host signal calls back on its own thread, before it returns.
-   Returns  as gpusync_on_done; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_UNSUPPORTED: others signal the
-            timeline, and Metal has no listener. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_on_done(gpusync_timeline *timeline, uint64_t value,
-                                                                      gpusync_done_fn fn, void *user);
+/* Retain an Objective-C object now, and release it when the point has ended: when and where a callback would come.
+   Destroy releases what is left, gpusync_queue_destroy_now too. What its dealloc may do is what a callback may.
+   Returns  as gpusync_on_done; after an error it is not retained. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
 
-/* Run what is due, of GPUSYNC_CALLBACKS_MANUAL: max callbacks and releases at most, in their order. count may be NULL;
-   gets how many have run.
-   Returns  OK, also when nothing is due; ERROR_WOULD_DEADLOCK: in a callback.
-   Threads  any; several at a time share the work. */
+/* Run what is due by now, of GPUSYNC_CALLBACKS_MANUAL: max callbacks and releases at most, in their order. When more is
+   due after it, it calls notify. count may be NULL; gets how many have run.
+   Returns  OK: also when nothing is due, and when another thread runs a callback: then notify comes again after that.
+            ERROR_WOULD_DEADLOCK: in a callback.
+   Threads  any. */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count);
 
 /* -- warm-up --------------------------------------------------------------------------------
@@ -903,7 +920,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device);
 /* How a ticket ended and when the GPU ran it. Kept for at least the last 256 tickets of gpusync_commit and
    gpusync_track.
    Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, and never will be;
-            ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: too old, ticket 0, or of gpusync_track_committed. */
+            ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: too old, or ticket 0. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
 
@@ -971,6 +988,19 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 }
 
 #if GPUSYNC_OBJC
+
+/* Locks, in the order in which they are taken; a thread that has one takes none before it, and no second one of a kind:
+
+       order    of a queue: ticket order is queue order. Callbacks and handlers only try it.
+       device   its lists
+       board    of a queue, timeline or warm-up: who waits, what is needed, promised, on record
+       job, waiter   of a device: free ones, what is due
+       global   slots, registrations, selectors, calls in progress
+
+   Under the order lock come the messages that a commit sends, the device's listener is made and asked for values, and
+   rings grow; under it, the job and the waiter lock the allocator is called, under the board's malloc; under the job
+   lock a ticket is marked whose callback becomes due with it. No hook, log or trace function runs under a lock, no
+   callback, no release of what the program may have made. */
 
 #include <errno.h>
 #include <pthread.h>
@@ -1195,6 +1225,100 @@ extern void(gpusync__lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_loc
 extern bool(gpusync__try_lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
 extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
 
+/* Apple's libdispatch, as far as it is used here: serial queues of functions. */
+extern void *gpusync__dispatch_queue_create(const char *label, void *attribute) GPUSYNC__SYMBOL("dispatch_queue_create");
+extern void gpusync__dispatch_async(void *queue, void *context, void (*function)(void *))
+    GPUSYNC__SYMBOL("dispatch_async_f");
+extern uint64_t gpusync__dispatch_time(uint64_t when, int64_t delta_ns) GPUSYNC__SYMBOL("dispatch_time");
+extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*function)(void *))
+    GPUSYNC__SYMBOL("dispatch_after_f");
+extern void gpusync__dispatch_retain(void *queue) GPUSYNC__SYMBOL("dispatch_retain");
+extern void gpusync__dispatch_release(void *queue) GPUSYNC__SYMBOL("dispatch_release");
+
+/* What is listed by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search Trees", 1996): putting one on and
+   taking one off cost a logarithm, in whatever order they come; at both ends they cost no search. Of those with one
+   number the first to be listed is the first. */
+typedef struct gpusync__node {
+    uint64_t number;
+    struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
+    struct gpusync__node *above, *below[2]; /* [0]: smaller numbers */
+    uint32_t weight; /* random: nobody has one below it that is heavier */
+    uint32_t role;
+    bool linked;
+} gpusync__node;
+
+typedef struct gpusync__list {
+    gpusync__node *root, *end[2]; /* the first and the last */
+    uint64_t before; /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
+    uint32_t random;
+} gpusync__list;
+
+/* The first whose number is not below this one. */
+static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
+{
+    gpusync__node *at = list->root, *found = NULL;
+    if (list->end[0] && list->end[0]->number >= number) return list->end[0];
+    while (at) {
+        if (at->number >= number) found = at;
+        at = at->below[at->number < number];
+    }
+    return found;
+}
+
+/* Above what it was below. */
+static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *under = node->above, *top = under->above;
+    int side = under->below[1] == node;
+    under->below[side] = node->below[!side];
+    if (under->below[side]) under->below[side]->above = under;
+    node->below[!side] = under;
+    under->above = node;
+    node->above = top;
+    if (top) top->below[top->below[1] == under] = node;
+    else list->root = node;
+}
+
+static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *at = NULL, *next = list->root;
+    int side = next && node->number >= list->end[0]->number;
+    if (next && side == 0) at = list->end[0];
+    else if (next && node->number >= list->end[1]->number) at = list->end[1];
+    else for (; next; next = at->below[side]) side = node->number >= (at = next)->number;
+    node->above = at;
+    node->below[0] = node->below[1] = NULL;
+    node->beside[!side] = at;
+    node->beside[side] = at ? at->beside[side] : NULL;
+    for (side = 0; side < 2; side++) {
+        if (node->beside[side]) node->beside[side]->beside[!side] = node;
+        else list->end[side] = node;
+    }
+    if (at) at->below[node->beside[0] == at] = node;
+    else list->root = node;
+    list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
+    node->weight = list->random;
+    while (node->above && node->above->weight < node->weight) gpusync__list_lift(list, node);
+    node->linked = true;
+}
+
+static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *rest;
+    int side;
+    for (side = 0; side < 2; side++) {
+        if (node->beside[side]) node->beside[side]->beside[!side] = node->beside[!side];
+        else list->end[side] = node->beside[!side];
+    }
+    while (node->below[0] && node->below[1])
+        gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
+    rest = node->below[node->below[1] != NULL];
+    if (rest) rest->above = node->above;
+    if (node->above) node->above->below[node->above->below[1] == node] = rest;
+    else list->root = rest;
+    node->linked = false;
+}
+
 enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE, GPUSYNC__FLAG };
 
 /* One thing to wait for. */
@@ -1205,9 +1329,8 @@ typedef struct gpusync__goal {
     const uint32_t *flag;       /* ... which is to be set */
     uint32_t kind;
     bool draining;    /* destroy's own wait: goes on though the queue is closing */
-    uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one, */
-    uint64_t foreign; /* ... and every foreign one up to this */
-    uint64_t covered, foreign_covered; /* ALL: what earlier queue-wide waits have told of */
+    uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one */
+    uint64_t covered; /* ALL: what earlier queue-wide waits have told of */
 } gpusync__goal;
 
 typedef struct gpusync__waiter {
@@ -1216,26 +1339,34 @@ typedef struct gpusync__waiter {
     pthread_cond_t wake;
     bool permit;
     bool any;        /* wake it for any of its watches, not only for the last */
+    bool failures;   /* wake it for one that has failed, too */
     uint32_t linked; /* how many of its watches are on a board */
     struct gpusync__waiter *next; /* free */
 } gpusync__waiter;
 
 /* A waiter's goal, on the board of what can meet it. */
 typedef struct gpusync__watch {
+    gpusync__node node; /* first */
     gpusync__goal goal;
     gpusync__waiter *waiter;
-    bool linked;
+    uint32_t hints; /* that the board had when this was listed */
     bool left; /* of many: it is over, this is the result, and what it was about may be gone */
     gpusync_result result;
     uint64_t since_ns;
-    struct gpusync__watch *next, *previous;
 } gpusync__watch;
 
-/* Who sleeps for something. The lock is the wait lock: a leaf; no message, hook or user code under it. */
+/* The role of what is listed on a board: a sleeping wait's, a job's or a note's. */
+enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
+/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and who waits
+   for what has no number. */
+enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__UNNUMBERED, GPUSYNC__LISTS };
+
+/* Who is told when something is over. The lock is the wait lock: no message, hook or user code under it. */
 typedef struct gpusync__board {
     gpusync__mutex lock;
-    gpusync__watch *first, *last;
-    uint32_t count;
+    gpusync__list lists[GPUSYNC__LISTS];
+    uint32_t count; /* on all of them. Who lists itself adds one, then looks; who changes something looks here after */
+    uint32_t hints;
 } gpusync__board;
 
 static void gpusync__cond_init(pthread_cond_t *cond)
@@ -1332,32 +1463,37 @@ typedef struct gpusync__block {
 #define GPUSYNC__BLOCK_IS_GLOBAL (1 << 28)
 #define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
 
-/* What a slot is doing, in the low bits of its state word; the rest is the command buffer that it does it for. The two
-   are compared and swapped as one, so nobody can mistake a slot for what it was before.
+/* What a slot is doing.
 
        FREE -> OPEN -> ARMED -> RUNNING -> FREE      OPEN: made, not committed. ARMED: Metal holds the handler.
                   \        \
-                   FREE     ORPHANED -> FREE         the queue went first: the handler touches the slot alone */
-enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED, GPUSYNC__STATE_MASK = 7 };
-enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__FOREIGN_WORK, GPUSYNC__SENTINEL, GPUSYNC__PART };
+                   FREE     ORPHANED -> RUNNING -> FREE    untracked, or the queue went first: the handler touches the
+                                                           slot alone
+
+   A handler holds its slot until it has run, so a slot that is armed serves one command buffer; what object the handler
+   is given is nobody's concern. */
+enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
+enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART };
 
 typedef struct gpusync__slot {
     gpusync__block block; /* first: the handler gets a pointer to it */
-    uintptr_t state;      /* see above; objects are aligned to 16 bytes */
+    uint32_t state;       /* see above */
+    uint32_t holders; /* the handler (or the list of open buffers) and everybody who looks at the buffer */
     void *buffer;
     gpusync_queue *queue;
     uint64_t ticket;
-    uint32_t holders; /* the handler (or the list of open or foreign buffers) and everybody who looks at the buffer */
-    uint32_t claimed; /* by whoever saw the end first */
+    uint64_t since_ns;          /* committed */
+    uint64_t scheduled_ns;      /* its scheduled handler has run. Of one that is traced */
+    struct gpusync__slot *next; /* in the pool, or in the queue's list of open buffers */
     uint32_t kind;
+    /* from here on: only for who holds it; all zero in one that is free */
+    uint32_t made;     /* by gpusync_command_buffer */
+    uint32_t claimed;  /* by the handler, or who else reads what there is to tell of the end */
     uint32_t roomless; /* its room in the queue is given back */
-    uint64_t since_ns; /* committed; from the claim on: ended */
-    struct gpusync__slot *next; /* in the pool, or in the queue's list of open or foreign buffers */
-    struct gpusync__job *job;   /* of PART; of an OPEN slot: the waits at the head of its buffer */
-    uint32_t made;              /* by gpusync_command_buffer */
-    uint32_t traced;            /* it has a scheduled handler */
-    uint64_t scheduled_ns;      /* which has run */
-    unsigned char pad[8];
+    uint32_t released; /* of an orphan: its buffer */
+    uint32_t traced;   /* it has a scheduled handler */
+    struct gpusync__job *job; /* of PART; of an OPEN slot: the waits at the head of its buffer */
+    uint64_t ended_ns;        /* the end was seen, and no handler; or 0 */
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
@@ -1371,8 +1507,6 @@ typedef struct gpusync__slab {
 /* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
 typedef struct gpusync__call {
     pthread_t thread;
-    const gpusync_device *device;
-    struct gpusync__agenda *agenda; /* of the call that calls back, which does what this adds; NULL: Metal's thread */
     struct gpusync__call *next;
 } gpusync__call;
 
@@ -1384,9 +1518,10 @@ static struct gpusync__global {
     gpusync__slot *free;     /* under the lock */
     gpusync__slot *returned; /* of queues that are gone; pushed without the lock */
     struct gpusync__listening *listenings; /* free ones, under the lock */
+    struct gpusync__post *posts; /* free ones, under the lock */
     gpusync__call *calls;    /* under the lock */
     uint32_t call_count;
-} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, 0};
+} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, NULL, 0};
 
 static void gpusync__completed(void *block, void *buffer);
 
@@ -1433,18 +1568,10 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
     return first;
 }
 
-static uintptr_t gpusync__state(void *buffer, unsigned state) { return (uintptr_t)buffer | state; }
-
-static unsigned gpusync__state_of(gpusync__slot *slot)
+/* From one state to another. False: the slot is doing something else. */
+static bool gpusync__turn(gpusync__slot *slot, uint32_t from, uint32_t to)
 {
-    return (unsigned)(GPUSYNC__GET(&slot->state) & GPUSYNC__STATE_MASK);
-}
-
-/* From one state to another, for this buffer. False: the slot is doing something else, perhaps for another buffer. */
-static bool gpusync__turn(gpusync__slot *slot, void *buffer, unsigned from, unsigned to)
-{
-    uintptr_t expected = gpusync__state(buffer, from);
-    return GPUSYNC__SWAP(&slot->state, &expected, gpusync__state(buffer, to));
+    return gpusync__swap32(&slot->state, from, to);
 }
 
 static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
@@ -1455,13 +1582,20 @@ static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
 
 static void gpusync__slot_free(gpusync__slot *slot);
 
-/* The last holder releases the command buffer. Of an orphan destroy has released it. */
+/* Let go of a hold. The last holder releases the command buffer; of an orphan, who is last besides the handler: that
+   may come late, or only when the buffer is deallocated. `state` is read after `holders`, for the handler leaves
+   ORPHANED before it lets go. */
 static void gpusync__drop(gpusync__slot *slot)
 {
-    uint32_t holders = GPUSYNC__SUB(&slot->holders, 1);
-    GPUSYNC_ASSERT(holders > 0);
+    uint32_t holders = GPUSYNC__GET(&slot->holders);
+    do {
+        GPUSYNC_ASSERT(holders > 0);
+        if (holders == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&
+            gpusync__swap32(&slot->released, 0, 1))
+            gpusync__release_pooled(slot->buffer);
+    } while (!GPUSYNC__SWAP(&slot->holders, &holders, holders - 1));
     if (holders != 1) return;
-    if (gpusync__state_of(slot) != GPUSYNC__ORPHANED) gpusync__release_pooled(slot->buffer);
+    if (!GPUSYNC__GET(&slot->released)) gpusync__release_pooled(slot->buffer);
     gpusync__slot_free(slot);
 }
 
@@ -1480,12 +1614,9 @@ static bool gpusync__hold(gpusync__slot *slot, const gpusync_queue *q, uint64_t 
 
 /* These two are not inlined: the C library declares pthread_self constant, and a compiler may carry its answer
    across a hook in which a fiber changed threads. */
-static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call, const gpusync_device *dev,
-                                                          struct gpusync__agenda *agenda)
+static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
 {
     call->thread = pthread_self();
-    call->device = dev;
-    call->agenda = agenda;
     gpusync__lock(&gpusync__global.lock);
     call->next = gpusync__global.calls;
     gpusync__global.calls = call;
@@ -1503,37 +1634,39 @@ static void gpusync__call_end(gpusync__call *call)
     gpusync__unlock(&gpusync__global.lock);
 }
 
-/* The callback of this device that the thread is in; NULL: none. dev NULL: of any device. */
-static __attribute__((noinline)) gpusync__call *gpusync__this_call(const gpusync_device *dev)
+static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
     gpusync__call *call;
-    if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return NULL;
+    if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return false;
     gpusync__lock(&gpusync__global.lock);
-    for (call = gpusync__global.calls; call; call = call->next)
-        if (pthread_equal(call->thread, pthread_self()) && (!dev || call->device == dev)) break;
+    for (call = gpusync__global.calls; call && !pthread_equal(call->thread, pthread_self());) call = call->next;
     gpusync__unlock(&gpusync__global.lock);
-    return call;
+    return call != NULL;
 }
-
-static bool gpusync__in_callback(void) { return gpusync__this_call(NULL) != NULL; }
 
 /* ------------------------------------------------------------------------------- >>queue -- */
 
 #define GPUSYNC__EVENT_POOL 32
 
-/* Something for user code to see to, in no call that waits. */
+/* A callback, or a release, whose time has come. */
 typedef struct gpusync__due {
     struct gpusync__due *next;
-    struct gpusync__turns *turns; /* of the queue or timeline that must not go before it is done */
-    bool is_job;                  /* its callback; else a note */
+    uint32_t *owing; /* counts what the queue or timeline owes: it must not go before this is done */
+    bool is_job;     /* the callback of one; else a note */
 } gpusync__due;
 
-/* What is due of one queue or timeline takes turns, in the order of registration. Under the job lock. */
-typedef struct gpusync__turns {
-    uint32_t busy;   /* run right now, or will be by the call that ended what they are for, */
-    const struct gpusync__agenda *by; /* ... whose agenda this is; NULL: Metal's thread */
-    uint32_t listed; /* wait for Metal's thread, or for gpusync_dispatch */
-} gpusync__turns;
+/* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken back: so this is never
+   freed, and one that comes after its device is gone finds nothing to do. */
+typedef struct gpusync__post {
+    gpusync_device *device; /* NULL: gone */
+    uint32_t inside;        /* calls that destroy must let out first */
+    uint32_t holders;       /* the device, and what was dispatched and has not begun */
+    uint32_t asked;         /* a call is on its way, and has not looked at what is due */
+    uint32_t timers;        /* sweeps that are on their way */
+    uint64_t sweep_ns;      /* when the next one comes, at the latest; 0: nobody knows of one */
+    uint64_t pace_ns;       /* from one to the next */
+    struct gpusync__post *next; /* free */
+} gpusync__post;
 
 /* Where a need stands:
      AWAITED  nobody has submitted the signal: what needs it is held on the host
@@ -1546,10 +1679,10 @@ enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__TRUSTED, GPUSYNC__ABROAD, GPU
 /* A value or a ticket that a job needs. While it is neither over nor TRUSTED it is on the list of the timeline or
    queue, under the lock of its board; whoever takes it off tells the job. */
 typedef struct gpusync__need {
+    gpusync__node node;         /* first; the number is that of the ticket, or the value */
     struct gpusync__job *job;   /* NULL: a note's */
     gpusync_queue *queue;       /* of a ticket, else NULL; may be gone once the need is over */
     gpusync_timeline *timeline; /* of a value */
-    uint64_t number;            /* ticket or value */
     uint64_t queue_number;
     void *event;                /* what the device waits for: the timeline's, or one that stands for the ticket */
     uint64_t raw;               /* ... and the value of it */
@@ -1559,15 +1692,8 @@ typedef struct gpusync__need {
     bool far;                   /* a ticket: its end may be a long way off, or seen late */
     bool holds;                 /* counted in the job's `missing` */
     bool heard;                 /* the event's listener is to tell */
-    bool ended;                 /* of gpusync__take_ended */
-    bool linked;
-    struct gpusync__need *next, *previous;
+    struct gpusync__need *next; /* taken off with it */
 } gpusync__need;
-
-typedef struct gpusync__needs {
-    gpusync__need *first, *last;
-    uint32_t count;
-} gpusync__needs;
 
 /* A value that a job will signal. On the list of its timeline, by rising value, until the job is over. */
 typedef struct gpusync__promise {
@@ -1623,7 +1749,6 @@ typedef struct gpusync__job {
     struct gpusync__job *next, *previous; /* in the queue's line of held ones; next: also in the pool */
     struct gpusync__job *next_ended, *next_issued; /* on an agenda */
     uint64_t since_ns, issued_ns;
-    uint64_t looked; /* the last look that came by */
     uint32_t depth;  /* in the queue's list of spare ones */
     gpusync_done_fn on_complete;
     void *user;
@@ -1637,19 +1762,16 @@ typedef struct gpusync__job {
 
 /* What is left to do, outside of all locks, after something was found or changed. */
 typedef struct gpusync__agenda {
-    gpusync__job *ended;  /* publish how */
+    gpusync__job *ended, *last_ended; /* publish how, in this order */
     gpusync__job *issued; /* tell who waits for their signals */
-    gpusync__due *own, *last_own; /* user code that this call itself is to run, where it may */
     bool busy;            /* there is something on it */
-    bool metals;          /* what is ended now was ended by Metal */
-    bool hands_over;      /* no place for user code, whoever ended it */
     bool pump;            /* a queue has held work that can go */
-    bool owed;            /* user code is due on Metal's thread */
-    bool notify;          /* ... or in gpusync_dispatch */
+    bool calls;           /* a callback is due */
+    bool watch;           /* there is a new reason for sweeps */
     uint64_t held_ns;     /* when this call held its job back */
 } gpusync__agenda;
 
-#define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, false, false, false, 0}
+#define GPUSYNC__NOTHING {NULL, NULL, NULL, false, false, false, false, 0}
 
 struct gpusync_device {
     void *metal;
@@ -1660,7 +1782,7 @@ struct gpusync_device {
     gpusync_log_fn log;
     void *log_user;
     uint32_t lost;
-    gpusync__mutex lock; /* list of queues, sum of the destroyed ones. Before any queue's lock. */
+    gpusync__mutex lock; /* list of queues, sum of the destroyed ones. After a queue's order lock, before its board's */
     gpusync_queue *queues;
     uint64_t queue_count; /* ever made: numbers them */
     gpusync_timeline *timelines;
@@ -1668,19 +1790,23 @@ struct gpusync_device {
     gpusync_warmup *warmups;
     gpusync_stats gone;
     gpusync_stats stats; /* of waits for timelines, and for many points */
+    uint32_t inside;     /* of the latter, which destroy must let out first */
     void *listener;      /* MTLSharedEventListener, made when first needed, under the lock */
-    struct gpusync__listening *bell; /* see gpusync__kick */
-    void *bell_event;
     void *events[GPUSYNC__EVENT_POOL]; /* that nobody refers to any more */
     uint32_t event_count;
-    gpusync__mutex waiter_lock; /* a leaf */
+    gpusync__mutex waiter_lock;
     gpusync__waiter *free_waiters;
-    gpusync__mutex job_lock; /* a leaf */
+    gpusync__mutex job_lock;
     gpusync__job *free_jobs;
     gpusync__note *free_notes;
     struct gpusync__store *stores; /* of all of these */
-    gpusync__due *due, *last_due;
-    uint64_t looks;   /* numbers them */
+    gpusync__due *due, *last_due; /* in the order in which they became due */
+    uint32_t due_count;
+    bool calling;                 /* one of them runs: one at a time, */
+    bool turned_away;             /* ... and somebody who was to run more has gone since */
+    gpusync__post *post;
+    void *callback_queue;         /* a serial dispatch queue. Not of MANUAL */
+    void *sweep_queue;            /* another */
     gpusync_callback_mode callback_mode;
     gpusync_notify_fn notify;
     void *notify_user;
@@ -1688,18 +1814,24 @@ struct gpusync_device {
     void *trace_user;
 };
 
-/* Where a ticket is found while it is in flight and for a while after. done says which ticket has ended here: a
-   number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. */
+/* Where a ticket is found while it is in flight and for a while after. `done` says which ticket has ended here: a
+   number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. Until then, and the times
+   until they are known, it is GPUSYNC__NOT_YET: whoever finds the end swaps that for what it found. So several may find
+   it, the first one counts, and who comes late writes nothing into an entry that has gone on. */
 typedef struct gpusync__entry {
     uintptr_t holder; /* the slot, or the job + 1 */
     uint64_t done; /* ticket * 2, + 1 when it failed */
-    uint64_t gpu_start, gpu_end; /* bits of a double */
+    uint64_t gpu_start, gpu_end; /* bits of a double, which is not negative */
 } gpusync__entry;
+
+/* Of this ticket and no other; no ticket's mark, and no time. */
+#define GPUSYNC__NOT_YET(ticket) (~((ticket) << 1))
 
 /* How a ticket ended, as its entry has it. */
 typedef struct gpusync__outcome {
     uint64_t gpu_start, gpu_end;
-    uint64_t failed; /* 0 or 1 */
+    uint64_t failed;       /* 0 or 1 */
+    gpusync_result result; /* when it failed */
 } gpusync__outcome;
 
 /* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that it has; later ones go
@@ -1725,14 +1857,13 @@ struct gpusync_queue {
     uint32_t flags;
     uint32_t limit; /* uncompleted buffers that Metal allows */
     uint32_t max_in_flight; /* ... and that the program allows itself */
-    bool has_spare;         /* Metal allows more than limit: GPUSYNC__SPARE_BUFFERS */
     bool watched;           /* commits are traced, or limited */
-    uint64_t commit_timeout_ns;
     gpusync__ring *ring;
+    void *watcher;      /* a dispatch queue that waits for external work, made when first needed */
     void *buffer_class; /* of the command buffers seen here: known to answer what is sent */
     gpusync_spin spin;
     gpusync_wait_mode wait_mode;
-    uint32_t log_size;
+    uint32_t log_most; /* records in the log, when it is made */
     uint64_t number;
     gpusync_queue *next; /* of the device */
     char label[64];
@@ -1741,11 +1872,9 @@ struct gpusync_queue {
     uint32_t outstanding; /* buffers made or in flight, against limit */
     uint32_t inside;      /* calls that destroy must let out first */
     uint32_t tracked;     /* unfinished TRACKED slots */
-    uint32_t sentinels;   /* unfinished */
-    uint64_t tended_ns;   /* when gpusync__tend last went round */
-    gpusync_stats stats; /* but for the commits: they are counted by their tickets */
+    uint32_t refused;     /* who asked for room got none, and may ask again */
+    gpusync_stats stats; /* but for commits and completions: they are counted by their tickets */
     uint32_t owing;       /* jobs and notes that are not over */
-    gpusync__turns turns;
     gpusync__job *spare_jobs;
     gpusync__slot *returned; /* free slots, pushed without a lock */
     uint32_t returning;      /* ... right now */
@@ -1758,15 +1887,15 @@ struct gpusync_queue {
     uint32_t lined, lined_ordered; /* how many; how many of them hold up what comes later */
     uint32_t held_buffers;
     gpusync__board board; /* its lock is over all that follows */
-    gpusync__needs needs; /* of its tickets */
-    gpusync__slot *foreign; /* gpusync_track_committed, oldest first */
-    uint64_t foreign_issued;
-    uint64_t covered, foreign_covered;
-    gpusync_error *log; /* failure number n at n % log_size */
+    uint64_t covered; /* by waits for everything */
+    gpusync_error *log; /* failure number n at n % log_size. Made at the first failure; until then &last_failure */
+    gpusync_error last_failure; /* the log's one record while there is no memory for more */
+    uint32_t log_size;
+    uint64_t log_begin; /* number of the first failure that the log had a place for */
     uint64_t log_count;
     uint64_t logged;     /* how many of them the log hook has seen; of the thread that has set `logging` */
     uint32_t logging;
-    uint64_t dropped[2], dropped_failed[2]; /* largest ticket whose record was dropped (that ran); [1]: foreign ones */
+    uint64_t dropped, dropped_failed; /* largest ticket whose record was dropped (that ran) */
 };
 
 #define GPUSYNC__LISTENINGS 64
@@ -1783,7 +1912,6 @@ struct gpusync_timeline {
     uint32_t inside;
     uint32_t holders; /* the program, and every job that names it */
     uint32_t owing;   /* notes that are not done */
-    gpusync__turns turns;
     bool imported, fail_writes_event, handed_out;
     uint64_t number;
     gpusync_timeline *next; /* of the device */
@@ -1794,7 +1922,6 @@ struct gpusync_timeline {
     uint64_t coming;   /* every promise up to here is the device's, or was kept */
     uint64_t expected; /* somebody else signals up to here */
     gpusync__promise *promises, *last_promise;
-    gpusync__needs needs;
     uint64_t last; /* reached before it failed */
     gpusync_error error;
     char label[64];
@@ -1802,12 +1929,7 @@ struct gpusync_timeline {
 
 static uint64_t gpusync__committed(const gpusync_queue *q)
 {
-    return GPUSYNC__GET(&q->head.committed) & ~GPUSYNC__FOREIGN;
-}
-
-static bool gpusync__has_foreign(const gpusync_queue *q)
-{
-    return (GPUSYNC__GET(&q->head.committed) & GPUSYNC__FOREIGN) != 0;
+    return GPUSYNC__GET(&q->head.committed);
 }
 
 static void *gpusync__allocate(gpusync_device *dev, size_t size, size_t alignment)
@@ -1882,13 +2004,9 @@ static void gpusync__slot_free(gpusync__slot *slot)
     gpusync_queue *q = GPUSYNC__GET(&slot->queue);
     if (q) GPUSYNC__ADD(&q->returning, 1);
     GPUSYNC__SET(&slot->buffer, NULL);
-    GPUSYNC__SET(&slot->job, NULL);
-    GPUSYNC__SET(&slot->made, 0);
-    GPUSYNC__SET(&slot->traced, 0);
     GPUSYNC__SET(&slot->ticket, 0);
-    GPUSYNC__SET(&slot->claimed, 0);
-    GPUSYNC__SET(&slot->roomless, 0);
-    GPUSYNC__PUT(&slot->state, (uintptr_t)GPUSYNC__FREE);
+    memset((char *)slot + offsetof(gpusync__slot, made), 0, sizeof *slot - offsetof(gpusync__slot, made));
+    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL);
     gpusync__slot_push(q ? &q->returned : &gpusync__global.returned, slot);
     if (q) GPUSYNC__SUB(&q->returning, 1); /* as gpusync__settle_returns waits for: the queue is not touched any more */
@@ -1896,7 +2014,7 @@ static void gpusync__slot_free(gpusync__slot *slot)
 
 /* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
    memory. */
-static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, unsigned state)
+static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
 {
     gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take(&q->returned);
     if (!slot) return NULL;
@@ -1904,7 +2022,7 @@ static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, u
     GPUSYNC__SET(&slot->buffer, buffer);
     GPUSYNC__SET(&slot->queue, q);
     GPUSYNC__SET(&slot->kind, kind);
-    GPUSYNC__SET(&slot->state, gpusync__state(buffer, state));
+    GPUSYNC__SET(&slot->state, state);
     /* last: a reader with an old pointer to this slot can hold it from here on */
     GPUSYNC__PUT(&slot->holders, 1);
     return slot;
@@ -1981,7 +2099,7 @@ static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket
     return gpusync__entry_in(ring, ticket);
 }
 
-/* Has this ticket (not a foreign one) ended, and is its outcome on record? */
+/* Has this ticket ended, and is its outcome on record? */
 static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
 {
     if (ticket <= GPUSYNC__GET(&q->head.completed)) return true;
@@ -1992,22 +2110,26 @@ static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
    neighbours, the later one sees both marks. */
 static void gpusync__advance(gpusync_queue *q)
 {
-    for (;;) {
-        uint64_t done = GPUSYNC__GET(&q->head.completed);
-        if (GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->done) >> 1 != done + 1) return;
+    uint64_t done = GPUSYNC__GET(&q->head.completed);
+    while (GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->done) >> 1 == done + 1) {
         GPUSYNC_ASSERT(done < gpusync__committed(q));
-        (void)GPUSYNC__SWAP(&q->head.completed, &done, done + 1);
+        if (GPUSYNC__SWAP(&q->head.completed, &done, done + 1)) done++;
     }
 }
 
-/* The ticket has ended, well or badly, and what there is to tell of it is on record. */
-static void gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
+/* The ticket has ended, and if badly, what there is to tell of it is on record. outcome: how, with the GPU's times, which
+   the handler brings, perhaps after somebody else has marked; NULL: well, times unknown. False: it was marked before. */
+static bool gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    GPUSYNC__PUT(&entry->gpu_start, outcome->gpu_start);
-    GPUSYNC__PUT(&entry->gpu_end, outcome->gpu_end);
-    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);
-    gpusync__advance(q);
+    uint64_t not_yet = GPUSYNC__NOT_YET(ticket);
+    bool first;
+    if (outcome && GPUSYNC__SWAP(&entry->gpu_start, &not_yet, outcome->gpu_start))
+        (void)GPUSYNC__SWAP(&entry->gpu_end, &not_yet, outcome->gpu_end);
+    not_yet = GPUSYNC__NOT_YET(ticket);
+    first = GPUSYNC__SWAP(&entry->done, &not_yet, ticket << 1 | (outcome ? outcome->failed : 0));
+    gpusync__advance(q); /* also for somebody who marked it and was held up */
+    return first;
 }
 
 /* Twice the size, for the tickets from `first` on. Under the order lock. */
@@ -2038,9 +2160,11 @@ static inline bool gpusync__ring_ready(gpusync_queue *q, uint64_t ticket)
 GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, uint64_t ticket, uintptr_t holder)
 {
     gpusync__entry *entry = gpusync__entry_in(q->ring, ticket);
-    GPUSYNC__PUT(&entry->done, 0);
-    GPUSYNC__PUT(&entry->holder, holder);
-    /* before [commit]: `completed` must never be seen to run ahead */
+    GPUSYNC__SET(&entry->done, GPUSYNC__NOT_YET(ticket));
+    __atomic_store_n(&entry->gpu_start, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE); /* after it: gpusync__times_of */
+    __atomic_store_n(&entry->gpu_end, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE);
+    GPUSYNC__SET(&entry->holder, holder);
+    /* before [commit]: `completed` must never be seen to run ahead. It publishes the entry */
     GPUSYNC__ADD(&q->head.committed, 1);
 }
 
@@ -2051,7 +2175,7 @@ static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
     if (!gpusync__ring_ready(q, ticket)) return 0;
     GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
     GPUSYNC__SET(&slot->ticket, ticket);
-    GPUSYNC__SET(&slot->state, gpusync__state(slot->buffer, GPUSYNC__ARMED));
+    GPUSYNC__SET(&slot->state, (uint32_t)GPUSYNC__ARMED);
     gpusync__enter_ring(q, ticket, (uintptr_t)slot);
     return ticket;
 }
@@ -2086,20 +2210,26 @@ static gpusync__job *gpusync__job_of(const gpusync_queue *q, uint64_t ticket)
 
 /* ----------------------------------------------------------------------------- >>failure -- */
 
-static void gpusync__log(gpusync_device *dev, gpusync__agenda *agenda, gpusync_log_level level, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-static void gpusync__log(gpusync_device *dev, gpusync__agenda *agenda, gpusync_log_level level, const char *format, ...)
+/* Control characters, of labels and of Metal's texts, become blanks. */
+static void gpusync__make_plain(char *text, size_t length)
 {
-    char text[768], *at;
+    for (; length--; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7F) *text = ' ';
+}
+
+static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const char *format, ...)
+{
+    char text[768];
     gpusync__call call;
     va_list arguments;
     if (!dev->log) return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    for (at = text; *at; at++)
-        if ((unsigned char)*at < ' ') *at = ' '; /* Metal's texts may have line ends */
-    gpusync__call_begin(&call, dev, agenda); /* which goes on with what the hook makes due */
+    gpusync__make_plain(text, strlen(text));
+    gpusync__call_begin(&call); /* which must not wait */
     dev->log(dev->log_user, level, text);
     gpusync__call_end(&call);
 }
@@ -2129,7 +2259,7 @@ GPUSYNC__RARE void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_k
 }
 
 GPUSYNC__RARE void gpusync__trace_end(const gpusync_queue *q, uint64_t ticket, const char *label,
-                                                         const gpusync__outcome *outcome, gpusync_result result)
+                                                         const gpusync__outcome *outcome)
 {
     gpusync_trace_event event;
     memset(&event, 0, sizeof event);
@@ -2137,7 +2267,7 @@ GPUSYNC__RARE void gpusync__trace_end(const gpusync_queue *q, uint64_t ticket, c
     event.queue = q;
     event.ticket = ticket;
     event.label = label && label[0] ? label : NULL;
-    event.result = outcome->failed ? result : GPUSYNC_OK;
+    event.result = outcome->failed ? outcome->result : GPUSYNC_OK;
     memcpy(&event.gpu_start_s, &outcome->gpu_start, sizeof event.gpu_start_s);
     memcpy(&event.gpu_end_s, &outcome->gpu_end, sizeof event.gpu_end_s);
     gpusync__trace(q->device, &event);
@@ -2161,8 +2291,8 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__n
     event.kind = GPUSYNC_TRACE_CALLBACK;
     event.queue = about->queue;
     event.timeline = about->timeline;
-    if (about->queue) event.ticket = about->number;
-    else event.value = about->number;
+    if (about->queue) event.ticket = about->node.number;
+    else event.value = about->node.number;
     event.label = label && label[0] ? label : NULL;
     event.result = error ? error->result : GPUSYNC_OK;
     gpusync__trace(dev, &event);
@@ -2243,19 +2373,35 @@ static bool gpusync__was_given_up(const gpusync_error *record)
 /* Under the wait lock. */
 static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
 {
-    uint64_t foreign = record->ticket >> 63;
-    if (record->ticket > q->dropped[foreign]) q->dropped[foreign] = record->ticket;
-    if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed[foreign])
-        q->dropped_failed[foreign] = record->ticket;
+    if (record->ticket > q->dropped) q->dropped = record->ticket;
+    if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed) q->dropped_failed = record->ticket;
     GPUSYNC__COUNT(&q->stats.failures_dropped);
+}
+
+/* Without memory the next failure tries again: what has no place until then is counted as dropped. */
+GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
+{
+    gpusync_error *log = (gpusync_error *)gpusync__allocate(q->device, q->log_most * sizeof *log, 16);
+    if (!log) return;
+    gpusync__lock(&q->board.lock);
+    if (q->log == &q->last_failure) {
+        if (q->log_count) q->log_begin = q->log_count - 1;
+        log[q->log_begin % q->log_most] = q->last_failure;
+        q->log_size = q->log_most;
+        GPUSYNC__PUT(&q->log, log);
+        log = NULL;
+    }
+    gpusync__unlock(&q->board.lock);
+    gpusync__free(q->device, log, q->log_most * sizeof *log);
 }
 
 static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record;
+    if (GPUSYNC__GET(&q->log) == &q->last_failure) gpusync__make_log(q);
     gpusync__lock(&q->board.lock);
     record = &q->log[q->log_count % q->log_size];
-    if (q->log_count >= q->log_size) gpusync__drop_record(q, record);
+    if (q->log_count - q->log_begin >= q->log_size) gpusync__drop_record(q, record);
     *record = *error;
     GPUSYNC__ADD(&q->log_count, 1);
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
@@ -2266,13 +2412,13 @@ static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 /* The first record that is still kept. Under the wait lock, as the two below. */
 static uint64_t gpusync__log_first(const gpusync_queue *q)
 {
-    return q->log_count > q->log_size ? q->log_count - q->log_size : 0;
+    return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
 }
 
 /* Does the entry of the ticket still say that it ended well? */
 static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
 {
-    return !(ticket & GPUSYNC__FOREIGN) && GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) == ticket << 1;
+    return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) == ticket << 1;
 }
 
 /* The next record for this cursor. */
@@ -2303,13 +2449,13 @@ static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, 
         if (error) gpusync__copy_error(error, record);
         return record->result;
     }
-    return ticket <= q->dropped[ticket >> 63] ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
+    return ticket <= q->dropped ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
 }
 
 /* Did anything fail among the tickets after `low` up to `high`? */
 static gpusync_result gpusync__result_of_range(gpusync_queue *q, uint64_t low, uint64_t high, gpusync_error *error)
 {
-    uint64_t n, dropped = q->dropped_failed[high >> 63];
+    uint64_t n, dropped = q->dropped_failed;
     for (n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
         if (record->ticket <= low || record->ticket > high || gpusync__was_given_up(record)) continue;
@@ -2324,7 +2470,7 @@ static gpusync_result gpusync__result_of_range(gpusync_queue *q, uint64_t low, u
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__GET(&q->flags);
-    gpusync_result result, foreign;
+    gpusync_result result;
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) return GPUSYNC_ERROR_DEVICE_LOST;
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
     if (error) memset(error, 0, sizeof *error);
@@ -2333,10 +2479,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         result = gpusync__result_of_one(q, goal->ticket, error);
     } else {
         result = gpusync__result_of_range(q, goal->covered, goal->ticket, error);
-        foreign = gpusync__result_of_range(q, goal->foreign_covered, goal->foreign, result ? NULL : error);
-        if (result == GPUSYNC_OK) result = foreign;
-        if (tell && goal->ticket > q->covered) q->covered = goal->ticket;
-        if (tell && goal->foreign > q->foreign_covered) q->foreign_covered = goal->foreign;
+        if (tell && goal->ticket > q->covered) GPUSYNC__PUT(&q->covered, goal->ticket);
     }
     gpusync__unlock(&q->board.lock);
     return result;
@@ -2347,48 +2490,14 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
 static uint32_t *gpusync__warmup_flags(gpusync_warmup *w);
 static gpusync__board *gpusync__warmup_board(gpusync_warmup *w);
 
-/* Is foreign work with a number up to `ticket` unfinished? Under the wait lock. */
-static bool gpusync__foreign_pending(const gpusync_queue *q, uint64_t ticket)
-{
-    return q->foreign && q->foreign->ticket <= ticket;
-}
-
-static bool gpusync__foreign_listed(const gpusync_queue *q, uint64_t ticket)
-{
-    const gpusync__slot *slot = q->foreign;
-    while (slot && slot->ticket != ticket) slot = slot->next;
-    return slot != NULL;
-}
-
-/* Is the goal met, as far as foreign work has no part in it? */
-static bool gpusync__met_apart(const gpusync__goal *goal)
+static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
     if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
     if (goal->kind == GPUSYNC__FLAG) return GPUSYNC__GET(goal->flag) != 0;
     if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < goal->ticket;
     if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
-    return (goal->ticket & GPUSYNC__FOREIGN) || gpusync__marked(q, goal->ticket);
-}
-
-/* Under the wait lock. */
-static bool gpusync__met_locked(const gpusync__goal *goal)
-{
-    if (!gpusync__met_apart(goal)) return false;
-    if (goal->kind == GPUSYNC__ALL) return !gpusync__foreign_pending(goal->queue, goal->foreign);
-    return goal->kind != GPUSYNC__ONE || !gpusync__foreign_listed(goal->queue, goal->ticket);
-}
-
-/* The lock is needed only where there is foreign work to ask about. */
-static bool gpusync__met(const gpusync__goal *goal)
-{
-    gpusync_queue *q = goal->queue;
-    bool met = gpusync__met_apart(goal);
-    if (!met || !q || !gpusync__has_foreign(q)) return met;
-    gpusync__lock(&q->board.lock);
-    met = gpusync__met_locked(goal);
-    gpusync__unlock(&q->board.lock);
-    return met;
+    return gpusync__marked(q, goal->ticket);
 }
 
 static const uint32_t *gpusync__flags_of(const gpusync__goal *goal)
@@ -2412,96 +2521,228 @@ static gpusync__board *gpusync__board_of(const gpusync__goal *goal)
     return goal->queue ? &goal->queue->board : &goal->timeline->board;
 }
 
-/* Under the board's lock, as the next two. */
-static void gpusync__link_locked(gpusync__board *board, gpusync__watch *watch)
+/* Under the board's lock, as all that follow down to gpusync__take_loose. */
+static void gpusync__list_on(gpusync__board *board, gpusync__list *list, gpusync__node *node)
 {
-    watch->linked = true;
-    watch->next = NULL;
-    watch->previous = board->last;
-    if (watch->previous) watch->previous->next = watch;
-    else board->first = watch;
-    board->last = watch;
-    GPUSYNC__ADD(&watch->waiter->linked, 1);
+    gpusync__list_add(list, node);
+    if (list->end[0] == node) GPUSYNC__PUT(&list->before, ~node->number);
     GPUSYNC__ADD(&board->count, 1);
 }
 
-/* True: it was the last of its waiter's watches that was on a board. */
-static bool gpusync__unlink_locked(gpusync__board *board, gpusync__watch *watch)
+static void gpusync__take_off(gpusync__board *board, gpusync__list *list, gpusync__node *node)
 {
-    if (watch->next) watch->next->previous = watch->previous;
-    else board->last = watch->previous;
-    if (watch->previous) watch->previous->next = watch->next;
-    else board->first = watch->next;
-    watch->linked = false;
+    bool first = list->end[0] == node;
+    gpusync__list_remove(list, node);
+    if (first) GPUSYNC__PUT(&list->before, list->end[0] ? ~list->end[0]->number : 0);
     GPUSYNC__SUB(&board->count, 1);
+}
+
+static gpusync__list *gpusync__list_for(gpusync__board *board, const gpusync__goal *goal)
+{
+    if (goal->kind == GPUSYNC__ONE || goal->kind == GPUSYNC__VALUE) return &board->lists[GPUSYNC__BY_NUMBER];
+    return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__UNNUMBERED];
+}
+
+static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
+{
+    const gpusync__goal *goal = &watch->goal;
+    watch->node.role = GPUSYNC__WATCH;
+    watch->node.number = goal->ticket;
+    if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket; /* who needs least comes first */
+    watch->hints = board->hints;
+    gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
+    GPUSYNC__ADD(&watch->waiter->linked, 1);
+}
+
+/* True: it was the last of its waiter's watches that was on a board. */
+static bool gpusync__unlink_watch(gpusync__board *board, gpusync__watch *watch)
+{
+    gpusync__take_off(board, gpusync__list_for(board, &watch->goal), &watch->node);
     return GPUSYNC__SUB(&watch->waiter->linked, 1) == 1;
 }
 
+/* What was taken off a board, for the time without its lock. Waiters are copied out, because one that was taken off may
+   be in another wait by the time it is unparked. That wake-up is then one too many. */
 #define GPUSYNC__WAKE_BATCH 16
-typedef struct gpusync__batch {
+typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH];
     unsigned count;
-} gpusync__batch;
+    bool more;            /* waiters were left where they are, */
+    bool rest;            /* ... and are all that is looked for now */
+    uint32_t told;        /* of room */
+    gpusync__need *needs; /* of jobs, in their order */
+    gpusync__need **end;
+} gpusync__catch;
 
-/* Take watches off the board, those that are over, or every one, until a batch of waiters is to be woken for it.
-   Waiters are copied out because one that was taken off may be in another wait by the time it is unparked. That wake-up
-   is then one too many. */
-static void gpusync__collect(gpusync__board *board, gpusync__batch *batch, bool everyone)
+static void gpusync__catch_nothing(gpusync__catch *caught)
 {
-    gpusync__watch *watch, *next;
-    gpusync__lock(&board->lock);
-    for (watch = board->first; watch && batch->count < GPUSYNC__WAKE_BATCH; watch = next) {
-        bool last, stopped = gpusync__stopped(&watch->goal);
-        next = watch->next;
-        if (!everyone && !stopped && !gpusync__met_locked(&watch->goal)) continue;
-        last = gpusync__unlink_locked(board, watch);
-        if (last || everyone || stopped || watch->waiter->any) batch->waiters[batch->count++] = watch->waiter;
+    caught->count = 0;
+    caught->told = 0;
+    caught->more = caught->rest = false;
+    caught->needs = NULL;
+    caught->end = &caught->needs;
+}
+
+/* No lock is held. True: there are more. */
+static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
+{
+    unsigned i;
+    for (i = 0; i < caught->count; i++) dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
+    caught->count = 0;
+    caught->rest = caught->more;
+    caught->more = false;
+    return caught->rest;
+}
+
+static void gpusync__end_note(struct gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda);
+
+static bool gpusync__may_have_failed(const gpusync__goal *goal)
+{
+    if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) == GPUSYNC__FAILED_VALUE;
+    if (!(GPUSYNC__GET(&goal->queue->flags) & GPUSYNC__FAILED)) return false;
+    return goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket);
+}
+
+/* always: wake its waiter, whatever else that waits for. */
+static void gpusync__take_watch(gpusync__board *board, gpusync__watch *watch, bool always, gpusync__catch *caught)
+{
+    if (caught->count == GPUSYNC__WAKE_BATCH) {
+        caught->more = true;
+        return;
     }
+    if (gpusync__unlink_watch(board, watch) || always || watch->waiter->any ||
+        (watch->waiter->failures && gpusync__may_have_failed(&watch->goal)))
+        caught->waiters[caught->count++] = watch->waiter;
+}
+
+/* A job's or a note's. A note is due at once: before anybody can see why, and register later ones. error: of what it is
+   about; NULL: its ticket tells. */
+static void gpusync__take_need(gpusync__board *board, gpusync__need *need, const gpusync_error *error,
+                               gpusync__catch *caught, gpusync__agenda *agenda)
+{
+    gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
+    GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+    need->next = NULL;
+    if (need->job) {
+        *caught->end = need;
+        caught->end = &need->next;
+    } else {
+        gpusync__end_note((struct gpusync__note *)(void *)need, error, agenda);
+    }
+}
+
+/* Everybody who is listed with these numbers, but for waiters that have no place any more. */
+static void gpusync__take_numbers(gpusync__board *board, uint64_t low, uint64_t high, const gpusync_error *error,
+                                  gpusync__catch *caught, gpusync__agenda *agenda)
+{
+    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], low), *next;
+    for (; node && node->number <= high && !(caught->more && caught->rest); node = next) {
+        next = node->beside[1];
+        if (node->role == GPUSYNC__WATCH) gpusync__take_watch(board, (gpusync__watch *)(void *)node, false, caught);
+        else gpusync__take_need(board, (gpusync__need *)(void *)node, error, caught, agenda);
+    }
+}
+
+/* Waits for everything that are met: nobody is, behind one that is not. */
+static void gpusync__take_prefix(gpusync__board *board, gpusync__catch *caught)
+{
+    gpusync__node *node;
+    while (!caught->more && (node = board->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL) {
+        gpusync__watch *watch = (gpusync__watch *)(void *)node;
+        if (!gpusync__met(&watch->goal)) return;
+        gpusync__take_watch(board, watch, false, caught);
+    }
+}
+
+/* Waits for room, as many as there is, or in a warm-up. Who is told of room and does not take it passes it on. */
+static void gpusync__take_unnumbered(gpusync__board *board, gpusync__catch *caught)
+{
+    gpusync__node *node = board->lists[GPUSYNC__UNNUMBERED].end[0], *next;
+    for (; node && !caught->more; node = next) {
+        gpusync__watch *watch = (gpusync__watch *)(void *)node;
+        const gpusync__goal *goal = &watch->goal;
+        next = node->beside[1];
+        if (goal->kind == GPUSYNC__ROOM && GPUSYNC__GET(&goal->queue->outstanding) + caught->told >= goal->ticket) return;
+        if (gpusync__met(goal)) gpusync__take_watch(board, watch, false, caught);
+        if (goal->kind == GPUSYNC__ROOM && !node->linked) caught->told++;
+    }
+}
+
+/* Every wait that is given up, or, with a hint that is not 0, that was listed before it. */
+static void gpusync__take_waits(gpusync__board *board, uint32_t hint, gpusync__catch *caught)
+{
+    int i;
+    for (i = 0; i < GPUSYNC__LISTS; i++) {
+        gpusync__node *node = board->lists[i].end[0], *next;
+        for (; node && !caught->more; node = next) {
+            gpusync__watch *watch = (gpusync__watch *)(void *)node;
+            next = node->beside[1];
+            if (node->role != GPUSYNC__WATCH) continue;
+            if (hint ? watch->hints < hint : gpusync__stopped(&watch->goal))
+                gpusync__take_watch(board, watch, true, caught);
+        }
+    }
+}
+
+/* Wake who waits for room, or in a warm-up. Call it after the change: a waiter registers first and looks after, so one
+   of the two sees the other. */
+GPUSYNC__RARE void gpusync__wake_unnumbered_now(gpusync_device *dev, gpusync__board *board)
+{
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    do {
+        gpusync__lock(&board->lock);
+        gpusync__take_unnumbered(board, &caught);
+        gpusync__unlock(&board->lock);
+    } while (gpusync__unpark(dev, &caught));
+}
+
+static inline void gpusync__wake_unnumbered(gpusync_device *dev, gpusync__board *board)
+{
+    if (GPUSYNC__GET(&board->lists[GPUSYNC__UNNUMBERED].before)) gpusync__wake_unnumbered_now(dev, board);
+}
+
+static void gpusync__take_stopped(gpusync__board *board, gpusync__catch *caught)
+{
+    gpusync__lock(&board->lock);
+    gpusync__take_waits(board, 0, caught);
     gpusync__unlock(&board->lock);
 }
 
-static void gpusync__unpark(gpusync_device *dev, const gpusync__batch *batch)
+/* Wake who waits for something that will not come any more, after its flag was set. */
+static void gpusync__wake_stopped(gpusync_device *dev, gpusync__board *board)
 {
-    unsigned i;
-    for (i = 0; i < batch->count; i++) dev->hooks.unpark(dev->hooks.user, &batch->waiters[i]->open);
-}
-
-/* Wake who has nothing left to wait for. Call it after the change: a waiter registers first and looks after, so one
-   of the two sees the other. */
-static void gpusync__wake_board(gpusync_device *dev, gpusync__board *board)
-{
-    gpusync__batch batch;
+    gpusync__catch caught;
     if (GPUSYNC__GET(&board->count) == 0) return;
-    do {
-        batch.count = 0;
-        gpusync__collect(board, &batch, false);
-        gpusync__unpark(dev, &batch);
-    } while (batch.count == GPUSYNC__WAKE_BATCH);
+    gpusync__catch_nothing(&caught);
+    do gpusync__take_stopped(board, &caught);
+    while (gpusync__unpark(dev, &caught));
 }
 
-static void gpusync__wake(gpusync_queue *q) { gpusync__wake_board(q->device, &q->board); }
-
-/* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again,
-   at the end: so this counts them first. */
+/* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again:
+   so those who did so since are left alone. */
 static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
 {
-    uint32_t waiting = GPUSYNC__GET(&board->count), woken;
-    gpusync__batch batch;
-    for (woken = 0; woken < waiting; woken += GPUSYNC__WAKE_BATCH) {
-        batch.count = 0;
-        gpusync__collect(board, &batch, true);
-        gpusync__unpark(dev, &batch);
-    }
+    gpusync__catch caught;
+    uint32_t hint = 0;
+    if (GPUSYNC__GET(&board->count) == 0) return;
+    gpusync__catch_nothing(&caught);
+    do {
+        gpusync__lock(&board->lock);
+        if (hint == 0) hint = ++board->hints;
+        gpusync__take_waits(board, hint, &caught);
+        gpusync__unlock(&board->lock);
+    } while (gpusync__unpark(dev, &caught));
 }
 
 /* The device is gone: every queue of it ends every wait. */
 static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda);
 static gpusync_warmup *gpusync__next_warmup(const gpusync_warmup *w);
-static void gpusync__lose_notes(gpusync__mutex *lock, gpusync__needs *needs, gpusync__agenda *agenda);
+static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda);
 
 static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
-    gpusync__batch batch;
+    gpusync__catch caught;
     gpusync_queue *q;
     gpusync_timeline *t;
     gpusync_warmup *w;
@@ -2513,26 +2754,23 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     }
     for (t = dev->timelines; t; t = t->next) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
     for (w = dev->warmups; w; w = gpusync__next_warmup(w)) gpusync__set_flag(gpusync__warmup_flags(w), GPUSYNC__LOST);
-    for (q = dev->queues; q; q = q->next) gpusync__lose_notes(&q->board.lock, &q->needs, agenda);
-    for (t = dev->timelines; t; t = t->next) gpusync__lose_notes(&t->board.lock, &t->needs, agenda);
+    for (q = dev->queues; q; q = q->next) gpusync__lose_notes(&q->board, agenda);
+    for (t = dev->timelines; t; t = t->next) gpusync__lose_notes(&t->board, agenda);
     gpusync__unlock(&dev->lock);
+    gpusync__catch_nothing(&caught);
     do {
-        batch.count = 0;
         gpusync__lock(&dev->lock);
-        for (q = dev->queues; q && batch.count < GPUSYNC__WAKE_BATCH; q = q->next)
-            gpusync__collect(&q->board, &batch, false);
-        for (t = dev->timelines; t && batch.count < GPUSYNC__WAKE_BATCH; t = t->next)
-            gpusync__collect(&t->board, &batch, false);
-        for (w = dev->warmups; w && batch.count < GPUSYNC__WAKE_BATCH; w = gpusync__next_warmup(w))
-            gpusync__collect(gpusync__warmup_board(w), &batch, false);
+        for (q = dev->queues; q && !caught.more; q = q->next) gpusync__take_stopped(&q->board, &caught);
+        for (t = dev->timelines; t && !caught.more; t = t->next) gpusync__take_stopped(&t->board, &caught);
+        for (w = dev->warmups; w && !caught.more; w = gpusync__next_warmup(w))
+            gpusync__take_stopped(gpusync__warmup_board(w), &caught);
         gpusync__unlock(&dev->lock);
-        gpusync__unpark(dev, &batch);
-    } while (batch.count == GPUSYNC__WAKE_BATCH);
-    gpusync__log(dev, agenda, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
+    } while (gpusync__unpark(dev, &caught));
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
 /* Room for one more command buffer, against Metal's limit. It is given back by the handler, not by who read the status:
-   nothing says that Metal counts a buffer as gone before its handlers ran. Where none comes, gpusync__tend does. */
+   nothing says that Metal counts a buffer as gone before its handlers ran. Where none comes, the sweeper does. */
 static bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
 {
     uint32_t taken = GPUSYNC__GET(&q->outstanding);
@@ -2547,7 +2785,7 @@ static bool gpusync__take_room(gpusync_queue *q, uint32_t limit) { return gpusyn
 static void gpusync__give_room(gpusync_queue *q)
 {
     GPUSYNC__SUB(&q->outstanding, 1);
-    gpusync__wake(q);
+    gpusync__wake_unnumbered(q->device, &q->board);
 }
 
 /* Once for each slot. */
@@ -2557,20 +2795,17 @@ static void gpusync__give_room_of(gpusync_queue *q, gpusync__slot *slot)
 }
 
 /* ------------------------------------------------------------------------------ >>finish --
-   The end of a command buffer, found by its handler or by somebody who read the status. Who claims the slot does it
-   all: outcome, mark, wake. Everybody else takes the mark, not the status, for the end, so nobody sees a failed ticket
-   as done before its failure is on record. */
+   The end of a command buffer, found by its handler or by somebody who read the status. Good work has nothing to be
+   said of it but its times: whoever finds its end marks it, and the handler brings the times. What has failed is put on
+   record before it is marked, by whoever claims the slot: everybody else takes the mark, not the status, for the end, so
+   nobody sees a failed ticket as done before its failure is known. */
 
-/* The ticket has ended and its outcome is on record: make it known. The caller holds the slot. */
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
-                            gpusync__agenda *agenda);
-
+static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda);
+GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda);
 static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error *error);
-static void gpusync__hand_over(gpusync_device *dev, gpusync__agenda *agenda);
-static void gpusync__end_look(gpusync_device *dev, gpusync__agenda *agenda);
+static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda);
+static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda);
 static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda);
-static void gpusync__run_due(gpusync_device *dev);
-static void gpusync__kick(gpusync_device *dev);
 
 static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
 {
@@ -2585,60 +2820,100 @@ static bool gpusync__means_loss(const gpusync_error *error)
     return error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
 }
 
-static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error, gpusync__agenda *agenda)
+static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error)
 {
     if (error->result == GPUSYNC_ERROR_CANCELLED) return;
-    gpusync__log(q->device, agenda, GPUSYNC_LOG_ERROR,
+    gpusync__log(q->device, GPUSYNC_LOG_ERROR,
                  "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)",
-                 error->label, error->queue_label, (unsigned long long)(error->ticket & ~GPUSYNC__FOREIGN),
+                 error->label, error->queue_label, (unsigned long long)error->ticket,
                  gpusync_failure_string(error->failure), error->domain, (long long)error->code, error->message);
 }
 
 /* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
    asking for something, would else be called from within itself, again and again. */
-static void gpusync__log_failures(gpusync_queue *q, gpusync__agenda *agenda)
+static void gpusync__log_failures(gpusync_queue *q)
 {
     gpusync_error error;
     while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {
         if (!gpusync__swap32(&q->logging, 0, 1)) return; /* who is at it looks again before it leaves */
-        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error, agenda);
+        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error);
         GPUSYNC__PUT(&q->logging, 0);
     }
 }
 
-/* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot. True: user code
-   is due. */
-static bool gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
+/* After the mark. Who lists itself is the first of its list, or behind the first, and looks after that. */
+static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    const gpusync__list *lists = q->board.lists;
+    uint64_t done;
+    if (!GPUSYNC__GET(&q->board.count)) return;
+    done = GPUSYNC__GET(&q->head.completed);
+    if (~GPUSYNC__GET(&lists[GPUSYNC__BY_NUMBER].before) <= (ticket > done ? ticket : done) ||
+        ~GPUSYNC__GET(&lists[GPUSYNC__BY_PREFIX].before) <= done)
+        gpusync__tell_now(q, ticket, agenda);
+}
+
+/* Mark the ticket of a slot that is no part, and tell who waits for it: everybody who finds the end does both, so that
+   one who is held up in between holds up nobody. */
+static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
+                                       gpusync__agenda *agenda)
+{
+    if (gpusync__mark(q, slot->ticket, outcome) && slot->kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
+    gpusync__tell(q, slot->ticket, agenda);
+}
+
+/* What there is to tell of the end is known. */
+static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
+                            gpusync__agenda *agenda)
+{
+    if (slot->kind == GPUSYNC__PART) {
+        gpusync__part_ended(slot->job, outcome, agenda);
+        return;
+    }
+    if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, outcome);
+    gpusync__end_ticket(q, slot, outcome, agenda);
+}
+
+/* What there is to tell of a command buffer that has failed. False: it has not. A handler that runs before the status is
+   terminal is against the rules; then the error decides. */
+static bool gpusync__ask_failure(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync_error *error)
+{
+    void *pool;
+    bool failed;
+    if (status == GPUSYNC__STATUS_COMPLETED) return false;
+    pool = gpusync__pool_push();
+    failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(slot->buffer, gpusync__sel.error);
+    if (failed) gpusync__read_failure(q, slot, error);
+    gpusync__pool_pop(pool);
+    return failed;
+}
+
+/* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot, and works off the
+   agenda. */
+static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync__agenda *agenda)
+{
     gpusync__outcome outcome;
     gpusync_error error;
     bool failed;
-    void *pool;
-    if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
-    pool = gpusync__pool_push();
-    /* A handler that runs before the status is terminal is against the rules; then the error decides. */
-    failed = status == GPUSYNC__STATUS_ERROR ||
-             (status < GPUSYNC__STATUS_COMPLETED && gpusync__send_id(slot->buffer, gpusync__sel.error));
-    if (failed) gpusync__read_failure(q, slot, &error);
+    if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
+    failed = gpusync__ask_failure(q, slot, status, &error);
     gpusync__read_times(slot->buffer, &outcome);
-    gpusync__pool_pop(pool);
     outcome.failed = failed;
+    outcome.result = GPUSYNC_ERROR_EXECUTION;
     if (failed && slot->kind == GPUSYNC__PART) gpusync__blame(slot->job, GPUSYNC__RANK_OWN, &error);
-    else if (failed && slot->kind != GPUSYNC__SENTINEL) gpusync__record(q, &error);
-    agenda.metals = agenda.hands_over = true;
-    gpusync__settle(q, slot, &outcome, &agenda);
-    if (failed) gpusync__log_failures(q, &agenda);
-    if (failed && gpusync__means_loss(&error)) gpusync__lose(q->device, &agenda);
-    gpusync__hand_over(q->device, &agenda);
-    return agenda.owed;
+    else if (failed) gpusync__record(q, &error);
+    gpusync__settle(q, slot, &outcome, agenda);
+    if (failed) gpusync__log_failures(q);
+    if (failed && gpusync__means_loss(&error)) gpusync__lose(q->device, agenda);
 }
 
-/* ... seen by somebody who read the status, and so in a call that may be a wait: no place for user code. The handler is
-   to come and will see to it, or has come already. */
-static void gpusync__finish_seen(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
+/* ... seen by somebody who read the status: of good work nothing is asked but that. */
+static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
 {
-    if (gpusync__finish(q, slot, status) && gpusync__state_of(slot) != GPUSYNC__ARMED) gpusync__kick(q->device);
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    if (status == GPUSYNC__STATUS_COMPLETED && slot->kind != GPUSYNC__PART) gpusync__end_ticket(q, slot, NULL, &agenda);
+    else gpusync__claim(q, slot, status, &agenda);
+    gpusync__end_call(q->device, &agenda);
 }
 
 /* An error that Metal has no part in. */
@@ -2653,7 +2928,7 @@ static void gpusync__own_error(gpusync_error *error, gpusync_result result, cons
 /* The buffer will never run. The caller holds the slot. False: it has ended otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
-    static const gpusync__outcome outcome = {0, 0, 1};
+    static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_error error;
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
@@ -2666,14 +2941,11 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     return true;
 }
 
-static bool gpusync__sweep_foreign(gpusync_queue *q);
-
 /* Told by the handler: it is there after the one that took the time. */
 GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t at = GPUSYNC__GET(&slot->traced) ? GPUSYNC__GET(&slot->scheduled_ns) : 0;
-    if (at && slot->kind != GPUSYNC__SENTINEL)
-        gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
+    if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
 }
 
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may
@@ -2681,52 +2953,29 @@ GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slo
 static void gpusync__completed(void *block, void *buffer)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
-    if (gpusync__turn(slot, buffer, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
+    (void)buffer; /* tools that check or capture put objects of their own around Metal's */
+    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
+        gpusync__agenda agenda = GPUSYNC__NOTHING;
         gpusync_queue *q = slot->queue;
-        (void)gpusync__finish(q, slot, gpusync__status(buffer));
-        if (gpusync__has_foreign(q)) (void)gpusync__sweep_foreign(q);
+        gpusync__claim(q, slot, gpusync__status(slot->buffer), &agenda);
+        if (agenda.busy) gpusync__run(q->device, &agenda);
         if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
-        /* Metal may count the buffer until this returns. Of its spare ones a callback may have one in its place. */
-        if (q->has_spare) gpusync__give_room_of(q, slot);
-        gpusync__run_due(q->device);
-        gpusync__give_room_of(q, slot);
-    } else if (GPUSYNC__GET(&slot->state) != gpusync__state(buffer, GPUSYNC__ORPHANED)) {
-        return; /* untracked, but committed after all: the slot has nothing to do with this buffer any more */
+        gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
+        if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
+    } else {
+        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING); /* an orphan's: before the drop, see there */
     }
     gpusync__drop(slot);
 }
 
 /* -------------------------------------------------------------------------------- >>look -- */
 
-/* One look of somebody's, by number, so that it comes to a submission once, however many paths lead there. It goes from
-   a submission to those that signal what it waits for, and so on, a few steps deep (Metal's stacks are small). */
-typedef struct gpusync__gaze {
-    uint64_t number;
-    unsigned depth;    /* how much deeper it may go */
-    bool far;          /* it goes on from the first submission where it had to stop, */
-    gpusync__job *end; /* ... this one, held */
-} gpusync__gaze;
-
-#define GPUSYNC__LOOK_DEPTH 4
-#define GPUSYNC__FAR_LOOKS 16 /* one of so many is far: waits look all the time */
-
-static gpusync__gaze gpusync__new_gaze(gpusync_device *dev)
-{
-    gpusync__gaze gaze;
-    gaze.number = GPUSYNC__ADD(&dev->looks, 1) + 1;
-    gaze.depth = GPUSYNC__LOOK_DEPTH;
-    gaze.far = gaze.number % GPUSYNC__FAR_LOOKS == 0;
-    gaze.end = NULL;
-    return gaze;
-}
-
-static void gpusync__look_job(gpusync__job *job, gpusync__gaze *gaze);
-static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze *gaze);
-static void gpusync__look_on(gpusync__gaze *gaze);
+static void gpusync__look_job(gpusync__job *job);
+static void gpusync__look_value(gpusync_timeline *t);
 
 /* Read the status of a ticket and finish it when it has ended. True: it has ended (and is marked, or is being
    marked). */
-static bool gpusync__look_ticket_at(gpusync_queue *q, uint64_t ticket, gpusync__gaze *gaze)
+static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot;
     gpusync__job *job;
@@ -2734,167 +2983,59 @@ static bool gpusync__look_ticket_at(gpusync_queue *q, uint64_t ticket, gpusync__
     if (gpusync__marked(q, ticket)) return true;
     job = gpusync__job_of(q, ticket);
     if (job) {
-        gpusync__look_job(job, gaze);
+        gpusync__look_job(job);
         gpusync__job_drop(job);
         return gpusync__marked(q, ticket);
     }
     slot = gpusync__hold_ticket(q, ticket);
     if (!slot) return true;
     status = gpusync__status(slot->buffer);
-    if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish_seen(q, slot, status);
+    if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(q, slot, status);
     gpusync__drop(slot);
     return status >= GPUSYNC__STATUS_COMPLETED;
-}
-
-static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__gaze gaze;
-    bool ended;
-    if (gpusync__marked(q, ticket)) return true;
-    gaze = gpusync__new_gaze(q->device);
-    ended = gpusync__look_ticket_at(q, ticket, &gaze);
-    gpusync__look_on(&gaze);
-    return ended;
 }
 
 /* A handler that has not come this long after the end is taken for lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* Look after handlers that may never come: they hold the room of their buffers. Once in a while is enough, however many
-   threads wait for room. */
+/* A command buffer has ended, and its handler has not come yet. */
+static void gpusync__tend_slot(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
+{
+    uint64_t now = gpusync_now_ns(), since = GPUSYNC__GET(&slot->ended_ns);
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__finish(q, slot, status);
+    if (!since) GPUSYNC__PUT(&slot->ended_ns, now);
+    if (!since || now - since <= GPUSYNC__LOST_HANDLER_NS) return;
+    gpusync__claim(q, slot, status, &agenda);
+    gpusync__end_call(q->device, &agenda);
+    gpusync__give_room_of(q, slot);
+}
+
+/* Look after handlers that may never come: they hold the room of their buffers. */
 static void gpusync__tend(gpusync_queue *q)
 {
-    uint64_t now = gpusync_now_ns(), last = GPUSYNC__GET(&q->tended_ns);
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
-    if (now - last < GPUSYNC__LOST_HANDLER_NS || !GPUSYNC__SWAP(&q->tended_ns, &last, now)) return;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (gpusync__state_of(slot) == GPUSYNC__ARMED) {
+        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) {
             unsigned long status = gpusync__status(slot->buffer);
-            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish_seen(q, slot, status);
-            if (GPUSYNC__GET(&slot->claimed) &&
-                gpusync_now_ns() - GPUSYNC__GET(&slot->since_ns) > GPUSYNC__LOST_HANDLER_NS)
-                gpusync__give_room_of(q, slot);
+            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__tend_slot(q, slot, status);
         }
         gpusync__drop(slot);
     }
 }
 
-static void gpusync__look_foreign(gpusync_queue *q);
-
-/* Read whatever status stands between the goal and its being met. */
+/* Read the status that stands between the goal and its being met. Of what stands in front of that the sweeper knows more;
+   room comes with the handlers, and of a warm-up Metal tells. */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket;
-    if (goal->kind == GPUSYNC__FLAG) return; /* Metal calls back, or nobody knows */
-    if (goal->kind == GPUSYNC__VALUE) {
-        gpusync__gaze gaze = gpusync__new_gaze(goal->timeline->device);
-        gpusync__look_value(goal->timeline, &gaze);
-        gpusync__look_on(&gaze);
-        return;
-    }
-    gpusync__look_foreign(q);
-    if (goal->kind == GPUSYNC__ALL) {
+    if (goal->kind == GPUSYNC__VALUE) gpusync__look_value(goal->timeline);
+    else if (goal->kind == GPUSYNC__ONE) (void)gpusync__look_ticket(q, goal->ticket);
+    else if (goal->kind == GPUSYNC__ALL)
         for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
             if (!gpusync__look_ticket(q, ticket)) return;
-    } else if (goal->kind == GPUSYNC__ROOM) {
-        gpusync__tend(q);
-    } else if (!(goal->ticket & GPUSYNC__FOREIGN)) {
-        gpusync__look_ticket(q, goal->ticket);
-    }
-}
-
-/* ----------------------------------------------------------------------------- >>foreign --
-   Work that was committed behind our back: no handler, so its status is read whenever something happens on the queue. A
-   sentinel behind it makes something happen. */
-
-/* Hold the first foreign slot after `ticket`. */
-static gpusync__slot *gpusync__next_foreign(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot;
-    gpusync__lock(&q->board.lock);
-    for (slot = q->foreign; slot && slot->ticket <= ticket;) slot = slot->next;
-    if (slot) GPUSYNC__ADD(&slot->holders, 1); /* not zero: the list holds it */
-    gpusync__unlock(&q->board.lock);
-    return slot;
-}
-
-/* True: user code is due. */
-static bool gpusync__sweep_foreign(gpusync_queue *q)
-{
-    uint64_t ticket = 0;
-    bool owed = false;
-    gpusync__slot *slot;
-    while ((slot = gpusync__next_foreign(q, ticket)) != NULL) {
-        unsigned long status = gpusync__status(slot->buffer);
-        ticket = slot->ticket;
-        if (status >= GPUSYNC__STATUS_COMPLETED) owed |= gpusync__finish(q, slot, status);
-        gpusync__drop(slot);
-    }
-    return owed;
-}
-
-/* ... in any call but a handler. */
-static void gpusync__look_foreign(gpusync_queue *q)
-{
-    if (gpusync__has_foreign(q) && gpusync__sweep_foreign(q)) gpusync__kick(q->device);
-}
-
-/* Returns the ticket: the slot may be gone by the time that this returns. */
-static uint64_t gpusync__add_foreign(gpusync_queue *q, gpusync__slot *slot)
-{
-    gpusync__slot **link = &q->foreign;
-    uint64_t ticket;
-    gpusync__lock(&q->board.lock);
-    ticket = GPUSYNC__FOREIGN | (GPUSYNC__ADD(&q->foreign_issued, 1) + 1);
-    GPUSYNC__PUT(&slot->ticket, ticket);
-    while (*link) link = &(*link)->next;
-    *link = slot;
-    slot->next = NULL;
-    __atomic_fetch_or(&q->head.committed, GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    gpusync__unlock(&q->board.lock);
-    return ticket;
-}
-
-static void gpusync__remove_foreign(gpusync_queue *q, gpusync__slot *slot)
-{
-    gpusync__slot **link = &q->foreign;
-    gpusync__lock(&q->board.lock);
-    while (*link != slot) link = &(*link)->next;
-    *link = slot->next;
-    if (!q->foreign) __atomic_fetch_and(&q->head.committed, ~GPUSYNC__FOREIGN, __ATOMIC_SEQ_CST);
-    gpusync__unlock(&q->board.lock);
-    gpusync__drop(slot); /* the list's hold */
-}
-
-static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda);
-static void gpusync__tell(gpusync_queue *q, gpusync__agenda *agenda);
-
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
-                            gpusync__agenda *agenda)
-{
-    uint32_t kind = slot->kind;
-    if (gpusync__traced(q->device) && kind != GPUSYNC__PART && kind != GPUSYNC__SENTINEL)
-        gpusync__trace_end(q, slot->ticket, NULL, outcome,
-                           agenda->metals ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_CANCELLED);
-    if (kind == GPUSYNC__PART) {
-        GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
-        gpusync__part_ended(slot->job, outcome, agenda);
-        return;
-    }
-    if (kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
-    if (kind == GPUSYNC__SENTINEL) GPUSYNC__SUB(&q->sentinels, 1);
-    else GPUSYNC__COUNT(&q->stats.completions);
-    GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
-    if (kind == GPUSYNC__FOREIGN_WORK) {
-        gpusync__give_room_of(q, slot);
-        gpusync__remove_foreign(q, slot);
-    }
-    if (kind == GPUSYNC__WORK || kind == GPUSYNC__TRACKED) gpusync__mark(q, slot->ticket, outcome);
-    gpusync__wake(q);
-    if (kind == GPUSYNC__SENTINEL) gpusync__hint(q->device, &q->board);
-    gpusync__tell(q, agenda);
 }
 
 /* -------------------------------------------------------------------------------- >>wait -- */
@@ -2952,20 +3093,9 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket;
     if (goal->kind == GPUSYNC__ALL) {
-        gpusync__lock(&q->board.lock);
         goal->ticket = gpusync__committed(q);
-        goal->foreign = q->foreign_issued | GPUSYNC__FOREIGN;
-        goal->covered = q->covered;
-        goal->foreign_covered = q->foreign_covered | GPUSYNC__FOREIGN;
-        gpusync__unlock(&q->board.lock);
+        goal->covered = GPUSYNC__GET(&q->covered);
         return GPUSYNC_OK;
-    }
-    if (ticket & GPUSYNC__FOREIGN) {
-        uint64_t issued;
-        gpusync__lock(&q->board.lock);
-        issued = q->foreign_issued | GPUSYNC__FOREIGN;
-        gpusync__unlock(&q->board.lock);
-        return ticket > issued || ticket == GPUSYNC__FOREIGN ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
     }
     return ticket > gpusync__committed(q) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
@@ -2986,9 +3116,11 @@ typedef struct gpusync__wait {
     size_t over;  /* all: every watch before this one is over */
     size_t which; /* any: the first that is */
     bool any;
-    bool many;    /* gpusync_wait_many: each goal has been entered by itself */
-    bool broken;  /* a goal of many cannot be met any more */
-    size_t inside; /* of many: how many it has not left */
+    bool many;     /* gpusync_wait_many: each goal has been entered by itself */
+    bool failures; /* ... and a failure ends it */
+    bool broken;   /* a goal of many cannot be met any more, or that failure has come */
+    size_t failed; /* of many: the first that it has left and that failed */
+    gpusync_error *error; /* gets the error of that one; may be NULL */
 } gpusync__wait;
 
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal);
@@ -2999,34 +3131,39 @@ static void gpusync__delist_one(gpusync__watch *watch)
 {
     gpusync__board *board = gpusync__board_of(&watch->goal);
     gpusync__lock(&board->lock);
-    if (watch->linked) (void)gpusync__unlink_locked(board, watch);
+    if (watch->node.linked) (void)gpusync__unlink_watch(board, watch);
     gpusync__unlock(&board->lock);
 }
 
+/* For who asked for it: the error of the first point that failed. NULL: it did not come to that. */
+static void gpusync__tell_error(const gpusync__wait *wait, gpusync_result result, const gpusync_error *error)
+{
+    if (!wait->error) return;
+    if (error) *wait->error = *error;
+    else gpusync__own_error(wait->error, result, gpusync_result_string(result));
+}
+
 /* Keep the results of the goals that are over, and leave what they were about: a wait for many must not keep that from
-   being destroyed while it goes on waiting for the rest. The last one keeps the device alive. */
+   being destroyed while it goes on waiting for the rest. */
 static void gpusync__leave_those_over(gpusync__wait *wait)
 {
+    gpusync_error error;
     size_t i;
     for (i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
         bool met;
-        if (wait->inside == 1) return;
         if (watch->left || !gpusync__over(&watch->goal)) continue;
         met = gpusync__met(&watch->goal); /* asked once: what breaks the wait must also be what it returns */
-        if (!met) wait->broken = true;
         gpusync__delist_one(watch);
-        watch->result = met ? gpusync__goal_result(&watch->goal, NULL) : gpusync__stop_reason(&watch->goal);
+        watch->result = met ? gpusync__goal_result(&watch->goal, &error) : gpusync__stop_reason(&watch->goal);
+        if (!met || (wait->failures && watch->result != GPUSYNC_OK)) wait->broken = true;
+        if (watch->result != GPUSYNC_OK && i < wait->failed) {
+            wait->failed = i;
+            gpusync__tell_error(wait, watch->result, met ? &error : NULL);
+        }
         watch->left = true;
-        wait->inside--;
         gpusync__goal_leave(&watch->goal);
     }
-}
-
-/* Has this one been seen to be over? Of many, when it has been left; but the last is never left before the end. */
-static bool gpusync__watch_over(const gpusync__wait *wait, const gpusync__watch *watch)
-{
-    return watch->left || ((!wait->many || wait->inside == 1) && gpusync__over(&watch->goal));
 }
 
 /* Is the wait over, with its goals met or given up? */
@@ -3038,7 +3175,10 @@ static bool gpusync__wait_over(gpusync__wait *wait)
         return false;
     }
     if (wait->many) gpusync__leave_those_over(wait);
-    while (wait->over < wait->count && gpusync__watch_over(wait, &wait->watches[wait->over])) wait->over++;
+    for (; wait->over < wait->count; wait->over++) {
+        const gpusync__watch *watch = &wait->watches[wait->over];
+        if (wait->many ? !watch->left : !gpusync__over(&watch->goal)) break;
+    }
     return wait->over == wait->count || wait->broken;
 }
 
@@ -3053,7 +3193,6 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *spin, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    bool looks = wait->watches->goal.kind != GPUSYNC__ROOM; /* room comes with the handler */
     uint64_t limit = deadline, budget_end, i, n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
     if (spin->max_spin_ns) {
         if (n == 0) n = UINT64_MAX; /* by time alone */
@@ -3063,7 +3202,7 @@ static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *spin, uint64_
     for (i = 0; i < n; i++) {
         if (i < spin->pause_iterations) GPUSYNC__PAUSE();
         else hooks->yield(hooks->user);
-        if (looks) gpusync__wait_look(wait);
+        gpusync__wait_look(wait);
         if (gpusync__wait_over(wait)) return true;
         if (limit != GPUSYNC_FOREVER && gpusync_now_ns() >= limit) return false;
     }
@@ -3091,26 +3230,8 @@ static void gpusync__block_goal(const gpusync__goal *goal)
     if (goal->kind == GPUSYNC__ALL)
         for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
             gpusync__block_ticket(q, ticket);
-    else if (goal->kind == GPUSYNC__ONE && !(goal->ticket & GPUSYNC__FOREIGN))
+    else if (goal->kind == GPUSYNC__ONE)
         gpusync__block_ticket(q, goal->ticket);
-}
-
-/* A sleeper looks at the status by itself now and then: a handler that never comes costs this much. */
-#define GPUSYNC__SLICE_NS 50000000u
-/* ... and foreign work that no sentinel announces is looked at at this pace at first, then more and more slowly. */
-#define GPUSYNC__FIRST_SLICE_NS 1000000u
-
-static bool gpusync__unannounced(const gpusync__wait *wait)
-{
-    size_t i;
-    for (i = wait->over; i < wait->count; i++) {
-        const gpusync__goal *goal = &wait->watches[i].goal;
-        if (wait->watches[i].left || goal->kind == GPUSYNC__FLAG) continue;
-        if (goal->kind == GPUSYNC__VALUE ? gpusync__is_outside(goal->timeline) && !GPUSYNC__GET(&wait->device->listener)
-                                         : gpusync__has_foreign(goal->queue) && !GPUSYNC__GET(&goal->queue->sentinels))
-            return true;
-    }
-    return false;
 }
 
 /* Have every watch that is not over on its board; also again, after a hint, or when the room that this waiter was woken
@@ -3126,8 +3247,9 @@ static bool gpusync__enlist(gpusync__wait *wait)
         if (watch->left) continue;
         board = gpusync__board_of(&watch->goal);
         gpusync__lock(&board->lock);
-        if (!watch->linked && !gpusync__met_locked(&watch->goal)) {
-            gpusync__link_locked(board, watch);
+        /* Room that is there now may be gone before this sleeps: who waits for it is listed whatever it sees. */
+        if (!watch->node.linked && (watch->goal.kind == GPUSYNC__ROOM || !gpusync__met(&watch->goal))) {
+            gpusync__link_watch(board, watch);
             linked = was_off = true;
         }
         gpusync__unlock(&board->lock);
@@ -3143,44 +3265,30 @@ static void gpusync__delist(gpusync__wait *wait)
         if (!wait->watches[i].left) gpusync__delist_one(&wait->watches[i]);
 }
 
-/* The end of the next slice. */
-static uint64_t gpusync__slice_end(const gpusync__wait *wait, uint64_t now, uint64_t deadline, uint64_t *slice)
-{
-    uint64_t length = gpusync__unannounced(wait) ? *slice : GPUSYNC__SLICE_NS;
-    if (*slice < GPUSYNC__SLICE_NS) *slice *= 2;
-    return deadline - now > length ? now + length : deadline;
-}
-
-/* A callback is due, and the handler that was to run it may be lost. */
-static void gpusync__remind(gpusync_device *dev)
-{
-    if (dev->callback_mode != GPUSYNC_CALLBACKS_MANUAL) gpusync__kick(dev);
-}
-
-/* Park until the wait is over, or the deadline. */
+/* Park until the wait is over, or the deadline. A sleeper looks at nothing by itself: the sweeper does, for all. */
 static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    uint64_t slice = GPUSYNC__FIRST_SLICE_NS, until = 0;
-    while (!gpusync__wait_over(wait)) {
-        uint64_t now = gpusync_now_ns();
-        if (now >= deadline) return;
-        if (now >= until) {
-            if (until) gpusync__wait_look(wait); /* a whole slice, however often the hook returned meanwhile */
-            if (until && GPUSYNC__GET(&wait->device->due)) gpusync__remind(wait->device);
-            until = gpusync__slice_end(wait, now, deadline, &slice);
-            if (gpusync__wait_over(wait)) return;
-        }
-        hooks->park(hooks->user, &w->open, until);
+    while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
+        hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait)) return;
-        if (gpusync__enlist(wait)) {
-            gpusync__wait_look(wait); /* however often it is called for nothing */
-            slice = GPUSYNC__FIRST_SLICE_NS;
-            until = 0;
-        } else if (gpusync_now_ns() < until) {
-            GPUSYNC__COUNT(&wait->stats->spurious_wakes);
-        }
+        if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to somebody else */
+        else if (gpusync_now_ns() < deadline) GPUSYNC__COUNT(&wait->stats->spurious_wakes);
     }
+}
+
+#define GPUSYNC__SWEEP_NS 50000000u      /* from a new reason to the first sweep */
+#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
+
+GPUSYNC__RARE void gpusync__keep_watch_from_now(gpusync_device *dev);
+
+/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes its timer back and then
+   looks for reasons, one of the two sees the other. No lock is held. */
+static inline void gpusync__keep_watch(gpusync_device *dev)
+{
+    const gpusync__post *post = dev->post;
+    if (GPUSYNC__GET(&post->pace_ns) == GPUSYNC__SWEEP_NS && GPUSYNC__GET(&post->sweep_ns)) return; /* it comes soon */
+    gpusync__keep_watch_from_now(dev);
 }
 
 /* OK: over. TIMEOUT: done at the deadline is done, this is not. */
@@ -3191,11 +3299,13 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     size_t i;
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->any = wait->any;
+    w->failures = wait->failures;
     for (i = 0; i < wait->count; i++) {
         wait->watches[i].waiter = w;
         wait->watches[i].since_ns = now;
     }
     (void)gpusync__enlist(wait);
+    gpusync__keep_watch(wait->device);
     gpusync__park(wait, w, deadline);
     gpusync__delist(wait);
     gpusync__waiter_give(wait->device, w);
@@ -3230,25 +3340,26 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
-/* Wait for one goal. OK: it is met. The caller is inside the queue. */
-static gpusync_result gpusync__await_goal(const gpusync__goal *goal, uint64_t timeout_ns,
+/* Wait for one goal. OK: it is met. The caller is inside of what it is about. */
+static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                           const gpusync_wait_options *options, uint64_t **how)
 {
-    gpusync_queue *q = goal->queue;
+    const gpusync_queue *q = goal->queue;
+    const gpusync_spin *spin = options && options->spin ? options->spin : q ? &q->spin : &dev->spin;
+    gpusync_wait_mode mode = options && options->mode ? options->mode : q ? q->wait_mode : dev->wait_mode;
     gpusync__watch watch;
     gpusync__wait wait;
     gpusync_result result;
     memset(&watch, 0, sizeof watch);
     memset(&wait, 0, sizeof wait);
     watch.goal = *goal;
-    wait.device = q->device;
-    wait.stats = &q->stats;
+    wait.device = dev;
+    wait.stats = q ? &goal->queue->stats : &dev->stats;
     wait.watches = &watch;
     wait.count = 1;
-    result = gpusync__await(&wait, timeout_ns, options && options->spin ? options->spin : &q->spin,
-                            options && options->mode ? options->mode : q->wait_mode, how);
+    result = gpusync__await(&wait, timeout_ns, spin, mode, how);
     if (gpusync__met(goal)) return GPUSYNC_OK;
-    *how = &q->stats.waits_unmet;
+    *how = &wait.stats->waits_unmet;
     return gpusync__stopped(goal) ? gpusync__stop_reason(goal) : result;
 }
 
@@ -3256,7 +3367,8 @@ static gpusync_result gpusync__await_goal(const gpusync__goal *goal, uint64_t ti
 static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, double *end)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    uint64_t start_bits = GPUSYNC__GET(&entry->gpu_start), end_bits = GPUSYNC__GET(&entry->gpu_end);
+    uint64_t end_bits = GPUSYNC__GET(&entry->gpu_end), start_bits = GPUSYNC__GET(&entry->gpu_start);
+    if (end_bits == GPUSYNC__NOT_YET(ticket)) end_bits = start_bits = 0;
     memcpy(start, &start_bits, sizeof *start);
     memcpy(end, &end_bits, sizeof *end);
     /* after the times: an entry loses its mark before its times change */
@@ -3270,7 +3382,7 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     gpusync_queue *q = goal->queue;
     double start, end, us;
     unsigned n = 0;
-    if (goal->ticket & GPUSYNC__FOREIGN || !gpusync__times_of(q, goal->ticket, &start, &end) || end <= 0) return;
+    if (!gpusync__times_of(q, goal->ticket, &start, &end) || end <= 0) return;
     us = ((double)gpusync_now_ns() / 1e9 - end) * 1e6;
     if (us < 0 || us > 1e7) return;
     for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++) us /= 2;
@@ -3284,7 +3396,7 @@ static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t time
     gpusync_queue *q = goal->queue;
     gpusync_result result;
     if (gpusync__traced(q->device)) gpusync__trace_wait(q->device, goal, NULL, NULL, GPUSYNC_OK);
-    result = gpusync__await_goal(goal, timeout_ns, options, how);
+    result = gpusync__await_goal(q->device, goal, timeout_ns, options, how);
     GPUSYNC__COUNT(*how);
     if (*how == &q->stats.waits_sleep) gpusync__count_latency(goal);
     return result;
@@ -3340,17 +3452,6 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     }
     gpusync__leave(queue);
     return result;
-}
-
-GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_queue *q = (gpusync_queue *)(uintptr_t)queue; /* its lock is not const */
-    bool done;
-    gpusync__lock(&q->board.lock);
-    done = ticket > GPUSYNC__FOREIGN && ticket <= (q->foreign_issued | GPUSYNC__FOREIGN) &&
-           !gpusync__foreign_listed(q, ticket);
-    gpusync__unlock(&q->board.lock);
-    return done;
 }
 
 /* What gpusync_device_wait waits for on one queue, which it knows by its number: a queue that is not waited for at the
@@ -3439,6 +3540,8 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
     return gpusync_device_is_lost(device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
 
+#define GPUSYNC__LINGER_NS 1000000u
+
 /* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
 static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 {
@@ -3447,7 +3550,7 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
         dev->hooks.yield(dev->hooks.user);
         return;
     }
-    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__FIRST_SLICE_NS);
+    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__LINGER_NS);
     gpusync__waiter_give(dev, w);
 }
 
@@ -3482,9 +3585,17 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
     gpusync__pool_pop(pool);
 }
 
-static gpusync__need *gpusync__take_needs(gpusync__needs *needs, uint64_t value, const gpusync_error *error,
-                                          gpusync__agenda *agenda);
 static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda);
+
+/* Whoever was told by a change of the timeline, and those for whom there was no place. No lock is held. */
+static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught, gpusync__agenda *agenda)
+{
+    while (gpusync__unpark(t->device, caught)) {
+        gpusync__lock(&t->board.lock);
+        gpusync__take_numbers(&t->board, 0, high, &t->error, caught, agenda);
+        gpusync__unlock(&t->board.lock);
+    }
+}
 
 /* Something was signalled, or a promise is gone: let `value` follow, as far as no promise is open. Who signals on the
    host does not get past an open promise on the device either: the event is written when the value gets there. Takes
@@ -3492,19 +3603,22 @@ static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error,
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
 {
     uint64_t value = t->kept;
-    gpusync__need *met = NULL;
+    gpusync__catch caught;
     bool writes = false;
+    gpusync__catch_nothing(&caught);
     if (t->promises && t->promises->value <= value) value = t->promises->value - 1;
     if (value > t->value) { /* and it has not failed */
         GPUSYNC__PUT(&t->value, value);
-        met = gpusync__take_needs(&t->needs, value, NULL, agenda);
+        gpusync__take_numbers(&t->board, 0, value, NULL, &caught, agenda);
         writes = value > t->on_event;
         if (writes) GPUSYNC__PUT(&t->on_event, value);
     }
     gpusync__unlock(&t->board.lock);
+    /* Two threads may come here in the other order: then the lower value is written last, and Metal ignores it
+       (documented: an event only rises). */
     if (writes) gpusync__write_event(t, value + t->base);
-    gpusync__wake_board(t->device, &t->board);
-    gpusync__needs_over(met, NULL, agenda);
+    gpusync__wake_numbers(t, value, &caught, agenda);
+    gpusync__needs_over(caught.needs, NULL, agenda);
 }
 
 /* The event stands at this value. */
@@ -3519,8 +3633,9 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__agenda 
 /* Keep the first failure, and end with it whatever needs the timeline. False: there was one. */
 static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__agenda *agenda)
 {
-    gpusync__need *ended = NULL;
+    gpusync__catch caught;
     bool first;
+    gpusync__catch_nothing(&caught);
     gpusync__lock(&t->board.lock);
     first = t->value != GPUSYNC__FAILED_VALUE;
     if (first) {
@@ -3529,13 +3644,13 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
         if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
         t->last = t->value;
         GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);
-        ended = gpusync__take_needs(&t->needs, GPUSYNC__FAILED_VALUE, &t->error, agenda);
+        gpusync__take_numbers(&t->board, 0, GPUSYNC__FAILED_VALUE, &t->error, &caught, agenda);
     }
     gpusync__unlock(&t->board.lock);
     if (!first) return false;
-    gpusync__wake_board(t->device, &t->board);
+    gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, agenda);
     if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
-    gpusync__needs_over(ended, &t->error, agenda);
+    gpusync__needs_over(caught.needs, &t->error, agenda);
     return true;
 }
 
@@ -3557,13 +3672,11 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
     }
 }
 
-/* ... in a call that may be a wait. */
 GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    agenda.hands_over = true;
     gpusync__read_event(t, &agenda);
-    gpusync__end_look(t->device, &agenda);
+    gpusync__end_call(t->device, &agenda);
 }
 
 /* A registration with the event, for one value and all who wait for it. It belongs to the timeline's list and to the
@@ -3573,8 +3686,7 @@ typedef struct gpusync__listening {
     uint32_t holders;
     uint32_t state; /* ARMED -> RUNNING -> FREE, or ORPHANED */
     gpusync_device *device;
-    gpusync_timeline *timeline; /* NULL: the device's bell, which is rung again and again */
-    uint32_t rung;
+    gpusync_timeline *timeline;
     uint64_t value;
     struct gpusync__listening *next;
 } gpusync__listening;
@@ -3599,9 +3711,9 @@ static void gpusync__listening_drop(gpusync__listening *listening)
 
 #define GPUSYNC__SLAB_LISTENINGS 32
 
-/* Of a device or, where that is not NULL, of a timeline, with one holder. NULL: no memory. From malloc, not from the
+/* With one holder. NULL: no memory. From malloc, not from the
    program's allocator, and never freed: Metal may keep what refers to one for as long as it likes. */
-static gpusync__listening *gpusync__listening_take(gpusync_device *dev, gpusync_timeline *t, uint32_t state)
+static gpusync__listening *gpusync__listening_take(gpusync_timeline *t)
 {
     gpusync__listening *slab = NULL, *listening;
     size_t i;
@@ -3615,11 +3727,10 @@ static gpusync__listening *gpusync__listening_take(gpusync_device *dev, gpusync_
     if (listening) gpusync__global.listenings = listening->next;
     gpusync__unlock(&gpusync__global.lock);
     if (!listening) return NULL;
-    listening->device = dev;
+    listening->device = t->device;
     listening->timeline = t;
-    listening->rung = 0;
     listening->next = NULL;
-    GPUSYNC__PUT(&listening->state, state);
+    GPUSYNC__PUT(&listening->state, (uint32_t)GPUSYNC__ARMED);
     GPUSYNC__PUT(&listening->holders, 1);
     return listening;
 }
@@ -3635,18 +3746,6 @@ static void gpusync__listener_dispose(const void *block)
     gpusync__listening_drop(((const gpusync__listener_block *)block)->listening);
 }
 
-/* The bell of a device was rung. Who rings while it is answered is heard. */
-static void gpusync__answer(gpusync__listening *bell)
-{
-    do {
-        do {
-            GPUSYNC__PUT(&bell->rung, 0);
-            gpusync__run_due(bell->device);
-        } while (GPUSYNC__GET(&bell->rung));
-        GPUSYNC__PUT(&bell->state, GPUSYNC__FREE); /* destroy waits for this */
-    } while (GPUSYNC__GET(&bell->rung) && gpusync__swap32(&bell->state, GPUSYNC__FREE, GPUSYNC__RUNNING));
-}
-
 /* On the listener's thread. */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
@@ -3655,14 +3754,8 @@ static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
     (void)event;
     (void)raw; /* may be above the value that was asked for; the event is read again */
     if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
-    if (!listening->timeline) {
-        gpusync__answer(listening);
-        return;
-    }
-    agenda.hands_over = true;
     gpusync__read_event(listening->timeline, &agenda);
-    gpusync__hand_over(listening->device, &agenda);
-    gpusync__run_due(listening->device);
+    gpusync__end_call(listening->device, &agenda);
     GPUSYNC__PUT(&listening->state, GPUSYNC__FREE); /* destroy waits for this */
 }
 
@@ -3722,7 +3815,7 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
         if (listening->value == value) return NULL;
         link = &listening->next;
     }
-    listening = gpusync__listening_take(t->device, t, GPUSYNC__ARMED);
+    listening = gpusync__listening_take(t);
     if (!listening) return NULL;
     listening->value = value;
     listening->next = *first;
@@ -3737,25 +3830,10 @@ static void gpusync__listen(const gpusync__goal *goal)
     gpusync__listening *listening;
     if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
     gpusync__lock(&t->board.lock);
-    listening = gpusync__met_locked(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
+    /* under the lock: destroy takes it between closing and settling */
+    listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
     gpusync__unlock(&t->board.lock);
     if (listening) gpusync__notify(t->device, t->event, listening->value + t->base, listening);
-}
-
-/* What gpusync__kick rings: made when it is first needed; NULL where Metal has no listener or event to give. */
-static gpusync__listening *gpusync__bell(gpusync_device *dev)
-{
-    gpusync__listening *bell = GPUSYNC__GET(&dev->bell);
-    if (bell || !gpusync__listener(dev)) return bell;
-    gpusync__lock(&dev->lock);
-    bell = dev->bell;
-    if (!bell && !dev->bell_event) dev->bell_event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
-    if (!bell && dev->bell_event) {
-        bell = gpusync__listening_take(dev, NULL, GPUSYNC__FREE);
-        GPUSYNC__PUT(&dev->bell, bell);
-    }
-    gpusync__unlock(&dev->lock);
-    return bell;
 }
 
 static void gpusync__settle_listenings(gpusync_device *dev, gpusync__listening *listening)
@@ -3768,18 +3846,6 @@ static void gpusync__settle_listenings(gpusync_device *dev, gpusync__listening *
         gpusync__listening_drop(listening);
         listening = next;
     }
-}
-
-/* Nobody rings any more. */
-static void gpusync__take_bell(gpusync_device *dev)
-{
-    gpusync__listening *bell = dev->bell;
-    unsigned rounds = 0;
-    if (!bell) return;
-    while (!gpusync__swap32(&bell->state, GPUSYNC__FREE, GPUSYNC__ORPHANED) &&
-           !gpusync__swap32(&bell->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
-        gpusync__linger(dev, &rounds);
-    gpusync__listening_drop(bell);
 }
 
 /* A used event, and what it stands at, or a new one; +1. */
@@ -3896,19 +3962,38 @@ static void gpusync__timeline_drop(gpusync_timeline *t)
 }
 
 static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda);
-static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const gpusync__turns *turns);
+static void gpusync__pay(gpusync_device *dev, const uint32_t *owing);
+static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before);
+static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before);
+
+/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for the sake of the rest:
+   now and then they are all made to look, so that they leave that. */
+static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
+{
+    unsigned rounds = 0;
+    while (GPUSYNC__GET(inside)) {
+        gpusync_timeline *t = NULL;
+        gpusync_queue *q = NULL;
+        gpusync__linger(dev, &rounds);
+        if (rounds % 256) continue;
+        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__hint(dev, &q->board);
+        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__hint(dev, &t->board);
+    }
+}
 
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_timeline *t = timeline, **link;
     gpusync_device *dev;
-    unsigned rounds = 0, i;
+    unsigned i;
     if (!t) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
-    gpusync__wake_board(t->device, &t->board);
-    while (GPUSYNC__GET(&t->inside)) gpusync__linger(t->device, &rounds);
+    gpusync__wake_stopped(t->device, &t->board);
+    gpusync__let_out(t->device, &t->inside);
+    gpusync__lock(&t->board.lock); /* who listens for held work has the lock, or sees that the timeline goes */
+    gpusync__unlock(&t->board.lock);
     gpusync__lock(&t->device->lock);
     for (link = &t->device->timelines; *link != t;) link = &(*link)->next;
     *link = t->next;
@@ -3917,7 +4002,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     dev = t->device;
     gpusync__end_unpromised(t, &agenda);
     gpusync__end_call(dev, &agenda);
-    gpusync__pay(dev, &t->owing, &t->turns);
+    gpusync__pay(dev, &t->owing);
     gpusync__timeline_drop(t);
     return GPUSYNC_OK;
 }
@@ -4042,22 +4127,11 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_er
 static gpusync_result gpusync__await_single(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                             const gpusync_wait_options *options)
 {
-    gpusync__watch watch;
-    gpusync__wait wait;
     gpusync_result result;
     uint64_t *how;
-    memset(&watch, 0, sizeof watch);
-    memset(&wait, 0, sizeof wait);
-    watch.goal = *goal;
-    wait.device = dev;
-    wait.stats = &dev->stats;
-    wait.watches = &watch;
-    wait.count = 1;
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, goal, NULL, NULL, GPUSYNC_OK);
-    result = gpusync__await(&wait, timeout_ns, options && options->spin ? options->spin : &dev->spin,
-                            options && options->mode ? options->mode : dev->wait_mode, &how);
-    if (gpusync__over(goal)) result = gpusync__goal_result(goal, options ? options->error : NULL);
-    else how = &dev->stats.waits_unmet;
+    result = gpusync__await_goal(dev, goal, timeout_ns, options, &how);
+    if (result == GPUSYNC_OK) result = gpusync__goal_result(goal, options ? options->error : NULL);
     GPUSYNC__COUNT(how);
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, goal, &dev->stats, how, result);
     return result;
@@ -4130,74 +4204,71 @@ static gpusync_result gpusync__points_enter(const gpusync_point *points, size_t 
 /* What a wait for many points returns, and the point that says so. */
 static gpusync_result gpusync__many_result(gpusync__wait *wait, gpusync_result result, size_t *which)
 {
-    size_t i;
-    *which = wait->count;
-    if (wait->any && gpusync__wait_over(wait)) {
-        *which = wait->which;
-        return gpusync__goal_result(&wait->watches[wait->which].goal, NULL);
-    }
-    for (i = 0; i < wait->count && *which == wait->count; i++) {
+    bool ended = wait->any && gpusync__wait_over(wait);
+    size_t i = ended ? wait->which : 0, end = ended ? i + 1 : wait->any ? 0 : wait->count;
+    for (; i < end; i++) {
         const gpusync__watch *watch = &wait->watches[i];
         gpusync_result one = GPUSYNC_OK;
-        if (watch->left) one = watch->result;
-        else if (gpusync__over(&watch->goal)) one = gpusync__goal_result(&watch->goal, NULL);
+        gpusync_error error;
+        if (watch->left) {
+            one = watch->result;
+        } else if (gpusync__over(&watch->goal)) {
+            bool met = gpusync__met(&watch->goal);
+            one = met ? gpusync__goal_result(&watch->goal, &error) : gpusync__stop_reason(&watch->goal);
+            if (one != GPUSYNC_OK) gpusync__tell_error(wait, one, met ? &error : NULL);
+        }
         if (one == GPUSYNC_OK) continue;
-        *which = i;
         result = one;
+        break;
     }
-    return result;
+    *which = ended ? wait->which : i < end ? i : wait->count;
+    return ended && i == end ? GPUSYNC_OK : result;
 }
 
-/* Leave every point but one that is not left yet: that one keeps the device alive for a while. */
-static void gpusync__leave_all_but(const gpusync__wait *wait, gpusync__goal *last)
-{
-    size_t i, inside = wait->inside;
-    for (i = 0; i < wait->count; i++) {
-        if (wait->watches[i].left) continue;
-        if (--inside == 0) *last = wait->watches[i].goal;
-        else gpusync__goal_leave(&wait->watches[i].goal);
-    }
-}
-
-/* OK or not, *last is entered when its queue or timeline is set. */
-static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count, bool any,
-                                           uint64_t timeout_ns, gpusync__watch *watches, size_t *which,
-                                           gpusync__goal *last)
+static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
+                                           gpusync_wait_for for_what, uint64_t timeout_ns,
+                                           const gpusync_wait_options *options, gpusync__watch *watches, size_t *which)
 {
     static const gpusync_spin none = {0, 0, 0};
+    const gpusync_spin *spin = options && options->spin ? options->spin : count > 16 ? &none : &dev->spin;
+    gpusync_wait_mode mode = options && options->mode ? options->mode : dev->wait_mode;
     gpusync__wait wait;
     gpusync_result result = gpusync__points_enter(points, count, watches, which);
     uint64_t *how;
+    size_t i;
     if (result != GPUSYNC_OK) return result;
     memset(&wait, 0, sizeof wait);
     wait.device = dev;
     wait.stats = &dev->stats;
     wait.watches = watches;
-    wait.count = wait.inside = count;
-    wait.any = any;
+    wait.count = wait.failed = count;
+    wait.any = for_what == GPUSYNC_WAIT_ANY;
+    wait.failures = for_what == GPUSYNC_WAIT_ALL_OR_FAILURE;
     wait.many = true;
+    wait.error = options ? options->error : NULL;
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
-    /* Looking at many points again and again costs more than it gains. */
-    result = gpusync__await(&wait, timeout_ns, count > 16 ? &none : &dev->spin,
-                            dev->wait_mode == GPUSYNC_WAIT_BLOCKING ? GPUSYNC_WAIT_HANDLER : dev->wait_mode, &how);
+    /* none for many: looking at them again and again costs more than it gains */
+    result = gpusync__await(&wait, timeout_ns, spin, mode == GPUSYNC_WAIT_BLOCKING ? GPUSYNC_WAIT_HANDLER : mode, &how);
     if (result != GPUSYNC_OK) how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT(how);
     result = gpusync__many_result(&wait, result, which);
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, &dev->stats, how, result);
-    gpusync__leave_all_but(&wait, last);
+    for (i = 0; i < count; i++)
+        if (!watches[i].left) gpusync__goal_leave(&watches[i].goal);
     return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
-                                             uint64_t timeout_ns, size_t *which)
+                                             uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
     gpusync__watch few[16], *watches = few;
     gpusync_device *dev = NULL;
-    gpusync__goal last;
     gpusync_result result;
     size_t i, found = count;
     if (which) *which = count;
-    if ((count && !points) || (unsigned)how > GPUSYNC_WAIT_ANY) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if ((count && !points) || (unsigned)how > GPUSYNC_WAIT_ALL_OR_FAILURE ||
+        (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (count == 0) return how == GPUSYNC_WAIT_ANY ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
     for (i = 0; i < count; i++) {
         gpusync_device *one = gpusync__point_device(&points[i]);
@@ -4208,10 +4279,10 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
     if (!watches) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     memset(watches, 0, count * sizeof *watches);
-    memset(&last, 0, sizeof last);
-    result = gpusync__wait_points(dev, points, count, how == GPUSYNC_WAIT_ANY, timeout_ns, watches, &found, &last);
+    GPUSYNC__ADD(&dev->inside, 1); /* it may leave all that it waits for */
+    result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, watches, &found);
     if (watches != few) gpusync__free(dev, watches, count * sizeof *watches);
-    if (last.queue || last.timeline) gpusync__goal_leave(&last);
+    GPUSYNC__SUB(&dev->inside, 1);
     if (which) *which = found;
     return result;
 }
@@ -4229,7 +4300,8 @@ static uint32_t gpusync__count_uncommitted(gpusync_queue *q)
     gpusync__slot *slot;
     uint32_t count = 0;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED) count++;
+        if (GPUSYNC__GET(&slot->kind) == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
+            count++; /* an open one may be committed meanwhile */
         gpusync__drop(slot);
     }
     return count;
@@ -4263,11 +4335,16 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     for (;;) {
         uint64_t left = gpusync__time_left(deadline), committed = gpusync__committed(q);
         bool forever = deadline == GPUSYNC_FOREVER, stuck = forever && gpusync__is_stuck(q);
-        gpusync_result result = gpusync__await_goal(&goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
+        gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
+        if (result == GPUSYNC_OK) return GPUSYNC_OK;
+        gpusync__wake_unnumbered(q->device, &q->board); /* it may have been told of room */
         if (result != GPUSYNC_TIMEOUT) return result;
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
-        if (!forever && gpusync__time_left(deadline) == 0) return GPUSYNC_TIMEOUT;
+        if (!forever && gpusync__time_left(deadline) == 0) break;
     }
+    GPUSYNC__PUT(&q->refused, 1);
+    gpusync__keep_watch(q->device);
+    return GPUSYNC_TIMEOUT;
 }
 
 /* ... and take a place. Room is not like a ticket: another thread may have taken what ended this sleep. */
@@ -4309,9 +4386,8 @@ GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const cha
 GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    agenda.hands_over = true;
     gpusync__pump(q, &agenda);
-    gpusync__end_look(q->device, &agenda);
+    gpusync__end_call(q->device, &agenda);
 }
 
 /* Let go of the order lock, and do what somebody could not do meanwhile who must not wait for it. */
@@ -4376,6 +4452,8 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
 {
     if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
+    /* Of a buffer that has ended nobody knows whether its slot is gone by now: so it does not count. */
+    if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
     /* A commit searches only where there are tracked or held buffers to mistake it for: else the status tells. */
     if (((kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined) &&
         gpusync__has_ticket(q, buffer))
@@ -4387,7 +4465,7 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
 static gpusync_result gpusync__check_status(void *buffer, uint32_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
-    if (kind == GPUSYNC__FOREIGN_WORK) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
+    if (kind == GPUSYNC__EXTERNAL) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
     return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
 }
 
@@ -4408,7 +4486,7 @@ static inline gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint
         GPUSYNC__ADD(&q->outstanding, 1);
     } else {
         (void)gpusync__take_open(open);
-        GPUSYNC__PUT(&slot->kind, kind);
+        GPUSYNC__SET(&slot->kind, kind);
     }
     *out = slot;
     return GPUSYNC_OK;
@@ -4418,7 +4496,7 @@ static inline gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint
 static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot, bool ours)
 {
     if (ours) {
-        GPUSYNC__PUT(&slot->kind, (uint32_t)GPUSYNC__WORK);
+        GPUSYNC__SET(&slot->kind, (uint32_t)GPUSYNC__WORK);
         slot->next = q->open;
         q->open = slot;
         return;
@@ -4428,7 +4506,8 @@ static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot, bool ours)
 }
 
 /* A scheduled handler, for all: there is nothing to tell apart but the command buffer. Its slot is found by looking at
-   every one, which only who traces pays for. It touches nothing but the slot: the queue may be gone. */
+   every one, which only who traces pays for. It touches nothing but the slot: the queue may be gone. Where a tool hands
+   it another object, the trace lacks the time. */
 static void gpusync__scheduled(void *block, void *buffer)
 {
     gpusync__slab *slab;
@@ -4439,7 +4518,8 @@ static void gpusync__scheduled(void *block, void *buffer)
     gpusync__unlock(&gpusync__global.lock);
     for (; slab; slab = slab->next)
         for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++)
-            if (GPUSYNC__GET(&slab->slots[i].state) == gpusync__state(buffer, GPUSYNC__ARMED))
+            if (GPUSYNC__GET(&slab->slots[i].state) == GPUSYNC__ARMED &&
+                GPUSYNC__GET(&slab->slots[i].buffer) == buffer)
                 GPUSYNC__PUT(&slab->slots[i].scheduled_ns, gpusync_now_ns());
 }
 
@@ -4495,7 +4575,7 @@ static gpusync_result gpusync__admit(gpusync_queue *q, void *buffer, bool *admit
     if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
     gpusync__order_end_pool(q, pool);
     if (made || result != GPUSYNC_OK) return result;
-    result = gpusync__wait_for_room(q, q->max_in_flight, gpusync__deadline(q->commit_timeout_ns));
+    result = gpusync__wait_for_room(q, q->max_in_flight, GPUSYNC_FOREVER);
     *admitted = result == GPUSYNC_OK;
     return result;
 }
@@ -4506,8 +4586,8 @@ typedef struct gpusync__commit_watch {
     bool admitted;
 } gpusync__commit_watch;
 
-static __attribute__((noinline)) gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, uint32_t kind,
-                                                                       gpusync__commit_watch *watch)
+GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, uint32_t kind,
+                                                    gpusync__commit_watch *watch)
 {
     watch->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
     watch->held = 0;
@@ -4516,13 +4596,22 @@ static __attribute__((noinline)) gpusync_result gpusync__before_commit(gpusync_q
     return gpusync__admit(q, buffer, &watch->admitted);
 }
 
-static __attribute__((noinline)) void gpusync__after_commit(gpusync_queue *q, const gpusync__commit_watch *watch,
-                                                            gpusync_result result, uint64_t ticket)
+GPUSYNC__RARE void gpusync__after_commit(gpusync_queue *q, const gpusync__commit_watch *watch, gpusync_result result,
+                                         uint64_t ticket)
 {
     if (watch->admitted) gpusync__give_room(q); /* it has taken its own by now, or has failed */
     if (result != GPUSYNC_OK || !watch->began) return;
     gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, ticket, NULL, watch->began);
     if (watch->held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, ticket, NULL, watch->held);
+}
+
+/* What could not just be committed is held, or refused. */
+GPUSYNC__RARE gpusync_result gpusync__commit_otherwise(gpusync_queue *q, void *buffer, gpusync_result result,
+                                                       gpusync_ticket *ticket, uint64_t *held_ns)
+{
+    if (result == GPUSYNC_NOT_READY) return gpusync__submit_one(q, buffer, ticket, held_ns);
+    gpusync__wake_unnumbered(q->device, &q->board); /* for room that it took and gave back */
+    return result;
 }
 
 /* The caller is inside the queue. */
@@ -4536,9 +4625,8 @@ static gpusync_result gpusync__commit_inside(gpusync_queue *q, void *buffer, uin
     gpusync__lock(&q->order);
     result = gpusync__commit_ordered(q, buffer, kind, ticket);
     gpusync__order_end_pool(q, pool);
-    if (result == GPUSYNC_NOT_READY) result = gpusync__submit_one(q, buffer, ticket, &watch.held);
+    if (result != GPUSYNC_OK) result = gpusync__commit_otherwise(q, buffer, result, ticket, &watch.held);
     if (q->watched) gpusync__after_commit(q, &watch, result, *ticket);
-    gpusync__look_foreign(q);
     return result;
 }
 
@@ -4566,8 +4654,10 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
     if (!queue || !max_in_flight) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
-    if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight)
+    if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight) {
         result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
+        gpusync__wake_unnumbered(queue->device, &queue->board); /* room that it was told of, and does not take */
+    }
     gpusync__leave(queue);
     return result;
 }
@@ -4577,17 +4667,23 @@ GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buf
     return gpusync__commit(queue, command_buffer, GPUSYNC__TRACKED, ticket);
 }
 
+/* Leave the slot to its handler, which may never come. Who holds it goes on; nobody new gets a hold. False: the handler
+   has begun. */
+static bool gpusync__orphan(gpusync__slot *slot)
+{
+    if (!gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) return false;
+    GPUSYNC__PUT(&slot->queue, NULL);
+    return true;
+}
+
 /* Give up a tracked buffer. The caller holds the slot. */
 static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     if (slot->kind != GPUSYNC__TRACKED) return GPUSYNC_ERROR_INVALID_TICKET;
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
-    /* The handler will never run: drop its hold. Metal's last look at the block finds an unchanged header. */
-    if (gpusync__turn(slot, slot->buffer, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
-        gpusync__give_room_of(q, slot);
-        gpusync__drop(slot);
-    }
+    /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is its own. */
+    if (gpusync__orphan(slot)) gpusync__give_room_of(q, slot);
     return GPUSYNC_OK;
 }
 
@@ -4606,51 +4702,59 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
     return result;
 }
 
-/* An empty command buffer behind foreign work, to be told when it ends. Where that is not to be had, waits look at
-   the status at intervals. It may overlap the work before it, so its end proves nothing. */
-static void gpusync__send_sentinel(gpusync_queue *q)
+/* On the queue's watcher: what the handler does for other work. Serial, so that however much external work there is, it
+   takes one thread of the dispatch pool. */
+static void gpusync__external_over(void *context)
 {
-    gpusync__slot *slot = NULL;
-    void *pool, *buffer;
-    if (!gpusync__take_room(q, q->limit)) return;
-    pool = gpusync__pool_push();
-    /* may block when the program has filled the queue behind our back */
-    buffer = gpusync__new_buffer(q, gpusync__sel.commandBuffer, NULL);
-    if (buffer) {
-        gpusync__lock(&q->order);
-        slot = gpusync__slot_new(q, buffer, GPUSYNC__SENTINEL, GPUSYNC__ARMED);
-        gpusync__unlock(&q->order);
-    }
-    if (slot) {
-        GPUSYNC__ADD(&q->sentinels, 1);
-        GPUSYNC__COUNT(&q->stats.sentinels);
-        gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
-        gpusync__send_void(buffer, gpusync__sel.commit);
-    } else if (buffer) {
-        gpusync__release(buffer);
-    }
+    gpusync__slot *slot = (gpusync__slot *)context;
+    void *buffer = slot->buffer, *pool = gpusync__pool_push();
+    gpusync__send_void(buffer, gpusync__sel.waitUntilCompleted);
     gpusync__pool_pop(pool);
-    if (!slot) gpusync__give_room(q);
-    if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
+    gpusync__completed(slot, buffer);
+    gpusync__release_pooled(buffer);
 }
 
-static gpusync_result gpusync__track_foreign(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+/* The queue's watcher, made when it is first needed. */
+static void *gpusync__watcher(gpusync_queue *q)
 {
-    gpusync__slot *slot = NULL;
+    void *watcher = GPUSYNC__GET(&q->watcher), *made;
+    if (watcher) return watcher;
+    made = gpusync__dispatch_queue_create("gpusync external work", NULL);
+    if (GPUSYNC__SWAP(&q->watcher, &watcher, made)) return made;
+    gpusync__dispatch_release(made);
+    return watcher;
+}
+
+/* Under the order lock, with a pool. */
+static gpusync_result gpusync__adopt_external(gpusync_queue *q, void *buffer, gpusync__slot **out)
+{
     gpusync_result result;
     bool ours;
-    void *pool = gpusync__pool_push();
-    gpusync__lock(&q->order);
-    result = gpusync__adopt(q, buffer, GPUSYNC__FOREIGN_WORK, &slot, &ours);
-    if (result == GPUSYNC_OK && slot->job) {
-        gpusync__unadopt(q, slot, ours);
-        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    } else if (result == GPUSYNC_OK) {
-        GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
-        *ticket = gpusync__add_foreign(q, slot);
-    }
-    gpusync__order_end_pool(q, pool);
+    result = gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, out, &ours);
+    if (result != GPUSYNC_OK) return result;
+    if ((*out)->job) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    else if (!gpusync__issue(q, *out)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result != GPUSYNC_OK) gpusync__unadopt(q, *out, ours);
     return result;
+}
+
+static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    void *pool = gpusync__pool_push();
+    gpusync__slot *slot = NULL;
+    gpusync_result result;
+    gpusync__lock(&q->order);
+    result = gpusync__adopt_external(q, buffer, &slot);
+    if (result == GPUSYNC_OK) *ticket = slot->ticket;
+    gpusync__order_end_pool(q, pool);
+    if (result != GPUSYNC_OK) {
+        gpusync__wake_unnumbered(q->device, &q->board); /* for room that it took and gave back */
+        return result;
+    }
+    gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
+    gpusync__dispatch_async(gpusync__watcher(q), slot, gpusync__external_over);
+    (void)gpusync__look_ticket(q, *ticket); /* one that has ended is over at once */
+    return GPUSYNC_OK;
 }
 
 GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
@@ -4660,11 +4764,9 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
     uint64_t began = queue && gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
     if (queue && command_buffer) result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
-        result = gpusync__track_foreign(queue, command_buffer, &issued);
-        gpusync__look_foreign(queue);
+        result = gpusync__track_external(queue, command_buffer, &issued);
         if (result == GPUSYNC_OK && gpusync__traced(queue->device))
             gpusync__trace_ticket(queue, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
-        if (result == GPUSYNC_OK && gpusync__has_foreign(queue)) gpusync__send_sentinel(queue);
         gpusync__leave(queue);
     }
     if (ticket) *ticket = issued;
@@ -4774,7 +4876,7 @@ GPUSYNC__RARE gpusync__job *gpusync__jobs_take(gpusync_queue *q)
         dev->free_jobs = job->next;
         job->next = jobs;
         GPUSYNC__PUT(&job->depth, ++depth);
-        job->due.turns = &q->turns;
+        job->due.owing = &q->owing;
         jobs = job;
     }
     gpusync__unlock(&dev->job_lock);
@@ -4866,250 +4968,217 @@ GPUSYNC__INLINE void gpusync__job_drop(gpusync__job *job)
     if (GPUSYNC__SUB(&job->holders, 1) == 1) gpusync__job_free(job);
 }
 
-/* -- user code that is due */
+/* -- callbacks that are due. One at a time of a device, in the order in which they became due: on its dispatch queue, in
+   gpusync_dispatch, or in the destroy of what they are about. */
+
+static void gpusync__post_drop(gpusync__post *post)
+{
+    if (GPUSYNC__SUB(&post->holders, 1) != 1) return;
+    gpusync__lock(&gpusync__global.lock);
+    post->next = gpusync__global.posts;
+    gpusync__global.posts = post;
+    gpusync__unlock(&gpusync__global.lock);
+}
+
+static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
 
 /* Under the job lock. */
-static void gpusync__append_due(gpusync_device *dev, gpusync__due *due)
+static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
 {
     due->next = NULL;
     if (dev->due) dev->last_due->next = due;
     else GPUSYNC__PUT(&dev->due, due);
     dev->last_due = due;
-    due->turns->listed++;
+    dev->due_count++;
+    agenda->calls = true;
 }
 
-static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
-
-/* Metal's thread is to run something, or gpusync_dispatch. */
-static void gpusync__owe(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    agenda->busy = true;
-    if (gpusync__is_manual(dev)) agenda->notify = true;
-    else agenda->owed = true;
-}
-
-/* For this call to run, which has marked it busy. */
-static void gpusync__push_own(gpusync__due *due, gpusync__agenda *agenda)
-{
-    due->next = NULL;
-    if (agenda->own) agenda->last_own->next = due;
-    else agenda->own = due;
-    agenda->last_own = due;
-    agenda->busy = true;
-}
-
-static gpusync__due *gpusync__pop_own(gpusync__agenda *agenda)
-{
-    gpusync__due *due = agenda->own;
-    if (due) agenda->own = due->next;
-    return due;
-}
-
-/* What Metal's threads have no part in is for this call to run, if it is its turn: if nothing of the queue or timeline
-   is due or running but for what this call (or the one whose callback it was made in) does itself. A board's lock may
-   be held. */
+/* Have it called soon. A board's lock may be held. */
 static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
 {
-    bool own = !agenda->metals && !agenda->hands_over && !gpusync__is_manual(dev);
-    const gpusync__call *outer = own ? gpusync__this_call(dev) : NULL;
-    gpusync__turns *turns = due->turns;
     gpusync__lock(&dev->job_lock);
-    own = own && !turns->listed &&
-          (!turns->busy || turns->by == agenda || (outer && turns->by && turns->by == outer->agenda));
-    if (own && turns->busy++ == 0) turns->by = agenda;
-    if (!own) gpusync__append_due(dev, due);
-    gpusync__unlock(&dev->job_lock);
-    if (own) gpusync__push_own(due, agenda);
-    else gpusync__owe(dev, agenda);
-}
-
-/* Nothing more of these turns begins until gpusync__end_turn, but for what the agenda's own call does. */
-static void gpusync__begin_turn(gpusync_device *dev, gpusync__turns *turns, const gpusync__agenda *agenda)
-{
-    gpusync__lock(&dev->job_lock);
-    if (turns->busy++ == 0) turns->by = agenda;
+    gpusync__append_due(dev, due, agenda);
     gpusync__unlock(&dev->job_lock);
 }
 
-static void gpusync__end_turn(gpusync_device *dev, gpusync__turns *turns)
-{
-    gpusync__lock(&dev->job_lock);
-    if (--turns->busy == 0) turns->by = NULL;
-    gpusync__unlock(&dev->job_lock);
-}
-
-/* The callback of a submission that is about to be over: before anybody can see that, and register later ones. */
-static void gpusync__push_first(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
-{
-    gpusync__begin_turn(dev, due->turns, agenda);
-    gpusync__push_due(dev, due, agenda);
-}
-
-/* The first of these turns (NULL: of any) that has its turn; it is busy from here on. */
-static gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__turns *turns)
+/* The first that is due, or, with `owing`, the first of that queue or timeline; NULL also while one is called. The
+   caller calls it now. */
+static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing)
 {
     gpusync__due *due, *previous = NULL;
     gpusync__lock(&dev->job_lock);
-    for (due = dev->due; due && (due->turns->busy || (turns && due->turns != turns)); due = due->next) previous = due;
+    for (due = dev->due; due && owing && due->owing != owing; due = due->next) previous = due;
+    if (dev->calling) {
+        dev->turned_away = true;
+        due = NULL;
+    }
     if (due && previous) previous->next = due->next;
     else if (due) GPUSYNC__PUT(&dev->due, due->next);
     if (due && dev->last_due == due) dev->last_due = previous;
     if (due) {
-        due->turns->listed--;
-        due->turns->busy++; /* by is NULL */
+        dev->calling = true;
+        dev->due_count--;
     }
     gpusync__unlock(&dev->job_lock);
     return due;
 }
 
+/* error NULL: it ended well. */
 static void gpusync__call_back(gpusync_device *dev, gpusync_done_fn fn, void *user, const gpusync_error *error,
-                               const gpusync__need *about, const char *label, gpusync__agenda *agenda)
+                               const gpusync__need *about, const char *label)
 {
-    gpusync__call call;
     void *pool = gpusync__pool_push();
     if (gpusync__traced(dev)) gpusync__trace_callback(dev, about, label, error);
-    gpusync__call_begin(&call, dev, agenda);
     fn(user, error ? error->result : GPUSYNC_OK, error);
-    gpusync__call_end(&call);
     gpusync__pool_pop(pool);
 }
 
-static void gpusync__run_note(gpusync_device *dev, gpusync__note *note, gpusync__agenda *agenda)
+static void gpusync__call_job(gpusync__job *job)
 {
-    uint32_t *owing = note->need.queue ? &note->need.queue->owing : &note->need.timeline->owing;
-    if (note->fn)
-        gpusync__call_back(dev, note->fn, note->user, note->failed ? &note->error : NULL, &note->need, NULL,
-                           agenda);
-    else gpusync__release_pooled(note->user);
-    gpusync__lock(&dev->job_lock);
-    if (--note->due.turns->busy == 0) note->due.turns->by = NULL;
-    note->next = dev->free_notes;
-    dev->free_notes = note;
-    gpusync__unlock(&dev->job_lock);
-    GPUSYNC__SUB(owing, 1); /* destroy waits for this */
-}
-
-/* agenda: of the call that this is part of; NULL: on Metal's thread, in dispatch or destroy. */
-static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
-{
-    gpusync__job *job = (gpusync__job *)(void *)due;
     gpusync__need about;
-    if (!due->is_job) {
-        gpusync__run_note(dev, (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due)), agenda);
-        return;
-    }
     memset(&about, 0, sizeof about);
     about.queue = job->queue;
-    about.number = job->ticket;
-    gpusync__call_back(dev, job->on_complete, job->user, job->rank == GPUSYNC__RANK_NONE ? NULL : &job->error, &about,
-                       job->label, agenda);
-    gpusync__end_turn(dev, due->turns);
-    gpusync__job_drop(job);
+    about.node.number = job->ticket;
+    gpusync__call_back(job->device, job->on_complete, job->user, job->rank == GPUSYNC__RANK_NONE ? NULL : &job->error,
+                       &about, job->label);
 }
 
-/* Call back, and release, on Metal's threads. What a callback makes due comes after it. */
-static void gpusync__run_due(gpusync_device *dev)
+/* What gpusync__pop_due gave. */
+static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
-    gpusync__due *due;
-    if (!GPUSYNC__GET(&dev->due) || gpusync__is_manual(dev) || gpusync__this_call(dev)) return;
-    while ((due = gpusync__pop_due(dev, NULL)) != NULL) gpusync__run_one_due(dev, due, NULL);
+    gpusync__job *job = (gpusync__job *)(void *)due;
+    gpusync__note *note = (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due));
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    uint32_t *owing = due->owing;
+    bool is_job = due->is_job;
+    gpusync__call call;
+    gpusync__call_begin(&call);
+    if (is_job) gpusync__call_job(job);
+    else if (note->fn) gpusync__call_back(dev, note->fn, note->user, note->failed ? &note->error : NULL, &note->need, NULL);
+    else gpusync__release_pooled(note->user); /* its dealloc is the program's code, as a callback is */
+    gpusync__call_end(&call);
+    gpusync__lock(&dev->job_lock);
+    dev->calling = false;
+    agenda.calls = dev->turned_away && dev->due;
+    dev->turned_away = false;
+    if (!is_job) {
+        note->next = dev->free_notes;
+        dev->free_notes = note;
+    }
+    gpusync__unlock(&dev->job_lock);
+    gpusync__ask_for_calls(dev, &agenda);
+    if (is_job) gpusync__job_drop(job);
+    else GPUSYNC__SUB(owing, 1); /* destroy waits for this */
 }
 
-/* Run what is due of something that is to be destroyed, until nothing is owed any more. After it there may be no
-   Metal's thread left for the rest. */
-static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const gpusync__turns *turns)
+/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the next, and that one the
+   next, leaves the thread to others in between. Returns how many have run. */
+static size_t gpusync__run_due(gpusync_device *dev, size_t max)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__due *due;
+    size_t n = 0;
+    gpusync__lock(&dev->job_lock);
+    if (max > dev->due_count) max = dev->due_count;
+    gpusync__unlock(&dev->job_lock);
+    for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++) gpusync__run_one_due(dev, due);
+    agenda.calls = n && GPUSYNC__GET(&dev->due);
+    gpusync__ask_for_calls(dev, &agenda);
+    return n;
+}
+
+/* On the dispatch queue. Who asks for it while it looks is heard: `asked` falls before the look. */
+static void gpusync__answer(void *context)
+{
+    gpusync__post *post = (gpusync__post *)context;
+    gpusync_device *dev;
+    GPUSYNC__PUT(&post->asked, 0);
+    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
+    dev = GPUSYNC__GET(&post->device);
+    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);
+    GPUSYNC__SUB(&post->inside, 1);
+    gpusync__post_drop(post);
+}
+
+/* Where something is due: have it called, by the dispatch queue or the program. No lock is held. */
+static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    if (!agenda->calls) return;
+    agenda->calls = false;
+    if (gpusync__is_manual(dev)) {
+        if (dev->notify) dev->notify(dev->notify_user);
+    } else if (gpusync__swap32(&dev->post->asked, 0, 1)) {
+        GPUSYNC__ADD(&dev->post->holders, 1);
+        gpusync__dispatch_async(dev->callback_queue, dev->post, gpusync__answer);
+    }
+}
+
+/* What the device asked for and has not begun finds nothing to do. */
+static void gpusync__close_post(gpusync_device *dev)
+{
+    gpusync__post *post = dev->post;
+    unsigned rounds = 0;
+    GPUSYNC__PUT(&post->device, NULL);
+    while (GPUSYNC__GET(&post->inside)) gpusync__linger(dev, &rounds);
+    gpusync__post_drop(post);
+    gpusync__dispatch_release(dev->sweep_queue);
+    if (dev->callback_queue) gpusync__dispatch_release(dev->callback_queue);
+}
+
+/* False: no memory. */
+static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
+{
+    gpusync__post *post;
+    gpusync__lock(&gpusync__global.lock);
+    post = gpusync__global.posts;
+    if (post) gpusync__global.posts = post->next;
+    gpusync__unlock(&gpusync__global.lock);
+    if (!post) post = (gpusync__post *)malloc(sizeof *post); /* not the program's: it outlives every device */
+    if (!post) return false;
+    memset(post, 0, sizeof *post);
+    post->holders = 1;
+    GPUSYNC__PUT(&post->device, dev);
+    dev->post = post;
+    dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
+    if (gpusync__is_manual(dev)) return true;
+    if (callback_queue) gpusync__dispatch_retain(callback_queue);
+    else callback_queue = gpusync__dispatch_queue_create("gpusync callbacks", NULL);
+    dev->callback_queue = callback_queue;
+    return true;
+}
+
+/* Call what is due of something that is to be destroyed, until nothing is owed any more. */
+static void gpusync__pay(gpusync_device *dev, const uint32_t *owing)
 {
     unsigned rounds = 0;
     while (GPUSYNC__GET(owing)) {
-        gpusync__due *due = gpusync__pop_due(dev, turns);
-        if (due) gpusync__run_one_due(dev, due, NULL);
+        gpusync__due *due = gpusync__pop_due(dev, owing);
+        if (due) gpusync__run_one_due(dev, due);
         else gpusync__linger(dev, &rounds);
     }
-    gpusync__run_due(dev);
 }
 
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
 {
-    gpusync__due *due;
-    size_t n = 0;
+    size_t n;
     if (count) *count = 0;
     if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (!gpusync__is_manual(device)) return GPUSYNC_OK;
-    for (; n < max && (due = gpusync__pop_due(device, NULL)) != NULL; n++) gpusync__run_one_due(device, due, NULL);
+    n = gpusync__run_due(device, max);
     if (count) *count = n;
-    if (n == max && GPUSYNC__GET(&device->due) && device->notify) device->notify(device->notify_user); /* more of it */
     return GPUSYNC_OK;
 }
 
-/* Something is due on Metal's thread, and no handler is about to come there: have the listener run, by asking for a
-   value that its event has (that it calls back at once then is unverified; IREE relies on it). Where there is no such
-   thing an empty command buffer has to do, or the next handler, or destroy. */
-static void gpusync__kick(gpusync_device *dev)
+GPUSYNC__RARE void gpusync__end_call_now(gpusync_device *dev, gpusync__agenda *agenda)
 {
-    gpusync__listening *bell = gpusync__bell(dev);
-    gpusync_queue *q = bell || gpusync__in_callback() ? NULL : gpusync__queue_from(dev, 0);
-    if (q) {
-        gpusync__send_sentinel(q);
-        gpusync__leave(q);
-    }
-    if (!bell) return;
-    GPUSYNC__PUT(&bell->rung, 1); /* for one that runs already; else it is armed, or is armed here */
-    if (gpusync__swap32(&bell->state, GPUSYNC__FREE, GPUSYNC__ARMED)) gpusync__notify(dev, dev->bell_event, 0, bell);
-}
-
-static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda);
-
-/* Work it off, and leave all user code to Metal's thread. */
-static void gpusync__hand_over(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    gpusync__due *due;
     gpusync__run(dev, agenda);
-    while ((due = gpusync__pop_own(agenda)) != NULL) {
-        gpusync__end_turn(dev, due->turns);
-        agenda->metals = true;
-        gpusync__push_due(dev, due, agenda);
-    }
-}
-
-/* The end of a call that may be a wait, and so is no place for user code. */
-static void gpusync__end_look(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    gpusync__hand_over(dev, agenda);
-    if (agenda->owed) gpusync__kick(dev);
-}
-
-/* To the call whose callback this one was made in. */
-static void gpusync__pass_on(gpusync_device *dev, gpusync__due *due, const gpusync__agenda *from, gpusync__agenda *to)
-{
-    gpusync__lock(&dev->job_lock);
-    if (due->turns->by == from) due->turns->by = to;
-    gpusync__unlock(&dev->job_lock);
-    gpusync__push_own(due, to);
-}
-
-/* The end of a call that may call back. One that was made in a callback leaves it to what called that, so that
-   callbacks do not pile up on the stack. */
-GPUSYNC__RARE void gpusync__end_call_slow(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    const gpusync__call *outer;
-    bool any;
-    gpusync__due *due;
-    gpusync__run(dev, agenda);
-    any = agenda->own != NULL;
-    outer = any ? gpusync__this_call(dev) : NULL;
-    if (outer && !outer->agenda) gpusync__hand_over(dev, agenda);
-    while ((due = gpusync__pop_own(agenda)) != NULL) {
-        if (outer) gpusync__pass_on(dev, due, agenda, outer->agenda);
-        else gpusync__run_one_due(dev, due, agenda);
-    }
-    /* also what had to wait for its turn meanwhile */
-    if (agenda->owed || (any && !gpusync__is_manual(dev) && GPUSYNC__GET(&dev->due))) gpusync__kick(dev);
+    gpusync__ask_for_calls(dev, agenda);
 }
 
 static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
 {
-    if (agenda->busy) gpusync__end_call_slow(dev, agenda);
+    if (agenda->busy || agenda->calls) gpusync__end_call_now(dev, agenda);
 }
 
 /* -- needs */
@@ -5119,73 +5188,52 @@ static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
     return need->queue ? &need->queue->board.lock : &need->timeline->board.lock;
 }
 
-static gpusync__needs *gpusync__needs_of(const gpusync__need *need)
+static gpusync__board *gpusync__need_board(const gpusync__need *need)
 {
-    return need->queue ? &need->queue->needs : &need->timeline->needs;
+    return need->queue ? &need->queue->board : &need->timeline->board;
 }
 
-/* Under the lock of the list, as all that follow down to gpusync__take_needs. */
-static void gpusync__link_need(gpusync__needs *needs, gpusync__need *need)
+/* Under the lock of the board, as the next. */
+static void gpusync__link_need(gpusync__need *need)
 {
-    need->linked = true;
-    need->next = NULL;
-    need->previous = needs->last;
-    if (needs->last) needs->last->next = need;
-    else needs->first = need;
-    needs->last = need;
-    GPUSYNC__ADD(&needs->count, 1);
+    gpusync__board *board = gpusync__need_board(need);
+    need->node.role = need->job ? GPUSYNC__NEED : GPUSYNC__NOTE;
+    gpusync__list_on(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
 }
 
-static void gpusync__unlink_need(gpusync__needs *needs, gpusync__need *need)
+static void gpusync__unlink_need(gpusync__need *need)
 {
-    need->linked = false;
-    if (need->next) need->next->previous = need->previous;
-    else needs->last = need->previous;
-    if (need->previous) need->previous->next = need->next;
-    else needs->first = need->next;
+    gpusync__board *board = gpusync__need_board(need);
+    gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
     GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
-    GPUSYNC__SUB(&needs->count, 1);
+}
+
+/* The first need, or note, from this node on; NULL: there is none. Under the lock. */
+static gpusync__need *gpusync__need_from(gpusync__node *node)
+{
+    while (node && node->role == GPUSYNC__WATCH) node = node->beside[1];
+    return (gpusync__need *)(void *)node;
+}
+
+static gpusync__need *gpusync__need_after(const gpusync__need *need)
+{
+    return gpusync__need_from(need->node.beside[1]);
+}
+
+static gpusync__need *gpusync__first_need(const gpusync__board *board, uint64_t number)
+{
+    return gpusync__need_from(gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number));
 }
 
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error);
 
-/* A note is off its list. error: of what it is about; NULL: its ticket tells. */
 static void gpusync__end_note(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda)
 {
     gpusync_queue *q = note->need.queue;
     gpusync_device *dev = q ? q->device : note->need.timeline->device;
-    note->failed = error || (q && gpusync__ticket_result_locked(q, note->need.number, &note->error) != GPUSYNC_OK);
+    note->failed = error || (q && gpusync__ticket_result_locked(q, note->need.node.number, &note->error) != GPUSYNC_OK);
     if (error) note->error = *error;
     gpusync__push_due(dev, &note->due, agenda);
-}
-
-/* Take off the list what is marked as ended, and return it as a list by `next`. The notes among it are due at once:
-   before anybody can see that, and register later ones. */
-static gpusync__need *gpusync__take_ended(gpusync__needs *needs, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    gpusync__need *need, *next, *taken = NULL, **end = &taken;
-    for (need = needs->first; need; need = next) {
-        next = need->next;
-        if (!need->ended) continue;
-        gpusync__unlink_need(needs, need);
-        need->next = NULL;
-        if (need->job) {
-            *end = need;
-            end = &need->next;
-        } else {
-            gpusync__end_note((gpusync__note *)(void *)need, error, agenda);
-        }
-    }
-    return taken;
-}
-
-/* ... what asks for no more than this. */
-static gpusync__need *gpusync__take_needs(gpusync__needs *needs, uint64_t value, const gpusync_error *error,
-                                          gpusync__agenda *agenda)
-{
-    gpusync__need *need;
-    for (need = needs->first; need; need = need->next) need->ended = need->number <= value;
-    return needs->first ? gpusync__take_ended(needs, error, agenda) : NULL;
 }
 
 /* Held work of the queue can go, or must be ended. The job that says so is not over. */
@@ -5197,8 +5245,10 @@ static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
 
 static void gpusync__push_ended(gpusync__job *job, gpusync__agenda *agenda)
 {
-    job->next_ended = agenda->ended;
-    agenda->ended = job;
+    job->next_ended = NULL;
+    if (agenda->ended) agenda->last_ended->next_ended = job;
+    else agenda->ended = job;
+    agenda->last_ended = job;
     agenda->busy = true;
 }
 
@@ -5241,16 +5291,20 @@ static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, 
 }
 
 /* The device is lost: call back at once, for what will not end. */
-static void gpusync__lose_notes(gpusync__mutex *lock, gpusync__needs *needs, gpusync__agenda *agenda)
+static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
 {
-    gpusync__need *need;
+    gpusync__need *need, *next;
+    gpusync__catch caught;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
-    gpusync__lock(lock);
-    for (need = needs->first; need; need = need->next) /* objects stay until destroy */
-        need->ended = !need->job && ((gpusync__note *)(void *)need)->fn;
-    (void)gpusync__take_ended(needs, &error, agenda);
-    gpusync__unlock(lock);
+    gpusync__catch_nothing(&caught);
+    gpusync__lock(&board->lock);
+    for (need = gpusync__first_need(board, 0); need; need = next) {
+        next = gpusync__need_after(need);
+        if (!need->job && ((gpusync__note *)(void *)need)->fn) /* objects stay until destroy */
+            gpusync__take_need(board, need, &error, &caught, agenda);
+    }
+    gpusync__unlock(&board->lock);
 }
 
 static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
@@ -5293,41 +5347,52 @@ static void gpusync__signal_need(gpusync__need *need)
 /* Under the wait lock. */
 static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket)
 {
-    return ticket & GPUSYNC__FOREIGN ? !gpusync__foreign_listed(q, ticket) : gpusync__marked(q, ticket);
+    return gpusync__marked(q, ticket);
 }
 
-/* A ticket of the queue has ended. Tell who needs it. */
-static void gpusync__tell(gpusync_queue *q, gpusync__agenda *agenda)
+/* Of a queue: what needed its tickets is told. error NULL: they tell. No lock is held. */
+static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const gpusync_error *error,
+                                  gpusync__agenda *agenda)
 {
-    gpusync__need *need, *next;
-    gpusync_error error;
-    if (GPUSYNC__GET(&q->needs.count) == 0) return;
-    gpusync__lock(&q->board.lock);
-    /* Tickets are marked meanwhile: from the end, so that of one ticket none is left out before another. */
-    for (need = q->needs.last; need; need = need->previous) need->ended = gpusync__ticket_ended(q, need->number);
-    need = gpusync__take_ended(&q->needs, NULL, agenda);
-    gpusync__unlock(&q->board.lock);
+    gpusync__need *next;
+    gpusync_error own;
     for (; need; need = next) {
+        const gpusync_error *why = error;
         next = need->next;
         gpusync__signal_need(need);
-        gpusync__need_over(need, gpusync__ticket_result(q, need->number, &error) ? &error : NULL, agenda);
+        if (!why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
+        gpusync__need_over(need, why, agenda);
     }
+}
+
+/* The ticket has ended, and that is on record: tell everybody who wants to know of it, or of all up to it. Who marks a
+   ticket tells of it; so nobody has to look for others that are marked. */
+GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+{
+    gpusync__board *board = &q->board;
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    do {
+        gpusync__lock(&board->lock);
+        gpusync__take_numbers(board, 0, GPUSYNC__GET(&q->head.completed), NULL, &caught, agenda);
+        gpusync__take_numbers(board, ticket, ticket, NULL, &caught, agenda);
+        gpusync__take_prefix(board, &caught);
+        gpusync__unlock(&board->lock);
+    } while (gpusync__unpark(q->device, &caught));
+    gpusync__tickets_over(q, caught.needs, NULL, agenda);
 }
 
 /* The queue goes, whatever became of its tickets. */
 static void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
 {
-    gpusync__need *need, *next;
+    gpusync__catch caught;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+    gpusync__catch_nothing(&caught);
     gpusync__lock(&q->board.lock);
-    need = gpusync__take_needs(&q->needs, ~(uint64_t)0, &error, agenda);
+    gpusync__take_numbers(&q->board, 0, ~(uint64_t)0, &error, &caught, agenda); /* nobody waits any more */
     gpusync__unlock(&q->board.lock);
-    for (; need; need = next) {
-        next = need->next;
-        gpusync__signal_need(need);
-        gpusync__need_over(need, &error, agenda);
-    }
+    gpusync__tickets_over(q, caught.needs, &error, agenda);
 }
 
 /* -- promises */
@@ -5364,7 +5429,7 @@ GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__
     gpusync_timeline *t = promise->timeline;
     promise->issued = true;
     if (!promise->previous || promise->previous->value <= t->coming) gpusync__let_come(t, promise);
-    if (t->needs.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
+    if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
 }
 
 /* issue: nothing keeps the job from the device but this. */
@@ -5420,9 +5485,7 @@ GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__job *job, bool is
         result = gpusync__link_promise(promise, issue && (one || left == 1), agenda);
         if (one) return result;
     }
-    if (result == GPUSYNC_OK) return GPUSYNC_OK;
-    while (promise-- != job->promises) gpusync__take_back(promise, agenda);
-    return result;
+    return result; /* on an error gpusync__undo_job takes them back, without the order lock */
 }
 
 /* The job has ended well: the value is reached as soon as those below it are. */
@@ -5450,11 +5513,11 @@ static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
 GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
                                        const gpusync__promise *cover, gpusync__agenda *agenda)
 {
-    gpusync__need *need;
-    for (need = t->needs.first; need; need = need->next)
-        if (need->stage == GPUSYNC__AWAITED && need->number <= value && need->number > t->on_event &&
-            gpusync__cover(t, need->number) == cover)
-            gpusync__turn_need(need, stage, agenda);
+    const gpusync__promise *below = cover ? cover->previous : t->last_promise;
+    uint64_t low = below && below->value > t->on_event ? below->value : t->on_event;
+    gpusync__need *need = gpusync__first_need(&t->board, low + 1);
+    for (; need && need->node.number <= value; need = gpusync__need_after(need))
+        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, agenda);
 }
 
 GPUSYNC__RARE void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
@@ -5468,26 +5531,30 @@ GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, g
 {
     gpusync__need *need;
     gpusync__lock(&q->board.lock);
-    for (need = q->needs.first; need; need = need->next)
-        if (need->stage == GPUSYNC__AWAITED && need->number == ticket)
-            gpusync__turn_need(need, GPUSYNC__COMING, agenda);
+    need = gpusync__first_need(&q->board, ticket);
+    for (; need && need->node.number == ticket; need = gpusync__need_after(need))
+        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, agenda);
     gpusync__unlock(&q->board.lock);
 }
 
-static const char gpusync__timeline_gone[] = "the timeline was destroyed before anybody promised the value";
+static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
 
 /* The timeline goes: nobody can promise anything any more, and nobody is called back. */
 static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda)
 {
-    gpusync__need *need;
+    gpusync__need *need, *next;
+    gpusync__catch caught;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+    gpusync__catch_nothing(&caught);
     gpusync__lock(&t->board.lock);
-    for (need = t->needs.first; need; need = need->next)
-        need->ended = !need->job || (need->holds && need->number > t->kept && !gpusync__cover(t, need->number));
-    need = gpusync__take_ended(&t->needs, &error, agenda);
+    for (need = gpusync__first_need(&t->board, 0); need; need = next) {
+        next = gpusync__need_after(need);
+        if (!need->job || (need->holds && need->node.number > t->kept && !gpusync__cover(t, need->node.number)))
+            gpusync__take_need(&t->board, need, &error, &caught, agenda);
+    }
     gpusync__unlock(&t->board.lock);
-    gpusync__needs_over(need, &error, agenda);
+    gpusync__needs_over(caught.needs, &error, agenda);
 }
 
 /* -- registering what a job needs */
@@ -5495,7 +5562,7 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda
 /* Is the ticket that of a held submission? Jobs and slots are never freed, so one that went on is safe to look at. */
 static bool gpusync__is_held(const gpusync_queue *q, uint64_t ticket)
 {
-    uintptr_t holder = ticket & GPUSYNC__FOREIGN ? 0 : GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    uintptr_t holder = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
     const gpusync__job *job = (const gpusync__job *)(holder & ~(uintptr_t)1);
     return (holder & 1) && GPUSYNC__GET(&job->queue) == q && GPUSYNC__GET(&job->ticket) == ticket &&
            !GPUSYNC__GET(&job->issued);
@@ -5506,12 +5573,12 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
     const gpusync__promise *cover;
-    if (!t) return need->far || gpusync__is_held(need->queue, need->number) ? GPUSYNC__AWAITED : GPUSYNC__COMING;
-    if (t->value >= need->number) return GPUSYNC__OVER;
-    if (need->number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
-    cover = gpusync__cover(t, need->number);
+    if (!t) return need->far || gpusync__is_held(need->queue, need->node.number) ? GPUSYNC__AWAITED : GPUSYNC__COMING;
+    if (t->value >= need->node.number) return GPUSYNC__OVER;
+    if (need->node.number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
+    cover = gpusync__cover(t, need->node.number);
     if (cover) return cover->issued ? GPUSYNC__COMING : GPUSYNC__AWAITED;
-    return t->imported || need->number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
+    return t->imported || need->node.number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
 /* Put it on its list, or find that it is over. Listed first and looked after: who ends a ticket does it the other way
@@ -5524,20 +5591,20 @@ static void gpusync__seek_listed(gpusync__need *need)
     bool over, gone, failed, issued = GPUSYNC__GET(&job->issued) != 0;
     gpusync__lock(gpusync__need_lock(need));
     GPUSYNC__ADD(&job->open, 1);
-    gpusync__link_need(gpusync__needs_of(need), need);
+    gpusync__link_need(need);
     GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
-    failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->number > t->last);
+    failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
     gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
-           need->number > t->kept && !gpusync__cover(t, need->number);
-    over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->number));
-    if (over) gpusync__unlink_need(gpusync__needs_of(need), need);
+           need->node.number > t->kept && !gpusync__cover(t, need->node.number);
+    over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
+    if (over) gpusync__unlink_need(need);
     need->holds = !over && !issued && (need->stage == GPUSYNC__AWAITED || job->flags & GPUSYNC_STRICT);
     if (need->holds) GPUSYNC__ADD(&job->missing, 1);
     gpusync__unlock(gpusync__need_lock(need));
     if (!over) return;
     if (failed) error = t->error; /* it does not change any more */
     else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-    else if (!t) failed = gpusync__ticket_result(need->queue, need->number, &error) != GPUSYNC_OK;
+    else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
     if (failed || gone) gpusync__doom(job, need->rank, &error);
     if (need->at_head) gpusync__signal_need(need);
     GPUSYNC__SUB(&job->open, 1); /* never the last: the command buffers are open */
@@ -5601,8 +5668,8 @@ static void gpusync__drop_need(gpusync__need *need)
 {
     bool linked;
     gpusync__lock(gpusync__need_lock(need));
-    linked = need->linked;
-    if (linked) gpusync__unlink_need(gpusync__needs_of(need), need);
+    linked = need->node.linked;
+    if (linked) gpusync__unlink_need(need);
     gpusync__unlock(gpusync__need_lock(need));
     if (linked) GPUSYNC__SUB(&need->job->open, 1); /* never the last: the caller keeps one open */
 }
@@ -5622,32 +5689,36 @@ static void gpusync__forget_needs(gpusync__job *job)
     }
 }
 
-/* A need that nobody asks the device to wait for, and that nobody has been told to listen for; under the lock. */
-static gpusync__need *gpusync__unheard(gpusync_timeline *t)
+static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__need *need = t->needs.first;
-    while (need && (need->heard || (need->job && !need->holds))) need = need->next;
-    return need;
-}
-
-/* Others signal the timeline: have its listener tell those that would not hear of it. */
-static void gpusync__listen_for_needs(gpusync_timeline *t)
-{
-    gpusync__need *need;
     gpusync__goal goal;
     memset(&goal, 0, sizeof goal);
     goal.kind = GPUSYNC__VALUE;
     goal.timeline = t;
-    if (!gpusync__is_outside(t)) return;
+    goal.ticket = value;
+    gpusync__listen(&goal);
+}
+
+/* Does nobody ask the device to wait for it, and has nobody listened for it? Then the caller does. Under the lock. */
+static bool gpusync__claim_listening(gpusync__need *need)
+{
+    if (need->heard || (need->job && !need->holds)) return false;
+    need->heard = true;
+    return true;
+}
+
+/* Others signal the timeline from now on: have its listener tell those that would not hear of it. */
+static void gpusync__listen_for_needs(gpusync_timeline *t)
+{
+    gpusync__need *need;
+    uint64_t value = 0;
     do {
         gpusync__lock(&t->board.lock);
-        need = gpusync__unheard(t);
-        if (need) {
-            need->heard = true;
-            goal.ticket = need->number;
-        }
+        need = gpusync__first_need(&t->board, value);
+        while (need && !gpusync__claim_listening(need)) need = gpusync__need_after(need);
+        if (need) value = need->node.number;
         gpusync__unlock(&t->board.lock);
-        if (need) gpusync__listen(&goal);
+        if (need) gpusync__listen_for_value(t, value++);
     } while (need);
 }
 
@@ -5655,8 +5726,15 @@ static void gpusync__listen_for(gpusync__job *job)
 {
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL)
-        if (need->timeline) gpusync__listen_for_needs(need->timeline);
+    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+        gpusync_timeline *t = need->timeline;
+        bool listens;
+        if (!t || !gpusync__is_outside(t)) continue;
+        gpusync__lock(&t->board.lock);
+        listens = need->node.linked && gpusync__claim_listening(need);
+        gpusync__unlock(&t->board.lock);
+        if (listens) gpusync__listen_for_value(t, need->node.number);
+    }
 }
 
 /* -- the end of a job */
@@ -5664,7 +5742,7 @@ static void gpusync__listen_for(gpusync__job *job)
 /* Was the value signalled, and only promises below hide it? Under the board's lock. */
 static bool gpusync__is_hidden(const gpusync__need *need)
 {
-    return need->linked && need->number <= need->timeline->kept;
+    return need->node.linked && need->node.number <= need->timeline->kept;
 }
 
 /* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. */
@@ -5682,6 +5760,7 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda
         if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__drop_need(need);
     }
     if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
+    else agenda->busy = agenda->watch = true; /* it is listed from here on */
 }
 
 static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda)
@@ -5709,6 +5788,18 @@ static void gpusync__record_job(gpusync__job *job)
     error->dropped = 0;
 }
 
+/* Its callback is due from the moment on at which its ticket has ended: not before, and nobody who registers later comes
+   first. */
+GPUSYNC__RARE void gpusync__mark_and_call(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda)
+{
+    gpusync_device *dev = job->device;
+    GPUSYNC__ADD(&job->holders, 1); /* until it has been called */
+    gpusync__lock(&dev->job_lock);
+    gpusync__append_due(dev, &job->due, agenda);
+    (void)gpusync__mark(job->queue, job->ticket, outcome);
+    gpusync__unlock(&dev->job_lock);
+}
+
 /* Nothing is open any more: tell how it went. First its signals, so that they are known when the ticket is. */
 static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
 {
@@ -5716,7 +5807,6 @@ static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
     bool failed = job->rank != GPUSYNC__RANK_NONE;
     gpusync__outcome outcome;
     uint32_t i;
-    agenda->metals = GPUSYNC__GET(&job->issued) && job->first_part < job->part_count;
     if (failed) gpusync__record_job(job);
     for (i = 0; i < job->promise_count; i++) {
         if (failed) gpusync__break(&job->promises[i], agenda);
@@ -5725,18 +5815,13 @@ static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
     memcpy(&outcome.gpu_start, &job->gpu_start, sizeof job->gpu_start);
     memcpy(&outcome.gpu_end, &job->gpu_end, sizeof job->gpu_end);
     outcome.failed = failed;
-    if (gpusync__traced(q->device)) gpusync__trace_end(q, job->ticket, job->label, &outcome, job->error.result);
-    GPUSYNC__COUNT(&q->stats.completions);
-    if (job->on_complete) {
-        GPUSYNC__ADD(&job->holders, 1); /* until it has been called */
-        gpusync__push_first(q->device, &job->due, agenda);
-    }
-    gpusync__mark(q, job->ticket, &outcome);
-    gpusync__wake(q);
+    outcome.result = job->error.result;
+    if (gpusync__traced(q->device)) gpusync__trace_end(q, job->ticket, job->label, &outcome);
+    if (job->on_complete) gpusync__mark_and_call(job, &outcome, agenda);
+    else (void)gpusync__mark(q, job->ticket, &outcome);
     gpusync__drop_parts(job);
-    gpusync__tell(q, agenda);
-    if (job->on_complete) gpusync__end_turn(q->device, &q->turns);
-    if (failed) gpusync__log_failures(q, agenda);
+    gpusync__tell(q, job->ticket, agenda);
+    if (failed) gpusync__log_failures(q);
     gpusync__job_drop(job); /* with the last job the queue may go */
 }
 
@@ -5753,26 +5838,21 @@ GPUSYNC__INLINE void gpusync__announce(gpusync__job *job, bool promises, gpusync
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
     if (promises) gpusync__announce_promises(job, agenda);
-    if (GPUSYNC__GET(&job->queue->needs.count)) gpusync__announce_ticket(job->queue, job->ticket, agenda);
+    if (GPUSYNC__GET(&job->queue->board.count)) gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
 }
 
 static void gpusync__pump_all(gpusync_device *dev, gpusync__agenda *agenda)
 {
-    gpusync_queue *q;
-    uint64_t number = 0;
-    while ((q = gpusync__queue_from(dev, number + 1)) != NULL) {
-        number = q->number;
-        gpusync__pump(q, agenda);
-        gpusync__leave(q);
-    }
+    gpusync_queue *q = NULL;
+    while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__pump(q, agenda);
 }
 
-/* Work off an agenda. No lock is held, no user code but the log hook and unpark runs. */
+/* Work off an agenda, but for the callbacks. No lock is held. Of user code only the log hook and unpark run. */
 static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
 {
-    for (;;) {
+    while (agenda->busy) {
         gpusync__job *job;
         if ((job = agenda->ended) != NULL) {
             agenda->ended = job->next_ended;
@@ -5784,12 +5864,10 @@ static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
             agenda->pump = false;
             gpusync__pump_all(dev, agenda);
         } else {
-            break;
+            if (agenda->watch) gpusync__keep_watch(dev);
+            agenda->busy = agenda->watch = false;
         }
     }
-    if (!agenda->notify) return;
-    agenda->notify = false;
-    if (dev->notify) dev->notify(dev->notify_user);
 }
 
 /* -- looking, for waits */
@@ -5802,63 +5880,20 @@ static void gpusync__look_parts(gpusync__job *job)
         unsigned long status;
         if (!gpusync__hold(slot, job->queue, job->ticket)) continue;
         status = gpusync__status(slot->buffer);
-        if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish_seen(job->queue, slot, status);
+        if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(job->queue, slot, status);
         gpusync__drop(slot);
     }
 }
 
-static void gpusync__look_need(const gpusync__need *need, gpusync__gaze *gaze)
-{
-    gpusync_queue *q;
-    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) return;
-    if (need->timeline) {
-        gpusync__look_value(need->timeline, gaze);
-        return;
-    }
-    q = gpusync__queue_from(need->job->device, need->queue_number); /* it may go at any time */
-    if (!q) return;
-    if (q->number == need->queue_number) {
-        if (need->number & GPUSYNC__FOREIGN) gpusync__look_foreign(q);
-        else (void)gpusync__look_ticket_at(q, need->number, gaze);
-    }
-    gpusync__leave(q);
-}
-
-static void gpusync__look_needs(const gpusync__job *job, gpusync__gaze *gaze)
-{
-    const gpusync__job *bundle;
-    gpusync__need *need = NULL;
-    gaze->depth--;
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__look_need(need, gaze);
-    gaze->depth++;
-}
-
-/* Do what a handler, a listener or a pump that was lost would have done. The caller holds the job. */
-static void gpusync__look_job(gpusync__job *job, gpusync__gaze *gaze)
+/* Do what a handler or a pump that was lost would have done. The caller holds the job. */
+static void gpusync__look_job(gpusync__job *job)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    if (__atomic_exchange_n(&job->looked, gaze->number, __ATOMIC_SEQ_CST) == gaze->number) return;
     if (GPUSYNC__GET(&job->issued)) {
         gpusync__look_parts(job);
     } else if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
         gpusync__want(job->queue, &agenda);
-        gpusync__end_look(job->device, &agenda);
-    }
-    if (gaze->depth > 0) {
-        gpusync__look_needs(job, gaze);
-    } else if (gaze->far && !gaze->end) {
-        GPUSYNC__ADD(&job->holders, 1);
-        gaze->end = job;
-    }
-}
-
-static void gpusync__look_on(gpusync__gaze *gaze)
-{
-    gpusync__job *job;
-    while ((job = gaze->end) != NULL) {
-        gaze->end = NULL;
-        gpusync__look_needs(job, gaze);
-        gpusync__job_drop(job);
+        gpusync__end_call(job->device, &agenda);
     }
 }
 
@@ -5876,7 +5911,7 @@ static gpusync__job *gpusync__first_promiser(gpusync_timeline *t)
 }
 
 /* The value follows the promises in their order: look at the first one, and while they end at the next. */
-static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze *gaze)
+static void gpusync__look_value(gpusync_timeline *t)
 {
     gpusync__job *job, *last = NULL;
     gpusync__look_timeline(t);
@@ -5884,12 +5919,117 @@ static void gpusync__look_value(gpusync_timeline *t, gpusync__gaze *gaze)
         bool again = job != last;
         last = job;
         if (again && gpusync__enter(job->queue)) { /* which is there as long as the job, but may be closing */
-            gpusync__look_job(job, gaze);
+            gpusync__look_job(job);
             gpusync__leave(job->queue);
         }
         gpusync__job_drop(job);
         if (!again) return;
     }
+}
+
+/* -- the sweeper: a handler that is lost, or a listener that stays silent, costs time and not a hang. A timer is on its
+   way while somebody sleeps, is to be called, or is held; what it finds to have ended, it ends. */
+
+/* The next of a device's queues that does not close, entered; the one before, which is left, keeps the place. */
+static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before)
+{
+    gpusync_queue *q;
+    gpusync__lock(&dev->lock);
+    for (q = before ? before->next : dev->queues; q && !gpusync__enter(q);) q = q->next;
+    gpusync__unlock(&dev->lock);
+    if (before) gpusync__leave(before);
+    return q;
+}
+
+static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before)
+{
+    gpusync_timeline *t;
+    gpusync__lock(&dev->lock);
+    for (t = before ? before->next : dev->timelines; t && gpusync__timeline_enter(t) != GPUSYNC_OK;) t = t->next;
+    gpusync__unlock(&dev->lock);
+    if (before) gpusync__timeline_leave(before);
+    return t;
+}
+
+/* Is somebody to be called when the ticket ends? */
+static bool gpusync__has_callback(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__job *job = gpusync__job_of(q, ticket);
+    bool has = job && job->on_complete;
+    if (job) gpusync__job_drop(job);
+    return has;
+}
+
+/* Look at everything in flight. found: something had ended. True: there is a reason to come again. */
+static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
+{
+    uint64_t ticket, last = gpusync__committed(q);
+    bool refused = GPUSYNC__GET(&q->refused) != 0;
+    bool reason = GPUSYNC__GET(&q->board.count) || GPUSYNC__GET(&q->lined) || refused;
+    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+        if (gpusync__marked(q, ticket)) continue;
+        if (gpusync__has_callback(q, ticket)) reason = true;
+        if (gpusync__look_ticket(q, ticket)) *found = true;
+    }
+    if (refused || GPUSYNC__GET(&q->board.count)) gpusync__tend(q);
+    if (refused && GPUSYNC__GET(&q->outstanding) < q->max_in_flight) GPUSYNC__PUT(&q->refused, 0);
+    return reason;
+}
+
+static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
+{
+    gpusync_timeline *t = NULL;
+    gpusync_queue *q = NULL;
+    bool reason = false;
+    while ((t = gpusync__next_timeline(dev, t)) != NULL) {
+        uint64_t value = GPUSYNC__GET(&t->value);
+        if (GPUSYNC__GET(&t->board.count)) reason = true;
+        gpusync__look_timeline(t);
+        if (GPUSYNC__GET(&t->value) != value) *found = true;
+    }
+    while ((q = gpusync__next_queue(dev, q)) != NULL)
+        if (gpusync__sweep_queue(q, found)) reason = true;
+    return reason;
+}
+
+static void gpusync__sweep(void *context);
+
+/* Unless another is on its way that comes as early. */
+static void gpusync__start_sweep(gpusync_device *dev, uint64_t now, uint64_t delay)
+{
+    gpusync__post *post = dev->post;
+    uint64_t next = GPUSYNC__GET(&post->sweep_ns);
+    do
+        if (next && next <= now + delay) return;
+    while (!GPUSYNC__SWAP(&post->sweep_ns, &next, now + delay));
+    GPUSYNC__ADD(&post->holders, 1);
+    GPUSYNC__ADD(&post->timers, 1);
+    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
+}
+
+GPUSYNC__RARE void gpusync__keep_watch_from_now(gpusync_device *dev)
+{
+    GPUSYNC__PUT(&dev->post->pace_ns, GPUSYNC__SWEEP_NS);
+    gpusync__start_sweep(dev, gpusync_now_ns(), GPUSYNC__SWEEP_NS);
+}
+
+/* On the dispatch queue. Of several timers the last goes on. */
+static void gpusync__sweep(void *context)
+{
+    gpusync__post *post = (gpusync__post *)context;
+    bool last, found = false;
+    gpusync_device *dev;
+    GPUSYNC__PUT(&post->sweep_ns, 0);
+    last = GPUSYNC__SUB(&post->timers, 1) == 1;
+    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
+    dev = GPUSYNC__GET(&post->device);
+    if (dev && gpusync__sweep_device(dev, &found) && last) {
+        uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__GET(&post->pace_ns);
+        GPUSYNC__PUT(&post->pace_ns, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
+        gpusync__start_sweep(dev, gpusync_now_ns(), pace);
+    }
+    GPUSYNC__SUB(&post->inside, 1);
+    gpusync__post_drop(post);
 }
 
 /* -- held jobs, and the pump. Under the order lock */
@@ -5901,7 +6041,7 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__job *job)
     if (q->line_end) q->line_end->next = job;
     else q->line = job;
     q->line_end = job;
-    q->lined++;
+    GPUSYNC__ADD(&q->lined, 1); /* the sweeper looks at it without the lock */
     if (!(job->flags & GPUSYNC_UNORDERED)) q->lined_ordered++;
     q->held_buffers += job->part_count;
     GPUSYNC__COUNT(&q->stats.held);
@@ -5913,7 +6053,7 @@ static void gpusync__leave_line(gpusync_queue *q, gpusync__job *job)
     else q->line_end = job->previous;
     if (job->previous) job->previous->next = job->next;
     else q->line = job->next;
-    q->lined--;
+    GPUSYNC__SUB(&q->lined, 1);
     if (!(job->flags & GPUSYNC_UNORDERED)) q->lined_ordered--;
     q->held_buffers -= job->part_count;
 }
@@ -5955,7 +6095,7 @@ GPUSYNC__INLINE void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot
     void *buffer = slot->buffer;
     GPUSYNC__SET(&slot->since_ns, now);
     GPUSYNC__SET(&slot->ticket, job->ticket);
-    GPUSYNC__PUT(&slot->state, gpusync__state(buffer, GPUSYNC__ARMED));
+    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED);
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
     gpusync__send_void(buffer, gpusync__sel.commit);
 }
@@ -6011,6 +6151,7 @@ static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
             gpusync__issue_job(job, gpusync_now_ns(), false);
             job->next_issued = agenda->issued;
             agenda->issued = job;
+            agenda->busy = true;
         } else if (!unordered) {
             blocked = true;
         }
@@ -6045,7 +6186,7 @@ GPUSYNC__INLINE void gpusync__need_clear(gpusync__need *need, bool at_head)
 {
     need->stage = GPUSYNC__AWAITED;
     need->at_head = at_head;
-    need->far = need->holds = need->heard = need->ended = need->linked = false;
+    need->far = need->holds = need->heard = need->node.linked = false;
 }
 
 /* A wait of a submission, as a need of the job where it is not reached yet. */
@@ -6063,7 +6204,7 @@ GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__ne
     gpusync__need_clear(need, at_head);
     need->queue = NULL;
     need->timeline = t;
-    need->number = value;
+    need->node.number = value;
     need->event = t->event;
     need->raw = value + t->base;
     job->need_count++;
@@ -6074,10 +6215,11 @@ GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__ne
    tells. Neither is a thing for the device to wait for, with the watchdog at its back. */
 static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot = ticket & GPUSYNC__FOREIGN ? NULL : gpusync__hold_ticket(q, ticket);
-    bool far = (ticket & GPUSYNC__FOREIGN) != 0;
-    if (!slot) return far;
-    far = slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED;
+    gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
+    bool far;
+    if (!slot) return false;
+    far = slot->kind == GPUSYNC__EXTERNAL ||
+          (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED);
     gpusync__drop(slot);
     return far;
 }
@@ -6098,7 +6240,7 @@ GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__nee
     need->event = NULL;
     need->queue = q;
     need->queue_number = q->number;
-    need->number = point->ticket;
+    need->node.number = point->ticket;
     need->far = gpusync__is_far(q, point->ticket);
     if (!(job->flags & GPUSYNC_STRICT)) {
         need->event = gpusync__event_take(job->device, &need->raw);
@@ -6132,7 +6274,7 @@ GPUSYNC__INLINE bool gpusync__waits_for(const gpusync__job *job, const gpusync__
     const gpusync__need *need = job->needs;
     uint32_t left = job->need_count;
     for (; left; left--, need++) {
-        if (need->timeline == promise->timeline && need->number >= promise->value) return true;
+        if (need->timeline == promise->timeline && need->node.number >= promise->value) return true;
         if (one) break;
     }
     return false;
@@ -6307,7 +6449,7 @@ static void gpusync__put_back(gpusync__job *job)
             job->parts[kept++] = slot;
             continue;
         }
-        GPUSYNC__PUT(&slot->kind, (uint32_t)GPUSYNC__WORK);
+        GPUSYNC__SET(&slot->kind, (uint32_t)GPUSYNC__WORK);
         slot->next = q->open;
         q->open = slot;
     }
@@ -6321,11 +6463,13 @@ static void gpusync__put_back(gpusync__job *job)
 
 /* The submission has failed: nothing has happened. Others may be ending one of its needs right now, and must be through
    with it before the buffers, whose waits these may be, are the program's again. */
-GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job)
+GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
-    uint32_t taken = gpusync__own_taken(job);
+    uint32_t i, taken = gpusync__own_taken(job);
     unsigned rounds = 0;
+    for (i = job->promise_count; i--;)
+        if (job->promises[i].linked) gpusync__take_back(&job->promises[i], agenda);
     gpusync__forget_needs(job);
     while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(q->device, &rounds);
     gpusync__lock(&q->order);
@@ -6360,8 +6504,8 @@ GPUSYNC__RARE void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, g
 GPUSYNC__INLINE bool gpusync__trust(gpusync__need *need)
 {
     gpusync_timeline *t = need->timeline;
-    bool coming = t && GPUSYNC__GET(&t->value) < need->number && GPUSYNC__GET(&t->coming) >= need->number &&
-                  GPUSYNC__GET(&t->on_event) < need->number;
+    bool coming = t && GPUSYNC__GET(&t->value) < need->node.number && GPUSYNC__GET(&t->coming) >= need->node.number &&
+                  GPUSYNC__GET(&t->on_event) < need->node.number;
     GPUSYNC__SET(&need->stage, coming ? (uint32_t)GPUSYNC__TRUSTED : (uint32_t)GPUSYNC__AWAITED);
     return coming;
 }
@@ -6387,11 +6531,12 @@ GPUSYNC__INLINE bool gpusync__trust_all(gpusync__job *job, bool one)
 }
 
 /* Look after its needs. NOT_READY: the job is not for the device, yet or at all. */
-GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job)
+GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
     bool lined = q->lined_ordered && !(job->flags & GPUSYNC_UNORDERED), all;
     gpusync_result result;
+    agenda->busy = agenda->watch = true;
     gpusync__seek_some(job, false);
     if (lined || job->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1 || GPUSYNC__GET(&job->doomed))
         gpusync__seek_some(job, true);
@@ -6435,7 +6580,7 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job
     if (result == GPUSYNC_OK && !gpusync__ring_ready(q, next)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK &&
         (!gpusync__trust_all(job, one) || q->lined_ordered || job->flags & GPUSYNC_STRICT))
-        result = gpusync__seek_all(job);
+        result = gpusync__seek_all(job, agenda);
     if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
     if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, one, agenda);
     if (result != GPUSYNC_OK) return result;
@@ -6473,6 +6618,7 @@ GPUSYNC__INLINE gpusync_result gpusync__submit_as(gpusync_queue *q, const gpusyn
     gpusync_result result;
     void *pool;
     if (!job) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (s->on_complete) agenda->busy = agenda->watch = true;
     result = gpusync__describe_job(q, job, s, one);
     if (result == GPUSYNC_OK) {
         pool = gpusync__pool_push();
@@ -6482,7 +6628,7 @@ GPUSYNC__INLINE gpusync_result gpusync__submit_as(gpusync_queue *q, const gpusyn
         if (result == GPUSYNC_OK) gpusync__announce(job, !one && job->promise_count > 1, agenda);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
     }
-    gpusync__undo_job(job);
+    gpusync__undo_job(job, agenda);
     return result;
 }
 
@@ -6503,7 +6649,7 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     s.command_buffer_count = 1;
     result = gpusync__submit_many(q, &s, ticket, &agenda);
     *held_ns = agenda.held_ns;
-    gpusync__end_look(q->device, &agenda);
+    gpusync__end_call(q->device, &agenda);
     return result;
 }
 
@@ -6560,7 +6706,6 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     else if (few) result = gpusync__submit_as(queue, submission, ticket, true, &agenda);
     else result = gpusync__submit_many(queue, submission, ticket, &agenda);
     gpusync__end_call(queue->device, &agenda);
-    gpusync__look_foreign(queue);
     gpusync__leave(queue);
     return result;
 }
@@ -6663,32 +6808,32 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 
 /* -- notes: gpusync_on_done, gpusync_release_after */
 
+#define GPUSYNC__FIRST_NOTES 8 /* made with the device */
 #define GPUSYNC__STORE_NOTES 32
 
 /* Under the job lock. */
-static void gpusync__notes_new(gpusync_device *dev)
+static void gpusync__notes_new(gpusync_device *dev, size_t count)
 {
-    gpusync__note *note = (gpusync__note *)gpusync__store_new(dev, GPUSYNC__STORE_NOTES * sizeof *note);
-    int left = note ? GPUSYNC__STORE_NOTES : 0;
-    for (; left; left--, note++) {
+    gpusync__note *note = (gpusync__note *)gpusync__store_new(dev, count * sizeof *note);
+    for (; note && count; count--, note++) {
         note->next = dev->free_notes;
         dev->free_notes = note;
     }
 }
 
 /* NULL: no memory. */
-static gpusync__note *gpusync__note_new(gpusync_device *dev, gpusync__turns *turns, gpusync_done_fn fn, void *user)
+static gpusync__note *gpusync__note_new(gpusync_device *dev, uint32_t *owing, gpusync_done_fn fn, void *user)
 {
     gpusync__note *note;
     gpusync__lock(&dev->job_lock);
-    if (!dev->free_notes) gpusync__notes_new(dev);
+    if (!dev->free_notes) gpusync__notes_new(dev, GPUSYNC__STORE_NOTES);
     note = dev->free_notes;
     if (note) dev->free_notes = note->next;
     gpusync__unlock(&dev->job_lock);
     if (!note) return NULL;
     memset(&note->need, 0, sizeof note->need);
     note->need.stage = GPUSYNC__COMING;
-    note->due.turns = turns;
+    note->due.owing = owing;
     note->fn = fn;
     note->user = user;
     return note;
@@ -6697,9 +6842,9 @@ static gpusync__note *gpusync__note_new(gpusync_device *dev, gpusync__turns *tur
 /* Is there another note for the same ticket? Then whoever marked that is about to tell them all. Under the lock. */
 static bool gpusync__has_note_before(const gpusync__need *note)
 {
-    const gpusync__need *need = note->previous;
-    while (need && (need->job || need->number != note->number)) need = need->previous;
-    return need != NULL;
+    const gpusync__node *node = note->node.beside[0];
+    while (node && node->number == note->node.number && node->role != GPUSYNC__NOTE) node = node->beside[0];
+    return node && node->number == note->node.number;
 }
 
 /* Put the note where it is found when its time comes, or see that it has come. True: it has. */
@@ -6709,91 +6854,78 @@ static bool gpusync__pin_note(gpusync__note *note)
     uint32_t flags;
     bool ended, over;
     gpusync__lock(gpusync__need_lock(need));
-    gpusync__link_need(gpusync__needs_of(need), need);
-    ended = need->queue ? gpusync__ticket_ended(need->queue, need->number) : need->timeline->value >= need->number;
+    gpusync__link_need(need);
+    ended = need->queue ? gpusync__ticket_ended(need->queue, need->node.number) : need->timeline->value >= need->node.number;
     flags = GPUSYNC__GET(need->queue ? &need->queue->flags : &need->timeline->flags);
     note->lost = !ended && note->fn && flags & GPUSYNC__LOST;
     over = note->lost || (ended && !gpusync__has_note_before(need));
-    if (over) gpusync__unlink_need(gpusync__needs_of(need), need);
+    need->heard = need->timeline && flags & GPUSYNC__OUTSIDE;
+    if (over) gpusync__unlink_need(need);
     gpusync__unlock(gpusync__need_lock(need));
     return over;
 }
 
-/* The caller is inside the queue. */
-static gpusync_result gpusync__note_ticket(gpusync_queue *q, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
+/* How what it is about has ended. */
+static void gpusync__read_end(gpusync__note *note)
 {
+    const gpusync__need *need = &note->need;
+    gpusync_result result = GPUSYNC_ERROR_DEVICE_LOST;
+    if (note->lost)
+        gpusync__own_error(&note->error, result, "the device is lost");
+    else if (need->timeline)
+        result = gpusync__timeline_result(need->timeline, &note->error);
+    else
+        result = gpusync__ticket_result(need->queue, need->node.number, &note->error);
+    note->failed = result != GPUSYNC_OK;
+}
+
+/* The caller is inside the queue or timeline. */
+static gpusync_result gpusync__put_note(const gpusync__goal *goal, gpusync_done_fn fn, void *user)
+{
+    gpusync_queue *q = goal->queue;
+    gpusync_timeline *t = goal->timeline;
+    gpusync_device *dev = t ? t->device : q->device;
     gpusync__agenda agenda = GPUSYNC__NOTHING;
+    bool abroad = t && gpusync__is_outside(t);
     gpusync__note *note;
-    gpusync__goal goal;
-    if (ticket == GPUSYNC_EVERYTHING || gpusync__goal_of(q, ticket, &goal) != GPUSYNC_OK)
-        return GPUSYNC_ERROR_INVALID_TICKET;
-    note = gpusync__note_new(q->device, &q->turns, fn, user);
+    if (abroad && !gpusync__listener(dev)) return GPUSYNC_ERROR_UNSUPPORTED;
+    note = gpusync__note_new(dev, t ? &t->owing : &q->owing, fn, user);
     if (!note) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (!fn) gpusync__retain(user);
-    GPUSYNC__ADD(&q->owing, 1);
+    GPUSYNC__ADD(note->due.owing, 1);
     note->need.queue = q;
-    note->need.number = ticket;
-    if (!gpusync__pin_note(note)) return GPUSYNC_OK;
-    note->failed = note->lost || gpusync__ticket_result(q, ticket, &note->error) != GPUSYNC_OK;
-    if (note->lost) gpusync__own_error(&note->error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
-    gpusync__push_due(q->device, &note->due, &agenda);
-    gpusync__end_call(q->device, &agenda);
-    return GPUSYNC_OK;
-}
-
-static gpusync_result gpusync__put_note(gpusync_queue *q, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
-{
-    gpusync_result result;
-    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__note_ticket(q, ticket, fn, user);
-    gpusync__leave(q);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
-{
-    return queue && fn ? gpusync__put_note(queue, ticket, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
-}
-
-GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object)
-{
-    return queue && object ? gpusync__put_note(queue, ticket, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
-}
-
-/* The caller is inside the timeline. */
-static gpusync_result gpusync__note_value(gpusync_timeline *t, uint64_t value, gpusync_done_fn fn, void *user)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__note *note;
-    if (gpusync__is_outside(t) && !gpusync__listener(t->device)) return GPUSYNC_ERROR_UNSUPPORTED;
-    note = gpusync__note_new(t->device, &t->turns, fn, user);
-    if (!note) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    GPUSYNC__ADD(&t->owing, 1);
     note->need.timeline = t;
-    note->need.number = value;
-    gpusync__read_event(t, &agenda);
+    note->need.node.number = goal->ticket;
+    if (abroad) gpusync__read_event(t, &agenda);
     if (gpusync__pin_note(note)) {
-        note->failed = note->lost || gpusync__timeline_result(t, &note->error) != GPUSYNC_OK;
-        if (note->lost) gpusync__own_error(&note->error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
-        gpusync__push_due(t->device, &note->due, &agenda);
+        gpusync__read_end(note);
+        gpusync__push_due(dev, &note->due, &agenda);
     } else {
-        gpusync__listen_for_needs(t);
+        if (abroad) gpusync__listen_for_value(t, goal->ticket);
+        gpusync__keep_watch(dev);
     }
-    gpusync__end_call(t->device, &agenda);
+    gpusync__end_call(dev, &agenda);
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_on_done(gpusync_timeline *timeline, uint64_t value, gpusync_done_fn fn,
-                                                    void *user)
+static gpusync_result gpusync__note_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
 {
-    gpusync_result result;
-    if (!timeline || !fn) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    result = gpusync__timeline_enter(timeline);
+    gpusync__goal goal;
+    gpusync_result result = gpusync__point_enter(point, &goal);
     if (result != GPUSYNC_OK) return result;
-    result = gpusync__note_value(timeline, value, fn, user);
-    gpusync__timeline_leave(timeline);
+    result = goal.kind == GPUSYNC__ALL ? GPUSYNC_ERROR_INVALID_TICKET : gpusync__put_note(&goal, fn, user);
+    gpusync__goal_leave(&goal);
     return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
+{
+    return fn ? gpusync__note_at(&point, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+}
+
+GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *object)
+{
+    return object ? gpusync__note_at(&point, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
 }
 
 /* ------------------------------------------------------------------------------ >>create -- */
@@ -6870,10 +7002,15 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->wait_mode = desc && desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     dev->log = desc ? desc->log : NULL;
     dev->log_user = desc ? desc->log_user : NULL;
-    dev->callback_mode = desc ? desc->callback_mode : GPUSYNC_CALLBACKS_AT_ONCE;
+    dev->callback_mode = desc ? desc->callback_mode : GPUSYNC_CALLBACKS_QUEUED;
     dev->notify = desc ? desc->notify : NULL;
     dev->notify_user = desc ? desc->notify_user : NULL;
-    gpusync__notes_new(dev); /* so that the first callbacks need no memory; without it they ask again */
+    if (!gpusync__open_post(dev, desc ? desc->callback_queue : NULL)) {
+        allocator->release(allocator->user, dev, sizeof *dev);
+        gpusync__release_pooled(metal);
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    }
+    gpusync__notes_new(dev, GPUSYNC__FIRST_NOTES); /* so that the first callbacks need no memory; without it they ask again */
     *out = dev;
     return GPUSYNC_OK;
 }
@@ -6891,9 +7028,6 @@ static bool gpusync__same_device(gpusync_device *dev, void *metal_queue)
     return other == dev->metal || (other && gpusync__registry_id(other) == gpusync__registry_id(dev->metal));
 }
 
-/* So many handlers may be running, on as many threads as Metal likes, whose buffers gpusync counts as gone. */
-#define GPUSYNC__SPARE_BUFFERS 8u
-
 /* The Metal queue, +1, and its label. With a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
@@ -6906,9 +7040,8 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
         gpusync__copy_string(q->label, sizeof q->label, gpusync__send_id(given, gpusync__sel.label));
         return GPUSYNC_OK;
     }
-    q->has_spare = true;
     q->metal = GPUSYNC__AS1(void *, unsigned long)(q->device->metal, gpusync__sel.newCommandQueueWithMax,
-                                                   (unsigned long)q->limit + GPUSYNC__SPARE_BUFFERS);
+                                                   (unsigned long)q->limit);
     if (!q->metal) return GPUSYNC_ERROR_METAL_NIL;
     if (desc && desc->label) {
         gpusync__copy_text(q->label, sizeof q->label, desc->label);
@@ -6922,7 +7055,7 @@ static void gpusync__queue_free(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     if (q->metal) gpusync__release_pooled(q->metal);
-    gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
+    if (q->log != &q->last_failure) gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__rings_free(dev, q->ring);
     gpusync__free(dev, q, sizeof *q);
 }
@@ -6935,13 +7068,13 @@ static gpusync_result gpusync__queue_build(gpusync_queue *q, const gpusync_queue
     void *pool;
     q->limit = desc && desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
     q->max_in_flight = desc && desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
-    q->commit_timeout_ns = desc && desc->commit_timeout_ns ? *desc->commit_timeout_ns : GPUSYNC_FOREVER;
-    q->log_size = desc && desc->error_log_count ? desc->error_log_count : 64;
+    q->log_most = desc && desc->error_log_count ? desc->error_log_count : 64;
+    q->log = &q->last_failure;
+    q->log_size = 1;
     q->spin = desc && desc->spin ? *desc->spin : q->device->spin;
     q->wait_mode = desc && desc->wait_mode ? desc->wait_mode : q->device->wait_mode;
     q->ring = gpusync__ring_new(q->device, GPUSYNC__RING_SIZE);
-    q->log = (gpusync_error *)gpusync__allocate(q->device, q->log_size * sizeof *q->log, 16);
-    if (!q->ring || !q->log) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!q->ring) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     pool = gpusync__pool_push();
     result = gpusync__metal_queue(q, desc);
     gpusync__pool_pop(pool);
@@ -6983,7 +7116,7 @@ static void gpusync__give_up_tracked(gpusync_queue *q)
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (gpusync__state_of(slot) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
+        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
         gpusync__drop(slot);
     }
 }
@@ -6995,14 +7128,9 @@ static void gpusync__settle_slots(gpusync_queue *q)
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         unsigned rounds = 0;
-        void *buffer = slot->buffer;
-        bool orphan = gpusync__turn(slot, buffer, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
-        if (orphan) {
-            GPUSYNC__PUT(&slot->queue, NULL);
-            gpusync__release_pooled(buffer);
-        }
+        bool orphan = gpusync__orphan(slot);
         gpusync__drop(slot);
-        while (!orphan && gpusync__state_of(slot) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
+        while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
             gpusync__linger(q->device, &rounds);
     }
 }
@@ -7049,14 +7177,17 @@ static void gpusync__drain(gpusync_queue *q)
     gpusync__goal goal;
     uint64_t *how;
     unsigned rounds = 0;
+    bool found;
     (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
     while (!gpusync__over(&goal)) {
-        uint64_t slice = gpusync__is_manual(q->device) ? GPUSYNC__FIRST_SLICE_NS : GPUSYNC_FOREVER;
-        gpusync__due *due = gpusync__is_manual(q->device) ? gpusync__pop_due(q->device, &q->turns) : NULL;
-        if (due) gpusync__run_one_due(q->device, due, NULL); /* it may let go what this waits for */
-        else if (gpusync__await_goal(&goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+        /* nobody else may run callbacks: the program stopped dispatching, or this is the thread of its callback queue */
+        uint64_t slice = gpusync__is_manual(q->device) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS;
+        gpusync__due *due = GPUSYNC__GET(&q->device->due) ? gpusync__pop_due(q->device, &q->owing) : NULL;
+        if (due) gpusync__run_one_due(q->device, due); /* it may let go what this waits for */
+        else if (gpusync__await_goal(q->device, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(q->device, &rounds); /* no memory to sleep with */
+        (void)gpusync__sweep_queue(q, &found); /* the sweeper does not enter what closes */
     }
 }
 
@@ -7070,8 +7201,11 @@ static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
 
 static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
+    uint64_t ended = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q), ticket;
     gpusync__add_counts(sum, &q->stats);
-    sum->commits += gpusync__committed(q) + GPUSYNC__GET(&q->foreign_issued);
+    sum->commits += last;
+    for (ticket = ended + 1; ticket <= last; ticket++) ended += gpusync__marked(q, ticket);
+    sum->completions += ended;
 }
 
 static void gpusync__remove_queue(gpusync_queue *q)
@@ -7139,17 +7273,16 @@ static void gpusync__disown_jobs(gpusync_queue *q)
     }
     gpusync__run(q->device, &agenda); /* first what their tickets and promises have to tell */
     gpusync__end_needs(q, &agenda);
-    gpusync__hand_over(q->device, &agenda); /* to gpusync__pay */
+    gpusync__end_call(q->device, &agenda);
 }
 
 static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 {
-    unsigned rounds = 0;
     if (!q) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
-    gpusync__wake(q);
-    while (GPUSYNC__GET(&q->inside)) gpusync__linger(q->device, &rounds);
+    gpusync__wake_stopped(q->device, &q->board);
+    gpusync__let_out(q->device, &q->inside);
     gpusync__give_up_line(q);
     gpusync__give_up_tracked(q);
     if (drain) gpusync__drain(q);
@@ -7157,11 +7290,11 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__settle_slots(q);
     gpusync__disown_jobs(q);
     gpusync__drop_heads(q);
-    gpusync__pay(q->device, &q->owing, &q->turns);
+    gpusync__pay(q->device, &q->owing);
     gpusync__jobs_give(q->device, q->spare_jobs);
     gpusync__keep_stats(q);
     gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
-    gpusync__drop_list(q->foreign);
+    if (q->watcher) gpusync__dispatch_release(q->watcher);
     gpusync__settle_returns(q);
     gpusync__free_list(q->returned);
     gpusync__free_list(q->spare);
@@ -7179,6 +7312,7 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 {
     gpusync_allocator allocator;
+    unsigned rounds = 0;
     bool in_use;
     if (!device) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
@@ -7186,8 +7320,8 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     in_use = device->queues != NULL || device->timelines != NULL || device->warmups != NULL;
     gpusync__unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
-    gpusync__take_bell(device);
-    if (device->bell_event) gpusync__release_pooled(device->bell_event);
+    while (GPUSYNC__GET(&device->inside)) gpusync__linger(device, &rounds);
+    gpusync__close_post(device);
     while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
     if (device->listener) gpusync__release_pooled(device->listener);
     gpusync__release_pooled(device->metal);
@@ -7272,7 +7406,7 @@ static gpusync__context_block gpusync__context_block_of(void (*invoke)(void *, v
 static void gpusync__warmup_count(gpusync_warmup *w)
 {
     if (!w->disabled && GPUSYNC__ADD(&w->done, 1) + 1 == w->total) GPUSYNC__PUT(&w->all_done, 1);
-    gpusync__wake_board(w->device, &w->board);
+    gpusync__wake_unnumbered(w->device, &w->board);
 }
 
 static bool gpusync__is_closing(gpusync_warmup *w) { return (GPUSYNC__GET(&w->flags) & GPUSYNC__CLOSING) != 0; }
@@ -7622,7 +7756,8 @@ static gpusync_result gpusync__warmup_block(gpusync_warmup *w)
 {
     unsigned rounds = 0;
     gpusync_result result;
-    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY &&
+           !GPUSYNC__GET(&w->all_done))
         gpusync__linger(w->device, &rounds); /* no memory to sleep with */
     return GPUSYNC__GET(&w->all_done) ? GPUSYNC_OK : result;
 }
@@ -7640,17 +7775,17 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     if (gpusync_device_is_lost(device)) return GPUSYNC_ERROR_DEVICE_LOST;
     w = gpusync__warmup_new(device, desc);
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (w->disabled) { /* before the report can find it */
+        w->total = 0;
+        w->all_done = 1;
+    }
     gpusync__lock(&device->lock);
     w->next = device->warmups;
     device->warmups = w;
     if (GPUSYNC__GET(&device->lost)) gpusync__set_flag(&w->flags, GPUSYNC__LOST);
     gpusync__unlock(&device->lock);
     *out = w;
-    if (w->disabled) {
-        w->total = w->done = 0;
-        w->all_done = 1;
-        return GPUSYNC_OK;
-    }
+    if (w->disabled) return GPUSYNC_OK;
     later = gpusync__has_async(device);
     for (i = 0; i < w->library_count && later; i++) gpusync__compile_library(&w->libraries[i], true);
     w->threaded = !desc->blocking || gpusync__in_callback();
@@ -7745,8 +7880,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     if (!w) return GPUSYNC_OK;
     if (gpusync__in_callback() || gpusync__on_its_thread(w)) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__set_flag(&w->flags, GPUSYNC__CLOSING);
-    gpusync__wake_board(w->device, &w->board);
-    while (GPUSYNC__GET(&w->inside)) gpusync__linger(w->device, &rounds);
+    gpusync__wake_stopped(w->device, &w->board);
+    gpusync__let_out(w->device, &w->inside);
     if (w->threaded) pthread_join(w->thread, NULL);
     while (GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);
     if (w->own_queue) (void)gpusync_queue_destroy(w->queue);
@@ -7785,7 +7920,7 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     if (found.result == GPUSYNC_ERROR_INVALID_TICKET || found.result == GPUSYNC_ERROR_DESTROYED ||
         found.result == GPUSYNC_NOT_READY)
         return found.result;
-    if (ticket == GPUSYNC_NO_TICKET || ticket & GPUSYNC__FOREIGN) return GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (ticket == GPUSYNC_NO_TICKET) return GPUSYNC_ERROR_RESULT_UNKNOWN;
     if (!gpusync__marked(queue, ticket)) return found.result; /* of a lost device */
     if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s)) return GPUSYNC_ERROR_RESULT_UNKNOWN;
     *info = found;
@@ -7833,6 +7968,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     return GPUSYNC_OK;
 }
 
+/* Every piece of text has its only line end, if any, at the end of its format. */
 typedef struct gpusync__writer {
     char *text;
     size_t size, length;
@@ -7842,12 +7978,16 @@ static void gpusync__write(gpusync__writer *writer, const char *format, ...) __a
 static void gpusync__write(gpusync__writer *writer, const char *format, ...)
 {
     size_t room = writer->length < writer->size ? writer->size - writer->length : 0;
+    char *text = room ? writer->text + writer->length : NULL;
+    bool ends_line = format[strlen(format) - 1] == '\n';
     va_list arguments;
     int length;
     va_start(arguments, format);
-    length = vsnprintf(room ? writer->text + writer->length : NULL, room, format, arguments);
+    length = vsnprintf(text, room, format, arguments);
     va_end(arguments);
-    if (length > 0) writer->length += (size_t)length;
+    if (length <= 0) return;
+    writer->length += (size_t)length;
+    if (room) gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : room - 1);
 }
 
 static double gpusync__ms_since(uint64_t since_ns) { return (double)(gpusync_now_ns() - since_ns) / 1e6; }
@@ -7861,8 +8001,9 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
     char label[64];
     gpusync__copy_string(label, sizeof label, gpusync__send_id(slot->buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
-    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", ticket & GPUSYNC__FOREIGN ? "foreign " : "",
-                   (unsigned long long)(ticket & ~GPUSYNC__FOREIGN), label, status <= 5 ? states[status] : "?",
+    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n",
+                   GPUSYNC__GET(&slot->kind) == GPUSYNC__EXTERNAL ? "external " : "",
+                   (unsigned long long)ticket, label, status <= 5 ? states[status] : "?",
                    gpusync__ms_since(GPUSYNC__GET(&slot->since_ns)));
 }
 
@@ -7883,16 +8024,16 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
 static void gpusync__write_need(gpusync__writer *out, const gpusync__job *job, const gpusync__need *need)
 {
     gpusync_timeline *t = need->timeline;
-    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= need->number)) return;
+    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= need->node.number)) return;
     if (!t) {
         gpusync__write(out, "      waits for ticket %llu of queue %llu\n",
-                       (unsigned long long)(need->number & ~GPUSYNC__FOREIGN), (unsigned long long)need->queue_number);
+                       (unsigned long long)need->node.number, (unsigned long long)need->queue_number);
         return;
     }
     gpusync__lock(&t->board.lock);
-    gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)need->number,
+    gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)need->node.number,
                    (unsigned long long)t->number, t->label);
-    gpusync__write_promise(out, t, need->number, job);
+    gpusync__write_promise(out, t, need->node.number, job);
     gpusync__unlock(&t->board.lock);
 }
 
@@ -7930,33 +8071,36 @@ static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64
 static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
 {
     uint64_t ticket, last = gpusync__committed(q);
-    gpusync__slot *slot;
     for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++)
         if (!gpusync__marked(q, ticket)) gpusync__write_ticket(out, q, ticket);
-    for (ticket = 0; (slot = gpusync__next_foreign(q, ticket)) != NULL; gpusync__drop(slot)) {
-        ticket = slot->ticket;
-        gpusync__write_slot(out, slot);
+}
+
+/* Under the board's lock. */
+static void gpusync__write_watch(gpusync__writer *out, const gpusync__watch *watch)
+{
+    static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value",
+                                       "a warm-up"};
+    gpusync__write(out, "    a wait for %s", what[watch->goal.kind]);
+    if (watch->goal.kind != GPUSYNC__ROOM && watch->goal.kind != GPUSYNC__FLAG)
+        gpusync__write(out, " %llu", (unsigned long long)watch->goal.ticket);
+    gpusync__write(out, ", asleep for %.1f ms", gpusync__ms_since(watch->since_ns));
+    if (watch->goal.kind != GPUSYNC__VALUE) {
+        gpusync__write(out, "\n");
+    } else {
+        gpusync__write(out, ": ");
+        gpusync__write_promise(out, watch->goal.timeline, watch->goal.ticket, NULL);
     }
 }
 
 static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 {
-    const gpusync__watch *watch;
+    const gpusync__node *node;
+    int i;
     gpusync__lock(&board->lock);
-    for (watch = board->first; watch; watch = watch->next) {
-        static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value",
-                                           "a warm-up"};
-        gpusync__write(out, "    a wait for %s", what[watch->goal.kind]);
-        if (watch->goal.kind != GPUSYNC__ROOM && watch->goal.kind != GPUSYNC__FLAG)
-            gpusync__write(out, " %llu", (unsigned long long)(watch->goal.ticket & ~GPUSYNC__FOREIGN));
-        gpusync__write(out, ", asleep for %.1f ms", gpusync__ms_since(watch->since_ns));
-        if (watch->goal.kind != GPUSYNC__VALUE) {
-            gpusync__write(out, "\n");
-        } else {
-            gpusync__write(out, ": ");
-            gpusync__write_promise(out, watch->goal.timeline, watch->goal.ticket, NULL);
-        }
-    }
+    for (i = 0; i < GPUSYNC__LISTS; i++)
+        for (node = board->lists[i].end[0]; node; node = node->beside[1])
+            if (node->role == GPUSYNC__WATCH)
+                gpusync__write_watch(out, (const gpusync__watch *)(const void *)node);
     gpusync__unlock(&board->lock);
 }
 
@@ -8010,8 +8154,7 @@ static void gpusync__write_warmups(gpusync__writer *out, gpusync_device *dev)
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     gpusync__writer out;
-    gpusync_queue *q;
-    uint64_t number = 0;
+    gpusync_queue *q = NULL;
     out.text = buffer;
     out.size = buffer ? size : 0;
     out.length = 0;
@@ -8019,11 +8162,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     if (!device) return 0;
     gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
-    while ((q = gpusync__queue_from(device, number + 1)) != NULL) {
-        number = q->number;
-        gpusync__write_queue(&out, q);
-        gpusync__leave(q);
-    }
+    while ((q = gpusync__next_queue(device, q)) != NULL) gpusync__write_queue(&out, q);
     gpusync__write_timelines(&out, device);
     gpusync__write_warmups(&out, device);
     return out.length;
@@ -8080,7 +8219,7 @@ GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint6
 GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
-                                size_t *which))
+                                const gpusync_wait_options *options, size_t *which))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
                                           gpusync_timeline **out))
 GPUSYNC__STUB_OUT(gpusync_timeline_import(gpusync_device *device, void *shared_event, const gpusync_timeline_desc *desc,
@@ -8094,9 +8233,8 @@ GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, 
                                     const gpusync_wait_options *options))
 GPUSYNC__STUB_OUT(gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *out))
 GPUSYNC__STUB(gpusync_cancel_held(gpusync_queue *queue))
-GPUSYNC__STUB(gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object))
-GPUSYNC__STUB(gpusync_on_done(gpusync_queue *queue, gpusync_ticket ticket, gpusync_done_fn fn, void *user))
-GPUSYNC__STUB(gpusync_timeline_on_done(gpusync_timeline *timeline, uint64_t value, gpusync_done_fn fn, void *user))
+GPUSYNC__STUB(gpusync_release_after(gpusync_point point, void *object))
+GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
 GPUSYNC__STUB(gpusync_dispatch(gpusync_device *device, size_t max, size_t *count))
 GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
 GPUSYNC__STUB(gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total))
@@ -8112,7 +8250,6 @@ GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_stats *st
 #undef GPUSYNC__STUB
 #undef GPUSYNC__STUB_OUT
 
-GPUSYNC_API bool gpusync__foreign_is_done(const gpusync_queue *queue, gpusync_ticket ticket) { return false; }
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return false; }
 GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return 0; }
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return 0; }
@@ -8159,6 +8296,26 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
      0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics and report;
            timelines, waits for many points; submissions with waits and signals, held until they can go;
            callbacks, at once or dispatched by the program; flow control; warm-up; traces
+
+     after 0.1, to become 0.2
+           Callbacks never run inside a call of the program's, nor on Metal's threads: they run on a serial dispatch
+           queue, gpusync's or gpusync_device_desc.callback_queue. A program that relied on having been called when
+           gpusync_timeline_signal, _fail, gpusync_cancel_held or gpusync_on_done returned, waits for the callback now.
+           GPUSYNC_CALLBACKS_AT_ONCE is GPUSYNC_CALLBACKS_QUEUED. gpusync_dispatch runs them one at a time per device.
+           Tickets of gpusync_track_committed are of the row 1, 2, 3, ...: is_done says no while an earlier one goes on
+           (gpusync_poll is exact), get_info knows them, and no empty command buffer is sent for them:
+           gpusync_stats.sentinels is gone.
+           A queue that gpusync makes has just max_command_buffer_count command buffers.
+           gpusync_ticket_info has the GPU's times when the completion handler has run; a status that a poll reads tells
+           none.
+           gpusync_queue_desc.commit_timeout_ns is gone: call gpusync_throttle before the commit.
+           gpusync_on_done and gpusync_release_after take a point: gpusync_at_ticket(queue, ticket), or
+           gpusync_at_value(timeline, value), for which gpusync_timeline_on_done is gone. gpusync_wait_many takes
+           options before `which`, and waits for GPUSYNC_WAIT_ALL_OR_FAILURE too.
+           Waits and polls look at the work that they are about. What that waits for in its turn is looked at by
+           its own handlers, or by a timer of the device: it alone, and no sleeper, looks again and again. A park
+           hook is told the wait's own deadline, which may be GPUSYNC_FOREVER.
+           gpusync_is_done(q, GPUSYNC_EVERYTHING) is gpusync_is_idle(q).
 
    Versions: while the major number is 0, a minor number may change the API, and says so here.
 

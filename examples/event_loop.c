@@ -60,7 +60,7 @@ static void launch(chain *c)
     metal_fill(blit, c->memory, 0, SIZE, (unsigned char)c->step);
     metal_end(blit);
     check(!gpusync_commit(queue, command_buffer, &ticket), "gpusync_commit");
-    check(!gpusync_on_done(queue, ticket, step_done, c), "gpusync_on_done");
+    check(!gpusync_on_done(gpusync_at_ticket(queue, ticket), step_done, c), "gpusync_on_done");
 }
 
 static void step_done(void *user, gpusync_result result, const gpusync_error *error)

@@ -241,8 +241,8 @@ int main(void)
 
     gpusync_stats s;
     check(!gpusync_get_stats(queue, &s), "gpusync_get_stats");
-    printf("commits %" PRIu64 ", completions %" PRIu64 ", failures %" PRIu64 ", sentinels %" PRIu64 "\n", s.commits,
-           s.completions, s.failures, s.sentinels);
+    printf("commits %" PRIu64 ", completions %" PRIu64 ", failures %" PRIu64 "\n", s.commits,
+           s.completions, s.failures);
     printf("waits: %" PRIu64 " inline, %" PRIu64 " status, %" PRIu64 " spin, %" PRIu64 " sleep, %" PRIu64 " unmet\n",
            s.waits_inline, s.waits_status, s.waits_spin, s.waits_sleep, s.waits_unmet);
     check(s.commits == s.completions && s.failures == !real_device, "every commit has ended");

@@ -22,7 +22,7 @@ static gpusync_timeline *done[STAGES];                          /* value n: the 
 static void *input[DEPTH], *output[DEPTH], *result_of[DEPTH];   /* frame n uses those at n % DEPTH */
 static void *pipeline;
 static unsigned most_under_way;
-static int ended_well, ended_badly; /* counted by the callback, on Metal's threads */
+static int ended_well, ended_badly; /* counted by the callback, on a dispatch queue */
 
 /* -- the kernel: x -> 3 x + 1. A software device cannot compile it, and calls the C function ---------------------- */
 
@@ -96,7 +96,8 @@ static gpusync_ticket upload(unsigned frame, bool fails)
     metal_end(blit);
     if (fails) softmetal_fail(command_buffer, NULL, 8, "out of memory on purpose");
     gpusync_ticket ticket = submit(UPLOAD, frame, command_buffer);
-    check(!gpusync_release_after(queues[UPLOAD], ticket, staging), "gpusync_release_after"); /* needed until then */
+    check(!gpusync_release_after(gpusync_at_ticket(queues[UPLOAD], ticket), staging),
+          "gpusync_release_after"); /* needed until then */
     metal_release(staging);
     return ticket;
 }

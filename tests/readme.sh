@@ -18,7 +18,8 @@ build=${BUILD:-$root/build}
 out=${OUT:-$build/readme}
 read -r -a flags <<<"-I$root -I$root/examples -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
 read -r -a link <<<"${SOFTMETAL_LINK:-}"
-warnings=(-Wall -Wextra -Wno-unused -Werror)
+# a result that nobody looks at counts, a name that a block leaves for the reader does not
+warnings=(-Wall -Wextra -Wno-unused -Wunused-result -Werror)
 passed=0 failed=0
 
 rm -rf "$out"
@@ -46,6 +47,28 @@ awk -v out="$out" '
     END { print n + 0 > (out "/count"); if (inside) print "open" > (out "/open") }' "$readme"
 [ ! -e "$out/open" ] || { echo "FAILED: the last code block of $readme has no end"; failed=1; }
 
+# What the blocks take from Apple's Metal headers and from metal-cpp: the names, with the types that they have there.
+names_of() { # LANGUAGE
+    case $1 in
+    cpp | c++)
+        cat <<'END'
+namespace MTL { struct CommandBuffer; struct CommandQueue { CommandBuffer *commandBuffer(); }; }
+extern MTL::CommandQueue *mtlQueue;
+END
+        ;;
+    objc)
+        cat <<'END'
+@protocol MTLBlitCommandEncoder
+- (void)endEncoding;
+@end
+@protocol MTLCommandBuffer
+- (id<MTLBlitCommandEncoder>)blitCommandEncoder;
+@end
+END
+        ;;
+    esac
+}
+
 # compile FILE LANGUAGE HOW -> FILE with a suffix, wrapped where needed
 wrap() {
     local file=$1 language=$2 how=$3 source
@@ -56,6 +79,7 @@ wrap() {
             printf '#include "gpusync.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'
             printf 'extern gpusync_device *device;\nextern gpusync_queue *queue;\nextern gpusync_ticket ticket;\n'
             printf 'extern void *buffer, *metal_device, *metal_queue;\nextern gpusync_result result;\n'
+            names_of "$language"
             printf 'int block(void);\nint block(void)\n{\n'
             grep -vE '^[ ]*#[ ]*(include|define|import)' "$file"
             printf 'return 0;\n}\n'

@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "../gpusync.h"
 #include "../examples/metal.h"
@@ -41,7 +43,7 @@ static MAYBE_UNUSED void assert_result_at(gpusync_result got, gpusync_result exp
 /* -- an allocator that counts, checks sizes, can fail, and makes released memory unreadable --------- */
 
 typedef struct memory_log {
-    long live, calls;
+    long live, calls, bytes; /* bytes: of what is live */
     long fail_at;     /* fail the n-th call from now, 1 is the next; 0: never */
     bool fail_after;  /* and every later one */
 } memory_log;
@@ -60,6 +62,7 @@ static MAYBE_UNUSED void *memory_allocate(void *user, size_t size, size_t alignm
     block[0] = size;
     __atomic_fetch_add(&log->live, 1, __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&log->calls, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&log->bytes, (long)size, __ATOMIC_SEQ_CST);
     return (char *)block + 128;
 }
 
@@ -74,6 +77,23 @@ static MAYBE_UNUSED void memory_release(void *user, void *memory, size_t size)
     memset(memory, 0xDD, size); /* a use after release reads nonsense; ASan sees it as well */
     free(block);
     __atomic_fetch_sub(&log->live, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&log->bytes, (long)size, __ATOMIC_SEQ_CST);
+}
+
+/* A count that callbacks raise, once those that are due have run: they run on a dispatch queue. */
+static MAYBE_UNUSED long called(const void *count, size_t size)
+{
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    if (size == sizeof(uint32_t)) return (long)__atomic_load_n((const uint32_t *)count, __ATOMIC_SEQ_CST);
+    return (long)__atomic_load_n((const uint64_t *)count, __ATOMIC_SEQ_CST);
+}
+#define CALLED(variable) called(&(variable), sizeof(variable))
+
+/* The object's references, once what is due was released. */
+static MAYBE_UNUSED unsigned long owners_of(void *object)
+{
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    return softmetal_retain_count(object);
 }
 
 /* -- a device with one queue ----------------------------------------------------------------------- */
@@ -126,6 +146,18 @@ static MAYBE_UNUSED void rig_close(rig *r)
 }
 
 /* -- work ------------------------------------------------------------------------------------------- */
+
+/* A command buffer of the queue with this wait at its head (NULL: none), which the test keeps alive. */
+static MAYBE_UNUSED void *buffer_behind(gpusync_queue *queue, const gpusync_point *wait)
+{
+    gpusync_command_buffer_desc desc;
+    void *buffer = NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.waits = wait;
+    desc.wait_count = wait != NULL;
+    assert_ok(gpusync_command_buffer(queue, &desc, &buffer));
+    return metal_retain(buffer);
+}
 
 /* An empty command buffer of gpusync_command_buffer. */
 static MAYBE_UNUSED void *open_buffer(rig *r)
@@ -244,21 +276,125 @@ static MAYBE_UNUSED gpusync_result wait_job_join(wait_job *job)
     return job->result;
 }
 
-/* Until the report shows this many sleeping waits: the way to know, without a sleep, that a thread has come to rest. */
+/* -- what can be asked with public calls ------------------------------------------------------------ */
+
+/* The text of gpusync_report, to be freed. */
+static MAYBE_UNUSED char *report_of(gpusync_device *device)
+{
+    size_t size = gpusync_report(device, NULL, 0) + 1000; /* it may grow meanwhile */
+    char *text = (char *)malloc(size);
+    assert_non_null(text);
+    gpusync_report(device, text, size);
+    return text;
+}
+
+/* How many points sleeping waits are for: one for each wait, but for those of gpusync_wait_many. */
+static MAYBE_UNUSED unsigned sleepers_of(gpusync_device *device)
+{
+    char *text = report_of(device), *at = text;
+    unsigned n = 0;
+    while ((at = strstr(at, "a wait for ")) != NULL) n++, at++;
+    free(text);
+    return n;
+}
+
+/* Until there are this many: the way to know, without a sleep, that a thread has come to rest. */
 static MAYBE_UNUSED void await_sleepers(gpusync_device *device, unsigned count)
 {
-    for (;;) {
-        size_t size = gpusync_report(device, NULL, 0) + 1000; /* it may grow meanwhile */
-        char *text = (char *)malloc(size);
-        const char *at = text;
-        unsigned n = 0;
-        assert_non_null(text);
-        gpusync_report(device, text, size);
-        while ((at = strstr(at, "a wait for ")) != NULL) n++, at++;
-        free(text);
-        if (n >= count) return;
-        sched_yield();
+    while (sleepers_of(device) < count) sched_yield();
+}
+
+/* Command buffers that take room in the queue: in flight, held, or made and not committed. */
+static MAYBE_UNUSED unsigned rooms_taken(gpusync_queue *queue)
+{
+    uint32_t most = 1;
+    while (gpusync_throttle(queue, most, 0) == GPUSYNC_TIMEOUT) most++;
+    return most - 1;
+}
+
+/* Events that the device keeps, to be used again: timelines take them, until one needs a new one. They are given back,
+   and that one is not, as an event that was handed out is not used again. */
+static MAYBE_UNUSED long events_kept(gpusync_device *device)
+{
+    gpusync_timeline *timelines[64];
+    long count = 0, live, kept;
+    do {
+        live = softmetal_live("shared_event");
+        assert_in_range(count, 0, 63);
+        assert_ok(gpusync_timeline_create(device, NULL, &timelines[count++]));
+    } while (softmetal_live("shared_event") == live);
+    kept = count - 1;
+    assert_non_null(gpusync_timeline_metal(timelines[kept], NULL));
+    while (count > 0) assert_ok(gpusync_timeline_destroy(timelines[--count]));
+    return kept;
+}
+
+/* A call in between must return within so many seconds: some mistakes show in nothing but a call that never does. */
+static MAYBE_UNUSED void must_return_within(unsigned seconds) { alarm(seconds); }
+static MAYBE_UNUSED void has_returned(void) { alarm(0); }
+
+/* -- threads that sleep: hooks for tests that look at the sleeping ----------------------------------- */
+
+/* Its deadlines are times of gpusync_now_ns. */
+static MAYBE_UNUSED void init_condition(pthread_cond_t *condition)
+{
+#ifdef __APPLE__
+    pthread_cond_init(condition, NULL);
+#else
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+#endif
+}
+
+static MAYBE_UNUSED struct {
+    pthread_once_t made;
+    pthread_mutex_t lock;
+    pthread_cond_t permit; /* some waiter has one, in scheduler_data[0] */
+} asleep = {.made = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+
+static MAYBE_UNUSED void make_asleep(void) { init_condition(&asleep.permit); }
+
+/* With the lock. The deadline is not past now. */
+static MAYBE_UNUSED void await_permit(uint64_t now, uint64_t deadline_ns)
+{
+    struct timespec at;
+    (void)now;
+    if (deadline_ns == GPUSYNC_FOREVER) {
+        pthread_cond_wait(&asleep.permit, &asleep.lock);
+        return;
     }
+#ifdef __APPLE__
+    deadline_ns -= now;
+#endif
+    at.tv_sec = (time_t)(deadline_ns / 1000000000u);
+    at.tv_nsec = (long)(deadline_ns % 1000000000u);
+#ifdef __APPLE__
+    pthread_cond_timedwait_relative_np(&asleep.permit, &asleep.lock, &at);
+#else
+    pthread_cond_timedwait(&asleep.permit, &asleep.lock, &at);
+#endif
+}
+
+static MAYBE_UNUSED void thread_park(gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    uint64_t now;
+    pthread_once(&asleep.made, make_asleep);
+    pthread_mutex_lock(&asleep.lock);
+    while (!waiter->scheduler_data[0] && (now = gpusync_now_ns()) < deadline_ns) await_permit(now, deadline_ns);
+    waiter->scheduler_data[0] = NULL;
+    pthread_mutex_unlock(&asleep.lock);
+}
+
+static MAYBE_UNUSED void thread_unpark(gpusync_waiter *waiter)
+{
+    pthread_once(&asleep.made, make_asleep);
+    pthread_mutex_lock(&asleep.lock);
+    waiter->scheduler_data[0] = waiter;
+    pthread_cond_broadcast(&asleep.permit);
+    pthread_mutex_unlock(&asleep.lock);
 }
 
 #endif

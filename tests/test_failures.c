@@ -155,28 +155,131 @@ static void test_long_texts_are_cut_at_the_start_of_a_character(void **state)
     expect_cut("xyz", "\xF0\x9F\x98\x80");
 }
 
+/* A text of as many bytes as there are, so that its terminator is what does not fit. */
+static void test_a_text_that_is_one_byte_too_long_loses_its_last_character(void **state)
+{
+    static const char *const units[] = {"a", "\xC3\xA4"};
+    gpusync_queue_desc desc;
+    gpusync_queue *queue;
+    size_t i, k;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
+    for (i = 0; i < 2; i++) {
+        char name[65] = "", text[257] = "", quoted[80], report[4096];
+        gpusync_command_buffer_desc buffer_desc;
+        gpusync_error error;
+        uint64_t cursor = 0;
+        void *buffer;
+        for (k = 0; k < 64; k += strlen(units[i])) strcat(name, units[i]);
+        for (k = 0; k < 256; k += strlen(units[i])) strcat(text, units[i]);
+        memset(&desc, 0, sizeof desc);
+        memset(&buffer_desc, 0, sizeof buffer_desc);
+        desc.label = buffer_desc.label = name;
+        assert_ok(gpusync_queue_create(r.device, &desc, &queue));
+        assert_ok(gpusync_command_buffer(queue, &buffer_desc, &buffer));
+        softmetal_fail(buffer, name, 1, text);
+        assert_ok(gpusync_commit(queue, buffer, NULL));
+        softmetal_finish(buffer);
+        assert_ok(gpusync_next_error(queue, &cursor, &error));
+        name[64 - strlen(units[i])] = '\0';
+        text[256 - strlen(units[i])] = '\0';
+        assert_string_equal(error.domain, name);
+        assert_string_equal(error.message, text);
+        assert_string_equal(error.label, name);
+        assert_string_equal(error.queue_label, name);
+        snprintf(quoted, sizeof quoted, "'%s'", name);
+        assert_true(gpusync_report(r.device, report, sizeof report) < sizeof report);
+        assert_non_null(strstr(report, quoted));
+        assert_ok(gpusync_queue_destroy(queue));
+    }
+    rig_close(&r);
+}
+
+/* What a failure says when the label of its submission, which is never Metal's, is this; label may be NULL. */
+static void expect_label(const char *label, const char *kept)
+{
+    gpusync_submission submission;
+    gpusync_timeline *timeline;
+    gpusync_point wait;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    memset(&wait, 0, sizeof wait);
+    wait.timeline = timeline;
+    wait.value = 1;
+    memset(&submission, 0, sizeof submission);
+    submission.waits = &wait;
+    submission.wait_count = 1;
+    submission.label = label;
+    submission.flags = GPUSYNC_STRICT; /* no command buffer that would get the label */
+    assert_ok(gpusync_submit(r.queue, &submission, NULL));
+    assert_ok(gpusync_cancel_held(r.queue));
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_string_equal(error.label, kept);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
 static void test_a_text_that_just_fits_is_kept_whole(void **state)
 {
-    char text[64], to[64];
+    char text[80];
     (void)state;
     memset(text, 'a', sizeof text);
     text[63] = '\0';
-    gpusync__copy_text(to, sizeof to, text);
-    assert_string_equal(to, text);
-    gpusync__copy_text(to, 1, text);
-    assert_string_equal(to, "");
-    gpusync__copy_text(to, sizeof to, NULL);
-    assert_string_equal(to, "");
-    gpusync__copy_text(to, 3, "\xF0\x9F\x98\x80");
-    assert_string_equal(to, "");
+    expect_label(text, text);
+    expect_label(NULL, "");
+    memcpy(text + 59, "\xF0\x9F\x98\x80", 5); /* ends where the text does */
+    expect_label(text, text);
+    memset(text, 0x80, sizeof text - 1); /* no character begins at all */
+    text[sizeof text - 1] = '\0';
+    expect_label(text, "");
+}
+
+/* In place of -[command buffer error]. */
+void *class_getInstanceMethod(void *cls, void *selector);
+void (*method_setImplementation(void *method, void (*implementation)(void)))(void);
+void *object_getClass(void *object);
+static void *no_error(void *self, void *selector)
+{
+    (void)self, (void)selector;
+    return NULL;
+}
+
+/* Metal promises the status first. Where it comes later all the same, a handler goes by the error. */
+static void test_a_failure_whose_handler_comes_before_the_status_is_a_failure(void **state)
+{
+    gpusync_error error;
+    uint64_t cursor = 0;
+    gpusync_ticket failed, well;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
+    failed = commit_failing(&r, &buffer, NULL, 3, NULL);
+    softmetal_status_after_handlers(buffer);
+    softmetal_finish(buffer);
+    well = commit_empty(&r, &buffer);
+    softmetal_status_after_handlers(buffer);
+    softmetal_finish(buffer);
+    assert_result(gpusync_wait(r.queue, failed, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_wait(r.queue, well, SECONDS(20)));
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.ticket, failed);
+    assert_int_equal(error.code, 3);
+    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
+    rig_close(&r);
 }
 
 static void test_without_label_or_error_the_texts_are_empty(void **state)
 {
-    gpusync__slot slot;
+    void (*own_error)(void);
     gpusync_error error;
     uint64_t cursor = 0;
-    void *buffer, *pool;
+    gpusync_ticket ticket;
+    void *buffer, *method;
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
@@ -186,20 +289,21 @@ static void test_without_label_or_error_the_texts_are_empty(void **state)
     assert_string_equal(error.queue_label, "");
     assert_true(error.message[0]);
     /* A buffer in state Error whose error is nil: a driver's bug, and no reason to crash. */
-    buffer = metal_queue_command_buffer(r.metal_queue);
-    memset(&slot, 0, sizeof slot);
-    slot.buffer = buffer;
-    slot.ticket = 5;
-    pool = metal_pool_push();
-    gpusync__read_failure(r.queue, &slot, &error);
-    metal_pool_pop(pool);
+    ticket = commit_failing(&r, &buffer, NULL, 1, "not to be seen");
+    method = class_getInstanceMethod(object_getClass(buffer), metal__sel("error"));
+    assert_non_null(method);
+    own_error = method_setImplementation(method, (void (*)(void))no_error);
+    softmetal_finish(buffer);
+    (void)method_setImplementation(method, own_error);
+    memset(&error, 0xEE, sizeof error);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
     assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
-    assert_int_equal(error.ticket, 5);
+    assert_int_equal(error.ticket, ticket);
     assert_int_equal(error.code, 0);
     assert_string_equal(error.domain, "");
     assert_string_equal(error.message, "");
-    metal_release(buffer);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
     rig_close(&r);
 }
 
@@ -483,6 +587,29 @@ static void test_a_queue_wait_over_dropped_records_still_tells_that_something_fa
     rig_close(&r);
 }
 
+/* Failures behind what a wait is for may push out the records that it needs. */
+static void test_a_queue_wait_whose_records_later_failures_have_pushed_out_does_not_know(void **state)
+{
+    void *failing, *fine, *later[2];
+    wait_job job;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 1, NULL, NULL);
+    commit_failing(&r, &failing, NULL, 1, NULL);
+    commit_empty(&r, &fine);
+    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, SECONDS(20));
+    await_sleepers(r.device, 1);
+    for (i = 0; i < 2; i++) commit_failing(&r, &later[i], NULL, 1, NULL);
+    softmetal_finish(failing);
+    for (i = 0; i < 2; i++) softmetal_finish(later[i]);
+    softmetal_finish(fine);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION); /* of those behind it */
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
 /* -- the log hook ----------------------------------------------------------------------------------- */
 
 typedef struct log_book {
@@ -545,6 +672,41 @@ static void test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_
     softmetal_finish(buffer);
     assert_int_equal(book.lines, 2);
     assert_int_equal(book.lost_lines, 0);
+    rig_close(&r);
+}
+
+/* A record it has all the same; but nothing went wrong that the program did not ask for. */
+static void test_what_was_cancelled_writes_no_line(void **state)
+{
+    gpusync_point never = {NULL, 0, NULL, 1};
+    gpusync_submission submission;
+    gpusync_ticket held, tracked;
+    log_book book;
+    void *buffer, *own;
+    rig r;
+    (void)state;
+    memset(&book, 0, sizeof book);
+    memset(&submission, 0, sizeof submission);
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, write_log, &book);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &never.timeline));
+    buffer = open_buffer(&r);
+    submission.waits = &never;
+    submission.wait_count = 1;
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    assert_ok(gpusync_submit(r.queue, &submission, &held));
+    commit_empty(&r, NULL); /* held behind it */
+    assert_ok(gpusync_cancel_held(r.queue));
+    assert_result(gpusync_wait(r.queue, held, 0), GPUSYNC_ERROR_CANCELLED);
+    own = metal_queue_command_buffer(r.metal_queue);
+    assert_ok(gpusync_track(r.queue, own, &tracked));
+    assert_ok(gpusync_untrack(r.queue, tracked));
+    assert_result(gpusync_wait(r.queue, tracked, 0), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(book.lines, 0);
+    fail_one(&r, 3);
+    assert_int_equal(book.lines, 1);
+    metal_release(own);
+    assert_ok(gpusync_timeline_destroy(never.timeline));
     rig_close(&r);
 }
 
@@ -883,13 +1045,72 @@ static void test_a_lost_device_frees_threads_that_wait_for_room(void **state)
 }
 
 /* An argument is a pattern of the names of the tests to run: test_a_*. */
+/* -- what it takes ---------------------------------------------------------------------------------- */
+
+static void test_a_device_takes_8_kb_and_a_queue_16_until_something_fails(void **state)
+{
+    gpusync_queue *queue;
+    void *buffer;
+    long before;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    before = r.memory.bytes;
+    assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+    assert_in_range(r.memory.bytes - before, 1, 16384);
+    assert_in_range(before - (r.memory.bytes - before), 1, 8192); /* the device, without the first queue */
+    assert_ok(gpusync_queue_destroy(queue));
+    commit_empty(&r, &buffer);
+    softmetal_fail(buffer, NULL, 3, "killed");
+    softmetal_finish(buffer);
+    assert_true(r.memory.bytes > before); /* the log */
+    rig_close(&r);
+}
+
+/* There is room for one failure without memory; the others are counted. */
+static void test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted(void **state)
+{
+    gpusync_error error;
+    uint64_t cursor = 0;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    r.memory.fail_at = 1;
+    r.memory.fail_after = true;
+    (void)fail_one(&r, 3);
+    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_EXECUTION);
+    (void)fail_one(&r, 3);
+    (void)fail_one(&r, 3);
+    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(gpusync_wait(r.queue, 3, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(stats_of(r.queue).failures, 3);
+    assert_int_equal(stats_of(r.queue).failures_dropped, 2);
+    r.memory.fail_at = 0;
+    (void)fail_one(&r, 3); /* from here on there is a log */
+    (void)fail_one(&r, 3);
+    assert_int_equal(stats_of(r.queue).failures_dropped, 2);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.ticket, 3);
+    assert_int_equal(error.dropped, 2);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.ticket, 4);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.ticket, 5);
+    assert_int_equal(error.dropped, 0);
+    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(r.queue, 2, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_record_tells_what_failed_where_and_why),
         cmocka_unit_test(test_a_failure_found_by_reading_the_status_is_recorded_once),
         cmocka_unit_test(test_long_texts_are_cut_at_the_start_of_a_character),
+        cmocka_unit_test(test_a_text_that_is_one_byte_too_long_loses_its_last_character),
         cmocka_unit_test(test_a_text_that_just_fits_is_kept_whole),
+        cmocka_unit_test(test_a_failure_whose_handler_comes_before_the_status_is_a_failure),
         cmocka_unit_test(test_without_label_or_error_the_texts_are_empty),
         cmocka_unit_test(test_every_code_has_its_class_and_only_two_lose_the_device),
         cmocka_unit_test(test_every_reader_sees_every_failure_once),
@@ -902,7 +1123,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_queue_wait_that_timed_out_leaves_the_failure_to_the_next),
         cmocka_unit_test(test_a_failure_of_later_work_is_left_to_a_later_queue_wait),
         cmocka_unit_test(test_a_queue_wait_over_dropped_records_still_tells_that_something_failed),
+        cmocka_unit_test(test_a_queue_wait_whose_records_later_failures_have_pushed_out_does_not_know),
         cmocka_unit_test(test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_found_it),
+        cmocka_unit_test(test_what_was_cancelled_writes_no_line),
         cmocka_unit_test(test_inside_the_log_hook_waits_that_would_have_to_wait_return_at_once),
         cmocka_unit_test(test_inside_the_log_hook_work_can_be_committed),
         cmocka_unit_test(test_access_revoked_ends_every_wait_of_the_device),
@@ -911,6 +1134,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works),
         cmocka_unit_test(test_a_removed_device_ends_waits_and_calls_on_the_real_clock),
         cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
+        cmocka_unit_test(test_a_device_takes_8_kb_and_a_queue_16_until_something_fails),
+        cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

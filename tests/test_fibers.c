@@ -398,7 +398,7 @@ static void fibers_open(fiber_rig *r, softmetal_clock clock, gpusync_spin spin, 
     device_desc.spin = &spin;
     queue_desc.max_command_buffer_count = limit;
     pthread_mutex_init(&r->scheduler.lock, NULL);
-    gpusync__cond_init(&r->scheduler.wake);
+    init_condition(&r->scheduler.wake);
     PUT(&blocked_inside, 0);
     rig_open_with(&r->rig, clock, device_desc, queue_desc);
 }

@@ -1,7 +1,7 @@
 /* test_interleavings.c - races replayed one step at a time
 
    Each test forces one order of events that a lucky machine never shows: on softmetal's manual clock, by code that runs
-   at a message (softmetal_set_message_hook), in a hook of gpusync, or at a lock (below). Each names the rule of the
+   at a message (softmetal_set_message_hook), in a hook of gpusync, or at a lock (probe.h). Each names the rule of the
    header that it goes red without. Fibers that change threads are in test_fibers.c. */
 #include <pthread.h>
 #include <signal.h>
@@ -9,7 +9,11 @@
 #include <ucontext.h>
 
 #define GPUSYNC_IMPLEMENTATION
-#include "at_lock.h"
+#include "probe.h"
+
+#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
 
 static void finish_buffer(void *buffer)
 {
@@ -341,6 +345,7 @@ static void test_07_is_idle_against_commit_and_completion_in_between(void **stat
 typedef struct early_unpark {
     void *buffer;
     uint64_t left_early;
+    gpusync_hooks own; /* the library's */
 } early_unpark;
 
 static void early_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
@@ -348,15 +353,17 @@ static void early_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     early_unpark *early = (early_unpark *)user;
     if (early->buffer) softmetal_finish(early->buffer); /* its handler calls unpark */
     early->buffer = NULL;
-    gpusync__default_park(NULL, waiter, deadline_ns);
+    early->own.park(NULL, waiter, deadline_ns);
     if (gpusync_now_ns() < deadline_ns) early->left_early++;
 }
+
+static void early_unpark_it(void *user, gpusync_waiter *waiter) { ((early_unpark *)user)->own.unpark(NULL, waiter); }
 
 /* Rule (of the default hooks, and what custom ones must do): an unpark that comes first leaves a permit. */
 static void test_08_unpark_before_park(void **state)
 {
-    early_unpark early = {NULL, 0};
-    gpusync_hooks hooks = {NULL, early_park, gpusync__default_unpark, &early};
+    early_unpark early = {NULL, 0, probe_default_hooks()};
+    gpusync_hooks hooks = {NULL, early_park, early_unpark_it, &early};
     gpusync_spin none = {0, 0, 0};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
@@ -405,7 +412,7 @@ static void test_10_handler_after_the_wait_has_returned(void **state)
     stats = stats_of(r.queue);
     assert_int_equal(stats.completions, 1);
     assert_int_equal(stats.failures, 0);
-    assert_int_equal(r.queue->outstanding, 0);
+    assert_int_equal(rooms_taken(r.queue), 0);
     rig_close(&r);
 }
 
@@ -413,18 +420,20 @@ static void test_10_handler_after_the_wait_has_returned(void **state)
 
 typedef struct counted_park {
     unsigned parks, unparks;
+    void *late; /* to finish where it has come to a sleep */
 } counted_park;
 
 static void counting_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    ((counted_park *)user)->parks++;
-    gpusync__default_park(NULL, waiter, deadline_ns);
+    counted_park *count = (counted_park *)user;
+    if (count->parks++ == 0 && count->late && !probe_has_acted()) softmetal_finish(count->late);
+    thread_park(waiter, deadline_ns);
 }
 
 static void counting_unpark(void *user, gpusync_waiter *waiter)
 {
     __atomic_fetch_add(&((counted_park *)user)->unparks, 1, __ATOMIC_SEQ_CST);
-    gpusync__default_unpark(NULL, waiter);
+    thread_unpark(waiter);
 }
 
 static void open_counting(rig *r, counted_park *count)
@@ -445,22 +454,25 @@ static void open_counting(rig *r, counted_park *count)
 /* Rule: a waiter looks again after it has registered. The handler ran when nobody was registered, so nobody will wake it. */
 static void test_11_handler_runs_before_the_waiter_registers(void **state)
 {
-    counted_park count;
-    gpusync_ticket ticket;
-    void *buffer;
-    rig r;
+    int place;
     (void)state;
-    open_counting(&r, &count);
-    ticket = commit_empty(&r, &buffer);
-    at_lock.act = finish_buffer;
-    at_lock.argument = buffer;
-    at_lock.countdown = 1;
-    at_lock.lock = &r.device->waiter_lock; /* taken after the last look, before registering */
-    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
-    assert_null(at_lock.lock);
-    assert_int_equal(count.parks, 0);
-    assert_int_equal(count.unparks, 0);
-    rig_close(&r);
+    for (place = 1;; place++) { /* each lock that the waiter takes, until it is registered when the handler runs */
+        counted_park count;
+        gpusync_ticket ticket;
+        void *buffer;
+        bool woken;
+        rig r;
+        open_counting(&r, &count);
+        ticket = commit_empty(&r, &buffer);
+        count.late = buffer;
+        probe_at_lock(place, finish_buffer, buffer);
+        assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+        woken = count.unparks > 0;
+        assert_int_equal(woken, count.parks > 0);
+        rig_close(&r);
+        if (woken) break;
+    }
+    assert_true(place > 2); /* it takes one after its last look, and the one under which it registers */
 }
 
 static void park_once_and_finish(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
@@ -469,7 +481,7 @@ static void park_once_and_finish(void *user, gpusync_waiter *waiter, uint64_t de
     void *buffer = early->buffer;
     early->buffer = NULL;
     if (buffer) softmetal_begin_handler(buffer, 0); /* on the device's thread, while this one goes to sleep */
-    gpusync__default_park(NULL, waiter, deadline_ns);
+    early->own.park(NULL, waiter, deadline_ns);
     if (buffer) {
         softmetal_join_handler(buffer, 0);
         softmetal_release_block(buffer, 0);
@@ -480,8 +492,8 @@ static void park_once_and_finish(void *user, gpusync_waiter *waiter, uint64_t de
 /* Rule: the handler looks for waiters after it has marked. This one registered before: it must be woken. */
 static void test_11_waiter_registers_before_the_handler_looks(void **state)
 {
-    early_unpark early = {NULL, 0};
-    gpusync_hooks hooks = {NULL, park_once_and_finish, gpusync__default_unpark, NULL};
+    early_unpark early = {NULL, 0, probe_default_hooks()};
+    gpusync_hooks hooks = {NULL, park_once_and_finish, early_unpark_it, NULL};
     gpusync_spin none = {0, 0, 0};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
@@ -525,42 +537,54 @@ static void test_timed_out_waiter_is_not_there_for_a_late_handler(void **state)
     rig_close(&r);
 }
 
-static void finish_at_unlink(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+typedef struct late_finish {
+    void *buffer;
+    int place; /* the lock at which it is finished, counted from the park */
+} late_finish;
+
+static void finish_after_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    rig *r = (rig *)user;
-    gpusync__default_park(NULL, waiter, deadline_ns);
-    at_lock.countdown = 1;
-    at_lock.lock = &r->queue->board.lock; /* next taken to look for a hint or to unlink */
+    late_finish *late = (late_finish *)user;
+    thread_park(waiter, deadline_ns);
+    probe_at_lock(late->place, finish_buffer, late->buffer);
 }
 
-static void unpark_nobody(void *user, gpusync_waiter *waiter)
+static void plain_unpark(void *user, gpusync_waiter *waiter)
 {
     (void)user;
-    gpusync__default_unpark(NULL, waiter);
+    thread_unpark(waiter);
 }
 
 /* Rule: when the work is done at the deadline, done wins, also where the handler comes between the deadline and the end of
-   the wait. */
+   the wait: at each lock that is taken there. */
 static void test_done_at_the_deadline_wins(void **state)
 {
-    gpusync_hooks hooks = {NULL, finish_at_unlink, unpark_nobody, NULL};
+    late_finish late = {NULL, 1};
+    gpusync_hooks hooks = {NULL, finish_after_park, plain_unpark, &late};
     gpusync_spin none = {0, 0, 0};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_ticket ticket;
-    rig r;
+    int last = 0;
     (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    hooks.user = &r;
-    device_desc.hooks = &hooks;
-    device_desc.spin = &none;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    ticket = commit_empty(&r, &at_lock.argument);
-    at_lock.act = finish_buffer;
-    assert_ok(gpusync_wait(r.queue, ticket, MS(1)));
-    assert_null(at_lock.lock);
-    rig_close(&r);
+    while (last == 0) {
+        gpusync_device_desc device_desc;
+        gpusync_queue_desc queue_desc;
+        gpusync_ticket ticket;
+        gpusync_result result;
+        rig r;
+        memset(&device_desc, 0, sizeof device_desc);
+        memset(&queue_desc, 0, sizeof queue_desc);
+        device_desc.hooks = &hooks;
+        device_desc.spin = &none;
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+        ticket = commit_empty(&r, &late.buffer);
+        result = gpusync_wait(r.queue, ticket, MS(1));
+        if (!probe_has_acted()) last = late.place;
+        assert_result(result, last ? GPUSYNC_TIMEOUT : GPUSYNC_OK);
+        if (last) softmetal_finish(late.buffer);
+        assert_true(gpusync_is_done(r.queue, ticket));
+        rig_close(&r);
+        late.place++;
+    }
+    assert_true(last > 1);
 }
 
 /* Rule: only a mark ends a wait. A wait that reads Error while the handler has claimed the end, but has not recorded it yet,
@@ -600,15 +624,14 @@ static void test_no_success_between_claim_and_record(void **state)
 
 static void peek_at_unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
     peek.result = gpusync_poll(peek.queue, peek.ticket);
-    gpusync__default_unpark(NULL, waiter);
+    early_unpark_it(user, waiter);
 }
 
 /* Rule: the failure is on record before the ticket is marked. */
 static void test_failure_is_on_record_when_the_waiter_is_woken(void **state)
 {
-    early_unpark early = {NULL, 0};
+    early_unpark early = {NULL, 0, probe_default_hooks()};
     gpusync_hooks hooks = {NULL, early_park, peek_at_unpark, NULL};
     gpusync_spin none = {0, 0, 0};
     gpusync_device_desc device_desc;
@@ -663,6 +686,596 @@ static void test_completion_before_commit_returns(void **state)
     rig_close(&r);
 }
 
+/* -- 18 ----------------------------------------------------------------------------------------- */
+
+/* Interleaving 18: a callback that takes its time on one queue, work of another queue that waits for a later ticket
+   of it, and work behind that. The callback returns when that work is over. */
+static struct {
+    void *buffer;
+    bool over;
+} dawdling;
+
+static void dawdle(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user, (void)result, (void)error;
+    while (metal_status(dawdling.buffer) < 4) sched_yield();
+    PUT(&dawdling.over, true);
+}
+
+static void test_18_a_callback_that_takes_its_time_delays_no_ticket(void **state)
+{
+    gpusync_point wait = {NULL, 0, NULL, 0};
+    gpusync_ticket ticket, waiting, behind;
+    softmetal_timing timing;
+    gpusync_queue *other;
+    void *first, *last;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    softmetal_get_timing(&timing);
+    timing.watchdog_ns = SECONDS(1);
+    softmetal_set_timing(&timing);
+    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    first = buffer_behind(r.queue, NULL);
+    softmetal_hang(first);
+    assert_ok(gpusync_commit(r.queue, first, &ticket));
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), dawdle, NULL));
+    ticket = commit_empty(&r, NULL);
+    wait.queue = r.queue;
+    wait.ticket = ticket;
+    dawdling.buffer = buffer_behind(other, &wait);
+    assert_ok(gpusync_commit(other, dawdling.buffer, &waiting));
+    assert_true(metal_status(dawdling.buffer) >= 2); /* the device waits */
+    last = buffer_behind(other, NULL);
+    assert_ok(gpusync_commit(other, last, &behind));
+    softmetal_unhang(first);
+    while (!GET(&dawdling.over)) sched_yield();
+    assert_ok(gpusync_wait(other, waiting, SECONDS(2)));
+    assert_ok(gpusync_wait(other, behind, SECONDS(2)));
+    metal_release(first);
+    metal_release(last);
+    metal_release(dawdling.buffer);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
+/* -- 22 ----------------------------------------------------------------------------------------- */
+
+/* Interleaving 22: room is there, is taken, is given back while a waiter registers. A commit of a buffer that gpusync
+   did not make takes room and then gets no memory for its ticket; in between somebody else found the queue full and
+   went to sleep. He is told, for nobody else will tell him. */
+static struct {
+    memory_log memory;
+    gpusync_queue *queue;
+    pthread_t sleeper;
+    unsigned parked, unparked, came;
+    bool goes; /* the sleeper may */
+    gpusync_result result;
+} crowded;
+
+static __thread bool has_no_memory;
+
+static void *make_a_buffer(void *argument)
+{
+    uint64_t limit = SECONDS(60);
+    gpusync_command_buffer_desc desc;
+    void *buffer = NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit;
+    crowded.result = gpusync_command_buffer(crowded.queue, &desc, &buffer);
+    if (crowded.result == GPUSYNC_OK)
+        crowded.result = gpusync_command_buffer_discard(crowded.queue, buffer);
+    return argument;
+}
+
+static void *crowded_allocate(void *user, size_t size, size_t alignment)
+{
+    if (!has_no_memory) return memory_allocate(user, size, alignment);
+    if (COUNT(&crowded.came) == 0) crowded.sleeper = start(make_a_buffer, NULL);
+    while (!GET(&crowded.parked)) sched_yield();
+    return NULL;
+}
+
+static void park_in_the_crowd(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    COUNT(&crowded.parked);
+    while (!GET(&crowded.unparked) && !GET(&crowded.goes)) sched_yield();
+}
+
+static void unpark_in_the_crowd(void *user, gpusync_waiter *waiter)
+{
+    (void)user, (void)waiter;
+    COUNT(&crowded.unparked);
+}
+
+static void test_22_who_takes_room_and_cannot_use_it_passes_it_on(void **state)
+{
+    enum { TICKETS = 256 }; /* that a queue has place for without more memory */
+    gpusync_hooks hooks = {NULL, park_in_the_crowd, unpark_in_the_crowd, NULL};
+    gpusync_allocator allocator = {crowded_allocate, memory_release, &crowded.memory};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_result result;
+    gpusync_device *device;
+    void *buffer;
+    int i;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    memset(&crowded, 0, sizeof crowded);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = &hooks;
+    device_desc.allocator = &allocator;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    queue_desc.max_command_buffer_count = TICKETS + 1;
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    queue_desc.metal_queue = metal_queue_new(gpusync_device_metal(device), TICKETS + 8); /* the stranger's is not counted */
+    assert_ok(gpusync_queue_create(device, &queue_desc, &crowded.queue));
+    for (i = 0; i < TICKETS; i++) {
+        assert_ok(gpusync_command_buffer(crowded.queue, NULL, &buffer));
+        assert_ok(gpusync_commit(crowded.queue, buffer, NULL));
+    }
+    buffer = metal_queue_command_buffer(gpusync_queue_metal(crowded.queue));
+    has_no_memory = true;
+    result = gpusync_commit(crowded.queue, buffer, NULL);
+    has_no_memory = false;
+    assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(crowded.came, 1);
+    assert_int_equal(GET(&crowded.parked), 1);
+    assert_int_equal(GET(&crowded.unparked), 1);
+    PUT(&crowded.goes, true);
+    join(crowded.sleeper);
+    assert_ok(crowded.result);
+    metal_release(buffer);
+    softmetal_finish_queue(gpusync_queue_metal(crowded.queue));
+    assert_ok(gpusync_queue_destroy(crowded.queue));
+    metal_release(queue_desc.metal_queue);
+    assert_ok(gpusync_device_destroy(device));
+    assert_int_equal(crowded.memory.live, 0);
+}
+
+/* -- what a handler is given ------------------------------------------------------------------------ */
+
+/* Metal's validation, and tools that capture a frame, put objects of their own around Metal's, and may hand a handler
+   such a one. The handler is still that of its commit. */
+static void count_call(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    if (result == GPUSYNC_OK) COUNT((unsigned *)user);
+}
+
+static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state)
+{
+    softmetal_quirks quirks;
+    gpusync_ticket ticket;
+    unsigned calls = 0;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    softmetal_get_quirks(&quirks);
+    quirks.wrapped_buffers = true;
+    softmetal_set_quirks(&quirks);
+    ticket = commit_empty(&r, &buffer);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
+    softmetal_finish(buffer);
+    assert_true(gpusync_is_done(r.queue, ticket));
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    assert_true(softmetal_dispatched(SECONDS(10)));
+    assert_int_equal(GET(&calls), 1);
+    assert_int_equal(rooms_taken(r.queue), 0);
+    rig_close(&r);
+}
+
+/* -- 20, and the end of good work ------------------------------------------------------------------ */
+
+/* A poll, or a wait that does not wait, at the n-th message that the handler sends its buffer. */
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+    unsigned countdown;
+    bool waits;
+    gpusync_result result;
+} asked;
+
+static void ask_in_the_handler(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)phase, (void)selector;
+    if (object != asked.buffer || asked.countdown == 0 || --asked.countdown != 0) return;
+    asked.result = asked.waits ? gpusync_wait(asked.queue, asked.ticket, 0) : gpusync_poll(asked.queue, asked.ticket);
+}
+
+/* False: the handler sends no so many. */
+static bool check_ask_in_the_handler(unsigned n, bool waits)
+{
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&asked, 0, sizeof asked);
+    asked.queue = r.queue;
+    asked.ticket = commit_empty(&r, &asked.buffer);
+    asked.countdown = n;
+    asked.waits = waits;
+    softmetal_complete(asked.buffer);
+    softmetal_set_message_hook(ask_in_the_handler, NULL);
+    softmetal_run_handler(asked.buffer, 0); /* neither call may wait for the handler to go on */
+    assert_ok(asked.result);
+    softmetal_set_message_hook(NULL, NULL);
+    softmetal_release_block(asked.buffer, 0);
+    rig_close(&r);
+    return asked.countdown == 0;
+}
+
+static void test_work_whose_status_is_completed_has_ended_for_who_asks(void **state)
+{
+    unsigned n;
+    (void)state;
+    for (n = 1; check_ask_in_the_handler(n, false); n++) {
+    }
+    assert_true(n > 1);
+    for (n = 1; check_ask_in_the_handler(n, true); n++) {
+    }
+}
+
+/* Interleaving 20: a poller is held up at its n-th message to the buffer, perhaps when it has claimed the end; the
+   handler comes and goes; others ask. */
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+    unsigned countdown;
+    bool stopped, goes, done;
+    gpusync_result result;
+} held_up;
+
+static __thread bool is_the_poller;
+
+static void stop_the_poller(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)phase, (void)selector;
+    if (!is_the_poller || object != held_up.buffer || held_up.countdown == 0 || --held_up.countdown != 0) return;
+    PUT(&held_up.stopped, true);
+    while (!GET(&held_up.goes)) sched_yield();
+}
+
+static void *poll_once(void *argument)
+{
+    is_the_poller = true;
+    held_up.result = gpusync_poll(held_up.queue, held_up.ticket);
+    PUT(&held_up.done, true);
+    return argument;
+}
+
+/* Tickets that come after, until the place of the first one in the ring has gone on to another. */
+static gpusync_ticket use_the_ring_up(rig *r, gpusync_ticket_info *info)
+{
+    gpusync_ticket ticket = 0;
+    int i;
+    for (i = 0; i < 256; i++) {
+        void *buffer;
+        ticket = commit_empty(r, &buffer);
+        softmetal_finish(buffer);
+    }
+    assert_ok(gpusync_get_info(r->queue, ticket, info));
+    return ticket;
+}
+
+/* Who came late has written nothing into the place that has gone on to a later ticket. */
+static void close_untouched(rig *r, gpusync_ticket later, const gpusync_ticket_info *before)
+{
+    gpusync_ticket_info after;
+    assert_ok(gpusync_get_info(r->queue, later, &after));
+    assert_int_equal(after.result, before->result);
+    assert_memory_equal(&after.gpu_start_s, &before->gpu_start_s, sizeof after.gpu_start_s);
+    assert_memory_equal(&after.gpu_end_s, &before->gpu_end_s, sizeof after.gpu_end_s);
+    assert_true(gpusync_is_idle(r->queue));
+    assert_int_equal(stats_of(r->queue).completions, 257);
+    rig_close(r);
+}
+
+/* False: it sends no so many. */
+static bool check_held_up(unsigned n)
+{
+    gpusync_ticket_info before;
+    gpusync_ticket later;
+    pthread_t thread;
+    bool stopped;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    held_up.queue = r.queue;
+    held_up.ticket = commit_empty(&r, &held_up.buffer);
+    held_up.countdown = n;
+    softmetal_complete(held_up.buffer);
+    softmetal_set_message_hook(stop_the_poller, NULL);
+    thread = start(poll_once, NULL);
+    while (!GET(&held_up.stopped) && !GET(&held_up.done)) sched_yield();
+    stopped = GET(&held_up.stopped);
+    softmetal_run_handler(held_up.buffer, 0);
+    softmetal_release_block(held_up.buffer, 0);
+    assert_true(gpusync_is_done(r.queue, held_up.ticket));
+    assert_ok(gpusync_wait(r.queue, held_up.ticket, 0));
+    later = use_the_ring_up(&r, &before);
+    PUT(&held_up.goes, true);
+    join(thread);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(held_up.result);
+    close_untouched(&r, later, &before);
+    return stopped;
+}
+
+static void test_20_a_poller_that_is_held_up_holds_nobody_up(void **state)
+{
+    unsigned n;
+    (void)state;
+    for (n = 1; check_held_up(n); n++) {
+    }
+    assert_true(n > 1);
+}
+
+/* Untracked while somebody reads its status: the buffer stays for that reader, and no longer. */
+static void test_an_untracked_buffer_stays_for_who_reads_its_status(void **state)
+{
+    pthread_t thread;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    buffer = held_up.buffer = metal_queue_command_buffer(r.metal_queue);
+    held_up.queue = r.queue;
+    held_up.countdown = 1;
+    assert_ok(gpusync_track(r.queue, buffer, &held_up.ticket));
+    softmetal_set_message_hook(stop_the_poller, NULL);
+    thread = start(poll_once, NULL);
+    while (!GET(&held_up.stopped)) sched_yield();
+    assert_ok(gpusync_untrack(r.queue, held_up.ticket));
+    assert_int_equal(softmetal_retain_count(buffer), 2);
+    PUT(&held_up.goes, true);
+    join(thread);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_result(held_up.result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(softmetal_retain_count(buffer), 1);
+    metal_commit(buffer); /* after all */
+    softmetal_finish(buffer);
+    assert_int_equal(stats_of(r.queue).completions, 1);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+/* -- 19 ----------------------------------------------------------------------------------------- */
+
+/* The first unpark of a waiter stops until the test lets it go; the permit comes after that. */
+static struct {
+    pthread_t stopped_thread;
+    gpusync_waiter *first, *second; /* of the two waits */
+    bool stops, stopped, goes;
+    unsigned parks;
+} late;
+
+static void late_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    if (!late.first) late.first = waiter;
+    else if (waiter != late.first || GET(&late.goes)) late.second = waiter;
+    COUNT(&late.parks);
+    thread_park(waiter, deadline_ns);
+}
+
+static void late_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    if (__atomic_exchange_n(&late.stops, false, __ATOMIC_SEQ_CST)) {
+        PUT(&late.stopped, true);
+        while (!GET(&late.goes)) sched_yield();
+    }
+    thread_unpark(waiter);
+}
+
+static void *expect_one(void *timeline)
+{
+    assert_ok(gpusync_timeline_expect((gpusync_timeline *)timeline, 1)); /* has everybody look again */
+    return NULL;
+}
+
+typedef struct two_waits {
+    gpusync_timeline *first, *second;
+    gpusync_result results[2];
+    bool between;
+} two_waits;
+
+static void *wait_twice(void *argument)
+{
+    two_waits *w = (two_waits *)argument;
+    w->results[0] = gpusync_timeline_wait(w->first, 1, MS(20), NULL);
+    PUT(&w->between, true);
+    w->results[1] = gpusync_timeline_wait(w->second, 1, GPUSYNC_FOREVER, NULL);
+    return NULL;
+}
+
+/* Rule: a waiter is type-stable, and an unpark that comes late is one too many, no more. Somebody has taken the waiter off
+   its list; its wait times out; the waiter is used again; then the unpark comes. */
+static void test_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again(void **state)
+{
+    gpusync_hooks hooks = {NULL, late_park, late_unpark, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    pthread_t waiter, teller;
+    two_waits w;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&late, 0, sizeof late);
+    memset(&w, 0, sizeof w);
+    device_desc.hooks = &hooks;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &w.first));
+    assert_ok(gpusync_timeline_create(r.device, NULL, &w.second));
+    late.stops = true;
+    waiter = start(wait_twice, &w);
+    await_sleepers(r.device, 1);
+    teller = start(expect_one, w.first);
+    while (!GET(&late.stopped) && !GET(&w.between)) sched_yield();
+    if (GET(&late.stopped)) { /* else it was as slow as the time limit: nothing to see */
+        while (!GET(&w.between)) sched_yield();
+        await_sleepers(r.device, 1); /* in the second wait */
+        PUT(&late.goes, true);
+        join(teller);
+        await_sleepers(r.device, 1);
+        assert_int_equal(w.results[0], GPUSYNC_TIMEOUT);
+    } else {
+        PUT(&late.goes, true);
+        join(teller);
+    }
+    assert_ok(gpusync_timeline_signal(w.second, 1));
+    join(waiter);
+    assert_int_equal(w.results[0], GPUSYNC_TIMEOUT);
+    assert_ok(w.results[1]);
+    assert_ok(gpusync_timeline_destroy(w.first));
+    assert_ok(gpusync_timeline_destroy(w.second));
+    rig_close(&r);
+}
+
+/* -- 21 ----------------------------------------------------------------------------------------- */
+
+static void stop_the_handler(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)phase, (void)selector;
+    if (is_the_poller || object != held_up.buffer || held_up.countdown == 0 || --held_up.countdown != 0) return;
+    PUT(&held_up.stopped, true);
+    while (!GET(&held_up.goes)) sched_yield();
+}
+
+/* False: the handler sends no so many messages. */
+static bool check_late_handler(unsigned n)
+{
+    gpusync_ticket_info before;
+    gpusync_ticket later;
+    bool stopped;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    held_up.queue = r.queue;
+    held_up.ticket = commit_empty(&r, &held_up.buffer);
+    held_up.countdown = n;
+    softmetal_complete(held_up.buffer);
+    softmetal_set_message_hook(stop_the_handler, NULL);
+    is_the_poller = true; /* this thread */
+    softmetal_begin_handler(held_up.buffer, 0);
+    while (!GET(&held_up.stopped) && !gpusync_is_done(r.queue, held_up.ticket)) sched_yield();
+    stopped = GET(&held_up.stopped);
+    assert_ok(gpusync_poll(r.queue, held_up.ticket));
+    later = use_the_ring_up(&r, &before);
+    PUT(&held_up.goes, true);
+    softmetal_join_handler(held_up.buffer, 0);
+    softmetal_release_block(held_up.buffer, 0);
+    is_the_poller = false;
+    softmetal_set_message_hook(NULL, NULL);
+    close_untouched(&r, later, &before);
+    return stopped;
+}
+
+/* Rule: what a handler finds goes into its ticket's entry by compare and swap: that entry may be another's by then. */
+static void test_21_the_ring_goes_on_while_a_handler_is_about_to_mark(void **state)
+{
+    unsigned n;
+    (void)state;
+    for (n = 1; check_late_handler(n); n++) {
+    }
+    assert_true(n > 2);
+}
+
+/* -- 23 ----------------------------------------------------------------------------------------- */
+
+static struct {
+    gpusync_timeline *timeline;
+    pthread_t signaller, destroyer;
+    unsigned calls, yields;
+    gpusync_result result;
+    bool started, destroyed, called_after;
+} going;
+
+static void going_yield(void *user)
+{
+    (void)user;
+    COUNT(&going.yields);
+    sched_yield();
+}
+
+static void call_of_going(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user, (void)error;
+    going.called_after = GET(&going.destroyed);
+    going.result = result;
+    COUNT(&going.calls);
+}
+
+static void *destroy_going(void *unused)
+{
+    assert_ok(gpusync_timeline_destroy(going.timeline));
+    PUT(&going.destroyed, true);
+    return unused;
+}
+
+/* In the middle of the signal, with no lock held: destroy has begun, and waits for it. */
+static void let_it_go(void *unused)
+{
+    (void)unused;
+    if (!pthread_equal(pthread_self(), going.signaller)) return; /* the dispatch queue's thread takes locks as well */
+    going.started = true;
+    going.destroyer = start(destroy_going, NULL);
+    while (!GET(&going.destroyed) && GET(&going.yields) < 10) sched_yield();
+}
+
+/* alone: nobody but destroy can call. False: the signal takes no so many locks. */
+static bool check_going(int place, bool after, bool alone)
+{
+    gpusync_hooks hooks = {going_yield, NULL, NULL, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    bool acted;
+    rig r;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&going, 0, sizeof going);
+    going.signaller = pthread_self();
+    device_desc.hooks = &hooks;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &going.timeline));
+    assert_ok(gpusync_on_done(gpusync_at_value(going.timeline, 1), call_of_going, NULL));
+    softmetal_set_dispatch_threads(alone ? 0 : SOFTMETAL_DISPATCH_THREADS);
+    if (after) probe_at_unlock(place, let_it_go, NULL);
+    else probe_at_lock(place, let_it_go, NULL);
+    assert_ok(gpusync_timeline_signal(going.timeline, 1));
+    acted = probe_has_acted();
+    if (going.started) join(going.destroyer);
+    else (void)destroy_going(NULL);
+    assert_int_equal(going.calls, 1);
+    assert_ok(going.result);
+    assert_false(going.called_after);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_int_equal(going.calls, 1);
+    rig_close(&r);
+    return acted;
+}
+
+/* Rule: a callback is in one place at a time, listed, due or running; who destroys runs what is due of its own. */
+static void test_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list(void **state)
+{
+    int k, place;
+    (void)state;
+    for (k = 0; k < 4; k++) {
+        for (place = 1; check_going(place, k & 1, k & 2); place++) {
+        }
+        assert_true(place > 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -684,6 +1297,15 @@ int main(void)
         cmocka_unit_test(test_no_success_between_claim_and_record),
         cmocka_unit_test(test_failure_is_on_record_when_the_waiter_is_woken),
         cmocka_unit_test(test_completion_before_commit_returns),
+        cmocka_unit_test(test_18_a_callback_that_takes_its_time_delays_no_ticket),
+        cmocka_unit_test(test_22_who_takes_room_and_cannot_use_it_passes_it_on),
+        cmocka_unit_test(test_a_handler_that_gets_another_object_ends_its_ticket),
+        cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_who_asks),
+        cmocka_unit_test(test_20_a_poller_that_is_held_up_holds_nobody_up),
+        cmocka_unit_test(test_an_untracked_buffer_stays_for_who_reads_its_status),
+        cmocka_unit_test(test_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again),
+        cmocka_unit_test(test_21_the_ring_goes_on_while_a_handler_is_about_to_mark),
+        cmocka_unit_test(test_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

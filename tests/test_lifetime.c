@@ -1,7 +1,7 @@
 /* test_lifetime.c - the end of queues and devices with work in flight, waiters asleep and handlers to come; that nothing is
    called or kept afterwards; the report; autorelease pools */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "probe.h"
 
 static const gpusync_spin no_spin = {0, 0, 0};
 static const gpusync_spin endless = {0, UINT32_MAX, 0};
@@ -67,6 +67,13 @@ static void watch_log(void *user, gpusync_log_level level, const char *text)
     __atomic_store_n(&w->in_log, true, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&w->gate, __ATOMIC_SEQ_CST)) sched_yield();
     __atomic_store_n(&w->left_log, true, __ATOMIC_SEQ_CST);
+}
+
+static bool comes_true(const bool *flag)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(20);
+    while (!__atomic_load_n(flag, __ATOMIC_SEQ_CST) && gpusync_now_ns() < limit) sched_yield();
+    return __atomic_load_n(flag, __ATOMIC_SEQ_CST);
 }
 
 static void rig_open_watched(rig *r, softmetal_clock clock, watch *w, const gpusync_spin *spin, uint32_t limit)
@@ -190,6 +197,49 @@ static void test_destroy_waits_for_a_handler_that_is_running(void **state)
     }
 }
 
+typedef struct long_call {
+    watch *w;
+    bool inside;
+} long_call;
+
+/* Until who waits for it has parked 200 times; or for 400 ms, should it need fewer. */
+static void last_long(void *user, gpusync_result result, const gpusync_error *error)
+{
+    long_call *call = (long_call *)user;
+    uint64_t limit = gpusync_now_ns() + MS(400);
+    (void)result;
+    (void)error;
+    __atomic_store_n(&call->inside, true, __ATOMIC_SEQ_CST);
+    while (read_count(&call->w->parks) < 200 && gpusync_now_ns() < limit) sched_yield();
+}
+
+static void test_destroy_takes_no_memory_however_long_a_callback_runs(void **state)
+{
+    long_call call = {NULL, false};
+    gpusync_ticket ticket;
+    long before;
+    void *buffer;
+    watch w;
+    rig r;
+    (void)state;
+    rig_open_watched(&r, SOFTMETAL_MANUAL, &w, &no_spin, 0);
+    call.w = &w;
+    ticket = commit_empty(&r, &buffer);
+    metal_retain(buffer);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), last_long, &call));
+    softmetal_complete(buffer);
+    softmetal_begin_handler(buffer, 0);
+    assert_true(comes_true(&call.inside));
+    before = __atomic_load_n(&r.memory.calls, __ATOMIC_SEQ_CST);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = NULL;
+    assert_in_range(__atomic_load_n(&r.memory.calls, __ATOMIC_SEQ_CST) - before, 0, 2); /* something to sleep with */
+    softmetal_join_handler(buffer, 0);
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
 static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothing(void **state)
 {
     watch w;
@@ -212,8 +262,8 @@ static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothi
     assert_ok(gpusync_queue_destroy_now(r.queue));
     r.queue = NULL;
     assert_int_equal(softmetal_retain_count(tracked), 1);
-    assert_int_equal(softmetal_retain_count(foreign), 2); /* ours and Metal's */
-    assert_int_equal(softmetal_live("command_buffer"), 6); /* three commits, a sentinel and these two: the open one is gone */
+    assert_int_equal(softmetal_retain_count(foreign), 3); /* ours, Metal's, and that of who waits for Metal to let go */
+    assert_int_equal(softmetal_live("command_buffer"), 5); /* three commits and these two: the open one is gone */
     assert_ok(gpusync_device_destroy(r.device));
     assert_int_equal(r.memory.live, 0);
     w.over = true;
@@ -222,6 +272,7 @@ static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothi
     metal_release(tracked);
     metal_release(foreign);
     metal_release(metal);
+    assert_true(softmetal_dispatched(SECONDS(20))); /* who waited for Metal to let go */
     assert_int_equal(w.too_late, 0);
     assert_int_equal(softmetal_live("command_buffer"), 0);
     assert_int_equal(softmetal_live("queue"), 0);
@@ -271,6 +322,11 @@ static void test_an_ended_ticket_whose_handler_is_late_does_not_hold_destroy_up(
 
 #define WAITERS 20
 
+static void count_waits(void *user, const gpusync_trace_event *event)
+{
+    if (event->kind == GPUSYNC_TRACE_WAIT_BEGIN) __atomic_fetch_add((long *)user, 1, __ATOMIC_SEQ_CST);
+}
+
 static void destroy_with_waiters(bool custom_hooks, const gpusync_spin *spin, bool now)
 {
     wait_job jobs[WAITERS];
@@ -278,6 +334,7 @@ static void destroy_with_waiters(bool custom_hooks, const gpusync_spin *spin, bo
     watch w;
     void *buffer, *metal;
     gpusync_ticket ticket;
+    long inside = 0;
     int i;
     rig r;
     if (custom_hooks) {
@@ -291,11 +348,11 @@ static void destroy_with_waiters(bool custom_hooks, const gpusync_spin *spin, bo
         queue_desc.spin = spin;
         rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
     }
+    assert_ok(gpusync_set_trace(r.device, count_waits, &inside)); /* a wait that spins shows in no report */
     metal = metal_retain(r.metal_queue);
     ticket = commit_empty(&r, &buffer);
     for (i = 0; i < WAITERS; i++) wait_job_start(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    /* all of them inside: counted, as a spinning wait shows in no report */
-    while (__atomic_load_n(&r.queue->inside, __ATOMIC_SEQ_CST) < WAITERS) sched_yield();
+    while (read_count(&inside) < WAITERS) sched_yield();
     if (!spin->yield_iterations) await_sleepers(r.device, WAITERS);
     while (custom_hooks && !spin->yield_iterations && read_count(&w.parks) < WAITERS) sched_yield();
     destroyer_start(&d, &r, NULL, now);
@@ -330,6 +387,44 @@ static void test_destroy_now_ends_waits_that_sleep(void **state)
     (void)state;
     destroy_with_waiters(false, &no_spin, true);
     destroy_with_waiters(true, &no_spin, true);
+}
+
+typedef struct device_job {
+    gpusync_device *device;
+    gpusync_result result;
+} device_job;
+
+static void *device_job_body(void *argument)
+{
+    device_job *job = (device_job *)argument;
+    job->result = gpusync_device_wait(job->device, SECONDS(20));
+    return NULL;
+}
+
+/* ... but not those for the device: what is in flight on the queue is none of its work any more. */
+static void test_destroy_now_of_a_queue_ends_its_part_of_a_wait_for_the_device(void **state)
+{
+    void *buffer, *metal;
+    device_job job;
+    pthread_t thread;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    metal = metal_retain(r.metal_queue);
+    commit_empty(&r, &buffer);
+    metal_retain(buffer);
+    job.device = r.device;
+    thread = start(device_job_body, &job);
+    await_sleepers(r.device, 1);
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    join(thread);
+    assert_ok(job.result);
+    assert_int_equal(metal_status(buffer), 2); /* committed: it goes on */
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    metal_release(metal);
+    rig_close(&r);
 }
 
 static void *make_buffer_body(void *argument)
@@ -483,15 +578,14 @@ static void test_after_destroy_nothing_of_the_program_is_called(void **state)
 
 static void test_a_thousand_queues_and_devices_come_and_go_without_a_trace(void **state)
 {
-    const gpusync__slab *slab, *first_slab;
-    long objects, i;
+    long objects, taken, i;
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_REAL);
     commit_empty(&r, NULL);
     rig_close(&r);
     objects = softmetal_live(NULL);
-    first_slab = gpusync__global.slabs;
+    taken = probe_memory.taken;
     for (i = 0; i < 1000; i++) {
         rig_open(&r, SOFTMETAL_REAL);
         commit_empty(&r, NULL);
@@ -504,8 +598,7 @@ static void test_a_thousand_queues_and_devices_come_and_go_without_a_trace(void 
         rig_close(&r);
         assert_int_equal(softmetal_live(NULL), objects);
     }
-    slab = gpusync__global.slabs;
-    assert_ptr_equal(slab, first_slab);
+    assert_int_equal(probe_memory.taken, taken);
 }
 
 /* -- statistics and report -------------------------------------------------------------------------- */
@@ -571,14 +664,14 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     await_sleepers(r.device, 2);
     gpusync_report(r.device, text, sizeof text);
     assert_non_null(strstr(text, "gpusync 0.1.0 device\n"));
-    assert_non_null(strstr(text, "queue 1 '': committed 2, completed 1, failed 0"));
+    assert_non_null(strstr(text, "queue 1 '': committed 3, completed 1, failed 0"));
     assert_non_null(strstr(text, "queue 2 'shadows': committed 0, completed 0, failed 0"));
     assert_non_null(strstr(text, ", idle\n"));
     assert_non_null(strstr(text, "ticket 2 'opaque pass': scheduled for "));
-    assert_non_null(strstr(text, "foreign ticket 1 'elsewhere': committed for "));
+    assert_non_null(strstr(text, "external ticket 3 'elsewhere': committed for "));
     assert_null(strstr(text, "ticket 1 ''"));
     assert_non_null(strstr(text, "a wait for ticket 2, asleep for "));
-    assert_non_null(strstr(text, "a wait for everything up to ticket 2, asleep for "));
+    assert_non_null(strstr(text, "a wait for everything up to ticket 3, asleep for "));
     softmetal_finish_queue(r.metal_queue);
     assert_ok(wait_job_join(&jobs[0]));
     assert_ok(wait_job_join(&jobs[1]));
@@ -589,6 +682,119 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     assert_ok(gpusync_queue_destroy(shadows));
     gpusync_report(r.device, text, sizeof text);
     assert_null(strstr(text, "shadows"));
+    rig_close(&r);
+}
+
+/* A label cannot make lines that look like the report's own. */
+static void test_the_report_shows_control_characters_of_labels_as_blanks(void **state)
+{
+    gpusync_command_buffer_desc desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_timeline_desc timeline_desc;
+    gpusync_timeline *timeline;
+    gpusync_queue *queue;
+    char text[2048];
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&desc, 0, sizeof desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&timeline_desc, 0, sizeof timeline_desc);
+    queue_desc.label = "shadow\x7F" "queue\n";
+    timeline_desc.label = "frame\x1B[2Jtimeline";
+    desc.label = "opaque\r\n  queue 9 '': committed 1 \xC3\xA9";
+    assert_ok(gpusync_queue_create(r.device, &queue_desc, &queue));
+    assert_ok(gpusync_timeline_create(r.device, &timeline_desc, &timeline));
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    assert_ok(gpusync_commit(r.queue, buffer, NULL));
+    assert_true(gpusync_report(r.device, text, sizeof text) < sizeof text);
+    assert_non_null(strstr(text, "'shadow queue '"));
+    assert_non_null(strstr(text, "'frame [2Jtimeline'"));
+    assert_non_null(strstr(text, "'opaque    queue 9 '': committed 1 \xC3\xA9'"));
+    assert_null(strstr(text, "\n  queue 9"));
+    softmetal_finish(buffer);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_queue_destroy(queue));
+    rig_close(&r);
+}
+
+/* Asleep until the test says so, whatever happens meanwhile. */
+typedef struct bed {
+    bool unparked, up;
+} bed;
+
+static void lie_in(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    bed *b = (bed *)user;
+    (void)waiter;
+    (void)deadline_ns;
+    (void)comes_true(&b->up);
+}
+
+static void ring(void *user, gpusync_waiter *waiter)
+{
+    (void)waiter;
+    __atomic_store_n(&((bed *)user)->unparked, true, __ATOMIC_SEQ_CST);
+}
+
+static void test_the_report_leaves_out_a_wait_that_is_over(void **state)
+{
+    bed b = {false, false};
+    gpusync_hooks hooks = {NULL, lie_in, ring, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    char text[4096];
+    void *buffer;
+    wait_job job;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    hooks.user = &b;
+    device_desc.hooks = &hooks;
+    queue_desc.spin = &no_spin;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    wait_job_start(&job, r.queue, commit_empty(&r, &buffer), SECONDS(20));
+    await_sleepers(r.device, 1);
+    softmetal_finish(buffer);
+    assert_true(comes_true(&b.unparked));
+    gpusync_report(r.device, text, sizeof text);
+    assert_null(strstr(text, "a wait for")); /* its thread has not even woken up */
+    __atomic_store_n(&b.up, true, __ATOMIC_SEQ_CST);
+    assert_ok(wait_job_join(&job));
+    rig_close(&r);
+}
+
+/* The number in front of "ms" that follows these words. */
+static double ms_behind(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+    assert_non_null(at);
+    return atof(at + strlen(words));
+}
+
+static void test_the_report_gives_ages_in_milliseconds(void **state)
+{
+    const struct timespec nap = {0, 20000000};
+    uint64_t begun;
+    char text[4096];
+    double most;
+    void *buffer;
+    wait_job job;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    begun = gpusync_now_ns();
+    wait_job_start(&job, r.queue, commit_empty(&r, &buffer), SECONDS(20));
+    await_sleepers(r.device, 1);
+    nanosleep(&nap, NULL);
+    gpusync_report(r.device, text, sizeof text);
+    most = (double)(gpusync_now_ns() - begun) / 1e6 + 0.1;
+    assert_true(ms_behind(text, "committed for ") >= 20 && ms_behind(text, "committed for ") <= most);
+    assert_true(ms_behind(text, "asleep for ") >= 20 && ms_behind(text, "asleep for ") <= most);
+    softmetal_finish(buffer);
+    assert_ok(wait_job_join(&job));
     rig_close(&r);
 }
 
@@ -697,12 +903,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_destroy_waits_for_what_is_in_flight_in_every_mode),
         cmocka_unit_test(test_destroy_waits_for_work_that_was_committed_elsewhere),
         cmocka_unit_test(test_destroy_waits_for_a_handler_that_is_running),
+        cmocka_unit_test(test_destroy_takes_no_memory_however_long_a_callback_runs),
         cmocka_unit_test(test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothing),
         cmocka_unit_test(test_destroy_now_with_a_hanging_gpu_returns_on_the_real_clock),
         cmocka_unit_test(test_an_ended_ticket_whose_handler_is_late_does_not_hold_destroy_up),
         cmocka_unit_test(test_destroy_ends_waits_that_sleep),
         cmocka_unit_test(test_destroy_ends_waits_that_spin),
         cmocka_unit_test(test_destroy_now_ends_waits_that_sleep),
+        cmocka_unit_test(test_destroy_now_of_a_queue_ends_its_part_of_a_wait_for_the_device),
         cmocka_unit_test(test_destroy_ends_a_wait_for_room),
         cmocka_unit_test(test_calls_during_a_destroy_say_destroyed),
         cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
@@ -712,6 +920,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_thousand_queues_and_devices_come_and_go_without_a_trace),
         cmocka_unit_test(test_the_counts_of_destroyed_queues_stay_in_those_of_the_device),
         cmocka_unit_test(test_the_report_names_unfinished_buffers_waiters_and_queues),
+        cmocka_unit_test(test_the_report_shows_control_characters_of_labels_as_blanks),
+        cmocka_unit_test(test_the_report_leaves_out_a_wait_that_is_over),
+        cmocka_unit_test(test_the_report_gives_ages_in_milliseconds),
         cmocka_unit_test(test_the_report_is_cut_as_by_snprintf),
         cmocka_unit_test(test_no_call_needs_an_autorelease_pool_of_the_caller),
     };

@@ -1,6 +1,6 @@
 /* test_mistrust.c - what readers who trusted nothing have found, one test for each, so that it stays mended */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "probe.h"
 
 static void open_rig(rig *r, softmetal_clock clock, const gpusync_hooks *hooks, gpusync_queue_desc queue_desc)
 {
@@ -72,6 +72,7 @@ static void park_not_at_all(void *user, gpusync_waiter *waiter, uint64_t deadlin
     (void)waiter;
     (void)deadline_ns;
     if (buffer) softmetal_complete(buffer); /* and no handler */
+    else if (softmetal_timers()) softmetal_fire_timer();
     sched_yield();
 }
 
@@ -99,26 +100,38 @@ static void test_a_park_that_returns_early_does_not_put_off_the_look_at_the_stat
     rig_close(&r);
 }
 
-/* -- hints that never end, and hints for many --------------------------------------------------------------- */
+/* -- ends that never stop, and hints for many --------------------------------------------------------------- */
 
-static rig *hinted;
+static rig *disturbed;
 
-static void park_and_be_hinted(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+/* Other work of the queue ends. */
+static void end_something_else(rig *r)
 {
-    park_not_at_all(user, waiter, deadline_ns);
-    gpusync__hint(hinted->device, &hinted->queue->board); /* as the end of a sentinel does */
+    void *foreign = metal_queue_command_buffer(r->metal_queue);
+    gpusync_ticket ticket;
+    metal_commit(foreign);
+    assert_ok(gpusync_track_committed(r->queue, foreign, &ticket));
+    softmetal_finish(foreign);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    metal_release(foreign);
 }
 
-static void test_hints_do_not_put_off_the_look_at_the_status(void **state)
+static void park_and_be_disturbed(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    gpusync_hooks hooks = {NULL, park_and_be_hinted, unpark_nobody, NULL};
+    park_not_at_all(user, waiter, deadline_ns);
+    end_something_else(disturbed);
+}
+
+static void test_other_ends_do_not_put_off_the_look_at_the_status(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_and_be_disturbed, unpark_nobody, NULL};
     gpusync_ticket ticket;
     uint64_t begin;
     void *buffer;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &hooks, queue_of(0, 0));
-    hinted = &r;
+    disturbed = &r;
     ticket = commit_empty(&r, &buffer);
     begin = gpusync_now_ns();
     to_complete = buffer; /* at the first park, and no handler comes */
@@ -131,41 +144,50 @@ static void test_hints_do_not_put_off_the_look_at_the_status(void **state)
 #define SLEEPERS 40
 static gpusync_waiter *woken[4 * SLEEPERS];
 static unsigned woken_count;
+static gpusync_device *hinted;
+static bool hints_are_over;
 
 static void park_by_default(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user;
     (void)deadline_ns;
-    gpusync__default_park(NULL, waiter, GPUSYNC_FOREVER); /* only an unpark ends it */
+    thread_park(waiter, GPUSYNC_FOREVER); /* only an unpark ends it */
 }
 
 static void unpark_and_note(void *user, gpusync_waiter *waiter)
 {
     unsigned n = __atomic_fetch_add(&woken_count, 1, __ATOMIC_SEQ_CST);
-    uint32_t listed = GPUSYNC__GET(&hinted->queue->board.count);
+    unsigned listed = sleepers_of(hinted);
     (void)user;
     if (n < 4 * SLEEPERS) woken[n] = waiter;
-    gpusync__default_unpark(NULL, waiter);
+    thread_unpark(waiter);
     /* let it list itself again, before the hint goes on to the next */
-    while (!gpusync_is_idle(hinted->queue) && GPUSYNC__GET(&hinted->queue->board.count) == listed) sched_yield();
+    while (!__atomic_load_n(&hints_are_over, __ATOMIC_SEQ_CST) && sleepers_of(hinted) == listed) sched_yield();
 }
 
+static void *wait_for_one(void *timeline)
+{
+    assert_ok(gpusync_timeline_wait((gpusync_timeline *)timeline, 1, GPUSYNC_FOREVER, NULL));
+    return NULL;
+}
+
+/* Who sleeps for a value has not asked the event's listener; from gpusync_timeline_expect on it has to. */
 static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
 {
     gpusync_hooks hooks = {NULL, park_by_default, unpark_and_note, NULL};
-    wait_job jobs[SLEEPERS];
-    gpusync_ticket ticket;
-    void *buffer;
+    pthread_t sleepers[SLEEPERS];
+    gpusync_timeline *timeline;
     unsigned i, k, distinct = 0, noted;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &hooks, queue_of(0, 0));
-    hinted = &r;
-    ticket = commit_empty(&r, &buffer);
-    for (i = 0; i < SLEEPERS; i++) wait_job_start(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    hinted = r.device;
+    hints_are_over = false;
+    for (i = 0; i < SLEEPERS; i++) sleepers[i] = start(wait_for_one, timeline);
     await_sleepers(r.device, SLEEPERS);
     woken_count = 0;
-    gpusync__hint(r.device, &r.queue->board);
+    assert_ok(gpusync_timeline_expect(timeline, 1));
     noted = __atomic_load_n(&woken_count, __ATOMIC_SEQ_CST);
     for (i = 0; i < noted; i++) {
         for (k = 0; k < i && woken[k] != woken[i];) k++;
@@ -173,8 +195,10 @@ static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
     }
     assert_int_equal(distinct, SLEEPERS);
     await_sleepers(r.device, SLEEPERS);
-    softmetal_finish(buffer);
-    for (i = 0; i < SLEEPERS; i++) assert_ok(wait_job_join(&jobs[i]));
+    __atomic_store_n(&hints_are_over, true, __ATOMIC_SEQ_CST);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    for (i = 0; i < SLEEPERS; i++) join(sleepers[i]);
+    assert_ok(gpusync_timeline_destroy(timeline));
     rig_close(&r);
 }
 
@@ -234,7 +258,7 @@ static void lose_handlers_at_commit(void *user, softmetal_phase phase, void *obj
     if (phase == SOFTMETAL_BEFORE && strcmp(selector, "commit") == 0) softmetal_lose_handlers(object);
 }
 
-static void test_a_lost_sentinel_does_not_cost_its_room(void **state)
+static void test_work_committed_elsewhere_gives_its_room_back(void **state)
 {
     const uint64_t limit_ns = SECONDS(30);
     gpusync_command_buffer_desc desc;
@@ -257,7 +281,6 @@ static void test_a_lost_sentinel_does_not_cost_its_room(void **state)
         metal_release(buffer);
     }
     softmetal_set_message_hook(NULL, NULL);
-    assert_true(stats_of(r.queue).sentinels > 0);
     assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[0])); /* all the room that there is */
     assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[1]));
     for (i = 0; i < 2; i++) assert_ok(gpusync_command_buffer_discard(r.queue, buffers[i]));
@@ -365,41 +388,31 @@ static void test_a_log_hook_that_finds_more_failures_is_not_called_from_within_i
     rig_close(&r);
 }
 
-static void test_a_sentinel_that_failed_tells_that_the_device_is_lost(void **state)
+static void test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost(void **state)
 {
     gpusync_ticket ticket;
-    void *buffer, *sentinel;
+    void *buffer;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(0, 0));
     buffer = metal_queue_command_buffer(r.metal_queue);
+    softmetal_fail(buffer, NULL, 4, NULL);
     metal_commit(buffer);
     assert_ok(gpusync_track_committed(r.queue, buffer, &ticket));
-    sentinel = softmetal_last_buffer(r.metal_queue);
-    assert_ptr_not_equal(sentinel, buffer);
-    softmetal_fail(sentinel, NULL, 4, NULL);
-    softmetal_complete(buffer);
-    softmetal_finish(sentinel);
+    softmetal_finish(buffer);
+    assert_true(softmetal_dispatched(SECONDS(20)));
     assert_true(gpusync_device_is_lost(r.device));
-    assert_int_equal(stats_of(r.queue).failures, 0);
-    assert_ok(gpusync_wait(r.queue, ticket, 0)); /* the work itself ended well */
+    assert_int_equal(stats_of(r.queue).failures, 1);
+    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
     metal_release(buffer);
     rig_close(&r);
 }
 
 /* -- memory --------------------------------------------------------------------------------------------- */
 
-static unsigned slabs(void)
-{
-    const gpusync__slab *slab;
-    unsigned count = 0;
-    for (slab = gpusync__global.slabs; slab; slab = slab->next) count++;
-    return count;
-}
-
 static void test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed(void **state)
 {
-    unsigned before = 0;
+    long taken = 0;
     int i;
     (void)state;
     for (i = 0; i < 400; i++) {
@@ -411,9 +424,9 @@ static void test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_comm
         r.queue = NULL;
         metal_release(buffer);
         rig_close(&r);
-        if (i == 10) before = slabs();
+        if (i == 10) taken = probe_memory.taken;
     }
-    assert_int_equal(slabs(), before);
+    assert_int_equal(probe_memory.taken, taken);
 }
 
 /* -- memory order (seen by ThreadSanitizer) -------------------------------------------------------------- */
@@ -437,7 +450,8 @@ static void test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_h
     void *buffer;
     rig r;
     (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(1, 0)); /* no room for a sentinel: only the poll finds the end */
+    open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(1, 0));
+    softmetal_set_dispatch_threads(0); /* only the poll finds the end */
     buffer = metal_queue_command_buffer(r.metal_queue);
     metal_commit(buffer);
     to_poll.queue = r.queue;
@@ -447,6 +461,8 @@ static void test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_h
     while (!gpusync_is_idle(r.queue)) sched_yield();
     assert_int_equal(data, 42);
     join(thread);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    softmetal_finish(buffer);
     metal_release(buffer);
     rig_close(&r);
 }
@@ -509,7 +525,8 @@ static void test_a_wait_for_all_sees_a_failure_in_the_middle_of_its_spin(void **
         argument[1] = &together;
         thread = start(fail_at_the_gate, argument);
         gate_wait(&together);
-        assert_result(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ALL, SECONDS(20), &which), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ALL, SECONDS(20), NULL, &which),
+                      GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(which, 1);
         join(thread);
         assert_ok(gpusync_timeline_destroy(timeline));
@@ -590,15 +607,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold),
         cmocka_unit_test(test_a_park_that_returns_early_does_not_put_off_the_look_at_the_status),
-        cmocka_unit_test(test_hints_do_not_put_off_the_look_at_the_status),
+        cmocka_unit_test(test_other_ends_do_not_put_off_the_look_at_the_status),
         cmocka_unit_test(test_a_hint_reaches_every_one_of_many_sleepers),
         cmocka_unit_test(test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed),
         cmocka_unit_test(test_a_lost_handler_does_not_cost_its_room),
-        cmocka_unit_test(test_a_lost_sentinel_does_not_cost_its_room),
+        cmocka_unit_test(test_work_committed_elsewhere_gives_its_room_back),
         cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
         cmocka_unit_test(test_a_log_line_is_one_line),
         cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),
-        cmocka_unit_test(test_a_sentinel_that_failed_tells_that_the_device_is_lost),
+        cmocka_unit_test(test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost),
         cmocka_unit_test(test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed),
         cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
         cmocka_unit_test(test_a_spin_budget_may_be_a_time_alone),

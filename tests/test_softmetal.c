@@ -1,7 +1,9 @@
 /* test_softmetal.c - the software device itself: it behaves as Metal does, and aborts where it must
 
    Plain C, as every program that softmetal is made for. Each rule has a case that breaks it: the test
-   runs itself again with the case's name and expects SIGABRT and the rule's name on stderr. */
+   runs itself again with the case's number and expects SIGABRT and the rule's name on stderr. Under
+   ThreadSanitizer it also runs itself with races that the device must not hide. What dispatch queues do as
+   long as no rule is broken is in test_softmetal_dispatch.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +41,12 @@ extern void objc_autoreleasePoolPop(void *token);
 extern void *MTLCreateSystemDefaultDevice(void);
 extern void *MTLCopyAllDevices(void);
 extern void *const MTLCommandBufferErrorDomain;
-extern void *_NSConcreteGlobalBlock[32], *_NSConcreteStackBlock[32];
+extern void *_NSConcreteGlobalBlock[32], *_NSConcreteStackBlock[32], *_NSConcreteMallocBlock[32];
+extern void *dispatch_queue_create(const char *label, void *attribute);
+extern uint64_t dispatch_time(uint64_t when, int64_t delta);
+extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
+extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
+extern void dispatch_release(void *object);
 
 /* Not const: a compiler that knows the callee rejects the call through another type. */
 static void (*message)(void) = objc_msgSend;
@@ -66,11 +73,16 @@ enum { NOT_ENQUEUED, ENQUEUED, COMMITTED, SCHEDULED, COMPLETED, FAILED };
 #define SECOND UINT64_C(1000000000)
 #define MS UINT64_C(1000000)
 
+/* The clock of the device's times. */
 static uint64_t now_ns(void)
 {
+#ifdef __APPLE__
+    return clock_gettime_nsec_np(CLOCK_UPTIME_RAW);
+#else
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+#endif
 }
 
 static void sleep_ms(long ms)
@@ -214,6 +226,8 @@ typedef struct log {
     void *library, *error; /* of a compilation; retained */
     volatile int gate;     /* a handler waits until it is not 1 */
     int inside;            /* handlers that are in the gate now */
+    void *queue, *given;   /* given: what the handler got */
+    unsigned places_at_dispose;
 } log_;
 
 static void log_add(log_ *log, int number)
@@ -267,8 +281,10 @@ static void block_copy(void *to, const void *from)
 static void block_dispose(const void *self)
 {
     log_ *log = ((const block *)self)->log;
+    unsigned places = log->queue ? softmetal_outstanding(log->queue) : 0;
     pthread_mutex_lock(&log->lock);
     log->disposed++;
+    log->places_at_dispose = places;
     pthread_mutex_unlock(&log->lock);
 }
 
@@ -314,13 +330,14 @@ static void stage_open(stage *s, softmetal_clock clock, unsigned long limit)
     softmetal_reset();
     softmetal_set_clock(clock);
     s->device = device_new();
-    s->queue = queue_new_of(s->device, limit);
+    s->queue = s->log.queue = queue_new_of(s->device, limit);
     s->pool = objc_autoreleasePoolPush();
 }
 
 static void stage_close(stage *s)
 {
     objc_autoreleasePoolPop(s->pool);
+    s->log.queue = NULL;
     objc_release(s->queue);
     objc_release(s->device);
     assert_true(softmetal_settle(10 * SECOND));
@@ -521,16 +538,42 @@ static void a_committed_buffer_keeps_itself_alive(void **state)
     stage_close(&s);
 }
 
-static void handlers_of_a_dropped_buffer_are_disposed(void **state)
+/* Asks the queue, whose lock must be free. */
+static void dropped_invoke(void *self, void *buffer)
+{
+    block *b = self;
+    assert_int_equal(softmetal_outstanding(b->log->queue), 1);
+    handler_invoke(self, buffer);
+}
+
+static void handlers_of_a_dropped_buffer_run_as_it_goes(void **state)
 {
     (void)state;
     stage s;
-    stage_open(&s, SOFTMETAL_REAL, 64);
-    void *pool = objc_autoreleasePoolPush();
-    on_completed(buffer_in(s.queue), &s.log, 1);
+    stage_open(&s, SOFTMETAL_REAL, 1);
+    void *pool = objc_autoreleasePoolPush(), *buffer = buffer_in(s.queue);
+    block b = stack_block((any_function)dropped_invoke, &s.log, 1);
+    DO1(buffer, "addCompletedHandler:", &b);
+    on_completed(buffer, &s.log, 2);
+    on_scheduled(buffer, &s.log, 3);
+    s.log.status = COMPLETED;
     objc_autoreleasePoolPop(pool);
-    assert_int_equal(s.log.disposed, 1);
-    assert_int_equal(log_count(&s.log), 0);
+    assert_int_equal(log_count(&s.log), 2);
+    assert_int_equal(s.log.order[0], 1);
+    assert_int_equal(s.log.order[1], 2);
+    assert_int_equal(s.log.status, NOT_ENQUEUED);
+    assert_true(pthread_equal(s.log.thread, pthread_self()));
+    assert_int_equal(s.log.disposed, 3);
+    assert_int_equal(softmetal_outstanding(s.queue), 0);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+
+    pool = objc_autoreleasePoolPush();
+    buffer = buffer_in(s.queue);
+    on_completed(buffer, &s.log, 4);
+    softmetal_lose_handlers(buffer);
+    objc_autoreleasePoolPop(pool);
+    assert_int_equal(log_count(&s.log), 2);
+    assert_int_equal(s.log.disposed, 4);
     stage_close(&s);
 }
 
@@ -691,6 +734,30 @@ static void status_may_follow_the_handlers(void **state)
     stage_close(&s);
 }
 
+/* ... and not the error. */
+static void the_error_is_there_before_a_status_that_follows_the_handlers(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    void *buffer = buffer_in(s.queue);
+    on_completed(buffer, &s.log, 1);
+    softmetal_status_after_handlers(buffer);
+    softmetal_fail(buffer, NULL, 3, NULL);
+    commit(buffer);
+    softmetal_schedule(buffer);
+    assert_null(GET(buffer, "error"));
+    softmetal_complete(buffer);
+    s.log.gate = 1;
+    softmetal_begin_handler(buffer, 0); /* and it stays there */
+    assert_int_equal(status(buffer), SCHEDULED);
+    assert_int_equal(SEND(long, (void *, void *), GET(buffer, "error"), "code"), 3);
+    __atomic_store_n(&s.log.gate, 0, __ATOMIC_RELEASE);
+    softmetal_finish(buffer);
+    assert_int_equal(status(buffer), FAILED);
+    stage_close(&s);
+}
+
 static void a_buffer_is_scheduled_while_another_runs(void **state)
 {
     (void)state;
@@ -838,6 +905,369 @@ static void hidden_selectors_are_not_answered(void **state)
     stage_close(&s);
 }
 
+static void hidden_classes_are_not_found(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *listener = objc_getClass("MTLSharedEventListener");
+    assert_non_null(listener);
+    softmetal_hide_class("MTLSharedEventListener");
+    assert_null(objc_getClass("MTLSharedEventListener"));
+    assert_non_null(objc_getClass("MTLCommandBufferDescriptor"));
+    softmetal_hide_class(NULL);
+    assert_ptr_equal(objc_getClass("MTLSharedEventListener"), listener);
+    softmetal_hide_class("MTLSharedEventListener");
+    softmetal_reset();
+    assert_ptr_equal(objc_getClass("MTLSharedEventListener"), listener);
+    assert_null(objc_getClass("NoClassOfThisName"));
+    stage_close(&s);
+}
+
+static void a_twin_is_another_object_of_the_same_device(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *twin = softmetal_new_twin(s.device), *other = softmetal_new_device();
+    uint64_t id = SEND(uint64_t, (void *, void *), s.device, "registryID");
+    assert_ptr_not_equal(twin, s.device);
+    assert_true(SEND(uint64_t, (void *, void *), twin, "registryID") == id);
+    assert_true(SEND(uint64_t, (void *, void *), other, "registryID") != id);
+    objc_release(other);
+    objc_release(twin);
+    stage_close(&s);
+}
+
+/* ------------------------------------------------------------------ the end of a buffer -- */
+
+/* What a handler finds. */
+typedef struct findings {
+    log_ *log;
+    unsigned long status;
+    double start, end;
+    unsigned disposed, places;
+    long memories;
+} findings;
+
+static findings *finding; /* of the handlers of one test */
+
+static void finding_invoke(void *self, void *buffer)
+{
+    block *b = self;
+    findings *f = &finding[b->number];
+    f->status = status(buffer);
+    f->start = GET_DOUBLE(buffer, "GPUStartTime");
+    f->end = GET_DOUBLE(buffer, "GPUEndTime");
+    f->disposed = b->log->disposed;
+    f->places = softmetal_outstanding(b->log->queue);
+    f->memories = softmetal_live("buffer");
+}
+
+static void a_buffer_ends_in_this_order(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    findings found[2] = {{.status = 0}, {.status = 0}};
+    finding = found;
+    void *memory = memory_new(s.device, 16), *buffer = buffer_in(s.queue);
+    fill(buffer, memory, 1);
+    objc_release(memory);
+    for (int i = 0; i < 2; i++) {
+        block b = stack_block((any_function)finding_invoke, &s.log, i);
+        DO1(buffer, "addCompletedHandler:", &b);
+    }
+    commit(buffer);
+    wait_done(buffer);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(found[i].status, COMPLETED);
+        assert_true(found[i].start > 0 && found[i].start <= found[i].end);
+        assert_int_equal(found[i].disposed, i); /* each block goes when it has run */
+        assert_int_equal(found[i].memories, 1);
+        assert_int_equal(found[i].places, 1);
+    }
+    assert_int_equal(s.log.disposed, 2);
+    assert_int_equal(softmetal_live("buffer"), 0);
+    assert_int_equal(softmetal_outstanding(s.queue), 0);
+    stage_close(&s);
+}
+
+/* No wait and no handler: the status alone orders the work, and times can be read at any time. */
+static void a_poller_sees_the_work(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *memory = memory_new(s.device, 64), *buffer = buffer_in(s.queue);
+    fill(buffer, memory, 7);
+    commit(buffer);
+    while (status(buffer) < COMPLETED) assert_true(GET_DOUBLE(buffer, "GPUEndTime") >= 0);
+    assert_int_equal(contents(memory)[63], 7);
+    objc_release(memory);
+    stage_close(&s);
+}
+
+/* Three buffers: the handler of the first is in the gate, the GPU has ended with the second and does the third. */
+typedef struct jam {
+    void *event, *first, *second, *third;
+} jam;
+
+static void jam_make(jam *j, stage *s)
+{
+    j->event = GET(s->device, "newSharedEvent");
+    j->first = buffer_in(s->queue);
+    j->second = buffer_in(s->queue);
+    j->third = buffer_in(s->queue);
+    on_completed(j->first, &s->log, 1);
+    on_completed(j->second, &s->log, 2);
+    encode_signal(j->second, j->event, 1);
+    encode_signal(j->third, j->event, 2); /* the second has ended by then */
+    __atomic_store_n(&s->log.gate, 1, __ATOMIC_RELEASE);
+    commit(j->first);
+    commit(j->second);
+    commit(j->third);
+    assert_true(event_wait(j->event, 2, 10000));
+    while (__atomic_load_n(&s->log.inside, __ATOMIC_SEQ_CST) < 1) sleep_ms(1);
+}
+
+static void jam_end(jam *j, stage *s)
+{
+    __atomic_store_n(&s->log.gate, 0, __ATOMIC_RELEASE);
+    wait_done(j->third);
+    assert_int_equal(status(j->second), COMPLETED);
+    assert_int_equal(softmetal_outstanding(s->queue), 0);
+    objc_release(j->event);
+}
+
+static void *wait_on_thread(void *user)
+{
+    log_ *log = user;
+    wait_done(log->library);
+    log_add(log, 9);
+    return NULL;
+}
+
+static void a_slow_handler_holds_up_its_queue_and_no_other(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    jam j;
+    pthread_t thread;
+    jam_make(&j, &s);
+    void *other_queue = queue_new(s.device), *other = buffer_in(other_queue);
+    commit(other);
+    wait_done(other);
+    assert_int_equal(status(other), COMPLETED);
+    s.log.library = j.second;
+    pthread_create(&thread, NULL, wait_on_thread, &s.log);
+    sleep_ms(10);
+    assert_int_equal(status(j.first), COMPLETED);
+    assert_int_equal(status(j.second), SCHEDULED);
+    assert_true(GET_DOUBLE(j.second, "GPUEndTime") == 0);
+    assert_int_equal(softmetal_outstanding(s.queue), 3);
+    assert_int_equal(log_count(&s.log), 0);
+    jam_end(&j, &s);
+    pthread_join(thread, NULL);
+    assert_int_equal(s.log.order[1], 2);
+    assert_int_equal(s.log.order[2], 9);
+    objc_release(other_queue);
+    stage_close(&s);
+}
+
+static void two_latencies_lie_before_the_handlers(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    const softmetal_range gap = {20 * MS, 20 * MS}, none = {0, 0};
+    softmetal_timing timing;
+    softmetal_get_timing(&timing);
+    timing.notify = gap;
+    softmetal_set_timing(&timing);
+    void *buffer = buffer_in(s.queue);
+    commit(buffer);
+    while (status(buffer) < COMPLETED) sleep_ms(1);
+    double seen = (double)now_ns() / 1e9;
+    wait_done(buffer);
+    assert_true(seen - GET_DOUBLE(buffer, "GPUEndTime") >= 0.02);
+
+    timing.notify = none;
+    timing.handler = gap;
+    softmetal_set_timing(&timing);
+    bool between = false; /* a busy machine may sleep through it: again */
+    for (int i = 0; i < 50 && !between; i++) {
+        unsigned before = log_count(&s.log);
+        buffer = buffer_in(s.queue);
+        on_completed(buffer, &s.log, i);
+        commit(buffer);
+        while (status(buffer) < COMPLETED) sleep_ms(1);
+        between = log_count(&s.log) == before;
+        wait_done(buffer);
+        assert_int_equal(log_count(&s.log), before + 1);
+    }
+    assert_true(between);
+    stage_close(&s);
+}
+
+/* ---------------------------------------------------------------------------------- quirks -- */
+
+static void the_status_may_be_early(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    jam j;
+    softmetal_set_quirks(&(softmetal_quirks){.status_early = true});
+    jam_make(&j, &s);
+    assert_int_equal(status(j.second), COMPLETED);
+    assert_true(GET_DOUBLE(j.second, "GPUEndTime") == 0);
+    assert_int_equal(log_count(&s.log), 0);
+    jam_end(&j, &s);
+    assert_true(GET_DOUBLE(j.second, "GPUEndTime") > 0);
+    stage_close(&s);
+}
+
+static void the_times_may_be_late(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        stage s;
+        stage_open(&s, SOFTMETAL_MANUAL, 64);
+        findings found = {.status = 0};
+        finding = &found;
+        softmetal_set_quirks(&(softmetal_quirks){.late_times = late});
+        void *buffer = buffer_in(s.queue), *plain = buffer_in(s.queue);
+        block b = stack_block((any_function)finding_invoke, &s.log, 0);
+        DO1(buffer, "addCompletedHandler:", &b);
+        commit(buffer);
+        commit(plain);
+        softmetal_schedule(buffer);
+        softmetal_execute(buffer);
+        assert_true(GET_DOUBLE(buffer, "GPUStartTime") == 0);
+        softmetal_complete(buffer);
+        assert_int_equal(status(buffer), COMPLETED);
+        assert_true((GET_DOUBLE(buffer, "GPUStartTime") == 0) == late);
+        assert_true((GET_DOUBLE(buffer, "GPUEndTime") == 0) == late);
+        softmetal_run_handler(buffer, 0);
+        assert_true(found.start > 0 && found.end >= found.start);
+        assert_true(GET_DOUBLE(buffer, "GPUEndTime") == found.end);
+        softmetal_finish(buffer);
+        softmetal_finish(plain);
+        assert_true(GET_DOUBLE(plain, "GPUEndTime") > 0);
+        stage_close(&s);
+    }
+}
+
+static void handlers_may_be_lost_and_statuses_follow_for_every_buffer(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *before = buffer_in(s.queue), *lost = buffer_in(s.queue), *after = buffer_in(s.queue);
+    on_completed(before, &s.log, 1);
+    on_completed(lost, &s.log, 2);
+    on_completed(after, &s.log, 3);
+    softmetal_hang(before);
+    commit(before);
+    softmetal_set_quirks(&(softmetal_quirks){.lost_handlers = true});
+    commit(lost);
+    softmetal_set_quirks(&(softmetal_quirks){.status_after_handlers = true});
+    commit(after);
+    softmetal_unhang(before);
+    wait_done(after);
+    assert_int_equal(log_count(&s.log), 2);
+    assert_int_equal(s.log.order[0], 1);
+    assert_int_equal(s.log.order[1], 3);
+    assert_int_equal(s.log.status, SCHEDULED);
+    assert_int_equal(status(lost), COMPLETED);
+    assert_int_equal(status(after), COMPLETED);
+    assert_int_equal(s.log.disposed, 3);
+    stage_close(&s);
+}
+
+/* Keeps what it got. */
+static void keeping_invoke(void *self, void *buffer)
+{
+    block *b = self;
+    b->log->given = objc_retain(buffer);
+    handler_invoke(self, buffer);
+}
+
+static void count_after(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object, (void)selector;
+    if (phase == SOFTMETAL_AFTER) ++*(int *)user;
+}
+
+static void handlers_may_get_a_wrapper(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    softmetal_set_quirks(&(softmetal_quirks){.wrapped_buffers = true});
+    void *pool = objc_autoreleasePoolPush(), *buffer = buffer_in(s.queue);
+    block b = stack_block((any_function)keeping_invoke, &s.log, 1);
+    DO1(buffer, "addCompletedHandler:", &b);
+    DO1(buffer, "setLabel:", string("wrapped"));
+    softmetal_fail(buffer, NULL, 8, NULL);
+    commit(buffer);
+    wait_done(buffer);
+    assert_true(softmetal_settle(SECOND));
+    void *wrapper = s.log.given;
+    assert_ptr_not_equal(wrapper, buffer);
+    assert_int_equal(s.log.status, FAILED);
+    assert_int_equal(softmetal_live("wrapper"), 1);
+    assert_error(wrapper, "MTLCommandBufferErrorDomain", 8, NULL);
+    assert_true(GET_DOUBLE(wrapper, "GPUEndTime") > 0);
+    assert_true(GET_DOUBLE(wrapper, "GPUEndTime") == GET_DOUBLE(buffer, "GPUEndTime"));
+    assert_ptr_equal(GET(wrapper, "commandQueue"), s.queue);
+    assert_string_equal(text_of(GET(wrapper, "label")), "wrapped");
+    assert_true(responds(wrapper, "GPUStartTime"));
+    assert_false(responds(wrapper, "newCommandQueue"));
+    if (softmetal_sees_messages())
+        assert_true(class_respondsToSelector(object_getClass(wrapper), sel_registerName("GPUStartTime")));
+    wait_done(wrapper);
+    int afters = 0; /* passed on as it came: hooks see it arrive */
+    softmetal_set_message_hook(count_after, &afters);
+    status(wrapper);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(afters, 1);
+    objc_autoreleasePoolPop(pool);
+    assert_int_equal(softmetal_live("command_buffer"), 1); /* the wrapper's */
+    objc_release(wrapper);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+
+    s.log.given = NULL;
+    pool = objc_autoreleasePoolPush();
+    on_completed(buffer_in(s.queue), &s.log, 2); /* of a dropped buffer */
+    s.log.status = COMPLETED;
+    objc_autoreleasePoolPop(pool);
+    assert_int_equal(log_count(&s.log), 2);
+    assert_int_equal(s.log.status, NOT_ENQUEUED);
+    assert_int_equal(softmetal_live("wrapper"), 0);
+    stage_close(&s);
+}
+
+static void blocks_may_be_released_after_the_wait(void **state)
+{
+    (void)state;
+    for (unsigned late = 0; late < 2; late++) {
+        stage s;
+        stage_open(&s, SOFTMETAL_REAL, 64);
+        softmetal_set_quirks(&(softmetal_quirks){.blocks_released_late = late});
+        void *buffer = buffer_in(s.queue);
+        on_completed(buffer, &s.log, 1);
+        commit(buffer);
+        wait_done(buffer);
+        assert_true(softmetal_settle(SECOND));
+        assert_int_equal(s.log.disposed, 1);
+        assert_int_equal(s.log.places_at_dispose, late ? 0 : 1);
+        stage_close(&s);
+    }
+}
+
 /* --------------------------------------------------------------------------------- events -- */
 
 static void *listener_new(void)
@@ -935,6 +1365,78 @@ static void the_watchdog_ends_a_wait_for_ever(void **state)
     assert_int_equal(event_value(event), 0);
     objc_release(event);
     stage_close(&s);
+}
+
+static void listeners_may_be_deaf_to_the_host(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *listener = listener_new(), *buffer = buffer_in(s.queue);
+    softmetal_set_quirks(&(softmetal_quirks){.deaf_listeners = true});
+    on_event(event, listener, 3, &s.log, 3);
+    on_event(event, listener, 5, &s.log, 5);
+    set_event(event, 3);
+    assert_true(event_wait(event, 3, 0));
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 0);
+    on_event(event, listener, 2, &s.log, 2); /* reached already */
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 1);
+    encode_wait(buffer, event, 3); /* the device hears */
+    encode_signal(buffer, event, 4);
+    commit(buffer);
+    wait_done(buffer);
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 2);
+    assert_int_equal(s.log.order[1], 3);
+    softmetal_set_quirks(&(softmetal_quirks){.deaf_listeners = false});
+    set_event(event, 5);
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(s.log.order[2], 5);
+    objc_release(event);
+    objc_release(listener);
+    stage_close(&s);
+}
+
+static void note_thread(void *log)
+{
+    log_add(log, 1);
+}
+
+/* A queue with nothing else to do: its blocks come in their order and never at once. */
+static void a_listener_may_have_a_dispatch_queue(void **state)
+{
+    (void)state;
+    if (!softmetal_has_dispatch()) skip();
+    for (unsigned latency = 0; latency < 2; latency++) {
+        stage s;
+        stage_open(&s, SOFTMETAL_REAL, 64);
+        void *queue = dispatch_queue_create("listener", NULL), *event = GET(s.device, "newSharedEvent");
+        void *listener = GET1(GET(objc_getClass("MTLSharedEventListener"), "alloc"), "initWithDispatchQueue:", queue);
+        assert_ptr_equal(GET(listener, "dispatchQueue"), queue);
+        softmetal_timing timing;
+        softmetal_get_timing(&timing);
+        timing.event_listener.max_ns = latency * MS;
+        softmetal_set_timing(&timing);
+        softmetal_set_dispatch_threads(0);
+        on_event(event, listener, 1, &s.log, 2);
+        on_event(event, listener, 2, &s.log, 3);
+        dispatch_async_f(queue, &s.log, note_thread);
+        assert_int_equal(softmetal_dispatches(), 1);
+        set_event(event, 2);
+        assert_false(softmetal_settle(10 * MS));
+        assert_int_equal(log_count(&s.log), 0);
+        softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+        assert_true(softmetal_settle(10 * SECOND));
+        assert_int_equal(log_count(&s.log), 3);
+        for (int i = 0; i < 3; i++) assert_int_equal(s.log.order[i], i + 1);
+        assert_int_equal(softmetal_dispatches(), 1); /* the blocks are not the program's calls */
+        objc_release(listener);
+        dispatch_release(queue);
+        objc_release(event);
+        stage_close(&s);
+    }
 }
 
 /* ------------------------------------------------------------------------------- messages -- */
@@ -1211,14 +1713,6 @@ static void handlers_of_two_buffers_run_at_once(void **state)
     stage_close(&s);
 }
 
-static void *wait_on_thread(void *user)
-{
-    log_ *log = user;
-    wait_done(log->library);
-    log_add(log, 9);
-    return NULL;
-}
-
 static void a_manual_buffer_lets_its_waiter_go_at_the_end(void **state)
 {
     (void)state;
@@ -1271,6 +1765,91 @@ static void finish_queue_takes_them_in_order(void **state)
     assert_int_equal(s.log.disposed, 4);
     assert_int_equal(log_count(&s.log), 2);
     objc_release(event);
+    stage_close(&s);
+}
+
+static void the_watchdog_comes_by_hand(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *buffer = buffer_in(s.queue), *after = buffer_in(s.queue);
+    encode_signal(buffer, event, 1);
+    encode_wait(buffer, event, 1);
+    encode_wait(buffer, event, 3);
+    encode_signal(buffer, event, 9);
+    on_completed(buffer, &s.log, 1);
+    encode_wait(after, event, 1);
+    commit(buffer);
+    commit(after);
+    softmetal_time_out(buffer);
+    assert_error(buffer, "MTLCommandBufferErrorDomain", 2, NULL);
+    assert_int_equal(event_value(event), 1);
+    assert_int_equal(log_count(&s.log), 0);
+    softmetal_finish_queue(s.queue);
+    assert_int_equal(s.log.status, FAILED);
+    assert_int_equal(status(after), COMPLETED);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void a_test_can_ask_what_is_due(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *buffer = buffer_in(s.queue), *after = buffer_in(s.queue);
+    encode_signal(buffer, event, 1);
+    encode_wait(buffer, event, 1);
+    on_completed(buffer, &s.log, 1);
+    encode_wait(after, event, 2);
+    assert_int_equal(softmetal_what_is_due(buffer), SOFTMETAL_NOTHING_DUE);
+    commit(buffer);
+    commit(after);
+    assert_int_equal(softmetal_what_is_due(buffer), SOFTMETAL_COMPLETE_DUE);
+    assert_int_equal(softmetal_what_is_due(after), SOFTMETAL_NOTHING_DUE); /* they share an event */
+    assert_ptr_equal(softmetal_first_in_line(s.queue), buffer);
+    softmetal_complete(buffer);
+    assert_ptr_equal(softmetal_first_in_line(s.queue), after);
+    assert_int_equal(softmetal_what_is_due(buffer), SOFTMETAL_HANDLERS_DUE);
+    assert_int_equal(softmetal_what_is_due(after), SOFTMETAL_WAIT_DUE);
+    softmetal_finish(buffer);
+    assert_int_equal(softmetal_what_is_due(buffer), SOFTMETAL_NOTHING_DUE);
+    softmetal_fail(after, NULL, 1, NULL);
+    assert_int_equal(softmetal_what_is_due(after), SOFTMETAL_FAULT_DUE);
+    softmetal_complete(after);
+    assert_int_equal(softmetal_what_is_due(after), SOFTMETAL_NOTHING_DUE);
+    assert_true(softmetal_settle_listeners(10000000000u));
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void reset_ends_quirks_and_latencies(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    softmetal_quirks quirks;
+    const softmetal_quirks none = {.status_early = false};
+    memset(&quirks, 1, sizeof quirks);
+    softmetal_set_quirks(&quirks);
+    softmetal_timing timing, reset_timing;
+    softmetal_get_timing(&timing);
+    timing.handler.min_ns = timing.handler.max_ns = 1;
+    softmetal_set_timing(&timing);
+    void *buffer = buffer_in(s.queue);
+    on_completed(buffer, &s.log, 1);
+    commit(buffer); /* under all of them */
+    wait_done(buffer);
+    assert_int_equal(status(buffer), COMPLETED);
+    assert_int_equal(log_count(&s.log), 0);
+    softmetal_get_quirks(&quirks);
+    assert_true(quirks.deaf_listeners && quirks.lost_handlers);
+    softmetal_reset();
+    softmetal_get_quirks(&quirks);
+    assert_memory_equal(&quirks, &none, sizeof quirks);
+    softmetal_get_timing(&reset_timing);
+    assert_int_equal(reset_timing.handler.max_ns, 0);
     stage_close(&s);
 }
 
@@ -1791,10 +2370,272 @@ static void case_fail_when_terminal(stage *s)
     softmetal_complete(buffer);
     softmetal_fail(buffer, NULL, 1, NULL);
 }
+static void retaining_invoke(void *self, void *buffer)
+{
+    (void)self;
+    objc_release(objc_retain(buffer));
+}
+static void case_retain_in_handler_of_dropped(stage *s)
+{
+    void *pool = objc_autoreleasePoolPush(), *buffer = buffer_in(s->queue);
+    block b = stack_block((any_function)retaining_invoke, &s->log, 1);
+    DO1(buffer, "addCompletedHandler:", &b);
+    objc_autoreleasePoolPop(pool);
+}
+static void given_invoke(void *self, void *buffer)
+{
+    block *b = self;
+    b->log->given = buffer;
+}
+static void case_wrapper_after_the_handler(stage *s)
+{
+    block b = stack_block((any_function)given_invoke, &s->log, 1);
+    void *buffer = buffer_in(s->queue);
+    softmetal_set_quirks(&(softmetal_quirks){.wrapped_buffers = true});
+    DO1(buffer, "addCompletedHandler:", &b);
+    commit(buffer);
+    softmetal_finish(buffer);
+    status(s->log.given);
+}
+static void case_wrapper_of_dropped_after_the_handler(stage *s)
+{
+    block b = stack_block((any_function)keeping_invoke, &s->log, 1);
+    void *pool = objc_autoreleasePoolPush(), *buffer = buffer_in(s->queue);
+    softmetal_set_quirks(&(softmetal_quirks){.wrapped_buffers = true});
+    DO1(buffer, "addCompletedHandler:", &b);
+    objc_autoreleasePoolPop(pool);
+    status(s->log.given);
+}
+static void add_block(stage *s, void *isa, unsigned flags, any_function invoke)
+{
+    block b = stack_block(invoke, &s->log, 1);
+    b.isa = isa;
+    b.flags = (int32_t)(flags | 1u << 30);
+    b.descriptor = &plain_descriptor;
+    DO1(buffer_in(s->queue), "addCompletedHandler:", &b);
+}
+static void case_block_without_class(stage *s)
+{
+    add_block(s, NULL, 1u << 28, (any_function)handler_invoke);
+}
+static void case_block_of_other_class(stage *s)
+{
+    add_block(s, objc_getClass("NSObject"), 1u << 24, (any_function)handler_invoke);
+}
+static void case_global_block_without_flag(stage *s)
+{
+    add_block(s, _NSConcreteGlobalBlock, 0, (any_function)handler_invoke);
+}
+static void case_stack_block_with_global_flag(stage *s)
+{
+    add_block(s, _NSConcreteStackBlock, 1u << 28, (any_function)handler_invoke);
+}
+static void case_heap_block_without_flag(stage *s)
+{
+    add_block(s, _NSConcreteMallocBlock, 0, (any_function)handler_invoke);
+}
+static void case_block_without_function(stage *s)
+{
+    add_block(s, _NSConcreteStackBlock, 0, NULL);
+}
+static void case_time_out_without_wait(stage *s)
+{
+    void *buffer = buffer_in(s->queue);
+    commit(buffer);
+    softmetal_time_out(buffer);
+}
+static void case_time_out_of_reached_wait(stage *s)
+{
+    void *buffer = buffer_in(s->queue), *event = GET(s->device, "newSharedEvent");
+    encode_wait(buffer, event, 1);
+    set_event(event, 1);
+    commit(buffer);
+    softmetal_time_out(buffer);
+}
+static void case_time_out_of_failed(stage *s)
+{
+    void *buffer = buffer_in(s->queue);
+    encode_wait(buffer, GET(s->device, "newSharedEvent"), 1);
+    softmetal_fail(buffer, NULL, 1, NULL);
+    commit(buffer);
+    softmetal_time_out(buffer);
+}
+static void case_time_out_of_executed(stage *s)
+{
+    void *buffer = buffer_in(s->queue);
+    commit(buffer);
+    softmetal_schedule(buffer);
+    softmetal_execute(buffer);
+    softmetal_time_out(buffer);
+}
+static void case_time_out_before_commit(stage *s)
+{
+    softmetal_time_out(buffer_in(s->queue));
+}
+static void case_time_out_behind_another(stage *s)
+{
+    void *event = GET(s->device, "newSharedEvent"), *first = buffer_in(s->queue), *second = buffer_in(s->queue);
+    encode_signal(first, event, 1);
+    encode_wait(second, event, 1);
+    commit(first);
+    commit(second);
+    softmetal_time_out(second);
+}
 static void case_unknown_kind(stage *s)
 {
     (void)s;
     softmetal_live("teapot");
+}
+
+/* -- dispatch queues: Linux only -- */
+
+static void nothing(void *context)
+{
+    (void)context;
+}
+static void case_dispatch_without_queue(stage *s)
+{
+    (void)s;
+    dispatch_async_f(NULL, NULL, nothing);
+}
+static void case_dispatch_without_function(stage *s)
+{
+    (void)s;
+    dispatch_async_f(dispatch_queue_create("q", NULL), NULL, NULL);
+}
+static void case_timer_without_queue(stage *s)
+{
+    (void)s;
+    dispatch_after_f(dispatch_time(0, 1), NULL, NULL, nothing);
+}
+static void case_timer_without_function(stage *s)
+{
+    (void)s;
+    dispatch_after_f(dispatch_time(0, 1), dispatch_queue_create("q", NULL), NULL, NULL);
+}
+static void case_release_of_no_queue(stage *s)
+{
+    (void)s;
+    dispatch_release(NULL);
+}
+static void case_listener_without_queue(stage *s)
+{
+    (void)s;
+    GET1(GET(objc_getClass("MTLSharedEventListener"), "alloc"), "initWithDispatchQueue:", NULL);
+}
+static void case_dispatch_to_event(stage *s)
+{
+    dispatch_async_f(GET(s->device, "newSharedEvent"), NULL, nothing);
+}
+static void case_queue_over_release(stage *s)
+{
+    void *queue = dispatch_queue_create("q", NULL);
+    (void)s;
+    dispatch_release(queue);
+    dispatch_release(queue);
+}
+static void case_pending_queue_over_release(stage *s)
+{
+    void *queue = dispatch_queue_create("q", NULL);
+    (void)s;
+    dispatch_after_f(dispatch_time(0, 1), queue, NULL, nothing);
+    dispatch_release(queue);
+    dispatch_release(queue);
+}
+static void case_dispatch_to_freed(stage *s)
+{
+    void *queue = dispatch_queue_create("q", NULL);
+    (void)s;
+    dispatch_release(queue);
+    dispatch_async_f(queue, NULL, nothing);
+}
+static void case_dispatch_to_released(stage *s)
+{
+    void *queue = dispatch_queue_create("q", NULL);
+    (void)s;
+    dispatch_after_f(dispatch_time(0, 1), queue, NULL, nothing); /* keeps it alive, and is no licence */
+    dispatch_release(queue);
+    dispatch_async_f(queue, NULL, nothing);
+}
+static void case_timer_on_released(stage *s)
+{
+    void *queue = dispatch_queue_create("q", NULL);
+    (void)s;
+    dispatch_after_f(dispatch_time(0, 1), queue, NULL, nothing);
+    dispatch_release(queue);
+    dispatch_after_f(dispatch_time(0, 1), queue, NULL, nothing);
+}
+static void case_concurrent_queue(stage *s)
+{
+    dispatch_queue_create("q", s);
+}
+static void case_timer_for_never(stage *s)
+{
+    (void)s;
+    dispatch_after_f(dispatch_time(UINT64_MAX, 1), dispatch_queue_create("q", NULL), NULL, nothing);
+}
+static void case_time_of_the_wall_clock(stage *s)
+{
+    (void)s;
+    dispatch_time(UINT64_MAX - 1, 0); /* DISPATCH_WALLTIME_NOW */
+}
+static void poolless_function(void *queue)
+{
+    buffer_in(queue);
+}
+static void case_dispatched_without_pool(stage *s)
+{
+    dispatch_async_f(dispatch_queue_create("q", NULL), s->queue, poolless_function);
+    softmetal_settle(10 * SECOND);
+}
+static void pool_leaking_function(void *context)
+{
+    (void)context;
+    objc_autoreleasePoolPush();
+}
+static void case_pool_left_in_function(stage *s)
+{
+    (void)s;
+    dispatch_async_f(dispatch_queue_create("q", NULL), NULL, pool_leaking_function);
+    softmetal_settle(10 * SECOND);
+}
+static void case_fire_nothing(stage *s)
+{
+    (void)s;
+    softmetal_fire_timer();
+}
+static void case_fire_timer_of_real_clock(stage *s)
+{
+    softmetal_set_clock(SOFTMETAL_REAL);
+    dispatch_after_f(dispatch_time(0, 10 * (int64_t)SECOND), dispatch_queue_create("q", NULL), s, nothing);
+    softmetal_fire_timer();
+}
+static void fire_another(void *context)
+{
+    (void)context;
+    softmetal_fire_timer();
+}
+static void case_fire_in_function(stage *s)
+{
+    void *queue = dispatch_queue_create("q", NULL);
+    dispatch_after_f(dispatch_time(0, 1), queue, s, nothing);
+    dispatch_async_f(queue, s, fire_another);
+    softmetal_settle(10 * SECOND);
+}
+static void case_too_many_workers(stage *s)
+{
+    (void)s;
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS + 1);
+}
+static void arm_again(void *queue)
+{
+    dispatch_after_f(dispatch_time(0, 1), queue, queue, arm_again);
+}
+static void case_timer_without_end(stage *s)
+{
+    (void)s;
+    arm_again(dispatch_queue_create("q", NULL));
+    softmetal_reset();
 }
 
 typedef struct rule_case {
@@ -1865,8 +2706,54 @@ static const rule_case rule_cases[] = {
     {"reset-with-work", case_reset_with_work},
     {"panel-misuse", case_fail_when_terminal},
     {"panel-misuse", case_unknown_kind},
+    {"message-to-freed", case_retain_in_handler_of_dropped},
+    {"message-to-freed", case_wrapper_after_the_handler},
+    {"message-to-freed", case_wrapper_of_dropped_after_the_handler},
+    {"bad-block", case_block_without_class},
+    {"bad-block", case_block_of_other_class},
+    {"bad-block", case_global_block_without_flag},
+    {"bad-block", case_stack_block_with_global_flag},
+    {"bad-block", case_heap_block_without_flag},
+    {"bad-block", case_block_without_function},
+    {"step-not-due", case_time_out_without_wait},
+    {"step-not-due", case_time_out_of_reached_wait},
+    {"step-not-due", case_time_out_of_failed},
+    {"step-not-due", case_time_out_of_executed},
+    {"step-not-due", case_time_out_before_commit},
+    {"step-not-due", case_time_out_behind_another},
+    /* from here on: what libdispatch has to do with */
+    {"nil-argument", case_dispatch_without_queue},
+    {"nil-argument", case_dispatch_without_function},
+    {"nil-argument", case_timer_without_queue},
+    {"nil-argument", case_timer_without_function},
+    {"nil-argument", case_release_of_no_queue},
+    {"nil-argument", case_listener_without_queue},
+    {"wrong-class", case_dispatch_to_event},
+    {"over-release", case_queue_over_release},
+    {"over-release", case_pending_queue_over_release},
+    {"message-to-freed", case_dispatch_to_freed},
+    {"message-to-freed", case_dispatch_to_released},
+    {"message-to-freed", case_timer_on_released},
+    {"dispatch-attribute", case_concurrent_queue},
+    {"dispatch-time", case_timer_for_never},
+    {"dispatch-time", case_time_of_the_wall_clock},
+    {"autorelease-without-pool", case_dispatched_without_pool},
+    {"pool-order", case_pool_left_in_function},
+    {"step-not-due", case_fire_nothing},
+    {"step-not-due", case_fire_timer_of_real_clock},
+    {"panel-misuse", case_fire_in_function},
+    {"panel-misuse", case_too_many_workers},
+    {"timer-without-end", case_timer_without_end},
 };
 #define RULE_CASES (sizeof rule_cases / sizeof rule_cases[0])
+#define FIRST_DISPATCH_CASE case_dispatch_without_queue
+
+static bool is_dispatch_case(unsigned number)
+{
+    unsigned first = 0;
+    while (rule_cases[first].run != FIRST_DISPATCH_CASE) first++;
+    return number >= first;
+}
 
 /* Rules that only Linux can watch: Apple's runtime is not ours to look into. */
 static bool needs_our_runtime(const char *rule)
@@ -1918,7 +2805,7 @@ static int break_rule(const char *number)
 }
 
 /* Runs the case in a process of its own; its stderr goes to `text`. */
-static int run_case(unsigned number, char *text, size_t capacity)
+static int run_case(const char *mode, unsigned number, char *text, size_t capacity)
 {
     int ends[2];
     char argument[16];
@@ -1928,7 +2815,7 @@ static int run_case(unsigned number, char *text, size_t capacity)
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);
-        execl(own_path, own_path, "--break", argument, (char *)NULL);
+        execl(own_path, own_path, mode, argument, (char *)NULL);
         _exit(127);
     }
     close(ends[1]);
@@ -1955,13 +2842,172 @@ static void every_broken_rule_aborts(void **state)
     unsigned wrong = 0;
     for (unsigned i = 0; i < RULE_CASES; i++) {
         if (!softmetal_sees_messages() && needs_our_runtime(rule_cases[i].rule)) continue;
+        if (!softmetal_has_dispatch() && is_dispatch_case(i)) continue;
         char text[4096];
-        int result = run_case(i, text, sizeof text);
+        int result = run_case("--break", i, text, sizeof text);
         if (WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT && names_rule(text, rule_cases[i].rule)) continue;
         fprintf(stderr, "case %u of %s: status %d, it said: %s\n", i, rule_cases[i].rule, result, text);
         wrong++;
     }
     assert_int_equal(wrong, 0);
+}
+
+/* -- races: what Metal and libdispatch leave unordered, ThreadSanitizer must find unordered -- */
+
+typedef struct race_stage {
+    stage s;
+    int plain;           /* what the two sides touch */
+    char apart[64];      /* ThreadSanitizer remembers few accesses to one word */
+    int written, looked; /* relaxed: they order the moments, not the memory */
+    void *first_queue, *second_queue;
+} race_stage;
+
+static void wait_relaxed(int *flag)
+{
+    while (!__atomic_load_n(flag, __ATOMIC_RELAXED)) sleep_ms(1);
+}
+static void raise_relaxed(int *flag)
+{
+    __atomic_store_n(flag, 1, __ATOMIC_RELAXED);
+}
+
+/* The handler of one buffer, the status of the next, which the GPU ended with before the handler wrote. */
+static race_stage *racing;
+static void writing_invoke(void *self, void *buffer)
+{
+    (void)self, (void)buffer;
+    wait_relaxed(&racing->looked);
+    racing->plain = 1;
+}
+static void race_of_handler_and_later_status(race_stage *r)
+{
+    racing = r;
+    block b = global_block((any_function)writing_invoke, &r->s.log, 1);
+    void *first = buffer_in(r->s.queue), *second = buffer_in(r->s.queue), *third = buffer_in(r->s.queue);
+    void *event = GET(r->s.device, "newSharedEvent");
+    DO1(first, "addCompletedHandler:", &b);
+    encode_signal(second, event, 1);
+    encode_signal(third, event, 2);
+    commit(first);
+    commit(second);
+    commit(third);
+    assert_true(event_wait(event, 2, 10000));
+    raise_relaxed(&r->looked);
+    while (status(second) < COMPLETED) sleep_ms(1);
+    assert_int_equal(r->plain, 1);
+    wait_done(third);
+    objc_release(event);
+}
+
+/* Two threads that give work to one queue. */
+static void *dispatching_thread(void *user)
+{
+    race_stage *r = user;
+    r->plain = 1;
+    dispatch_async_f(r->first_queue, NULL, nothing);
+    raise_relaxed(&r->written);
+    wait_relaxed(&r->looked);
+    return NULL;
+}
+static void race_of_dispatchers(race_stage *r)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, dispatching_thread, r);
+    wait_relaxed(&r->written);
+    dispatch_async_f(r->first_queue, NULL, nothing);
+    assert_int_equal(r->plain, 1);
+    raise_relaxed(&r->looked);
+    pthread_join(thread, NULL);
+}
+
+/* A function, and who gave it to its queue, afterwards. */
+static void stay(void *user)
+{
+    race_stage *r = user;
+    raise_relaxed(&r->written);
+    wait_relaxed(&r->looked);
+}
+static void write_and_stay(void *user)
+{
+    race_stage *r = user;
+    r->plain = 1;
+    stay(r);
+}
+static void look(void *user)
+{
+    race_stage *r = user;
+    wait_relaxed(&r->written);
+    assert_int_equal(r->plain, 1);
+    raise_relaxed(&r->looked);
+}
+static void race_of_function_and_dispatcher(race_stage *r)
+{
+    dispatch_async_f(r->first_queue, r, write_and_stay);
+    look(r);
+    softmetal_settle(10 * SECOND);
+}
+
+/* Functions of two queues, one after the other: the worker of the first one is kept busy. */
+static void just_write(void *user)
+{
+    race_stage *r = user;
+    r->plain = 1;
+}
+static void race_of_queues(race_stage *r)
+{
+    dispatch_async_f(r->first_queue, r, just_write);
+    dispatch_async_f(r->first_queue, r, stay);
+    wait_relaxed(&r->written);
+    dispatch_async_f(r->second_queue, r, look);
+    softmetal_settle(10 * SECOND);
+}
+
+static void (*const races[])(race_stage *) = {race_of_handler_and_later_status, race_of_dispatchers,
+                                              race_of_function_and_dispatcher, race_of_queues};
+#define RACES (sizeof races / sizeof races[0])
+
+static int run_race(const char *number)
+{
+    static race_stage r;
+    alarm(50);
+    stage_open(&r.s, SOFTMETAL_REAL, 64);
+    if (softmetal_has_dispatch()) {
+        r.first_queue = dispatch_queue_create("first", NULL);
+        r.second_queue = dispatch_queue_create("second", NULL);
+    }
+    races[atoi(number)](&r);
+    if (softmetal_has_dispatch()) {
+        dispatch_release(r.first_queue);
+        dispatch_release(r.second_queue);
+    }
+    stage_close(&r.s);
+    return 0;
+}
+
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+#ifndef UNDER_TSAN
+#define UNDER_TSAN 0
+#endif
+
+static void races_are_not_hidden(void **state)
+{
+    (void)state;
+    if (!UNDER_TSAN || !softmetal_has_dispatch()) skip();
+    unsigned hidden = 0;
+    for (unsigned i = 0; i < RACES; i++) {
+        char text[16384];
+        int result = run_case("--race", i, text, sizeof text);
+        if (WIFEXITED(result) && WEXITSTATUS(result) != 0 && strstr(text, "data race")) continue;
+        fprintf(stderr, "race %u: status %d, it said: %s\n", i, result, text);
+        hidden++;
+    }
+    assert_int_equal(hidden, 0);
 }
 
 static void every_rule_has_a_case(void **state)
@@ -1983,6 +3029,7 @@ int main(int argc, char **argv)
 {
     own_path = argv[0];
     if (argc == 3 && strcmp(argv[1], "--break") == 0) return break_rule(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "--race") == 0) return run_race(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fill_reaches_memory),
         cmocka_unit_test(work_of_one_queue_keeps_its_order),
@@ -1991,21 +3038,35 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_full_queue_blocks_the_next_buffer),
         cmocka_unit_test(references_last_until_the_end),
         cmocka_unit_test(a_committed_buffer_keeps_itself_alive),
-        cmocka_unit_test(handlers_of_a_dropped_buffer_are_disposed),
+        cmocka_unit_test(handlers_of_a_dropped_buffer_run_as_it_goes),
         cmocka_unit_test(a_global_block_stays_where_it_is),
         cmocka_unit_test(descriptors_labels_and_relations),
         cmocka_unit_test(a_failed_buffer_does_nothing_and_says_why),
         cmocka_unit_test(held_handlers_wait_and_lost_ones_never_run),
         cmocka_unit_test(status_may_follow_the_handlers),
+        cmocka_unit_test(the_error_is_there_before_a_status_that_follows_the_handlers),
         cmocka_unit_test(a_buffer_is_scheduled_while_another_runs),
         cmocka_unit_test(a_hang_ends_with_unhang_or_removal),
         cmocka_unit_test(chaos_reorders_handlers_and_fails_buffers),
         cmocka_unit_test(independent_buffers_overlap),
         cmocka_unit_test(the_nth_creation_fails),
         cmocka_unit_test(hidden_selectors_are_not_answered),
+        cmocka_unit_test(hidden_classes_are_not_found),
+        cmocka_unit_test(a_twin_is_another_object_of_the_same_device),
+        cmocka_unit_test(a_buffer_ends_in_this_order),
+        cmocka_unit_test(a_poller_sees_the_work),
+        cmocka_unit_test(a_slow_handler_holds_up_its_queue_and_no_other),
+        cmocka_unit_test(two_latencies_lie_before_the_handlers),
+        cmocka_unit_test(the_status_may_be_early),
+        cmocka_unit_test(the_times_may_be_late),
+        cmocka_unit_test(handlers_may_be_lost_and_statuses_follow_for_every_buffer),
+        cmocka_unit_test(handlers_may_get_a_wrapper),
+        cmocka_unit_test(blocks_may_be_released_after_the_wait),
         cmocka_unit_test(events_only_rise_and_wake),
         cmocka_unit_test(queues_meet_at_events),
         cmocka_unit_test(the_watchdog_ends_a_wait_for_ever),
+        cmocka_unit_test(listeners_may_be_deaf_to_the_host),
+        cmocka_unit_test(a_listener_may_have_a_dispatch_queue),
         cmocka_unit_test(messages_are_counted),
         cmocka_unit_test(nil_answers_zero_and_arguments_arrive),
         cmocka_unit_test(hooks_see_the_programs_messages),
@@ -2015,11 +3076,15 @@ int main(int argc, char **argv)
         cmocka_unit_test(handlers_of_two_buffers_run_at_once),
         cmocka_unit_test(a_manual_buffer_lets_its_waiter_go_at_the_end),
         cmocka_unit_test(finish_queue_takes_them_in_order),
+        cmocka_unit_test(the_watchdog_comes_by_hand),
+        cmocka_unit_test(a_test_can_ask_what_is_due),
+        cmocka_unit_test(reset_ends_quirks_and_latencies),
         cmocka_unit_test(threads_share_a_queue),
         cmocka_unit_test(queues_pass_events_around),
         cmocka_unit_test(every_rule_has_a_case),
         cmocka_unit_test(one_at_a_time_has_a_lock),
         cmocka_unit_test(every_broken_rule_aborts),
+        cmocka_unit_test(races_are_not_hidden),
     };
     return cmocka_run_group_tests_name("softmetal", tests, NULL, NULL);
 }

@@ -55,14 +55,14 @@ static uint64_t below(uint64_t *state, uint64_t limit)
 
 enum { UNKNOWN, WELL, FAILED, CANCELLED };
 
-/* A queue and the truth about its tickets: [0] the usual ones, [1] those of gpusync_track_committed. */
+/* A queue and the truth about its tickets. */
 typedef struct ledger {
     gpusync_queue *queue;
     void *metal_queue;
-    unsigned char *truth[2];
-    unsigned char *seen[2][2]; /* by cursor */
+    unsigned char *truth;
+    unsigned char *seen[2]; /* by cursor */
     uint64_t cursor[2];
-    uint64_t last[2], cancelled;
+    uint64_t last, cancelled;
 } ledger;
 
 typedef struct stage {
@@ -82,26 +82,16 @@ typedef struct task {
     pthread_t thread;
 } task;
 
-static unsigned row_of(gpusync_ticket ticket)
+static unsigned char *entry_of(const stage *s, unsigned char *row, gpusync_ticket ticket)
 {
-    return ticket >> 63 ? 1 : 0;
-}
-
-static uint64_t number_of(gpusync_ticket ticket)
-{
-    return ticket & ~((uint64_t)1 << 63);
-}
-
-static unsigned char *entry_of(const stage *s, unsigned char *const rows[2], gpusync_ticket ticket)
-{
-    check(number_of(ticket) > 0 && number_of(ticket) < s->room, "ticket %llu", (unsigned long long)ticket);
-    return &rows[row_of(ticket)][number_of(ticket)];
+    check(ticket > 0 && ticket < s->room, "ticket %llu", (unsigned long long)ticket);
+    return &row[ticket];
 }
 
 static void issued(ledger *l, gpusync_ticket ticket)
 {
-    uint64_t *last = &l->last[row_of(ticket)], number = number_of(ticket), seen = GET(last);
-    while (seen < number && !__atomic_compare_exchange_n(last, &seen, number, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    uint64_t seen = GET(&l->last);
+    while (seen < ticket && !__atomic_compare_exchange_n(&l->last, &seen, ticket, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
 
 static gpusync_result expected(unsigned char truth)
@@ -353,19 +343,18 @@ static void poll_any(task *t)
 {
     stage *s = t->stage;
     ledger *l = &s->ledgers[below(&t->random, s->queues)];
-    unsigned row = (unsigned)below(&t->random, 2);
-    uint64_t last = GET(&l->last[row]);
+    uint64_t last = GET(&l->last);
     gpusync_ticket ticket;
     gpusync_ticket_info info;
     unsigned char truth;
     gpusync_result result;
     if (last == 0) return;
-    ticket = (1 + below(&t->random, last)) | (uint64_t)row << 63;
+    ticket = 1 + below(&t->random, last);
     truth = GET(entry_of(s, l->truth, ticket));
     result = gpusync_poll(l->queue, ticket);
     if (truth != UNKNOWN) judge(s, ticket, result, truth);
     else if (result != GPUSYNC_NOT_READY) check(of_many(result) || result == GPUSYNC_ERROR_CANCELLED, "%d", result);
-    if (truth != UNKNOWN) check(row || number_of(ticket) > last || gpusync_poll(l->queue, ticket) != GPUSYNC_NOT_READY, "again");
+    if (truth != UNKNOWN) check(gpusync_poll(l->queue, ticket) != GPUSYNC_NOT_READY, "again");
     result = gpusync_get_info(l->queue, ticket, &info);
     if (result == GPUSYNC_OK && truth != UNKNOWN) {
         judge(s, ticket, info.result, truth);
@@ -377,7 +366,7 @@ static void wait_for_any(task *t)
 {
     stage *s = t->stage;
     ledger *l = &s->ledgers[below(&t->random, s->queues)];
-    uint64_t last = GET(&l->last[0]), timeout = below(&t->random, 2) ? GPUSYNC_FOREVER : below(&t->random, 200000);
+    uint64_t last = GET(&l->last), timeout = below(&t->random, 2) ? GPUSYNC_FOREVER : below(&t->random, 200000);
     bool device = below(&t->random, 2) == 0;
     gpusync_result result = device ? wait_for_device(s, timeout) : gpusync_queue_wait(l->queue, timeout);
     check(of_many(result) || (result == GPUSYNC_TIMEOUT && timeout != GPUSYNC_FOREVER), "%s", gpusync_result_string(result));
@@ -448,11 +437,8 @@ static void stage_open(stage *s, unsigned queues, unsigned iterations, unsigned 
         ledger *l = &s->ledgers[i];
         assert_ok(gpusync_queue_create(s->rig.device, &desc, &l->queue));
         l->metal_queue = gpusync_queue_metal(l->queue);
-        for (k = 0; k < 2; k++) {
-            l->truth[k] = (unsigned char *)calloc(s->room, 1);
-            l->seen[0][k] = (unsigned char *)calloc(s->room, 1);
-            l->seen[1][k] = (unsigned char *)calloc(s->room, 1);
-        }
+        l->truth = (unsigned char *)calloc(s->room, 1);
+        for (k = 0; k < 2; k++) l->seen[k] = (unsigned char *)calloc(s->room, 1);
     }
 }
 
@@ -482,17 +468,15 @@ static void join_tasks(task *tasks, unsigned count)
 static uint64_t compare_rows(stage *s, ledger *l)
 {
     uint64_t failures = 0;
-    unsigned row, k;
-    for (row = 0; row < 2; row++) {
-        uint64_t n;
-        for (n = 1; n <= l->last[row]; n++) {
-            unsigned char truth = l->truth[row][n];
-            check(truth != UNKNOWN, "nobody had ticket %llu of row %u", (unsigned long long)n, row);
-            failures += truth == FAILED;
-            for (k = 0; k < 2 && !s->small_log; k++)
-                check(l->seen[k][row][n] == (truth == WELL ? UNKNOWN : truth), "ticket %llu of row %u: cursor %u saw %u, truth %u",
-                      (unsigned long long)n, row, k, l->seen[k][row][n], truth);
-        }
+    unsigned k;
+    uint64_t n;
+    for (n = 1; n <= l->last; n++) {
+        unsigned char truth = l->truth[n];
+        check(truth != UNKNOWN, "nobody had ticket %llu", (unsigned long long)n);
+        failures += truth == FAILED;
+        for (k = 0; k < 2 && !s->small_log; k++)
+            check(l->seen[k][n] == (truth == WELL ? UNKNOWN : truth), "ticket %llu: cursor %u saw %u, truth %u",
+                  (unsigned long long)n, k, l->seen[k][n], truth);
     }
     return failures;
 }
@@ -500,7 +484,7 @@ static uint64_t compare_rows(stage *s, ledger *l)
 static void ledger_close(stage *s, ledger *l)
 {
     gpusync_stats stats = stats_of(l->queue);
-    uint64_t failures, issued_count = l->last[0] + l->last[1];
+    uint64_t failures, issued_count = l->last;
     unsigned k;
     assert_true(gpusync_is_idle(l->queue));
     if (!s->small_log) {
@@ -512,13 +496,9 @@ static void ledger_close(stage *s, ledger *l)
     assert_int_equal(stats.completions, issued_count);
     assert_int_equal(stats.failures, failures);
     if (!s->small_log) assert_int_equal(stats.failures_dropped, 0);
-    assert_true(stats.sentinels <= l->last[1]);
     assert_ok(gpusync_queue_destroy(l->queue));
-    for (k = 0; k < 2; k++) {
-        free(l->truth[k]);
-        free(l->seen[0][k]);
-        free(l->seen[1][k]);
-    }
+    free(l->truth);
+    for (k = 0; k < 2; k++) free(l->seen[k]);
 }
 
 static void stage_close(stage *s)
@@ -551,9 +531,9 @@ static void be_nasty(unsigned fail_per_mille)
 /* Without overlap the GPU begins in the order of the tickets. */
 static void check_order(const ledger *l)
 {
-    gpusync_ticket ticket = l->last[0] > 250 ? l->last[0] - 250 : 1;
+    gpusync_ticket ticket = l->last > 250 ? l->last - 250 : 1;
     double previous = 0;
-    for (; ticket <= l->last[0]; ticket++) {
+    for (; ticket <= l->last; ticket++) {
         gpusync_ticket_info info;
         assert_ok(gpusync_get_info(l->queue, ticket, &info));
         assert_true(info.gpu_start_s >= previous);

@@ -1,71 +1,8 @@
 /* test_timelines.c - timelines on the host: raising, waiting, failing, events that others signal, and what is kept of them */
-#include <dlfcn.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* Registrations with an event come from slabs, and these from calloc: counted, and failing on demand. */
-static long slabs_made;
-static int no_slabs;
-
-static void *counted_calloc(size_t count, size_t size)
-{
-    if (__atomic_load_n(&no_slabs, __ATOMIC_SEQ_CST)) return NULL;
-    __atomic_fetch_add(&slabs_made, 1, __ATOMIC_SEQ_CST);
-    return calloc(count, size);
-}
-
 #define GPUSYNC_IMPLEMENTATION
-#define calloc counted_calloc
-#include "../gpusync.h"
-#undef calloc
-#include "support.h"
-
-static gpusync__listening *hidden_listenings; /* free ones that the library does not find */
-
-static long length_of(const gpusync__listening *listening)
-{
-    long count = 0;
-    for (; listening; listening = listening->next) count++;
-    return count;
-}
-
-/* Those that somebody holds. */
-static long listenings_live(void)
-{
-    long live;
-    gpusync__lock(&gpusync__global.lock);
-    live = __atomic_load_n(&slabs_made, __ATOMIC_SEQ_CST) * GPUSYNC__SLAB_LISTENINGS -
-           length_of(gpusync__global.listenings) - length_of(hidden_listenings);
-    gpusync__unlock(&gpusync__global.lock);
-    return live;
-}
-
-static void hide_free_listenings(void)
-{
-    gpusync__listening **end = &hidden_listenings;
-    gpusync__lock(&gpusync__global.lock);
-    while (*end) end = &(*end)->next;
-    *end = gpusync__global.listenings;
-    gpusync__global.listenings = NULL;
-    gpusync__unlock(&gpusync__global.lock);
-}
-
-/* Stands in front of the runtime's own, so that a class can be missing. */
-static int no_listener_class;
-
-void *objc_getClass(const char *name);
-void *objc_getClass(const char *name)
-{
-    static void *(*real)(const char *name);
-    void *(*known)(const char *name) = __atomic_load_n(&real, __ATOMIC_SEQ_CST);
-    if (!known) {
-        void *found = dlsym(RTLD_NEXT, "objc_getClass");
-        memcpy(&known, &found, sizeof known);
-        __atomic_store_n(&real, known, __ATOMIC_SEQ_CST);
-    }
-    if (__atomic_load_n(&no_listener_class, __ATOMIC_SEQ_CST) && strcmp(name, "MTLSharedEventListener") == 0) return NULL;
-    return known(name);
-}
+#include "probe.h"
 
 /* -- hooks that count ------------------------------------------------------------------------------------ */
 
@@ -131,7 +68,7 @@ static void open_rig(rig *r, softmetal_clock clock, sleep_log *log)
     }
     device_desc.spin = &no_spin;
     rig_open_with(r, clock, device_desc, queue_desc);
-    assert_int_equal(listenings_live(), 0);
+    assert_int_equal(probe_registrations(), 0);
 }
 
 static void close_rig(rig *r)
@@ -139,7 +76,7 @@ static void close_rig(rig *r)
     rig_close(r);
     assert_int_equal(softmetal_live("shared_event"), 0);
     assert_int_equal(softmetal_live("listener"), 0);
-    assert_int_equal(listenings_live(), 0);
+    assert_int_equal(probe_registrations(), 0);
 }
 
 static gpusync_timeline *timeline_at(rig *r, uint64_t initial)
@@ -170,7 +107,16 @@ static uint64_t value_of(gpusync_timeline *timeline)
     return value;
 }
 
-static uint64_t raw_of(gpusync_timeline *timeline) { return metal_event_value(timeline->event); }
+/* What the event stands at, and what value of it stands for 0. The event is not handed out by this, so that it is used
+   again. */
+static uint64_t raw_of(gpusync_timeline *timeline) { return metal_event_value(probe_event_of(timeline, NULL)); }
+
+static uint64_t base_of(gpusync_timeline *timeline)
+{
+    uint64_t base;
+    (void)probe_event_of(timeline, &base);
+    return base;
+}
 
 static gpusync_stats device_stats(rig *r)
 {
@@ -238,9 +184,10 @@ static void test_a_timeline_starts_at_its_initial_value(void **state)
         uint64_t base = 99;
         gpusync_timeline *timeline = timeline_at(&r, values[i]);
         assert_true(value_of(timeline) == values[i]);
-        assert_true(raw_of(timeline) == values[i] + timeline->base);
+        assert_true(raw_of(timeline) == values[i] + base_of(timeline));
         assert_ok(gpusync_timeline_wait(timeline, values[i], 0, NULL));
         assert_non_null(gpusync_timeline_metal(timeline, &base));
+        assert_true(base == base_of(timeline));
         assert_true(metal_event_value(gpusync_timeline_metal(timeline, NULL)) == values[i] + base);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
@@ -269,7 +216,7 @@ static void test_an_initial_value_out_of_range_makes_no_timeline(void **state)
 static void label_of(gpusync_timeline *timeline, char *text, size_t size)
 {
     void *pool = metal_pool_push();
-    metal_string_copy(metal_get(timeline->event, "label"), text, size);
+    metal_string_copy(metal_get(probe_event_of(timeline, NULL), "label"), text, size);
     metal_pool_pop(pool);
 }
 
@@ -428,7 +375,7 @@ static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
         assert_true(jobs[THREADS - 1].largest_accepted);
         assert_ok(value_job_join(&waiter));
         assert_int_equal(value_of(timeline), VALUES);
-        assert_int_equal(raw_of(timeline), timeline->base + VALUES);
+        assert_int_equal(raw_of(timeline), base_of(timeline) + VALUES);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
     gate_destroy(&together);
@@ -446,7 +393,8 @@ enum { DUELS = 20000 };
 /* So that one comes a little later, now the one, now the other. */
 static void dawdle(uint64_t rounds)
 {
-    while (rounds--) GPUSYNC__PAUSE();
+    uint64_t i;
+    for (i = 0; i < 20 * rounds; i++) __asm__ __volatile__("");
 }
 
 /* Spin, so that both go at the same time, but leave the other a processor. */
@@ -492,7 +440,7 @@ static void test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_la
         __atomic_store_n(&d.turn, turn, __ATOMIC_SEQ_CST);
     }
     join(thread);
-    assert_int_equal(raw_of(timeline), timeline->base + 2 * DUELS);
+    assert_int_equal(raw_of(timeline), base_of(timeline) + 2 * DUELS);
     assert_ok(gpusync_timeline_destroy(timeline));
     close_rig(&r);
 }
@@ -764,8 +712,7 @@ static void test_a_signal_after_a_timeout_finds_nobody(void **state)
     for (i = 1; i <= 50; i++) {
         wait_a_little(timelines[0], i);
         wait_a_little(timelines[1], i);
-        assert_int_equal(timelines[0]->board.count + timelines[1]->board.count, 0);
-        assert_null(timelines[0]->board.first);
+        assert_int_equal(sleepers_of(r.device), 0);
         assert_ok(gpusync_timeline_signal(timelines[0], i));
         metal_event_signal(event, i);
     }
@@ -786,10 +733,11 @@ static void test_a_wait_without_memory_to_sleep_with_says_so_and_leaves_nothing(
     timeline = timeline_at(&r, 0);
     r.memory.fail_at = 1;
     assert_result(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(timeline->board.count, 0);
-    assert_int_equal(timeline->inside, 0);
+    assert_int_equal(sleepers_of(r.device), 0);
     assert_result(gpusync_timeline_wait(timeline, 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    must_return_within(20); /* else something is still inside of it */
     assert_ok(gpusync_timeline_destroy(timeline));
+    has_returned();
     close_rig(&r);
 }
 
@@ -1285,7 +1233,7 @@ static void test_registrations_that_have_served_do_not_pile_up(void **state)
     }
     assert_true(softmetal_settle(SECONDS(10)));
     assert_int_equal(softmetal_live("block"), 0);
-    assert_in_range(listenings_live(), 0, 100);
+    assert_in_range(probe_registrations(), 0, 100);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
     close_rig(&r);
@@ -1321,7 +1269,7 @@ static void test_a_listener_that_comes_after_the_timeline_touches_nothing(void *
         metal_release(event);
         assert_true(softmetal_settle(SECONDS(10)));
         assert_int_equal(softmetal_live("block"), 0);
-        assert_int_equal(listenings_live(), 0);
+        assert_int_equal(probe_registrations(), 0);
     }
     assert_int_equal(log.unparks, 0);
     assert_int_equal(softmetal_live("shared_event"), 0);
@@ -1332,20 +1280,23 @@ static void test_a_registration_for_a_value_that_never_comes_goes_with_the_event
 {
     gpusync_timeline *timeline;
     uint64_t i;
+    long taken;
     void *event;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     timeline = timeline_over(&r, &event);
+    probe_forget_spare_memory(NULL);
+    taken = probe_memory.taken;
     for (i = 1; i <= 40; i++) assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(softmetal_live("block"), 40);
-    assert_int_equal(listenings_live(), 40);
-    assert_in_range(slabs_made, 2, 4); /* 32 in each */
+    assert_int_equal(probe_registrations(), 40);
+    assert_in_range(probe_memory.taken - taken, 1, 4); /* many at a time */
     assert_ok(gpusync_timeline_destroy(timeline));
-    assert_int_equal(listenings_live(), 40); /* nobody can take them back from the event */
+    assert_int_equal(probe_registrations(), 40); /* nobody can take them back from the event */
     metal_release(event);
     assert_int_equal(softmetal_live("block"), 0);
-    assert_int_equal(listenings_live(), 0);
+    assert_int_equal(probe_registrations(), 0);
     timeline = timeline_at(&r, 0); /* the same for an event of our own */
     assert_ok(gpusync_timeline_expect(timeline, 1));
     assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
@@ -1397,8 +1348,8 @@ static void test_destroy_lets_a_listener_that_is_at_it_finish(void **state)
     close_rig(&r);
 }
 
-/* What wakes a sleeper where no listener can: it looks at the event by itself, soon and then less often. */
-static void wait_without_being_told(int *missing)
+/* What wakes a sleeper where no listener can: the sweeper looks at the event. */
+static void wait_without_being_told(bool without_class)
 {
     gpusync_timeline *timeline;
     sleep_log log;
@@ -1406,14 +1357,22 @@ static void wait_without_being_told(int *missing)
     void *event;
     rig r;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = missing == &no_listener_class; /* then it looks before the 50 ms of those who are told are over */
+    log.stubborn = true;
     timeline = timeline_over(&r, &event);
-    __atomic_store_n(missing, 1, __ATOMIC_SEQ_CST);
-    log.event_at_limit = event;
-    assert_ok(gpusync_timeline_wait(timeline, 5, GPUSYNC_FOREVER, NULL));
+    if (without_class) softmetal_hide_class("MTLSharedEventListener");
+    else probe_forget_spare_memory(NULL);
+    __atomic_store_n(&probe_memory.fail_at, without_class ? 0 : 1, __ATOMIC_SEQ_CST);
+    probe_memory.fail_after = true;
+    value_job_start(&job, timeline, 5);
+    await_sleepers(r.device, 1);
+    metal_event_signal(event, 5);
+    while (softmetal_timers() == 0) sched_yield(); /* it is listed first, then it asks for a sweep */
+    softmetal_fire_timer();
+    assert_ok(value_job_join(&job));
     assert_int_equal(softmetal_live("block"), 0);
     assert_result(gpusync_timeline_wait(timeline, 6, MS(1), NULL), GPUSYNC_TIMEOUT);
-    __atomic_store_n(missing, 0, __ATOMIC_SEQ_CST);
+    softmetal_hide_class(NULL);
+    __atomic_store_n(&probe_memory.fail_at, 0, __ATOMIC_SEQ_CST);
     value_job_start(&job, timeline, 6); /* and from here on it is told again */
     while (softmetal_live("block") == 0) sched_yield();
     metal_event_signal(event, 6);
@@ -1423,17 +1382,16 @@ static void wait_without_being_told(int *missing)
     close_rig(&r);
 }
 
-static void test_without_a_class_of_listeners_a_sleeper_looks_by_itself(void **state)
+static void test_without_a_class_of_listeners_the_sweeper_looks(void **state)
 {
     (void)state;
-    wait_without_being_told(&no_listener_class);
+    wait_without_being_told(true);
 }
 
-static void test_without_memory_for_a_registration_a_sleeper_looks_by_itself(void **state)
+static void test_without_memory_for_a_registration_the_sweeper_looks(void **state)
 {
     (void)state;
-    hide_free_listenings();
-    wait_without_being_told(&no_slabs);
+    wait_without_being_told(false);
 }
 
 /* -- events that are used again -------------------------------------------------------------------------- */
@@ -1449,12 +1407,12 @@ static void test_an_event_is_used_again_and_goes_on_from_where_it_is(void **stat
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (i = 0; i < sizeof initial / sizeof initial[0]; i++) {
         gpusync_timeline *timeline = timeline_at(&r, initial[i]);
-        if (event) assert_ptr_equal(timeline->event, event);
-        event = timeline->event;
+        if (event) assert_ptr_equal(probe_event_of(timeline, NULL), event);
+        event = probe_event_of(timeline, NULL);
         if (raw < initial[i]) raw = initial[i];
         assert_int_equal(raw_of(timeline), raw);
         assert_int_equal(value_of(timeline), initial[i]);
-        assert_int_equal(timeline->base, raw - initial[i]);
+        assert_int_equal(base_of(timeline), raw - initial[i]);
         assert_result(gpusync_timeline_wait(timeline, initial[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
         assert_result(gpusync_timeline_signal(timeline, initial[i]), GPUSYNC_ERROR_NOT_RISING);
         assert_ok(gpusync_timeline_signal(timeline, initial[i] + 2));
@@ -1479,7 +1437,7 @@ static void test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_ag
         gpusync_timeline *timeline = timeline_at(&r, 5);
         assert_ok(gpusync_timeline_destroy(timeline));
         timeline = timeline_at(&r, 1); /* over the same event, with a base */
-        assert_int_equal(timeline->base, 4);
+        assert_int_equal(base_of(timeline), 4);
         if (reason == HAND_OUT) assert_non_null(gpusync_timeline_metal(timeline, NULL));
         if (reason == EXPECT) assert_ok(gpusync_timeline_expect(timeline, 2));
         if (reason == FAIL) assert_ok(gpusync_timeline_fail(timeline, NULL));
@@ -1501,7 +1459,7 @@ static void test_an_imported_event_is_not_used_for_other_timelines(void **state)
     assert_ok(gpusync_timeline_destroy(timeline));
     assert_int_equal(softmetal_retain_count(event), 1);
     timeline = timeline_at(&r, 0);
-    assert_ptr_not_equal(timeline->event, event);
+    assert_ptr_not_equal(probe_event_of(timeline, NULL), event);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
     close_rig(&r);
@@ -2066,8 +2024,8 @@ int main(void)
         cmocka_unit_test(test_a_listener_that_comes_after_the_timeline_touches_nothing),
         cmocka_unit_test(test_a_registration_for_a_value_that_never_comes_goes_with_the_event),
         cmocka_unit_test(test_destroy_lets_a_listener_that_is_at_it_finish),
-        cmocka_unit_test(test_without_a_class_of_listeners_a_sleeper_looks_by_itself),
-        cmocka_unit_test(test_without_memory_for_a_registration_a_sleeper_looks_by_itself),
+        cmocka_unit_test(test_without_a_class_of_listeners_the_sweeper_looks),
+        cmocka_unit_test(test_without_memory_for_a_registration_the_sweeper_looks),
         cmocka_unit_test(test_an_event_is_used_again_and_goes_on_from_where_it_is),
         cmocka_unit_test(test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again),
         cmocka_unit_test(test_an_imported_event_is_not_used_for_other_timelines),

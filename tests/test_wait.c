@@ -1,6 +1,6 @@
 /* test_wait.c - waiting: every way of asking, what each wait costs, when it ends and how that is counted */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "probe.h"
 
 static const gpusync_spin no_spin = {0, 0, 0};
 
@@ -105,6 +105,7 @@ static void expect_free_waits(rig *r, gpusync_ticket ticket)
     assert_ok(gpusync_poll(r->queue, ticket));
     assert_true(gpusync_is_done(r->queue, ticket));
     assert_true(gpusync_is_idle(r->queue));
+    assert_true(gpusync_is_done(r->queue, GPUSYNC_EVERYTHING));
     assert_int_equal(softmetal_thread_messages(), messages);
     assert_int_equal(r->memory.calls, calls);
     assert_int_equal(stats_of(r->queue).waits_inline, before + 6);
@@ -116,6 +117,28 @@ static void test_waits_on_a_queue_never_used_cost_nothing(void **state)
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
     expect_free_waits(&r, GPUSYNC_NO_TICKET);
+    rig_close(&r);
+}
+
+static void test_everything_is_done_when_the_queue_is_idle(void **state)
+{
+    void *buffer, *committed;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    (void)commit_empty(&r, &buffer);
+    assert_false(gpusync_is_done(r.queue, GPUSYNC_EVERYTHING));
+    softmetal_finish(buffer);
+    assert_true(gpusync_is_done(r.queue, GPUSYNC_EVERYTHING));
+    committed = metal_queue_command_buffer(r.metal_queue);
+    metal_commit(committed);
+    assert_ok(gpusync_track_committed(r.queue, committed, NULL));
+    assert_false(gpusync_is_done(r.queue, GPUSYNC_EVERYTHING));
+    softmetal_finish_queue(r.metal_queue);
+    assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
+    assert_true(gpusync_is_done(r.queue, GPUSYNC_EVERYTHING));
+    assert_false(gpusync_is_done(NULL, GPUSYNC_EVERYTHING));
+    metal_release(committed);
     rig_close(&r);
 }
 
@@ -365,7 +388,7 @@ static void test_the_spin_budget_is_spent_before_the_first_park_and_not_more(voi
     rig_open_hooked(&r, &log, &spin);
     ticket = commit_empty(&r, &buffer);
     messages = softmetal_thread_messages();
-    assert_result(gpusync_wait(r.queue, ticket, MS(100)), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(r.queue, ticket, MS(800)), GPUSYNC_TIMEOUT); /* a busy machine may stop it for long */
     assert_int_equal(log.yields, 9);
     assert_true(log.parks >= 1);
     assert_true(log.parks >= 1);
@@ -393,6 +416,27 @@ static void test_a_time_limit_on_spinning_ends_it(void **state)
     assert_true(log.yields > 0);
     assert_int_equal(stats_of(r.queue).waits_sleep, 1);
     rig_close(&r);
+}
+
+static void test_spinning_ends_with_the_wait_however_long_it_may_take(void **state)
+{
+    static const gpusync_spin spins[] = {{0, 0, SECONDS(20)}, {32, UINT32_MAX, SECONDS(20)}};
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof spins / sizeof spins[0]; i++) {
+        hook_log log;
+        uint64_t begun;
+        void *buffer;
+        gpusync_ticket ticket;
+        rig r;
+        rig_open_hooked(&r, &log, &spins[i]);
+        ticket = commit_empty(&r, &buffer);
+        begun = gpusync_now_ns();
+        assert_result(gpusync_wait(r.queue, ticket, MS(5)), GPUSYNC_TIMEOUT);
+        assert_in_range(gpusync_now_ns() - begun, MS(5), SECONDS(10));
+        softmetal_finish(buffer);
+        rig_close(&r);
+    }
 }
 
 typedef struct costly_wait {
@@ -436,7 +480,6 @@ static void test_a_wait_that_sleeps_costs_one_status_one_unpark_and_no_command_b
     /* one for the look before; one for each slice of 50 ms, should the machine have been that slow */
     assert_in_range(wait.messages, 1, (uint64_t)(parks > 1 ? parks : 1));
     assert_int_equal(stats_of(r.queue).waits_sleep, 1);
-    assert_int_equal(stats_of(r.queue).sentinels, 0);
     rig_close(&r);
 }
 
@@ -716,6 +759,7 @@ static void test_a_lost_handler_costs_time_and_no_hang(void **state)
     rig_open_hooked(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     softmetal_lose_handlers(buffer);
+    softmetal_let_timers_run(true);
     wait_job_start(&one, r.queue, ticket, GPUSYNC_FOREVER);
     wait_job_start(&all, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2);
@@ -838,6 +882,23 @@ static void test_parks_that_return_early_are_counted_and_the_wait_goes_on(void *
     rig_close(&r);
 }
 
+/* ... and no others: also where the wait looks up now and then by itself. */
+static void test_parks_that_last_until_their_deadline_are_not_counted_as_early(void **state)
+{
+    hook_log log;
+    void *buffer;
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, &log, &no_spin);
+    ticket = commit_empty(&r, &buffer);
+    assert_result(gpusync_wait(r.queue, ticket, MS(180)), GPUSYNC_TIMEOUT);
+    assert_true(log.parks >= 1);
+    assert_int_equal(stats_of(r.queue).spurious_wakes, 0);
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
 static void test_early_returns_do_not_extend_the_deadline(void **state)
 {
     hook_log log;
@@ -858,9 +919,10 @@ static void test_early_returns_do_not_extend_the_deadline(void **state)
     rig_close(&r);
 }
 
-static void test_a_park_is_told_the_deadline_of_the_wait_and_never_more_than_a_slice(void **state)
+static void test_a_park_is_told_the_deadline_of_the_wait(void **state)
 {
     hook_log log;
+    wait_job job;
     uint64_t begun, ended;
     void *buffer;
     gpusync_ticket ticket;
@@ -873,33 +935,50 @@ static void test_a_park_is_told_the_deadline_of_the_wait_and_never_more_than_a_s
     ended = gpusync_now_ns();
     assert_in_range(log.last_deadline, begun + MS(3), ended);
     assert_int_equal(log.parks, 1);
-    log.complete_at_limit = buffer;
-    begun = gpusync_now_ns();
-    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
-    assert_in_range(log.last_deadline, begun + MS(50), gpusync_now_ns());
+    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
     softmetal_finish(buffer);
+    assert_ok(wait_job_join(&job));
+    assert_true(log.last_deadline == GPUSYNC_FOREVER);
     rig_close(&r);
 }
 
+static struct {
+    gpusync_waiter *waiter;
+    void *buffer;
+} kept;
+
+static void keep_waiter(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)deadline_ns;
+    kept.waiter = waiter;
+    softmetal_finish(kept.buffer);
+}
+
+static void unpark_nobody(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+
 static void test_an_unpark_before_the_park_is_not_lost(void **state)
 {
-    /* The default hooks: unpark leaves a permit, one at most. */
-    gpusync__waiter w;
-    memset(&w, 0, sizeof w);
-    pthread_mutex_init(&w.mutex, NULL);
-    gpusync__cond_init(&w.wake);
+    /* The default hooks: unpark leaves a permit, one at most. With a waiter that a wait has used. */
+    gpusync_hooks hooks = probe_default_hooks();
+    gpusync_hooks keeping = {NULL, keep_waiter, unpark_nobody, NULL};
+    gpusync_ticket ticket;
+    uint64_t deadline;
+    rig r;
     (void)state;
-    gpusync__default_unpark(NULL, &w.open);
-    gpusync__default_unpark(NULL, &w.open);
-    gpusync__default_park(NULL, &w.open, GPUSYNC_FOREVER);
-    {
-        uint64_t deadline = gpusync_now_ns() + MS(1);
-        gpusync__default_park(NULL, &w.open, deadline);
-        assert_true(gpusync_now_ns() >= deadline);
-    }
-    gpusync__default_park(NULL, &w.open, 0);
-    pthread_cond_destroy(&w.wake);
-    pthread_mutex_destroy(&w.mutex);
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(&keeping), queue_desc_with(GPUSYNC_WAIT_HANDLER, NULL));
+    kept.waiter = NULL;
+    ticket = commit_empty(&r, &kept.buffer);
+    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+    assert_non_null(kept.waiter);
+    hooks.unpark(hooks.user, kept.waiter);
+    hooks.unpark(hooks.user, kept.waiter);
+    hooks.park(hooks.user, kept.waiter, GPUSYNC_FOREVER);
+    deadline = gpusync_now_ns() + MS(1);
+    hooks.park(hooks.user, kept.waiter, deadline);
+    assert_true(gpusync_now_ns() >= deadline);
+    hooks.park(hooks.user, kept.waiter, 0);
+    rig_close(&r);
 }
 
 static void test_park_and_unpark_come_together_or_not_at_all(void **state)
@@ -1063,6 +1142,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_on_a_queue_never_used_cost_nothing),
+        cmocka_unit_test(test_everything_is_done_when_the_queue_is_idle),
         cmocka_unit_test(test_waits_on_a_drained_queue_cost_nothing),
         cmocka_unit_test(test_waits_after_a_failure_still_send_no_message),
         cmocka_unit_test(test_every_way_and_mode_and_budget_waits_for_real_work),
@@ -1071,6 +1151,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody),
         cmocka_unit_test(test_the_spin_budget_is_spent_before_the_first_park_and_not_more),
         cmocka_unit_test(test_a_time_limit_on_spinning_ends_it),
+        cmocka_unit_test(test_spinning_ends_with_the_wait_however_long_it_may_take),
         cmocka_unit_test(test_a_wait_that_sleeps_costs_one_status_one_unpark_and_no_command_buffer),
         cmocka_unit_test(test_huge_limits_do_not_overflow),
         cmocka_unit_test(test_a_wait_that_timed_out_changes_nothing_and_can_be_repeated),
@@ -1088,8 +1169,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_waiter_on_one_ticket_is_woken_once),
         cmocka_unit_test(test_default_hooks_wake_every_thread_too),
         cmocka_unit_test(test_parks_that_return_early_are_counted_and_the_wait_goes_on),
+        cmocka_unit_test(test_parks_that_last_until_their_deadline_are_not_counted_as_early),
         cmocka_unit_test(test_early_returns_do_not_extend_the_deadline),
-        cmocka_unit_test(test_a_park_is_told_the_deadline_of_the_wait_and_never_more_than_a_slice),
+        cmocka_unit_test(test_a_park_is_told_the_deadline_of_the_wait),
         cmocka_unit_test(test_an_unpark_before_the_park_is_not_lost),
         cmocka_unit_test(test_park_and_unpark_come_together_or_not_at_all),
         cmocka_unit_test(test_gpu_times_lie_within_the_call_and_in_order),

@@ -39,6 +39,8 @@ typedef struct inn {
     bool watch_stranger, stranger_came;
     pthread_t guest; /* park does not return on this thread, if keep_guest */
     bool keep_guest;
+    bool deaf;    /* park knows no deadline: only an unpark ends it, */
+    long gave_up; /* ... or five seconds */
 } inn;
 
 static void inn_visit(inn *in)
@@ -66,6 +68,7 @@ static void inn_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     in->parks++;
     in->asleep++;
     inn_visit(in);
+    if (in->deaf) deadline_ns = gpusync_now_ns() + SECONDS(5);
     while (!waiter->scheduler_data[0] && (now = gpusync_now_ns()) < deadline_ns) {
         struct timespec at;
         uint64_t left = deadline_ns - now > SECONDS(1) ? SECONDS(1) : deadline_ns - now;
@@ -75,6 +78,7 @@ static void inn_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         at.tv_nsec = (long)(left % SECONDS(1));
         pthread_cond_timedwait(&in->changed, &in->lock, &at);
     }
+    if (in->deaf && !waiter->scheduler_data[0]) in->gave_up++;
     waiter->scheduler_data[0] = NULL;
     while (in->keep_guest && pthread_equal(in->guest, pthread_self())) pthread_cond_wait(&in->changed, &in->lock);
     in->asleep--;
@@ -1239,6 +1243,20 @@ static void learn_sender(void *user, softmetal_phase phase, void *object, const 
     if (phase == SOFTMETAL_BEFORE && strcmp(selector, "newSharedEvent") == 0) learn_thread(user);
 }
 
+static void learn_sender_and_stop(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    learn_sender(user, phase, object, selector);
+    stop_at_door(user, phase, object, selector);
+}
+
+static void *open_once_somebody_sleeps(void *user)
+{
+    place *p = (place *)user;
+    inn_await(&p->inn, &p->inn.parks, 1);
+    door_open(&p->door);
+    return NULL;
+}
+
 static void test_hooks_are_for_the_programs_threads(void **state)
 {
     int own_queue;
@@ -1247,17 +1265,19 @@ static void test_hooks_are_for_the_programs_threads(void **state)
         gpusync_pipeline_desc list[] = {from_source(both, "add")};
         gpusync_warmup_desc desc = listing(list, 1);
         softmetal_timing timing;
+        pthread_t opener;
         place p;
         place_open(&p);
         softmetal_get_timing(&timing);
         timing.schedule.min_ns = timing.schedule.max_ns = MS(20); /* the empty command buffer takes its time */
         softmetal_set_timing(&timing);
-        softmetal_set_compile_time(MS(40), 0);
-        softmetal_set_message_hook(learn_sender, &p);
+        p.stop_at = PIPELINE_LATER; /* and the shader until the wait is asleep */
+        softmetal_set_message_hook(learn_sender_and_stop, &p);
         if (!own_queue) desc.queue = p.r.queue;
         assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-        assert_ok(gpusync_warmup_wait(p.warmup, SECONDS(20)));
-        assert_true(inn_read(&p.inn, &p.inn.parks) > 0);
+        opener = start(open_once_somebody_sleeps, &p);
+        assert_ok(gpusync_warmup_wait(p.warmup, SECONDS(20))); /* which is not over before it has parked */
+        join(opener);
         assert_true(p.inn.watch_stranger);
         assert_false(p.inn.stranger_came);
         place_close(&p);
@@ -1511,7 +1531,7 @@ static void call_back(place *p, gpusync_done_fn fn, inside *in)
     gate_init(&in->gate, 2);
     softmetal_hang(buffer);
     assert_ok(gpusync_commit(p->r.queue, buffer, &ticket));
-    assert_ok(gpusync_on_done(p->r.queue, ticket, fn, in));
+    assert_ok(gpusync_on_done(gpusync_at_ticket(p->r.queue, ticket), fn, in));
     softmetal_unhang(buffer);
     metal_release(buffer);
     gate_wait(&in->gate);
@@ -1760,7 +1780,7 @@ static void test_a_lost_device(void **state)
     place_close(&p);
 }
 
-/* The device goes while the warm-up is at work. Who sleeps is told once gpusync knows: Metal may never call back. */
+/* The device goes while the warm-up is at work. Who sleeps is woken once gpusync knows: Metal may never call back. */
 static void test_a_device_lost_meanwhile(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add")};
@@ -1773,6 +1793,7 @@ static void test_a_device_lost_meanwhile(void **state)
     close_door(&p, PIPELINE_LATER);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
+    p.inn.deaf = true;
     for (i = 0; i < 2; i++) sleeper_start(&sleepers[i], &p, i);
     inn_await(&p.inn, &p.inn.asleep, 2);
     softmetal_remove_device(p.r.metal_device);
@@ -1781,6 +1802,8 @@ static void test_a_device_lost_meanwhile(void **state)
         join(sleepers[i].thread);
         assert_result(sleepers[i].result, GPUSYNC_ERROR_DEVICE_LOST);
     }
+    p.inn.deaf = false;
+    assert_int_equal(inn_read(&p.inn, &p.inn.gave_up), 0); /* none had to look by itself */
     assert_result(gpusync_warmup_poll(p.warmup, NULL, NULL), GPUSYNC_NOT_READY);
     door_open(&p.door);
     place_close(&p);
@@ -1836,6 +1859,7 @@ static void test_nothing_stays_open_on_a_lost_device(void **state)
     door_open(&p.door);
     while (gpusync_warmup_poll(p.warmup, NULL, NULL) != GPUSYNC_OK) sched_yield();
     assert_result(gpusync_warmup_wait(p.warmup, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(softmetal_settle(SECONDS(20))); /* a wait ends before the handler that gives the room back */
     assert_true(gpusync_report(p.r.device, text, sizeof text) < sizeof text);
     assert_non_null(strstr(text, "buffers 0 of 64"));
     assert_null(strstr(text, "buffers 1 of 64"));

@@ -189,11 +189,11 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
 # Handlers, and the status of the program's buffer (a second commit is found by it), are all that gpusync adds. A wait at
 # the head is not one of gpusync_submit: it takes gpusync_command_buffer, which is counted with it.
 hand_row "wait in front, by hand" hand_front
-submit_row "... gpusync_submit" front addCompletedHandler:=2,status=1 600
+submit_row "... gpusync_submit" front addCompletedHandler:=2,status=1 650
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 600
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 650
 hand_row "wait at the head, by hand" hand_head
-submit_row "... both calls" head addCompletedHandler:=1,status=1 700
+submit_row "... both calls" head addCompletedHandler:=1,status=1 740
 
 many_row() { # KIND: instructions of gpusync_wait_many for a point
     local few many

@@ -504,7 +504,7 @@ static double many(void *device, unsigned count, bool reached)
     gpusync_result result;
     crowd_open(&c, device, count, reached);
     start = now_us();
-    result = gpusync_wait_many(c.points, count, GPUSYNC_WAIT_ALL, 0, NULL);
+    result = gpusync_wait_many(c.points, count, GPUSYNC_WAIT_ALL, 0, NULL, NULL);
     start = now_us() - start;
     must(result == (reached ? GPUSYNC_OK : GPUSYNC_TIMEOUT), "gpusync_wait_many");
     return crowd_close(&c, start, count);

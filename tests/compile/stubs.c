@@ -58,14 +58,14 @@ int main(void)
     UNSUPPORTED(gpusync_poll(queue, 1));
     EXPECT(!gpusync_is_idle(queue));
     EXPECT(!gpusync_is_done(queue, 1));
-    EXPECT(!gpusync__foreign_is_done(queue, GPUSYNC__FOREIGN | 1));
+    EXPECT(!gpusync_is_done(queue, GPUSYNC_EVERYTHING));
 
     UNSUPPORTED(gpusync_wait(queue, 1, GPUSYNC_FOREVER));
     UNSUPPORTED(gpusync_wait_ex(queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
     UNSUPPORTED(gpusync_queue_wait(queue, GPUSYNC_FOREVER));
     UNSUPPORTED(gpusync_device_wait(device, GPUSYNC_FOREVER));
 
-    UNSUPPORTED(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL));
+    UNSUPPORTED(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
     UNSUPPORTED(gpusync_timeline_create(device, NULL, &timeline));
     EXPECT(timeline == NULL);
     UNSUPPORTED(gpusync_timeline_import(device, &thing, NULL, &timeline));
@@ -77,9 +77,9 @@ int main(void)
     UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
     UNSUPPORTED(gpusync_submit(queue, NULL, &ticket));
     UNSUPPORTED(gpusync_cancel_held(queue));
-    UNSUPPORTED(gpusync_release_after(queue, 1, NULL));
-    UNSUPPORTED(gpusync_on_done(queue, 1, NULL, NULL));
-    UNSUPPORTED(gpusync_timeline_on_done(timeline, 1, NULL, NULL));
+    UNSUPPORTED(gpusync_release_after(gpusync_at_ticket(queue, 1), NULL));
+    UNSUPPORTED(gpusync_on_done(gpusync_at_ticket(queue, 1), NULL, NULL));
+    UNSUPPORTED(gpusync_on_done(gpusync_at_value(timeline, 1), NULL, NULL));
     UNSUPPORTED(gpusync_dispatch(device, 1, NULL));
     UNSUPPORTED(gpusync_throttle(queue, 1, GPUSYNC_FOREVER));
     UNSUPPORTED(gpusync_set_trace(device, NULL, NULL));

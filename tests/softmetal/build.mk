@@ -34,7 +34,7 @@ SOFTMETAL_LDLIBS = -framework Foundation -lobjc
 
 else
 
-softmetal_sources += $(SOFTMETAL_DIR)/linux_runtime.m $(SOFTMETAL_DIR)/linux_lock.m
+softmetal_sources += $(addprefix $(SOFTMETAL_DIR)/,linux_runtime.m linux_lock.m linux_dispatch.m)
 softmetal_runtime = $(SOFTMETAL_OUT)/msgsend.o
 
 # GNUstep's flags without its choice of optimisation, warnings and dependency files; its headers, like

@@ -79,25 +79,34 @@ void sm_linux_reset(void)
 
 extern void softmetal_return_zero(void); /* msgsend.S */
 
+/* The method to enter, and the object to enter it with. */
+struct method_of {
+    IMP method;
+    id object;
+};
+
 /* Called by objc_msgSend with every argument register saved. */
-IMP softmetal_lookup(id receiver, SEL selector);
-IMP softmetal_lookup(id receiver, SEL selector)
+struct method_of softmetal_lookup(id receiver, SEL selector);
+struct method_of softmetal_lookup(id receiver, SEL selector)
 {
     count_message(selector);
-    if (!receiver) return (IMP)softmetal_return_zero;
+    if (!receiver) return (struct method_of){(IMP)softmetal_return_zero, nil};
     if (object_getClass(receiver) == sm_zombie_class() && sm_zombie_class())
         sm_abort(strcmp(sel_getName(selector), "release") == 0 ? SM_RULE_OVER_RELEASE : SM_RULE_MESSAGE_TO_FREED,
                  "%s sent to %p", sel_getName(selector), (void *)receiver);
     SM_REQUIRE(!sm_hidden(selector), HIDDEN_SELECTOR, "%s", sel_getName(selector));
     sm_hook_before(receiver, selector);
+    receiver = sm_answering(receiver, selector);
     sm_note_arrival(receiver, selector); /* after the hook, which sends messages of its own */
-    return objc_msg_lookup(receiver, selector);
+    return (struct method_of){objc_msg_lookup(receiver, selector), receiver};
 }
 
-/* The GNU runtime's function of this name, with hidden selectors taken out. */
+/* The GNU runtime's function of this name, with hidden selectors taken out. A wrapper's class says what it
+   passes on. */
 BOOL class_respondsToSelector(Class cls, SEL selector)
 {
     if (!cls || !selector || sm_hidden(selector)) return NO;
+    if (cls == [SoftMetalWrapper class]) cls = [SoftMetalCommandBuffer class];
     return class_getInstanceMethod(cls, selector) != NULL;
 }
 
@@ -125,6 +134,11 @@ void objc_autoreleasePoolPop(void *token)
     SM_REQUIRE(place > 0, POOL_ORDER, "token %p, %u pools on this thread", token, pool_count);
     pool_count = place - 1;
     [(NSAutoreleasePool *)token release];
+}
+
+unsigned sm_linux_pools(void)
+{
+    return pool_count;
 }
 
 /* Pools that the program makes by hand count too. */

@@ -1,8 +1,8 @@
 /* msgsend.S - objc_msgSend for the GNU runtime, which only has a lookup function
 
    The arguments are in registers that a C call may overwrite, so all of them are saved, softmetal_lookup
-   is asked for the method, and the method is entered by a jump: it finds registers and stack as its
-   caller left them. For a nil receiver the lookup answers softmetal_return_zero. */
+   is asked for the method and for the object that answers, and the method is entered by a jump: but for
+   the object it finds registers and stack as its caller left them. For a nil receiver the lookup answers softmetal_return_zero. */
 
 #if defined(__x86_64__)
 
@@ -34,6 +34,7 @@ objc_msgSend:
     movq    %rax, 176(%rsp)         /* al: number of vector arguments of a variadic method */
     call    softmetal_lookup@PLT
     movq    %rax, %r11
+    movq    %rdx, 128(%rsp)         /* the object that answers */
     movaps  0(%rsp), %xmm0
     movaps  16(%rsp), %xmm1
     movaps  32(%rsp), %xmm2
@@ -91,6 +92,7 @@ objc_msgSend:
     stp     q6, q7, [sp, #192]
     bl      softmetal_lookup
     mov     x16, x0
+    str     x1, [sp, #16]           /* the object that answers */
     ldp     q0, q1, [sp, #96]
     ldp     q2, q3, [sp, #128]
     ldp     q4, q5, [sp, #160]

@@ -40,7 +40,11 @@
     X(POOL_ORDER, "pool-order", "pools are popped innermost first, on the thread of their push")  \
     X(DESTROYED_IN_USE, "destroyed-in-use",                                                       \
       "a buffer with unretained references still needs the object")                               \
+    X(BAD_BLOCK, "bad-block", "a block has a class of the runtime's and the flags that go with it") \
     X(BLOCK_CHANGED, "block-changed", "a block was freed or rewritten before Metal released it")  \
+    /* dispatch queues */                                                                         \
+    X(DISPATCH_ATTRIBUTE, "dispatch-attribute", "queues are serial: the attribute is NULL")       \
+    X(DISPATCH_TIME, "dispatch-time", "times are dispatch_time's, not of the wall clock, and come") \
     /* locks */                                                                                   \
     X(LOCKED_TWICE, "locked-twice", "an os_unfair_lock cannot be taken again by its owner")       \
     X(UNLOCKED_BY_OTHER, "unlocked-by-other", "an os_unfair_lock is let go by its owner")         \
@@ -48,6 +52,7 @@
     X(STEP_NOT_DUE, "step-not-due", "this transition is not due")                                 \
     X(STEP_REAL_CLOCK, "step-on-real-clock", "only the manual clock is stepped")                  \
     X(RESET_WITH_WORK, "reset-with-work", "a command buffer is committed and not terminal")       \
+    X(TIMER_WITHOUT_END, "timer-without-end", "a timer that softmetal_reset fires arms another, for ever") \
     X(PANEL_MISUSE, "panel-misuse", "the control panel was used wrongly")                         \
     /* softmetal itself */                                                                        \
     X(INTERNAL, "internal", "softmetal could not go on")

@@ -10,9 +10,11 @@
    line "softmetal: <rule>: <detail>" on stderr and aborts: the rule names are in rules.h.
 
    Contents
+     >>end        how a command buffer ends, and the ways in which devices may differ
      >>clock      real and manual time, latencies, seeds
      >>step       the manual clock: each transition of a command buffer by hand
      >>faults     errors, nil, lost and late handlers, hangs, device removal
+     >>dispatch   libdispatch on Linux: its workers and its timers
      >>message    what was sent, and code to run at a message
      >>kernel     what a compute "kernel" does and how long it takes
      >>count      live objects, buffers in flight */
@@ -27,6 +29,43 @@
 extern "C" {
 #endif
 
+/* ------------------------------------------------------------------------------ >>end --
+   Each command queue has one completion thread. It takes the buffers that the GPU has ended with, one after
+   the other, and for each of them it
+
+     1. stores the GPU times
+     2. sets the status
+     3. runs the completed handlers in the order in which they were added, and releases each block when it has run
+     4. releases what the buffer refers to
+     5. gives the queue's place back and lets waitUntilCompleted return.
+
+   So a slow handler delays all of this for the later buffers of its queue. It delays no other queue. Scheduled
+   handlers run on the thread as well. Events go past it: they rise while the GPU works.
+
+   Who reads a terminal status sees what the GPU wrote. No other order is promised: not with handlers of earlier
+   buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
+
+   A buffer that was never committed runs its completed handlers when it is deallocated: on the thread that
+   releases it, with status NotEnqueued. The handler cannot retain the buffer any more. */
+
+/* Ways in which devices are known or feared to differ. All false: as described above. Each takes effect at once. */
+typedef struct softmetal_quirks {
+    bool status_early;          /* real clock: the GPU sets the status as it ends; no handler delays it            */
+    bool late_times;            /* the GPU times are stored after the status, before the first handler             */
+    bool status_after_handlers; /* softmetal_status_after_handlers for every buffer that is committed from now on  */
+    bool lost_handlers;         /* softmetal_lose_handlers for every buffer that is committed from now on          */
+    bool wrapped_buffers;       /* a handler gets another object than the one that was committed, as under
+                                   validation or capture. It passes every message on, and Metal releases it when
+                                   the handler returns                                                             */
+    bool blocks_released_late;  /* real clock: blocks are released after waitUntilCompleted was let go             */
+    bool deaf_listeners;        /* setSignaledValue: makes no listener's block run (reported of some systems). It
+                                   runs when the GPU signals its value or a higher one. A block that is registered
+                                   for a value already reached runs                                                */
+} softmetal_quirks;
+
+void softmetal_get_quirks(softmetal_quirks *out);
+void softmetal_set_quirks(const softmetal_quirks *quirks);
+
 /* ---------------------------------------------------------------------------- >>clock -- */
 
 typedef enum softmetal_clock {
@@ -34,13 +73,14 @@ typedef enum softmetal_clock {
     SOFTMETAL_MANUAL  /* nothing moves until the test steps it */
 } softmetal_clock;
 
-/* Back to a known start: real clock, default settings, no faults, hooks, kernels; counters zero.
-   Aborts when a command buffer is still committed and not terminal. Handlers that are due run first;
-   those that the test holds, or did not step to, are lost. Waits for softmetal's threads to come to
-   rest. Call it between tests, and never inside a handler. */
+/* Back to a known start: real clock, default settings, no faults, quirks, hooks, kernels; counters zero.
+   Aborts when a command buffer is committed and the GPU has not ended with it. Handlers that are due run
+   first, and dispatched functions; timers become due; handlers that the test holds, or did not step to, are
+   lost. Waits for softmetal's threads to come to rest. Call it between tests, and never inside a handler or a
+   dispatched function. */
 void softmetal_reset(void);
 
-/* Applies to queues made after the call. */
+/* Applies to queues made, and timers armed, after the call. */
 void softmetal_set_clock(softmetal_clock clock);
 
 /* A latency is drawn uniformly from [min_ns, max_ns] with the seeded generator. */
@@ -51,10 +91,13 @@ typedef struct softmetal_range {
 typedef struct softmetal_timing {
     softmetal_range schedule;       /* commit -> Scheduled                              default 0  */
     softmetal_range execute;        /* added to the work's own duration                 default 0  */
-    softmetal_range notify;         /* status Completed -> first completed handler      default 0  */
+    softmetal_range notify;         /* the GPU's end -> the completion thread begins with the
+                                       buffer: times, status                            default 0  */
+    softmetal_range handler;        /* status -> first completed handler; the thread passes this
+                                       time, so it delays the buffers behind            default 0  */
     softmetal_range event_listener; /* value reached -> listener block                  default 0  */
     softmetal_range event_create;   /* cost of newSharedEvent                           default 0  */
-    softmetal_range wait_return;    /* handlers done -> waitUntilCompleted returns      default 0  */
+    softmetal_range wait_return;    /* waiters let go -> waitUntilCompleted returns     default 0  */
     uint64_t watchdog_ns;           /* a device wait longer than this ends its buffer with
                                        Timeout (code 2)                                 default 5 s */
 } softmetal_timing;
@@ -66,8 +109,9 @@ void softmetal_set_seed(uint64_t seed);                    /* of every random ch
 /* Chances per thousand, drawn for each committed buffer. */
 typedef struct softmetal_chaos {
     unsigned fail_per_mille;         /* ends in Error, code 1 Internal                            */
-    unsigned late_handler_per_mille; /* its handlers run after those of the next buffer or, when
-                                        none follows, 2 ms late: out of order                     */
+    unsigned late_handler_per_mille; /* its handlers, and what comes after them, run after those of
+                                        the next buffer or, when none follows, 2 ms after the status:
+                                        out of order                                              */
     unsigned overlap_per_mille;      /* starts while its predecessor still runs, where the two
                                         share no tracked buffer and no event orders them          */
 } softmetal_chaos;
@@ -78,15 +122,20 @@ void softmetal_set_chaos(const softmetal_chaos *chaos);
    when that transition is not due. Handlers run on the queue's own completion thread; those begun while
    another one runs get a thread each, so that they overlap.
 
-   waitUntilCompleted returns when the last completed handler has returned. Metal's own reference goes
-   when every block is released as well; in a buffer without completed handlers both are part of
-   softmetal_complete. Buffers that share no tracked memory and no event may be stepped out of order. */
+   When the last completed handler has returned, what the buffer refers to is released, its place is given
+   back and waitUntilCompleted returns. Metal's own reference goes when every block is released as well; in a
+   buffer without completed handlers all of this is part of softmetal_complete. Buffers that share no tracked
+   memory and no event may be stepped out of order, and so may their handlers: the manual clock has as many
+   completion threads as it takes. */
 
 void softmetal_schedule(void *command_buffer);  /* Committed -> Scheduled; runs scheduled handlers */
 void softmetal_execute(void *command_buffer);   /* does the work; status does not change yet       */
 void softmetal_complete(void *command_buffer);  /* Scheduled -> Completed, or Error where a fault was
                                                    set; schedules and executes first where needed.
                                                    No handler runs.                                */
+/* The watchdog: as softmetal_complete, for a buffer that waits for a value which its event has not reached. It does
+   what is encoded before this wait, and ends in Error with Timeout (code 2). */
+void softmetal_time_out(void *command_buffer);
 unsigned softmetal_handler_count(void *command_buffer);           /* completed handlers added so far */
 void softmetal_run_handler(void *command_buffer, unsigned k);     /* runs handler k, returns after it */
 void softmetal_begin_handler(void *command_buffer, unsigned k);   /* starts handler k on its thread   */
@@ -97,6 +146,20 @@ void softmetal_release_block(void *command_buffer, unsigned k);   /* Metal drops
 void softmetal_finish(void *command_buffer);
 /* As softmetal_finish for every committed, unfinished buffer of the queue, in order. */
 void softmetal_finish_queue(void *command_queue);
+
+/* What can be stepped next, for a test that does not know what its program has made. */
+typedef enum softmetal_due {
+    SOFTMETAL_NOTHING_DUE,  /* not committed, not its turn, or all is over             */
+    SOFTMETAL_WAIT_DUE,     /* its turn, but a value that it waits for is not reached:
+                               softmetal_time_out                                      */
+    SOFTMETAL_FAULT_DUE,    /* the same of one with a fault, which does not wait for
+                               anything: softmetal_complete, if the test likes         */
+    SOFTMETAL_COMPLETE_DUE, /* softmetal_complete                                      */
+    SOFTMETAL_HANDLERS_DUE  /* terminal, and not at its end: softmetal_finish          */
+} softmetal_due;
+softmetal_due softmetal_what_is_due(void *command_buffer);
+/* The first of the queue with which the GPU has not ended, in the order of the queue; NULL: there is none. */
+void *softmetal_first_in_line(void *command_queue);
 
 /* The newest command buffer made by the queue, and the k-th newest (0 is the newest) that is still
    alive; NULL when none. Not retained: for buffers that the program made out of the test's sight. */
@@ -112,13 +175,14 @@ void softmetal_fail(void *command_buffer, const char *domain, long code, const c
 void softmetal_fail_next(unsigned n, long code);
 /* Total running time of the buffer's work (real clock). */
 void softmetal_set_duration(void *command_buffer, uint64_t ns);
-/* Completed handlers: held back until softmetal_deliver (real clock), or never run at all; the buffer
-   then ends as if it had none: the blocks are released and waitUntilCompleted returns. */
+/* Completed handlers: held back until softmetal_deliver (real clock; times and status are stored, the thread goes
+   on with the next buffer), or never run at all; the buffer then ends as if it had none: the blocks are released
+   and waitUntilCompleted returns. */
 void softmetal_hold_handlers(void *command_buffer);
 void softmetal_deliver(void *command_buffer);
 void softmetal_lose_handlers(void *command_buffer);
-/* Handlers run while status still says Scheduled; it turns terminal after they returned. Metal
-   promises the opposite order; a program must survive at least without a crash or a hang. */
+/* Handlers run while status still says Scheduled; it turns terminal after they returned. The error is there
+   already. Metal promises the opposite order; a program must survive at least without a crash or a hang. */
 void softmetal_status_after_handlers(void *command_buffer);
 /* Never completes by itself (real clock): until softmetal_unhang, or the device is removed. */
 void softmetal_hang(void *command_buffer);
@@ -127,6 +191,8 @@ void softmetal_unhang(void *command_buffer);
 void softmetal_remove_device(void *device);
 /* A second device (+1), for objects of another device. No Metal function finds it. */
 void *softmetal_new_device(void);
+/* Another object for the same GPU (+1), with the same registryID: a wrapper, as of a validation layer. */
+void *softmetal_new_twin(void *device);
 
 /* Nil: creation calls that may return nil (default device, device list, queue, command buffer,
    shared event, event, buffer, encoder, library, function, pipeline) are counted from 1 after this call;
@@ -136,6 +202,41 @@ unsigned softmetal_creations(void); /* how many were counted since softmetal_fai
 /* respondsToSelector: says no for this selector (class_respondsToSelector too, where the runtime is not
    Apple's), and sending it aborts. Back with softmetal_reset. */
 void softmetal_hide_selector(const char *selector);
+/* objc_getClass knows no class of this name, which is kept, not copied; one at a time. NULL: it knows them all again,
+   as after softmetal_reset. */
+void softmetal_hide_class(const char *name);
+
+/* ------------------------------------------------------------------------- >>dispatch --
+   On Linux softmetal has dispatch_queue_create (serial), dispatch_get_global_queue, dispatch_async_f,
+   dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release. Functions run on a pool of at most
+   SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must leave none open. What was
+   given to a queue runs also after its last release; giving it more then is an error. softmetal_live counts a
+   queue until that release.
+
+   ThreadSanitizer is told that dispatch_async_f comes before the function, and each function of a serial queue
+   before the next one. It sees no other order, but for functions that one worker happens to run.
+
+   A Mac has its own libdispatch: there softmetal_has_dispatch() is false, the calls below do nothing, and counts
+   are 0. */
+
+#define SOFTMETAL_DISPATCH_THREADS 64
+
+bool softmetal_has_dispatch(void);
+/* How many functions may run at once, at most and by default SOFTMETAL_DISPATCH_THREADS. With 0 nothing begins until
+   it is raised again. */
+void softmetal_set_dispatch_threads(unsigned most);
+uint64_t softmetal_dispatches(void);   /* dispatch_async_f calls of the program since reset */
+uint64_t softmetal_timers_armed(void); /* dispatch_after_f calls since reset                */
+unsigned softmetal_timers(void);       /* armed and not fired                               */
+
+/* A timer that was armed under the manual clock does not fire by itself. Its time stands still, and moves on to the
+   moment of each timer that the test fires. */
+uint64_t softmetal_next_timer(void); /* ns from its arming to its moment, of the next one; UINT64_MAX: there is none */
+/* Timers that are armed from now on fire by themselves, as under the real clock. Off after softmetal_reset. */
+void softmetal_let_timers_run(bool run);
+/* Fires the next one and returns when its function has run, or at once when softmetal_set_dispatch_threads lets no
+   worker begin with it. Not inside a dispatched function. */
+void softmetal_fire_timer(void);
 
 /* ------------------------------------------------------------------------- >>message --
    Messages that arrive through objc_msgSend, that is those of the program under test; softmetal's
@@ -178,14 +279,24 @@ uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
 
 /* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer",
    "encoder", "buffer", "event", "shared_event", "listener", "library", "function", "pipeline",
-   "error", "block"), or all of them for NULL. "block" counts handler blocks that Metal still holds. */
+   "error", "block", "descriptor", "wrapper", "dispatch_queue"), or all of them for NULL. "block" counts
+   handler blocks that Metal still holds. */
 long softmetal_live(const char *kind);
+/* An object (+1) that does nothing but call `gone` when its last reference goes. */
+void *softmetal_new_witness(void (*gone)(void *user), void *user);
 /* Buffers of the queue that count against its limit. */
 unsigned softmetal_outstanding(void *command_queue);
 unsigned long softmetal_retain_count(void *object);
 /* Waits (real clock) until no committed buffer is unfinished, every due handler has run and its block
-   was released. false after timeout_ns. */
+   was released, and what was dispatched has run, or waits for a command buffer (timers that are not due
+   do not count). false after timeout_ns. */
 bool softmetal_settle(uint64_t timeout_ns);
+/* The same without the committed buffers: every listener block that is due, and what was dispatched, has run. For the
+   manual clock, which holds nothing of this back. */
+bool softmetal_settle_listeners(uint64_t timeout_ns);
+/* ... until what was dispatched has run, or waits for a command buffer, whatever the clock. In a dispatched function:
+   does not wait. */
+bool softmetal_dispatched(uint64_t timeout_ns);
 
 #ifdef __cplusplus
 }

@@ -3,10 +3,14 @@
    Transitions (each under the engine's lock):
      commit            NotEnqueued or Enqueued -> Committed; Metal takes a reference of its own
      sm_mark_scheduled Committed -> Scheduled
-     sm_finish         Scheduled -> Completed or Error; leaves the line of its queue
-     sm_end_handlers   every completed handler ran (or was lost): waiters return, the place is free
-     sm_let_go         the blocks are released: Metal's reference goes */
+     sm_finish         the GPU has ended with it; leaves the line of its queue
+     sm_publish        the GPU times are stored, Scheduled -> Completed or Error
+     sm_end_handlers   every completed handler ran (or was lost): what the buffer refers to is released,
+                       the place is free, waiters return
+     sm_let_go         the blocks are released: Metal's reference goes
+   Under the real clock the completion thread of the queue does the last three. */
 #import "softmetal_internal.h"
+#include <objc/runtime.h>
 #include <stdlib.h>
 
 static double seconds_now(void)
@@ -23,14 +27,28 @@ static void *grow(void *array, unsigned count, unsigned *capacity, size_t size)
     return bigger;
 }
 
+static void store_time(double *time, double seconds)
+{
+    __atomic_store(time, &seconds, __ATOMIC_RELAXED);
+}
+
+static double load_time(const double *time)
+{
+    double seconds;
+    __atomic_load(time, &seconds, __ATOMIC_RELAXED);
+    return seconds;
+}
+
 /* --------------------------------------------------------------------------- recording -- */
+
+static bool is_committed(SoftMetalCommandBuffer *buffer)
+{
+    return __atomic_load_n(&buffer->committed, __ATOMIC_RELAXED);
+}
 
 void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what)
 {
-    pthread_mutex_lock(&buffer->engine->lock);
-    bool committed = buffer->committed;
-    pthread_mutex_unlock(&buffer->engine->lock);
-    SM_REQUIRE(!committed, ENCODE_AFTER_COMMIT, "%s", what);
+    SM_REQUIRE(!is_committed(buffer), ENCODE_AFTER_COMMIT, "%s", what);
 }
 
 sm_command *sm_record(SoftMetalCommandBuffer *buffer, sm_command_kind kind)
@@ -73,21 +91,22 @@ static void count_uses(SoftMetalCommandBuffer *buffer)
     }
 }
 
+/* Before the status is set: who sees the buffer terminal may destroy what it named. */
+static void end_uses(SoftMetalCommandBuffer *buffer)
+{
+    for (unsigned i = 0; !buffer->retains && i < buffer->reference_count; i++)
+        __atomic_fetch_sub(&((SoftMetalObject *)buffer->references[i])->uses, 1, __ATOMIC_RELEASE);
+}
+
 static void drop_references(SoftMetalCommandBuffer *buffer)
 {
     pthread_mutex_lock(&buffer->engine->lock);
     id *references = buffer->references;
     unsigned count = buffer->reference_count;
-    bool used = buffer->committed;
     buffer->references = NULL;
     buffer->reference_count = buffer->reference_capacity = 0;
     pthread_mutex_unlock(&buffer->engine->lock);
-    for (unsigned i = 0; i < count; i++) {
-        if (buffer->retains)
-            [references[i] release];
-        else if (used)
-            __atomic_fetch_sub(&((SoftMetalObject *)references[i])->uses, 1, __ATOMIC_RELEASE);
-    }
+    for (unsigned i = 0; buffer->retains && i < count; i++) [references[i] release];
     free(references);
 }
 
@@ -176,10 +195,12 @@ SoftMetalCommandBuffer *sm_command_buffer_new(SoftMetalQueue *queue, bool retain
 
 /* --------------------------------------------------------------------------- transitions -- */
 
+/* A plain store, as Metal's. The fence keeps what came before it in its place on every processor, and
+   ThreadSanitizer, which does not look at fences, sees no more order than `worked` gives. */
 static void set_status(SoftMetalCommandBuffer *buffer, unsigned long status)
 {
-    __atomic_store_n(&buffer->status, status, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&buffer->changed);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    __atomic_store_n(&buffer->status, status, __ATOMIC_RELAXED);
 }
 
 void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text)
@@ -197,7 +218,10 @@ void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code,
 static void draw_chaos(SoftMetalCommandBuffer *buffer)
 {
     softmetal_chaos chaos = sm_chaos();
+    softmetal_quirks quirks = sm_quirks();
     long code;
+    if (quirks.lost_handlers) buffer->lose = true;
+    if (quirks.status_after_handlers) buffer->status_after = true;
     if (!buffer->fault.set && sm_take_failure(&code))
         sm_set_fault(buffer, NULL, code, NULL);
     else if (!buffer->fault.set && sm_chance(chaos.fail_per_mille))
@@ -232,8 +256,9 @@ static void commit(SoftMetalCommandBuffer *buffer)
     [buffer retain]; /* Metal's own reference, until sm_let_go */
     pthread_mutex_lock(&engine->lock);
     draw_chaos(buffer);
-    buffer->committed = true;
-    buffer->kernel_start = seconds_now();
+    sm_note_activity();
+    __atomic_store_n(&buffer->committed, true, __ATOMIC_RELAXED);
+    store_time(&buffer->kernel_start, seconds_now());
     buffer->schedule_due = sm_after(sm_now(), sm_draw(timing.schedule));
     engine->unsettled++;
     if (!buffer->in_line) join_line(buffer);
@@ -247,9 +272,10 @@ void sm_mark_scheduled(SoftMetalCommandBuffer *buffer)
 {
     pthread_mutex_lock(&buffer->engine->lock);
     if (buffer->status == SM_COMMITTED) {
-        buffer->kernel_end = seconds_now();
+        store_time(&buffer->kernel_end, seconds_now());
         buffer->scheduled_done = buffer->scheduled_blocks.count == 0;
         set_status(buffer, SM_SCHEDULED);
+        pthread_cond_broadcast(&buffer->changed);
         if (!buffer->scheduled_done) post(buffer, SM_JOB_SCHEDULED, 0);
     }
     pthread_mutex_unlock(&buffer->engine->lock);
@@ -258,7 +284,7 @@ void sm_mark_scheduled(SoftMetalCommandBuffer *buffer)
 void sm_mark_started(SoftMetalCommandBuffer *buffer)
 {
     pthread_mutex_lock(&buffer->engine->lock);
-    buffer->gpu_start = seconds_now();
+    buffer->began = seconds_now();
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
@@ -280,30 +306,38 @@ static id new_error(SoftMetalCommandBuffer *buffer)
     return error;
 }
 
-static void post_completed(SoftMetalCommandBuffer *buffer)
+static void store_gpu_times(SoftMetalCommandBuffer *buffer)
 {
-    softmetal_timing timing;
-    sm_timing(&timing);
-    uint64_t due = sm_after(sm_now(), sm_draw(timing.notify));
-    if (buffer->late) due = sm_after(due, 2 * SM_MILLISECOND);
-    post(buffer, SM_JOB_COMPLETED, due);
-    if (buffer->late) buffer->engine->last_job->late = true;
+    store_time(&buffer->gpu_start, buffer->began);
+    store_time(&buffer->gpu_end, buffer->ended);
 }
 
-/* The references go first: who sees the buffer terminal may free what it named. */
+void sm_publish(SoftMetalCommandBuffer *buffer)
+{
+    if (!sm_quirks().late_times) store_gpu_times(buffer);
+    if (!buffer->status_after) set_status(buffer, buffer->final_status);
+}
+
 void sm_finish(SoftMetalCommandBuffer *buffer)
 {
     sm_engine *engine = buffer->engine;
-    drop_references(buffer);
+    softmetal_timing timing;
+    sm_timing(&timing);
+    __atomic_store_n(&buffer->worked, 1, __ATOMIC_RELEASE);
+    end_uses(buffer);
     pthread_mutex_lock(&engine->lock);
     buffer->error = new_error(buffer);
     buffer->outcome = nil;
     buffer->final_status = buffer->error ? SM_ERRONEOUS : SM_COMPLETED;
-    buffer->gpu_end = seconds_now();
+    buffer->ended = seconds_now();
     buffer->executed = buffer->finished = true;
     leave_line(buffer);
-    if (!buffer->status_after) set_status(buffer, buffer->final_status);
-    if (engine->clock == SOFTMETAL_REAL) post_completed(buffer);
+    if (engine->clock == SOFTMETAL_MANUAL) {
+        sm_publish(buffer);
+    } else {
+        if (sm_quirks().status_early && !buffer->status_after) set_status(buffer, buffer->final_status);
+        post(buffer, SM_JOB_COMPLETED, sm_after(sm_now(), sm_draw(timing.notify)));
+    }
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -311,10 +345,21 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
 
 typedef void (^handler_block)(id buffer);
 
+static void *wrapper_class; /* NULL as long as there was none */
+
 static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
-    ((handler_block)held->block)(buffer);
+    if (!sm_quirks().wrapped_buffers) {
+        ((handler_block)held->block)(buffer);
+        return;
+    }
+    SoftMetalWrapper *wrapper = [[SoftMetalWrapper alloc] init];
+    __atomic_store_n(&wrapper_class, (void *)object_getClass(wrapper), __ATOMIC_RELAXED);
+    wrapper->target = is_committed(buffer) ? [buffer retain] : buffer;
+    ((handler_block)held->block)(wrapper);
+    if (!is_committed(buffer)) wrapper->target = nil;
+    [wrapper release];
 }
 
 void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer)
@@ -329,43 +374,54 @@ void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static bool every_handler_ran(SoftMetalCommandBuffer *buffer)
-{
-    for (unsigned k = 0; k < buffer->completed_blocks.count; k++)
-        if (buffer->completed_blocks.items[k].state < SM_BLOCK_RAN) return false;
-    return true;
-}
-
-static void end_handlers(SoftMetalCommandBuffer *buffer)
-{
-    if (buffer->handlers_done) return;
-    buffer->handlers_done = true;
-    if (buffer->status_after) set_status(buffer, buffer->final_status);
-    pthread_cond_broadcast(&buffer->changed);
-    free_place(buffer);
-}
-
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)
 {
+    drop_references(buffer);
     pthread_mutex_lock(&buffer->engine->lock);
-    end_handlers(buffer);
+    if (!buffer->handlers_done) {
+        buffer->handlers_done = true;
+        sm_dispatch_rest(-buffer->dispatched_waits);
+        store_gpu_times(buffer);
+        if (buffer->status_after) set_status(buffer, buffer->final_status);
+        free_place(buffer);
+        pthread_cond_broadcast(&buffer->changed);
+    }
     pthread_mutex_unlock(&buffer->engine->lock);
+}
+
+void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose)
+{
+    bool late_release = sm_quirks().blocks_released_late;
+    store_gpu_times(buffer);
+    for (unsigned k = 0; k < buffer->completed_blocks.count; k++) {
+        sm_block *held = &buffer->completed_blocks.items[k];
+        if (!lose) call(held, buffer);
+        if (!late_release) sm_block_drop(held);
+    }
+    sm_end_handlers(buffer);
+    sm_release_handlers(buffer);
 }
 
 static void set_block_state(SoftMetalCommandBuffer *buffer, unsigned k, sm_block_state state)
 {
     pthread_mutex_lock(&buffer->engine->lock);
     buffer->completed_blocks.items[k].state = state;
-    /* The manual clock has no moment after the last handler other than this one. */
-    if (buffer->engine->clock == SOFTMETAL_MANUAL && every_handler_ran(buffer)) end_handlers(buffer);
     pthread_cond_broadcast(&buffer->changed);
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
+/* The manual clock has no step for the end of the handlers: it comes with the last of them. */
 void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k)
 {
+    store_gpu_times(buffer);
+    sm_stepped_handler(buffer->engine, 1);
     set_block_state(buffer, k, SM_BLOCK_RUNNING);
     call(&buffer->completed_blocks.items[k], buffer);
+    pthread_mutex_lock(&buffer->engine->lock);
+    bool last = ++buffer->handlers_ran == buffer->completed_blocks.count;
+    pthread_mutex_unlock(&buffer->engine->lock);
+    if (last) sm_end_handlers(buffer);
+    sm_stepped_handler(buffer->engine, -1);
     set_block_state(buffer, k, SM_BLOCK_RAN);
 }
 
@@ -433,10 +489,7 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
 static void add_handler(SoftMetalCommandBuffer *buffer, sm_blocks *blocks, void *block, const char *what)
 {
     SM_REQUIRE(block, NIL_ARGUMENT, "%s", what);
-    pthread_mutex_lock(&buffer->engine->lock);
-    bool committed = buffer->committed;
-    pthread_mutex_unlock(&buffer->engine->lock);
-    SM_REQUIRE(!committed, HANDLER_AFTER_COMMIT, "%s", what);
+    SM_REQUIRE(!is_committed(buffer), HANDLER_AFTER_COMMIT, "%s", what);
     sm_block held = sm_block_take(block); /* may run the program's copy helper: no lock */
     pthread_mutex_lock(&buffer->engine->lock);
     sm_blocks_add(blocks, held);
@@ -450,6 +503,10 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     pthread_mutex_lock(&engine->lock);
     SM_REQUIRE(buffer->committed, WAIT_BEFORE_COMMIT, "%s", what);
     SM_REQUIRE(*flag || sm_engine_of_running_handler() != engine, WAIT_IN_HANDLER, "%s", what);
+    if (flag == &buffer->handlers_done && !*flag && sm_in_dispatched()) {
+        buffer->dispatched_waits++; /* until whoever sets the flag */
+        sm_dispatch_rest(1);
+    }
     while (!*flag) pthread_cond_wait(&buffer->changed, &engine->lock);
     pthread_mutex_unlock(&engine->lock);
 }
@@ -486,6 +543,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 {
     bool sent = sm_arrived(self, _cmd);
     unsigned long now = __atomic_load_n(&status, __ATOMIC_ACQUIRE);
+    if (now >= SM_COMPLETED) (void)__atomic_load_n(&worked, __ATOMIC_ACQUIRE);
     if (sent) sm_hook_after(self, "status");
     return now;
 }
@@ -493,7 +551,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 - (id)error
 {
     pthread_mutex_lock(&engine->lock);
-    bool visible = status >= SM_COMPLETED;
+    bool visible = finished; /* also where the status comes after the handlers */
     pthread_mutex_unlock(&engine->lock);
     return visible ? sm_handed_out(error) : nil;
 }
@@ -511,10 +569,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 - (void)commit
 {
     bool sent = sm_arrived(self, _cmd);
-    pthread_mutex_lock(&engine->lock);
-    bool again = committed;
-    pthread_mutex_unlock(&engine->lock);
-    SM_REQUIRE(!again, DOUBLE_COMMIT, "%p", (void *)self);
+    SM_REQUIRE(!is_committed(self), DOUBLE_COMMIT, "%p", (void *)self);
     require_no_encoder(self, SM_RULE_COMMIT_WITH_ENCODER, "commit");
     if (sent) [self retain]; /* the hook still names it */
     commit(self);
@@ -549,28 +604,21 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     sm_sleep_precisely(sm_draw(timing.wait_return));
 }
 
-- (double)timeAt:(const double *)time
-{
-    pthread_mutex_lock(&engine->lock);
-    double seconds = *time;
-    pthread_mutex_unlock(&engine->lock);
-    return seconds;
-}
 - (double)kernelStartTime
 {
-    return [self timeAt:&kernel_start];
+    return load_time(&kernel_start);
 }
 - (double)kernelEndTime
 {
-    return [self timeAt:&kernel_end];
+    return load_time(&kernel_end);
 }
 - (double)GPUStartTime
 {
-    return [self timeAt:&gpu_start];
+    return load_time(&gpu_start);
 }
 - (double)GPUEndTime
 {
-    return [self timeAt:&gpu_end];
+    return load_time(&gpu_end);
 }
 
 - (void)encodeSignalEvent:(id)event value:(uint64_t)value
@@ -624,16 +672,23 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     [old release];
 }
 
+/* The completed handlers of a buffer that was never committed run here, as Metal's do. */
 - (void)dealloc
 {
     SM_REQUIRE(!in_line, ENQUEUED_NOT_COMMITTED, "%p", (void *)self);
     pthread_mutex_lock(&engine->lock);
     leave_the_living(self);
-    free_place(self);
     pthread_mutex_unlock(&engine->lock);
-    drop_references(self);
+    for (unsigned k = 0; !committed && k < completed_blocks.count; k++) {
+        if (!lose) call(&completed_blocks.items[k], self);
+        sm_block_drop(&completed_blocks.items[k]);
+    }
     drop_blocks(&scheduled_blocks);
     drop_blocks(&completed_blocks);
+    drop_references(self);
+    pthread_mutex_lock(&engine->lock);
+    free_place(self);
+    pthread_mutex_unlock(&engine->lock);
     free(scheduled_blocks.items);
     free(completed_blocks.items);
     free_commands(self);
@@ -647,3 +702,48 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 }
 
 @end
+
+/* ------------------------------------------------------------------------------ wrappers -- */
+
+@implementation SoftMetalWrapper
+
++ (sm_kind)softmetalKind
+{
+    return SM_WRAPPER;
+}
+
+- (id)forwardingTargetForSelector:(SEL)selector
+{
+    return sm_answering(self, selector);
+}
+- (BOOL)respondsToSelector:(SEL)selector
+{
+    return [sm_answering(self, selector) respondsToSelector:selector];
+}
+- (BOOL)isKindOfClass:(Class)cls
+{
+    return [sm_answering(self, _cmd) isKindOfClass:cls];
+}
+
+- (void)dealloc
+{
+    [target release];
+    [super dealloc];
+}
+
+@end
+
+static bool counts_references(SEL selector)
+{
+    return sel_isEqual(selector, @selector(retain)) || sel_isEqual(selector, @selector(release)) ||
+           sel_isEqual(selector, @selector(autorelease)) || sel_isEqual(selector, @selector(retainCount));
+}
+
+id sm_answering(id object, SEL selector)
+{
+    void *wrapper = __atomic_load_n(&wrapper_class, __ATOMIC_RELAXED);
+    if (!wrapper || (void *)object_getClass(object) != wrapper || counts_references(selector)) return object;
+    SoftMetalCommandBuffer *target = ((SoftMetalWrapper *)object)->target;
+    SM_REQUIRE(target, MESSAGE_TO_FREED, "%s sent to the wrapper of a freed buffer", sel_getName(selector));
+    return target;
+}

@@ -26,6 +26,7 @@ static void set_up_classes(void)
     (void)[SoftMetalSharedEvent class], (void)[MTLSharedEventListener class];
     (void)[MTLCommandBufferDescriptor class], (void)[SoftMetalLibrary class];
     (void)[SoftMetalFunction class], (void)[SoftMetalPipeline class], (void)[SoftMetalDevice class];
+    (void)[SoftMetalWrapper class];
     (void)[NSString class], (void)[NSAutoreleasePool class];
     NSMutableArray *names = [[NSMutableArray alloc] init]; /* of libraries: its class has another name */
     [names addObject:@"name"];
@@ -66,6 +67,14 @@ void *MTLCopyAllDevices(void)
 void *softmetal_new_device(void)
 {
     return new_device();
+}
+
+void *softmetal_new_twin(void *device)
+{
+    sm_check_argument((id)device, [SoftMetalDevice class], "softmetal_new_twin");
+    SoftMetalDevice *twin = new_device();
+    twin->registry_id = ((SoftMetalDevice *)device)->registry_id;
+    return twin;
 }
 
 /* ------------------------------------------------------------------------- the device -- */

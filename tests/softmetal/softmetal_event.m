@@ -57,6 +57,27 @@ static void deliver(sm_notification *note)
     __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);
 }
 
+#ifdef __APPLE__
+static void hand_over(sm_notification *note)
+{
+    deliver(note);
+}
+#else
+static void deliver_dispatched(void *note)
+{
+    deliver(note);
+}
+
+/* Where the block runs: on the listener's dispatch queue if it has one. */
+static void hand_over(sm_notification *note)
+{
+    if (note->listener->dispatch_queue)
+        sm_dispatch(note->listener->dispatch_queue, note, deliver_dispatched);
+    else
+        deliver(note);
+}
+#endif
+
 static sm_notification *take_first(sm_postbox *box)
 {
     sm_notification *note = box->first;
@@ -76,7 +97,7 @@ static void *listener_main(void *argument)
         } else if (note) {
             take_first(box);
             pthread_mutex_unlock(&box->lock);
-            deliver(note); /* may drop the last reference to the listener */
+            hand_over(note); /* may drop the last reference to the listener */
             pthread_mutex_lock(&box->lock);
         } else if (box->dying) {
             break;
@@ -141,16 +162,21 @@ static void make_shared_listener(void)
     return self;
 }
 
-/* The queue is not used: every listener has a thread of its own. */
-- (id)initWithDispatchQueue:(id)dispatch_queue
+- (id)initWithDispatchQueue:(id)queue
 {
-    (void)dispatch_queue;
-    return [self init];
+    if (!(self = [self init])) return nil;
+#ifdef __APPLE__
+    (void)queue; /* not used there: every listener has a thread of its own */
+#else
+    sm_check_argument(queue, [SoftMetalDispatchQueue class], "initWithDispatchQueue:");
+    dispatch_queue = [queue retain];
+#endif
+    return self;
 }
 
 - (id)dispatchQueue
 {
-    return nil;
+    return dispatch_queue;
 }
 
 - (void)dealloc
@@ -160,6 +186,7 @@ static void make_shared_listener(void)
     pthread_cond_signal(&postbox->changed);
     pthread_mutex_unlock(&postbox->lock);
     postbox_release(postbox);
+    [dispatch_queue release];
     [super dealloc];
 }
 
@@ -200,22 +227,31 @@ static void post_all(SoftMetalEvent *event, sm_notification *due)
         due->event = [event retain];
         due->due = sm_after(sm_now(), sm_draw(timing.event_listener));
         __atomic_fetch_add(&due_notifications, 1, __ATOMIC_RELAXED);
-        post(due->listener->postbox, due);
+        sm_note_activity();
+        if (timing.event_listener.max_ns == 0 && due->listener->dispatch_queue)
+            hand_over(due);
+        else
+            post(due->listener->postbox, due);
         due = next;
     }
 }
 
-void sm_event_raise(SoftMetalEvent *event, uint64_t value)
+static void raise_event(SoftMetalEvent *event, uint64_t value, bool heard)
 {
     pthread_mutex_lock(&event->lock);
     sm_notification *due = NULL;
     if (value > event->value) {
         __atomic_store_n(&event->value, value, __ATOMIC_RELEASE);
-        due = take_due(event, value);
+        if (heard) due = take_due(event, value);
         pthread_cond_broadcast(&event->changed);
     }
     pthread_mutex_unlock(&event->lock);
     post_all(event, due);
+}
+
+void sm_event_raise(SoftMetalEvent *event, uint64_t value)
+{
+    raise_event(event, value, true);
 }
 
 /* Device waits look at the removal of the device, and at the watchdog, this often. */
@@ -319,7 +355,7 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 {
     bool sent = sm_arrived(self, _cmd);
     if (sent) [self retain]; /* the hook still names it */
-    sm_event_raise(self, wanted);
+    raise_event(self, wanted, !sm_quirks().deaf_listeners);
     if (sent) {
         sm_hook_after(self, "setSignaledValue:");
         [self release];

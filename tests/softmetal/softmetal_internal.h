@@ -7,13 +7,14 @@
      SoftMetalEvent.lock    an event's value and its listeners
      sm_postbox.lock        the blocks a shared event listener has yet to run
      registry lock          the list of engines (softmetal_panel.m)
+     pool.lock              dispatch queues, their workers and timers (linux_dispatch.m)
    No lock is held while a block, a hook, a kernel or a dealloc runs: all of them may come back.
    Counters, settings and reference counts are relaxed atomics wherever they can be, so that softmetal
    orders a program's threads no more than Metal would and ThreadSanitizer still sees its races.
 
    Contents
      >>rules  >>time  >>random  >>object  >>block  >>engine  >>command buffer  >>event  >>other
-     objects  >>panel  >>message */
+     objects  >>dispatch  >>panel  >>message */
 #ifndef SOFTMETAL_INTERNAL_H
 #define SOFTMETAL_INTERNAL_H
 
@@ -86,6 +87,8 @@ typedef enum sm_kind {
     SM_ERROR,
     SM_BLOCK,
     SM_DESCRIPTOR,
+    SM_WRAPPER,
+    SM_DISPATCH_QUEUE,
     SM_KINDS
 } sm_kind;
 
@@ -132,7 +135,7 @@ typedef struct sm_blocks {
     unsigned count, capacity;
 } sm_blocks;
 
-sm_block sm_block_take(void *block); /* copies it */
+sm_block sm_block_take(void *block); /* checks and copies it */
 void sm_block_check(const sm_block *held);
 void sm_block_drop(sm_block *held); /* checks and releases it */
 void sm_blocks_add(sm_blocks *blocks, sm_block held);
@@ -153,7 +156,8 @@ struct sm_job {
     sm_job_kind kind;
     unsigned handler; /* SM_JOB_HANDLER: which one */
     uint64_t due;
-    bool late; /* lets the next buffer's handlers pass */
+    bool published; /* SM_JOB_COMPLETED: times and status are stored, the handlers have yet to run */
+    bool late;      /* lets the next buffer's handlers pass */
 };
 
 /* The part of a queue that its threads keep alive. */
@@ -168,6 +172,7 @@ struct sm_engine {
     SoftMetalDevice *device; /* not retained: the queue does, and outlives its buffers */
     bool dying;              /* the queue object is gone */
     unsigned limit, outstanding;
+    unsigned stepped_handlers; /* running, on the manual clock */
     unsigned unsettled; /* committed buffers that Metal has not let go, less the parked ones */
     unsigned idle_workers, completers, idle_completers, waiting_jobs;
     sm_job *first_job, *last_job;
@@ -178,6 +183,8 @@ struct sm_engine {
 sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit);
 void sm_engine_retain(sm_engine *engine);
 void sm_engine_release(sm_engine *engine);
+/* A handler begins (1) or ends (-1) on this thread, on the manual clock. */
+void sm_stepped_handler(sm_engine *engine, int change);
 void sm_engine_die(sm_engine *engine);
 void sm_engine_post(sm_engine *engine, sm_job *job); /* with the lock */
 void sm_engine_pump(sm_engine *engine);              /* with the lock: starts what can start */
@@ -238,26 +245,34 @@ typedef struct sm_fault {
     unsigned reference_count, reference_capacity;
     SoftMetalEncoder *encoder; /* the active one, not retained */
 
+    /* What the program reads without a lock; atomic. The only order that readers of a terminal status get is
+       that of `worked`: the GPU's work comes before it. The times come with no order at all. */
+    unsigned long status;
+    unsigned worked;
+    double kernel_start, kernel_end, gpu_start, gpu_end;
+
     /* Guarded by the engine's lock. */
-    unsigned long status; /* also read without it */
     unsigned long final_status;
     id error;
     sm_blocks scheduled_blocks, completed_blocks;
     SoftMetalCommandBuffer *older, *newer; /* by age */
     SoftMetalCommandBuffer *line_next, *line_previous;
     pthread_cond_t changed;
-    bool in_line, committed, started, executed, finished;
+    bool committed; /* also read without the lock */
+    bool in_line, started, executed, finished; /* finished: the GPU's part is over */
     bool scheduled_done; /* waitUntilScheduled may return */
     bool handlers_done;  /* waitUntilCompleted may return */
+    int dispatched_waits; /* waitUntilCompleted in dispatched functions */
     bool counted;        /* among the outstanding */
     bool let_go;         /* Metal keeps nothing of it any more */
     id outcome;          /* an error met while executing */
-    double kernel_start, kernel_end, gpu_start, gpu_end;
+    double began, ended; /* by the GPU's own clock, until they are published */
+    unsigned handlers_ran;
     uint64_t schedule_due;
 
     /* Faults and chaos. */
     sm_fault fault;
-    bool has_duration, hold, parked, lose, status_after, late, overlap;
+    bool has_duration, hold, parked, lose, status_after, late, overlap, timing_out;
     uint64_t duration;
     unsigned hang; /* also a flag to interrupt waits */
 }
@@ -272,15 +287,27 @@ void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
 void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once; posts the scheduled handlers */
 void sm_mark_started(SoftMetalCommandBuffer *buffer);   /* the GPU begins with it */
 id sm_execute(SoftMetalCommandBuffer *buffer);          /* does the work; the error (+1) or nil */
-void sm_finish(SoftMetalCommandBuffer *buffer);         /* terminal; real clock: posts the handlers */
+void sm_finish(SoftMetalCommandBuffer *buffer);         /* the GPU's end; real clock: posts SM_JOB_COMPLETED */
+void sm_publish(SoftMetalCommandBuffer *buffer);        /* with the lock: times, then status */
 void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer);
-void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k);
-void sm_end_handlers(SoftMetalCommandBuffer *buffer);     /* waiters may return */
+void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose);   /* real clock: all of them, then the end */
+void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k);   /* manual clock */
+void sm_end_handlers(SoftMetalCommandBuffer *buffer);     /* references and place are given back, waiters may return */
 void sm_release_handlers(SoftMetalCommandBuffer *buffer); /* drops the blocks not dropped yet */
 void sm_let_go(SoftMetalCommandBuffer *buffer);           /* Metal's own reference goes */
 void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text); /* with the lock */
 /* Whether the two may run at the same time: no tracked buffer and no event in common. */
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
+
+/* What handlers get under the quirk wrapped_buffers: counts its own references, passes every other message on. */
+@interface SoftMetalWrapper : SoftMetalObject {
+@public
+    SoftMetalCommandBuffer *target; /* +1, unless it is being deallocated */
+}
+@end
+
+/* The object that is to answer: `object` itself, or the target where it is a wrapper and does not count. */
+id sm_answering(id object, SEL selector);
 
 /* ---------------------------------------------------------------------------- >>event -- */
 
@@ -303,12 +330,13 @@ typedef struct sm_notification sm_notification;
 @interface MTLSharedEventListener : SoftMetalObject {
 @public
     struct sm_postbox *postbox;
+    id dispatch_queue; /* +1; nil: the blocks run on a thread of the listener's own */
 }
 + (MTLSharedEventListener *)sharedListener;
 @end
 
 uint64_t sm_event_value(SoftMetalEvent *event);
-void sm_event_raise(SoftMetalEvent *event, uint64_t value);
+void sm_event_raise(SoftMetalEvent *event, uint64_t value); /* by the GPU */
 
 typedef enum sm_wait_result { SM_WAIT_REACHED, SM_WAIT_TIMEOUT, SM_WAIT_REMOVED } sm_wait_result;
 sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed);
@@ -408,8 +436,32 @@ void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *funct
 
 extern NSString *const MTLCommandBufferErrorDomain;
 
+/* ------------------------------------------------------------------------- >>dispatch -- */
+
+bool sm_dispatch_settled(void);  /* nothing dispatched is left to run, no timer is due */
+bool sm_in_dispatched(void);     /* is the thread in a dispatched function? */
+void sm_dispatch_rest(int more); /* so many functions do nothing but wait for a command buffer, or no longer */
+bool sm_dispatch_fire_all(void); /* every timer is due now; false when there was none */
+void sm_dispatch_reset(void);
+#ifndef __APPLE__
+@interface SoftMetalDispatchQueue : SoftMetalObject {
+@public
+    struct sm_work *first, *last; /* waiting, behind the one that runs or is about to */
+    bool global;
+    bool busy;        /* one of its functions runs, or is about to */
+    bool rests;       /* ... and has waited for a command buffer */
+    bool released;    /* the last reference is gone */
+    unsigned pending; /* functions and timers that have yet to run: they keep the queue alive */
+}
+@end
+void sm_dispatch(id queue, void *context, void (*function)(void *)); /* not counted as the program's */
+#endif
+
 /* ---------------------------------------------------------------------------- >>panel -- */
 
+/* Counts what begins anywhere: a look at many things is good when it has not changed meanwhile. */
+void sm_note_activity(void);
+softmetal_quirks sm_quirks(void);
 void sm_timing(softmetal_timing *out);
 softmetal_chaos sm_chaos(void);
 softmetal_clock sm_clock(void);
@@ -446,8 +498,7 @@ uint64_t sm_linux_thread_messages(void);
 uint64_t sm_linux_message_count(const char *selector);
 uint64_t sm_linux_retain_count_calls(void);
 void sm_note_arrival(id object, SEL selector);
-bool sm_any_hidden(void);
-bool sm_hook_set(void);
+unsigned sm_linux_pools(void); /* pools that are open on this thread */
 #endif
 
 #endif

@@ -1,4 +1,4 @@
-/* softmetal_message.m - hidden selectors, hooks on messages, message counts */
+/* softmetal_message.m - hidden selectors and classes, hooks on messages, message counts */
 #import "softmetal_internal.h"
 #include <objc/runtime.h>
 #include <stdlib.h>
@@ -33,6 +33,27 @@ bool sm_hidden(SEL selector)
 static void show_all_selectors(void)
 {
     __atomic_store_n(&hidden_count, 0, __ATOMIC_RELEASE);
+}
+
+/* ---------------------------------------------------------------------- hidden classes -- */
+
+static const char *hidden_class;
+
+void softmetal_hide_class(const char *name)
+{
+    __atomic_store_n(&hidden_class, name, __ATOMIC_RELEASE);
+}
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+/* Stands in front of the runtime's function of this name, for the program that softmetal is linked into. The runtimes
+   declare it with different types, so it has a name of its own here. */
+id sm_class_named(const char *name) __asm__(TEXT(__USER_LABEL_PREFIX__) "objc_getClass");
+id sm_class_named(const char *name)
+{
+    const char *hidden = __atomic_load_n(&hidden_class, __ATOMIC_ACQUIRE);
+    return hidden && strcmp(name, hidden) == 0 ? nil : (id)objc_lookUpClass(name);
 }
 
 /* ------------------------------------------------------------------------------- hooks -- */
@@ -147,6 +168,7 @@ void sm_message_reset(void)
 {
     softmetal_set_message_hook(NULL, NULL);
     show_all_selectors();
+    softmetal_hide_class(NULL);
 #ifndef __APPLE__
     sm_linux_reset();
 #endif

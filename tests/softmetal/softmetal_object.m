@@ -37,6 +37,7 @@ void sm_abort(sm_rule rule, const char *format, ...)
 static const char *const kind_names[SM_KINDS] = {
     "device",   "queue",   "command_buffer", "encoder",  "buffer", "event", "shared_event",
     "listener", "library", "function",       "pipeline", "error",  "block", "descriptor",
+    "wrapper",  "dispatch_queue",
 };
 
 static long live[SM_KINDS];
@@ -265,9 +266,29 @@ struct block_header {
 
 extern void *_Block_copy(const void *block);
 extern void _Block_release(const void *block);
+extern void *_NSConcreteGlobalBlock[32], *_NSConcreteStackBlock[32], *_NSConcreteMallocBlock[32];
+
+#define BLOCK_NEEDS_FREE (UINT32_C(1) << 24)
+#define BLOCK_IS_GLOBAL (UINT32_C(1) << 28)
+
+static void require_block(const struct block_header *header)
+{
+    uint32_t fitting = BLOCK_NEEDS_FREE;
+    if (header->isa == _NSConcreteGlobalBlock)
+        fitting = BLOCK_IS_GLOBAL;
+    else if (header->isa == _NSConcreteStackBlock)
+        fitting = 0;
+    else
+        SM_REQUIRE(header->isa == _NSConcreteMallocBlock, BAD_BLOCK, "the class of block %p is %p",
+                   (const void *)header, header->isa);
+    SM_REQUIRE((header->flags & (BLOCK_NEEDS_FREE | BLOCK_IS_GLOBAL)) == fitting, BAD_BLOCK,
+               "the flags of block %p are %#x", (const void *)header, header->flags);
+    SM_REQUIRE(header->invoke, BAD_BLOCK, "block %p has no function", (const void *)header);
+}
 
 sm_block sm_block_take(void *block)
 {
+    require_block(block);
     sm_block held = {.block = _Block_copy(block), .state = SM_BLOCK_WAITING};
     const struct block_header *header = held.block;
     SM_REQUIRE(header, NIL_ARGUMENT, "block");

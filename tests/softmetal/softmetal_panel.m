@@ -35,6 +35,28 @@ void softmetal_set_timing(const softmetal_timing *timing)
     copy_words(&timing_now, timing, sizeof *timing);
 }
 
+/* One word: read as a whole, often, and without a lock. */
+static uint64_t quirks_now;
+_Static_assert(sizeof(softmetal_quirks) <= sizeof quirks_now, "quirks are bytes of one word");
+
+softmetal_quirks sm_quirks(void)
+{
+    softmetal_quirks quirks;
+    uint64_t word = __atomic_load_n(&quirks_now, __ATOMIC_RELAXED);
+    memcpy(&quirks, &word, sizeof quirks);
+    return quirks;
+}
+void softmetal_get_quirks(softmetal_quirks *out)
+{
+    *out = sm_quirks();
+}
+void softmetal_set_quirks(const softmetal_quirks *quirks)
+{
+    uint64_t word = 0;
+    memcpy(&word, quirks, sizeof *quirks);
+    __atomic_store_n(&quirks_now, word, __ATOMIC_RELAXED);
+}
+
 softmetal_chaos sm_chaos(void)
 {
     return (softmetal_chaos){
@@ -197,6 +219,7 @@ static void unpark(SoftMetalCommandBuffer *buffer)
     SM_REQUIRE(job, INTERNAL, "out of memory");
     job->buffer = buffer;
     job->kind = SM_JOB_COMPLETED;
+    job->published = true;
     sm_engine_post(buffer->engine, job);
 }
 
@@ -272,6 +295,63 @@ void softmetal_remove_device(void *device)
     for_each_engine(wake_everything, device);
 }
 
+/* ---------------------------------------------------------------------------- dispatch -- */
+
+#ifdef __APPLE__ /* the program uses the system's own libdispatch */
+
+bool softmetal_has_dispatch(void)
+{
+    return false;
+}
+void softmetal_set_dispatch_threads(unsigned most)
+{
+    (void)most;
+}
+uint64_t softmetal_dispatches(void)
+{
+    return 0;
+}
+uint64_t softmetal_timers_armed(void)
+{
+    return 0;
+}
+unsigned softmetal_timers(void)
+{
+    return 0;
+}
+uint64_t softmetal_next_timer(void)
+{
+    return UINT64_MAX;
+}
+void softmetal_let_timers_run(bool run)
+{
+    (void)run;
+}
+void softmetal_fire_timer(void)
+{
+}
+bool sm_dispatch_settled(void)
+{
+    return true;
+}
+bool sm_in_dispatched(void)
+{
+    return false;
+}
+void sm_dispatch_rest(int more)
+{
+    (void)more;
+}
+bool sm_dispatch_fire_all(void)
+{
+    return false;
+}
+void sm_dispatch_reset(void)
+{
+}
+
+#endif
+
 /* ------------------------------------------------------------------------------ settle -- */
 
 /* Polls: a lock or a counter shared by all queues would order threads that Metal does not order. */
@@ -292,15 +372,40 @@ static bool engine_is_settled(sm_engine *engine, void *unused)
     return engine->unsettled == 0;
 }
 
+static uint64_t activity;
+
+void sm_note_activity(void)
+{
+    __atomic_fetch_add(&activity, 1, __ATOMIC_RELAXED);
+}
+
+static bool listeners_settled(void)
+{
+    return sm_notifications_settled() && sm_dispatch_settled() &&
+           __atomic_load_n(&background_work, __ATOMIC_ACQUIRE) == 0;
+}
+
+/* Work goes round: a handler dispatches a function that commits. It must not slip past behind the look. */
 static bool settled(void)
 {
-    return for_each_engine(engine_is_settled, NULL) && sm_notifications_settled() &&
-           __atomic_load_n(&background_work, __ATOMIC_ACQUIRE) == 0;
+    uint64_t before = __atomic_load_n(&activity, __ATOMIC_SEQ_CST);
+    return for_each_engine(engine_is_settled, NULL) && listeners_settled() &&
+           __atomic_load_n(&activity, __ATOMIC_SEQ_CST) == before;
 }
 
 bool softmetal_settle(uint64_t timeout_ns)
 {
     return poll_until(settled, timeout_ns);
+}
+
+bool softmetal_settle_listeners(uint64_t timeout_ns)
+{
+    return poll_until(listeners_settled, timeout_ns);
+}
+
+bool softmetal_dispatched(uint64_t timeout_ns)
+{
+    return sm_in_dispatched() || poll_until(sm_dispatch_settled, timeout_ns);
 }
 
 /* ------------------------------------------------------------------------------- reset -- */
@@ -374,24 +479,39 @@ static void default_settings(void)
 {
     static const softmetal_timing timing = {.watchdog_ns = DEFAULT_WATCHDOG};
     static const softmetal_chaos no_chaos = {.fail_per_mille = 0};
+    static const softmetal_quirks no_quirks = {.status_early = false};
     softmetal_set_clock(SOFTMETAL_REAL);
     softmetal_set_timing(&timing);
     softmetal_set_chaos(&no_chaos);
+    softmetal_set_quirks(&no_quirks);
     softmetal_set_seed(1);
     softmetal_fail_next(0, 0);
     softmetal_fail_creation(0, false);
 }
 
 #define REST_LIMIT UINT64_C(10000000000)
+#define TIMER_ROUNDS 100
+
+static void come_to_rest(void)
+{
+    SM_REQUIRE(poll_until(at_rest, REST_LIMIT), RESET_WITH_WORK,
+               "a handler, a listener or a dispatched function does not end");
+}
 
 void softmetal_reset(void)
 {
     for_each_engine(require_no_work, NULL);
     for_each_engine(lose_parked, NULL);
     abandon_manual_buffers();
-    SM_REQUIRE(poll_until(at_rest, REST_LIMIT), RESET_WITH_WORK, "a handler or a listener does not end");
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    come_to_rest();
+    for (unsigned round = 0; sm_dispatch_fire_all(); round++) {
+        SM_REQUIRE(round < TIMER_ROUNDS, TIMER_WITHOUT_END, "armed again %d times", TIMER_ROUNDS);
+        come_to_rest();
+    }
     for_each_engine(readmit_device, NULL);
     default_settings();
+    sm_dispatch_reset();
     sm_library_reset();
     sm_message_reset();
 }

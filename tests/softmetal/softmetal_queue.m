@@ -1,9 +1,10 @@
 /* softmetal_queue.m - command queues and the threads behind them
 
    An engine is what a queue and its threads share. Under the real clock its workers play the GPU
-   (one, or several while buffers overlap) and its one completion thread runs the handlers. Under the
-   manual clock there are no workers, and as many completion threads as handlers run at once. Threads
-   start when first needed, hold a reference to the engine, and end when the queue is gone. */
+   (one, or several while buffers overlap) and its one completion thread brings what has ended to its
+   end: times, status, handlers, references, room, waiters (softmetal.h, >>end). Under the manual clock
+   there are no workers, and as many completion threads as handlers run at once. Threads start when
+   first needed, hold a reference to the engine, and end when the queue is gone. */
 #import "softmetal_internal.h"
 #include <stdlib.h>
 
@@ -112,35 +113,54 @@ static void late_jobs_are_due(sm_engine *engine)
     }
 }
 
-static bool park_if_held(sm_engine *engine, SoftMetalCommandBuffer *buffer)
+/* With the lock, which it gives up meanwhile. False: the job is in the list again. */
+static bool complete_buffer(sm_engine *engine, sm_job *job)
 {
-    pthread_mutex_lock(&engine->lock);
+    SoftMetalCommandBuffer *buffer = job->buffer;
+    if (!job->published) {
+        softmetal_timing timing;
+        sm_timing(&timing);
+        job->published = true;
+        sm_publish(buffer);
+        if (buffer->late) {
+            job->late = true;
+            job->due = sm_after(sm_now(), 2 * SM_MILLISECOND);
+            sm_engine_post(engine, job);
+            return false;
+        }
+        if (timing.handler.max_ns > 0) {
+            pthread_mutex_unlock(&engine->lock);
+            sm_sleep_precisely(sm_draw(timing.handler));
+            pthread_mutex_lock(&engine->lock);
+        }
+    }
     buffer->parked = buffer->hold;
-    if (buffer->parked) engine->unsettled--;
-    bool parked = buffer->parked;
+    if (buffer->parked) {
+        engine->unsettled--;
+        return true;
+    }
+    bool lose = buffer->lose;
     pthread_mutex_unlock(&engine->lock);
-    return parked;
-}
-
-static void complete_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer)
-{
-    if (park_if_held(engine, buffer)) return;
-    for (unsigned k = 0; !buffer->lose && k < buffer->completed_blocks.count; k++) sm_run_handler(buffer, k);
-    sm_end_handlers(buffer);
-    sm_release_handlers(buffer); /* after the waiters woke: Metal promises no earlier time */
+    sm_run_handlers(buffer, lose);
     sm_let_go(buffer);
+    pthread_mutex_lock(&engine->lock);
+    late_jobs_are_due(engine);
+    return true;
 }
 
-static void run_job(sm_engine *engine, sm_job *job)
+/* As complete_buffer. */
+static bool run_job(sm_engine *engine, sm_job *job)
 {
-    engine_of_running_handler = engine;
+    if (job->kind == SM_JOB_COMPLETED) return complete_buffer(engine, job);
+    pthread_mutex_unlock(&engine->lock);
     switch (job->kind) {
     case SM_JOB_SCHEDULE: sm_mark_scheduled(job->buffer); break;
     case SM_JOB_SCHEDULED: sm_run_scheduled_handlers(job->buffer); break;
-    case SM_JOB_COMPLETED: complete_buffer(engine, job->buffer); break;
     case SM_JOB_HANDLER: sm_run_handler(job->buffer, job->handler); break;
+    case SM_JOB_COMPLETED: break;
     }
-    engine_of_running_handler = NULL;
+    pthread_mutex_lock(&engine->lock);
+    return true;
 }
 
 static void *completer_main(void *argument)
@@ -155,11 +175,9 @@ static void *completer_main(void *argument)
         }
         if (job) {
             unlink_job(engine, job);
-            pthread_mutex_unlock(&engine->lock);
-            run_job(engine, job);
-            pthread_mutex_lock(&engine->lock);
-            if (job->kind == SM_JOB_COMPLETED) late_jobs_are_due(engine);
-            free(job);
+            engine_of_running_handler = engine;
+            if (run_job(engine, job)) free(job);
+            engine_of_running_handler = NULL;
             continue;
         }
         if (engine->dying) break;
@@ -242,11 +260,25 @@ void sm_engine_die(sm_engine *engine)
 
 /* -------------------------------------------------------------------------- the queue -- */
 
+static __thread unsigned in_stepped_handlers;
+
+void sm_stepped_handler(sm_engine *engine, int change)
+{
+    in_stepped_handlers += (unsigned)change;
+    pthread_mutex_lock(&engine->lock);
+    engine->stepped_handlers += (unsigned)change;
+    pthread_cond_broadcast(&engine->room);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* The manual clock does not move by itself; but where a handler runs on another thread, its end is near, and the place
+   comes with it. */
 static void wait_for_room(sm_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
     while (engine->outstanding >= engine->limit) {
-        SM_REQUIRE(engine->clock == SOFTMETAL_REAL, WOULD_BLOCK, "%u buffers of %u are outstanding",
+        SM_REQUIRE(engine->clock == SOFTMETAL_REAL || engine->stepped_handlers > in_stepped_handlers, WOULD_BLOCK,
+                   "%u buffers of %u are outstanding",
                    engine->outstanding, engine->limit);
         pthread_cond_wait(&engine->room, &engine->lock);
     }

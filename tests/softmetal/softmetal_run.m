@@ -87,10 +87,10 @@ static void perform(SoftMetalCommandBuffer *buffer, const sm_command *command)
 static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *command)
 {
     if (buffer->engine->clock == SOFTMETAL_MANUAL) {
-        bool reached = sm_event_value(command->object) >= command->value;
-        SM_REQUIRE(reached || doomed(buffer), STEP_NOT_DUE, "the buffer waits for value %llu of an event",
+        if (sm_event_value(command->object) >= command->value || doomed(buffer)) return nil;
+        SM_REQUIRE(buffer->timing_out, STEP_NOT_DUE, "the buffer waits for value %llu of an event",
                    (unsigned long long)command->value);
-        return nil;
+        return sm_new_command_buffer_error(SM_ERROR_TIMEOUT);
     }
     const unsigned *gone = &buffer->engine->device->removed;
     switch (sm_event_device_wait(command->object, command->value, gone)) {

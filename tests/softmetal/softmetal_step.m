@@ -54,6 +54,7 @@ static void execute(SoftMetalCommandBuffer *buffer, const char *what)
     require_turn(buffer, what);
     sm_mark_started(buffer);
     buffer->outcome = sm_execute(buffer);
+    SM_REQUIRE(!buffer->timing_out || buffer->outcome, STEP_NOT_DUE, "%s: it waits for no event", what);
     pthread_mutex_lock(&buffer->engine->lock);
     buffer->executed = true;
     pthread_mutex_unlock(&buffer->engine->lock);
@@ -98,6 +99,16 @@ void softmetal_complete(void *command_buffer)
 {
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_complete");
     complete(buffer, "softmetal_complete");
+    end_step(buffer);
+}
+
+void softmetal_time_out(void *command_buffer)
+{
+    static const char what[] = "softmetal_time_out";
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
+    SM_REQUIRE(!buffer->executed, STEP_NOT_DUE, "%s: the work is done", what);
+    buffer->timing_out = true;
+    complete(buffer, what);
     end_step(buffer);
 }
 
@@ -199,6 +210,60 @@ void softmetal_release_block(void *command_buffer, unsigned k)
     sm_block_drop(&taken); /* runs the program's dispose helper: no lock */
     if (last) sm_let_go(buffer);
     end_step(buffer);
+}
+
+/* ----------------------------------------------------------------------- what is due -- */
+
+static bool has_its_turn(SoftMetalCommandBuffer *buffer)
+{
+    for (SoftMetalCommandBuffer *b = buffer->line_previous; b; b = b->line_previous)
+        if (!b->committed || (!b->executed && !sm_independent(buffer, b))) return false;
+    return true;
+}
+
+/* By the event's value now, or by what the buffer itself signals before it. */
+static bool is_reached(SoftMetalCommandBuffer *buffer, unsigned at)
+{
+    const sm_command *wait = &buffer->commands[at];
+    if (sm_event_value(wait->object) >= wait->value) return true;
+    while (at-- > 0) {
+        const sm_command *other = &buffer->commands[at];
+        if (other->kind == SM_SIGNAL && other->object == wait->object && other->value >= wait->value) return true;
+    }
+    return false;
+}
+
+static bool waits_for_nothing(SoftMetalCommandBuffer *buffer)
+{
+    for (unsigned i = 0; i < buffer->command_count; i++)
+        if (buffer->commands[i].kind == SM_WAIT && !is_reached(buffer, i)) return false;
+    return true;
+}
+
+softmetal_due softmetal_what_is_due(void *command_buffer)
+{
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_what_is_due");
+    softmetal_due due = SOFTMETAL_NOTHING_DUE;
+    pthread_mutex_lock(&buffer->engine->lock);
+    if (buffer->finished)
+        due = buffer->let_go ? SOFTMETAL_NOTHING_DUE : SOFTMETAL_HANDLERS_DUE;
+    else if (buffer->committed && (buffer->executed || has_its_turn(buffer)))
+        due = buffer->executed || buffer->engine->device->removed || waits_for_nothing(buffer) ? SOFTMETAL_COMPLETE_DUE
+              : buffer->fault.set                                                              ? SOFTMETAL_FAULT_DUE
+                                                                                               : SOFTMETAL_WAIT_DUE;
+    pthread_mutex_unlock(&buffer->engine->lock);
+    end_step(buffer);
+    return due;
+}
+
+void *softmetal_first_in_line(void *command_queue)
+{
+    sm_check_argument((id)command_queue, [SoftMetalQueue class], "queue of softmetal_first_in_line");
+    sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
+    pthread_mutex_lock(&engine->lock);
+    void *first = engine->line_first;
+    pthread_mutex_unlock(&engine->lock);
+    return first;
 }
 
 /* ------------------------------------------------------------------------ all the rest -- */

@@ -463,7 +463,7 @@ static void run_many(many how, size_t count, gpusync_queue *const queues[MANY_QU
             }
         }
         if (k == 1) CALLGRIND_ZERO_STATS; /* the first time makes room */
-        must(gpusync_wait_many(points, count, GPUSYNC_WAIT_ALL, how == ASLEEP ? GPUSYNC_FOREVER : 0, NULL) ==
+        must(gpusync_wait_many(points, count, GPUSYNC_WAIT_ALL, how == ASLEEP ? GPUSYNC_FOREVER : 0, NULL, NULL) ==
                  (how == UNMET ? GPUSYNC_TIMEOUT : GPUSYNC_OK),
              name);
     }

@@ -1,0 +1,1416 @@
+/* growth.c - how the cost of gpusync's calls grows with the number of things at hand
+
+   growth list          the rows: name, and what is counted
+   growth ROW N         one row at one size, under valgrind --tool=callgrind --instr-atstart=no: a dump of the
+                        instructions of what is measured. Of a row that counts wakes: without valgrind; prints them
+
+   A row makes its world, acts (this is measured), and checks that the act did what it should. It calls public functions
+   of gpusync alone. Counts are the same on every run: waits are fibers of one thread, softmetal's clock is the manual
+   one, and gpusync's own clock all but stands still. */
+#include "../../../examples/fiber.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <valgrind/callgrind.h>
+
+#include "../../../examples/metal.h"
+#include "gpusync.h" /* of the repository, or another one */
+#include "../../softmetal/softmetal.h"
+
+static void must(bool condition, const char *what)
+{
+    if (condition) return;
+    fprintf(stderr, "growth: failed: %s\n", what);
+    _exit(1);
+}
+
+static void must_be(gpusync_result got, gpusync_result expected, const char *call)
+{
+    if (got == expected) return;
+    fprintf(stderr, "growth: failed: %s: %s\n", call, gpusync_result_string(got));
+    _exit(1);
+}
+#define ok(call) must_be((call), GPUSYNC_OK, #call)
+
+static void *array_of(size_t count, size_t size)
+{
+    void *array = calloc(count + 1, size);
+    must(array != NULL, "memory");
+    return array;
+}
+
+/* -- calls whose shape may change: each is called from here alone --------------------------------------- */
+
+static gpusync_result ticket_callback(gpusync_queue *queue, gpusync_ticket ticket, gpusync_done_fn fn, void *user)
+{
+    return gpusync_on_done(gpusync_at_ticket(queue, ticket), fn, user);
+}
+
+static gpusync_result value_callback(gpusync_timeline *timeline, uint64_t value, gpusync_done_fn fn, void *user)
+{
+    return gpusync_on_done(gpusync_at_value(timeline, value), fn, user);
+}
+
+static gpusync_result release_after_ticket(gpusync_queue *queue, gpusync_ticket ticket, void *object)
+{
+    return gpusync_release_after(gpusync_at_ticket(queue, ticket), object);
+}
+
+static gpusync_result import_event(gpusync_device *device, void *event, gpusync_timeline **out)
+{
+    return gpusync_timeline_import(device, event, NULL, out);
+}
+
+static gpusync_result wait_for_all(const gpusync_point *points, size_t count)
+{
+    return gpusync_wait_many(points, count, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL);
+}
+
+/* -- time ------------------------------------------------------------------------------------------------ */
+
+static bool real_time;
+static uint64_t unreal_now = 1000000000u;
+
+int growth_clock(clockid_t clock, struct timespec *now);
+
+/* gpusync's clock. A nanosecond a look, so that no two times are the same; sleeping makes it pass. */
+int growth_clock(clockid_t clock, struct timespec *now)
+{
+    uint64_t ns;
+    if (real_time) return clock_gettime(clock, now);
+    ns = __atomic_add_fetch(&unreal_now, 1, __ATOMIC_SEQ_CST);
+    now->tv_sec = (time_t)(ns / 1000000000u);
+    now->tv_nsec = (long)(ns % 1000000000u);
+    return 0;
+}
+
+/* -- tasks: waits as fibers of the main thread ----------------------------------------------------------- */
+
+#define STACK_SIZE (64 * 1024)
+#define TIME_LIMIT_NS 10000000000u /* of waits in vain */
+
+typedef struct task {
+    fiber_context context;
+    void (*body)(struct task *);
+    size_t index;
+    gpusync_waiter *waiter; /* parked on it */
+    uint64_t deadline;
+    struct task *next; /* ready */
+} task;
+
+static pthread_mutex_t task_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t unparked;
+static fiber_context main_context;
+static task *tasks, *running, *first_ready, *last_ready;
+static size_t task_count, living;
+static unsigned long park_returns;
+static char permit; /* its address in scheduler_data: an unpark that came first */
+
+/* With the lock. */
+static void push_ready(task *t)
+{
+    t->waiter = NULL;
+    t->next = NULL;
+    if (first_ready) last_ready->next = t;
+    else first_ready = t;
+    last_ready = t;
+}
+
+/* Destroy's waits, on a thread: they come back now and then, as they may. */
+static void park_thread(gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_nsec += 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&task_lock);
+    while (waiter->scheduler_data[0] != &permit && !pthread_cond_timedwait(&unparked, &task_lock, &at)) {
+    }
+    if (waiter->scheduler_data[0] == &permit) waiter->scheduler_data[0] = NULL;
+    else if (!real_time && deadline_ns != GPUSYNC_FOREVER) __atomic_store_n(&unreal_now, deadline_ns, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&task_lock);
+}
+
+static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    task *t = running;
+    bool free_to_go;
+    (void)user;
+    if (!t) {
+        park_thread(waiter, deadline_ns);
+        return;
+    }
+    pthread_mutex_lock(&task_lock);
+    free_to_go = waiter->scheduler_data[0] == &permit;
+    waiter->scheduler_data[0] = free_to_go ? NULL : t;
+    if (!free_to_go) {
+        t->waiter = waiter;
+        t->deadline = deadline_ns;
+    }
+    pthread_mutex_unlock(&task_lock);
+    if (!free_to_go) fiber_switch(&t->context, &main_context);
+    park_returns++;
+}
+
+static void unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    pthread_mutex_lock(&task_lock);
+    if (waiter->scheduler_data[0] && waiter->scheduler_data[0] != &permit) {
+        push_ready((task *)waiter->scheduler_data[0]);
+        waiter->scheduler_data[0] = NULL;
+    } else {
+        waiter->scheduler_data[0] = &permit;
+    }
+    pthread_cond_broadcast(&unparked);
+    pthread_mutex_unlock(&task_lock);
+}
+
+static void task_main(void *argument)
+{
+    task *t = (task *)argument;
+    t->body(t);
+    living--;
+    fiber_switch(&t->context, &main_context);
+}
+
+static void enter(task *t)
+{
+    running = t;
+    fiber_switch(&main_context, &t->context);
+    running = NULL;
+}
+
+static task *pop_ready(void)
+{
+    task *t;
+    pthread_mutex_lock(&task_lock);
+    t = first_ready;
+    if (t) first_ready = t->next;
+    pthread_mutex_unlock(&task_lock);
+    return t;
+}
+
+/* Until every task is parked or over. */
+static void run_ready(void)
+{
+    task *t;
+    while ((t = pop_ready()) != NULL) enter(t);
+}
+
+/* Their stacks are made before anything is measured. */
+static void make_tasks(size_t count, void (*body)(task *))
+{
+    size_t i;
+    tasks = (task *)array_of(count, sizeof *tasks);
+    task_count = count;
+    for (i = 0; i < count; i++) {
+        tasks[i].body = body;
+        must(fiber_make(&tasks[i].context, STACK_SIZE, task_main, &tasks[i]), "a fiber");
+    }
+}
+
+/* Until it parks. */
+static void start_task(size_t k, size_t index)
+{
+    tasks[k].index = index;
+    living++;
+    enter(&tasks[k]);
+}
+
+static void all_tasks_over(void)
+{
+    run_ready();
+    must(living == 0, "every wait is over");
+    while (task_count) fiber_free(&tasks[--task_count].context);
+}
+
+/* The earliest deadline of those that sleep; those that have passed are ready. With the lock. */
+static uint64_t expire(void)
+{
+    uint64_t now = gpusync_now_ns(), earliest = GPUSYNC_FOREVER;
+    size_t i;
+    for (i = 0; i < task_count; i++) {
+        task *t = &tasks[i];
+        if (!t->waiter) continue;
+        if (t->deadline <= now) {
+            t->waiter->scheduler_data[0] = NULL;
+            push_ready(t);
+        } else if (t->deadline < earliest) {
+            earliest = t->deadline;
+        }
+    }
+    return earliest;
+}
+
+/* On the real clock, until they are all over. */
+static void run_by_the_clock(void)
+{
+    while (living) {
+        uint64_t earliest;
+        struct timespec at;
+        run_ready();
+        pthread_mutex_lock(&task_lock);
+        earliest = expire();
+        at.tv_sec = (time_t)(earliest / 1000000000u);
+        at.tv_nsec = (long)(earliest % 1000000000u);
+        while (living && !first_ready && pthread_cond_timedwait(&unparked, &task_lock, &at) != ETIMEDOUT) {
+        }
+        pthread_mutex_unlock(&task_lock);
+    }
+}
+
+/* -- the world of a row ---------------------------------------------------------------------------------- */
+
+typedef enum order { RISING, FALLING, SHUFFLED } order;
+
+typedef struct row {
+    const char *name;
+    void (*make)(void);
+    void (*act)(void);   /* measured */
+    void (*check)(void); /* that the act did what the row says */
+    order order;         /* ... in which the targets are registered */
+} row;
+
+static const row *current;
+static size_t n;
+static size_t *place; /* the row's order: each of 0..n-1 once */
+static gpusync_device *device;
+static gpusync_queue *queue, *other, **queues;
+static gpusync_timeline *timeline, *second, **timelines;
+static void **buffers;
+static gpusync_ticket *tickets;
+static gpusync_point *points;
+static size_t called, called_badly; /* callbacks */
+
+/* Every command buffer that anybody committed, in that order, retained. */
+static void **committed;
+static size_t committed_count, committed_room, ended_count;
+
+static void see_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit")) return;
+    pthread_mutex_lock(&task_lock);
+    must(committed_count < committed_room, "not so many commits");
+    committed[committed_count++] = metal_retain(object);
+    pthread_mutex_unlock(&task_lock);
+}
+
+static void end_one(void)
+{
+    must(ended_count < committed_count, "there is something to end");
+    softmetal_finish(committed[ended_count]);
+    metal_release(committed[ended_count++]);
+}
+
+/* What is committed meanwhile as well. */
+static void end_all(void)
+{
+    while (ended_count < committed_count) end_one();
+}
+
+static void make_places(void)
+{
+    uint64_t seed = 88172645463325252u;
+    size_t i;
+    place = (size_t *)array_of(n, sizeof *place);
+    for (i = 0; i < n; i++) place[i] = current->order == FALLING ? n - 1 - i : i;
+    if (current->order != SHUFFLED) return;
+    for (i = n; i > 1; i--) {
+        size_t k, swapped = place[i - 1];
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        k = (size_t)(seed % i);
+        place[i - 1] = place[k];
+        place[k] = swapped;
+    }
+}
+
+static gpusync_queue *open_queue(size_t most_buffers)
+{
+    gpusync_queue *opened;
+    gpusync_queue_desc desc = {0};
+    desc.max_command_buffer_count = (uint32_t)most_buffers;
+    ok(gpusync_queue_create(device, &desc, &opened));
+    return opened;
+}
+
+/* Room for command buffers of gpusync's own too, and an eighth that is kept free of what is held. */
+static gpusync_queue *open_large_queue(void)
+{
+    return open_queue(8 * n + 200);
+}
+
+static gpusync_timeline *open_timeline(void)
+{
+    gpusync_timeline *opened;
+    ok(gpusync_timeline_create(device, NULL, &opened));
+    return opened;
+}
+
+static void open_world_with(gpusync_callback_mode callbacks)
+{
+    static const gpusync_spin none = {0, 0, 0};
+    gpusync_device_desc desc = {0};
+    gpusync_hooks hooks = {0};
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&unparked, &attributes);
+    fiber_of_thread(&main_context);
+    softmetal_reset();
+    softmetal_set_clock(real_time ? SOFTMETAL_REAL : SOFTMETAL_MANUAL);
+    hooks.park = park;
+    hooks.unpark = unpark;
+    desc.hooks = &hooks;
+    desc.spin = &none;
+    desc.callback_mode = callbacks;
+    ok(gpusync_device_create(&desc, &device));
+    queues = (gpusync_queue **)array_of(n, sizeof *queues);
+    timelines = (gpusync_timeline **)array_of(n, sizeof *timelines);
+    buffers = (void **)array_of(n, sizeof *buffers);
+    tickets = (gpusync_ticket *)array_of(n, sizeof *tickets);
+    points = (gpusync_point *)array_of(n, sizeof *points);
+    committed_room = 8 * n + 200;
+    committed = (void **)array_of(committed_room, sizeof *committed);
+    softmetal_set_message_hook(see_commit, NULL);
+    make_places();
+    queue = open_large_queue();
+    timeline = open_timeline();
+}
+
+/* Callbacks run in gpusync_dispatch. */
+static void open_world(void)
+{
+    open_world_with(GPUSYNC_CALLBACKS_MANUAL);
+}
+
+static gpusync_point value_point(gpusync_timeline *of, uint64_t value)
+{
+    gpusync_point point = {0};
+    point.timeline = of;
+    point.value = value;
+    return point;
+}
+
+static gpusync_point ticket_point(gpusync_queue *of, gpusync_ticket ticket)
+{
+    gpusync_point point = {0};
+    point.queue = of;
+    point.ticket = ticket;
+    return point;
+}
+
+/* A command buffer that waits; with a signal no command buffer, only the two. */
+static gpusync_ticket submit(gpusync_queue *to, const gpusync_point *wait, const gpusync_point *signal, uint32_t flags)
+{
+    gpusync_submission submission = {0};
+    gpusync_ticket ticket;
+    void *work;
+    if (!signal) {
+        ok(gpusync_command_buffer(to, NULL, &work));
+        submission.command_buffers = &work;
+        submission.command_buffer_count = 1;
+    }
+    submission.waits = wait;
+    submission.wait_count = 1;
+    submission.signals = signal;
+    submission.signal_count = signal ? 1 : 0;
+    submission.flags = flags;
+    ok(gpusync_submit(to, &submission, &ticket));
+    return ticket;
+}
+
+/* Command buffers that gpusync did not make. */
+static void make_buffers_elsewhere(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) buffers[i] = metal_queue_command_buffer(gpusync_queue_metal(queue));
+}
+
+static void done(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)error;
+    __atomic_add_fetch(&called, 1, __ATOMIC_SEQ_CST);
+    if (result) __atomic_add_fetch(&called_badly, 1, __ATOMIC_SEQ_CST);
+}
+
+static void dispatch_all(void)
+{
+    ok(gpusync_dispatch(device, SIZE_MAX, NULL));
+}
+
+/* -- acts ------------------------------------------------------------------------------------------------- */
+
+static void act_open(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_command_buffer(queue, NULL, &buffers[i]));
+}
+
+static void act_discard(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_command_buffer_discard(queue, buffers[place[i]]));
+}
+
+static void act_commit(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_commit(queue, buffers[place[i]], &tickets[i]));
+}
+
+static void act_track(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_track(queue, buffers[i], &tickets[i]));
+}
+
+static void act_track_committed(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_track_committed(queue, buffers[i], &tickets[i]));
+}
+
+static void act_untrack(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_untrack(queue, tickets[place[i]]));
+}
+
+static void act_poll(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) must_be(gpusync_poll(queue, tickets[i]), GPUSYNC_NOT_READY, "poll");
+}
+
+static void act_end_one(void)
+{
+    end_one();
+    run_ready();
+    dispatch_all();
+}
+
+static void act_end_all(void)
+{
+    end_all();
+    run_ready();
+    dispatch_all();
+}
+
+static void act_on_done(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(ticket_callback(queue, tickets[place[i]], done, NULL));
+    act_end_all();
+}
+
+static void act_on_done_of_one(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(ticket_callback(queue, tickets[0], done, NULL));
+    act_end_all();
+}
+
+/* Where gpusync runs them itself. */
+static void act_on_done_at_once(void)
+{
+    unsigned i;
+    for (i = 0; i < n; i++) ok(ticket_callback(queue, tickets[i], done, NULL));
+    end_all();
+    for (i = 0; __atomic_load_n(&called, __ATOMIC_SEQ_CST) < n && i < 60000; i++) usleep(1000);
+}
+
+static void act_release_after(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(release_after_ticket(queue, tickets[place[i]], buffers[i]));
+    act_end_all();
+}
+
+static void act_start_tasks(void)
+{
+    size_t i;
+    for (i = 0; i < task_count; i++) start_task(i, place[i]);
+}
+
+static void act_tasks_until_end(void)
+{
+    act_start_tasks();
+    act_end_all();
+}
+
+static void act_signal_one(void)
+{
+    ok(gpusync_timeline_signal(timeline, 1));
+    run_ready();
+    dispatch_all();
+}
+
+static void act_signal_each(void)
+{
+    size_t i;
+    for (i = 1; i <= n; i++) ok(gpusync_timeline_signal(timeline, i));
+    run_ready();
+    dispatch_all();
+}
+
+static void act_signal_last(void)
+{
+    ok(gpusync_timeline_signal(timeline, n));
+    run_ready();
+    dispatch_all();
+}
+
+static void act_tasks_until_signals(void)
+{
+    act_start_tasks();
+    act_signal_each();
+}
+
+static void act_signal_timelines(void)
+{
+    size_t i;
+    act_start_tasks();
+    for (i = 0; i < n; i++) ok(gpusync_timeline_signal(timelines[i], 1));
+    run_ready();
+}
+
+static void act_time_out(void)
+{
+    act_start_tasks();
+    __atomic_add_fetch(&unreal_now, TIME_LIMIT_NS, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&task_lock);
+    (void)expire();
+    pthread_mutex_unlock(&task_lock);
+    run_ready();
+}
+
+static void act_value_callbacks(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(value_callback(timeline, place[i] + 1, done, NULL));
+    act_signal_each();
+}
+
+/* Others raise the event; softmetal's listener thread tells gpusync. */
+static void raise_events(void)
+{
+    void *event = gpusync_timeline_metal(timeline, NULL);
+    size_t i;
+    for (i = 1; i <= n; i++) {
+        metal_event_signal(event, i);
+        must(softmetal_settle(60000000000u), "listeners were told");
+    }
+    run_ready();
+    dispatch_all();
+}
+
+static void act_imported_callbacks(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(value_callback(timeline, place[i] + 1, done, NULL));
+    raise_events();
+}
+
+static void act_tasks_until_events(void)
+{
+    act_start_tasks();
+    raise_events();
+}
+
+/* Each task takes the only place in turn. */
+static void act_room(void)
+{
+    size_t i;
+    act_start_tasks();
+    for (i = 0; i < n; i++) {
+        end_one();
+        run_ready();
+    }
+}
+
+static void act_hold(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        gpusync_point wait = value_point(timeline, place[i] + 1);
+        tickets[i] = submit(queue, &wait, NULL, GPUSYNC_UNORDERED);
+    }
+}
+
+static void act_submit_many(void)
+{
+    gpusync_submission submission = {0};
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = n;
+    ok(gpusync_submit(queue, &submission, &tickets[0]));
+}
+
+/* Each waits for a ticket of another queue, which the host passes on at its end. */
+static void act_wait_for_tickets(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        gpusync_point wait = ticket_point(queue, place[i] + 1);
+        tickets[i] = submit(other, &wait, NULL, GPUSYNC_UNORDERED);
+    }
+    act_end_all();
+}
+
+static void act_cancel(void)
+{
+    ok(gpusync_cancel_held(queue));
+    run_ready();
+    dispatch_all();
+}
+
+static void act_fail(void)
+{
+    ok(gpusync_timeline_fail(timeline, NULL));
+    run_ready();
+    dispatch_all();
+}
+
+static void act_destroy_queue(void)
+{
+    ok(gpusync_queue_destroy(queue));
+}
+
+static void act_create_queues(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) queues[i] = open_queue(2);
+}
+
+static void act_destroy_queues(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_queue_destroy(queues[place[i]]));
+}
+
+static void act_create_timelines(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) timelines[i] = open_timeline();
+}
+
+static void act_destroy_timelines(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_timeline_destroy(timelines[place[i]]));
+}
+
+static void act_device_wait(void)
+{
+    ok(gpusync_device_wait(device, GPUSYNC_FOREVER));
+}
+
+static char *report;
+static size_t report_room;
+
+static void act_report(void)
+{
+    must(gpusync_report(device, report, report_room) < report_room, "the report fits");
+}
+
+/* -- what tasks do ---------------------------------------------------------------------------------------- */
+
+static void wait_for_ticket(task *t)
+{
+    ok(gpusync_wait(queue, tickets[t->index], GPUSYNC_FOREVER));
+}
+
+static void wait_for_the_first(task *t)
+{
+    (void)t;
+    ok(gpusync_wait(queue, tickets[0], GPUSYNC_FOREVER));
+}
+
+static void wait_for_value(task *t)
+{
+    ok(gpusync_timeline_wait(timeline, t->index + 1, GPUSYNC_FOREVER, NULL));
+}
+
+static void wait_for_ticket_in_vain(task *t)
+{
+    must_be(gpusync_wait(queue, tickets[t->index], TIME_LIMIT_NS), GPUSYNC_TIMEOUT, "a wait in vain");
+}
+
+static void wait_for_value_in_vain(task *t)
+{
+    must_be(gpusync_timeline_wait(timeline, t->index + 1, TIME_LIMIT_NS, NULL), GPUSYNC_TIMEOUT, "a wait in vain");
+}
+
+static void wait_for_queue(task *t)
+{
+    (void)t;
+    ok(gpusync_queue_wait(queue, GPUSYNC_FOREVER));
+}
+
+static void wait_for_points(task *t)
+{
+    (void)t;
+    ok(wait_for_all(points, n));
+}
+
+static void take_room(task *t)
+{
+    void *buffer;
+    ok(gpusync_command_buffer(other, NULL, &buffer));
+    ok(gpusync_commit(other, buffer, &tickets[t->index]));
+}
+
+/* -- worlds ----------------------------------------------------------------------------------------------- */
+
+static void make_open(void)
+{
+    open_world();
+    act_open();
+}
+
+static void make_elsewhere(void)
+{
+    open_world();
+    make_buffers_elsewhere();
+}
+
+static void commit_open(void)
+{
+    size_t i;
+    act_open();
+    for (i = 0; i < n; i++) ok(gpusync_commit(queue, buffers[i], &tickets[i]));
+}
+
+static void make_flight(void)
+{
+    open_world();
+    commit_open();
+}
+
+static void make_flight_at_once(void)
+{
+    open_world_with(GPUSYNC_CALLBACKS_QUEUED);
+    commit_open();
+}
+
+static void make_flight_and_objects(void)
+{
+    size_t i;
+    make_flight();
+    for (i = 0; i < n; i++) buffers[i] = metal_shared_event_new(gpusync_device_metal(device));
+}
+
+/* n in flight behind one that is tracked and never committed, n more made elsewhere. */
+static void make_one_tracked(void)
+{
+    void *tracked;
+    gpusync_ticket ticket;
+    open_world();
+    tracked = metal_queue_command_buffer(gpusync_queue_metal(queue));
+    ok(gpusync_track(queue, tracked, &ticket));
+    commit_open();
+    make_buffers_elsewhere();
+}
+
+static void make_tracked(void)
+{
+    make_elsewhere();
+    act_track();
+}
+
+static void make_doomed(void)
+{
+    size_t i;
+    make_flight();
+    for (i = 0; i < n; i++) softmetal_fail(committed[i], NULL, 1, NULL);
+}
+
+static void make_committed_elsewhere(void)
+{
+    size_t i;
+    open_world();
+    make_buffers_elsewhere();
+    for (i = 0; i < n; i++) metal_commit(buffers[i]);
+}
+
+static void make_waits(void)
+{
+    make_flight();
+    make_tasks(n, wait_for_ticket);
+}
+
+static void make_waits_for_one(void)
+{
+    make_flight();
+    make_tasks(n, wait_for_the_first);
+}
+
+static void make_queue_wait(void)
+{
+    make_flight();
+    make_tasks(1, wait_for_queue);
+}
+
+/* One ticket before those that are waited for. */
+static void commit_first(void)
+{
+    void *buffer;
+    open_world();
+    ok(gpusync_command_buffer(queue, NULL, &buffer));
+    ok(gpusync_commit(queue, buffer, NULL));
+    commit_open();
+}
+
+static void make_waits_for_others(void)
+{
+    commit_first();
+    make_tasks(n, wait_for_ticket);
+    act_start_tasks();
+}
+
+static void make_callbacks_for_others(void)
+{
+    size_t i;
+    commit_first();
+    for (i = 0; i < n; i++) ok(ticket_callback(queue, tickets[i], done, NULL));
+}
+
+static void make_value_waits(void)
+{
+    open_world();
+    make_tasks(n, wait_for_value);
+}
+
+static void wait_for_value_above(task *t)
+{
+    ok(gpusync_timeline_wait(timeline, t->index + 2, GPUSYNC_FOREVER, NULL));
+}
+
+static void make_value_waits_for_others(void)
+{
+    open_world();
+    make_tasks(n, wait_for_value_above);
+    act_start_tasks();
+}
+
+static void make_value_waits_with_a_limit(void)
+{
+    open_world();
+    make_tasks(n, wait_for_value_in_vain);
+}
+
+static void make_ticket_waits_with_a_limit(void)
+{
+    make_flight();
+    make_tasks(n, wait_for_ticket_in_vain);
+}
+
+static void make_many_timelines(void)
+{
+    size_t i;
+    open_world();
+    act_create_timelines();
+    for (i = 0; i < n; i++) points[i] = value_point(timelines[place[i]], 1);
+    make_tasks(1, wait_for_points);
+}
+
+static void make_many_values(void)
+{
+    size_t i;
+    open_world();
+    for (i = 0; i < n; i++) points[i] = value_point(timeline, place[i] + 1);
+    make_tasks(1, wait_for_points);
+}
+
+static void make_many_tickets(void)
+{
+    size_t i;
+    make_flight();
+    for (i = 0; i < n; i++) points[i] = ticket_point(queue, tickets[place[i]]);
+    make_tasks(1, wait_for_points);
+}
+
+static void import_timeline(void)
+{
+    open_world();
+    ok(gpusync_timeline_destroy(timeline));
+    ok(import_event(device, metal_shared_event_new(gpusync_device_metal(device)), &timeline));
+}
+
+static void make_imported_waits(void)
+{
+    import_timeline();
+    make_tasks(n, wait_for_value);
+}
+
+static void make_room_waits(void)
+{
+    open_world();
+    other = open_queue(1);
+    make_tasks(n, take_room);
+}
+
+/* In line: each goes when the one before it has gone. */
+static void make_line(void)
+{
+    size_t i;
+    open_world();
+    for (i = 0; i < n; i++) {
+        gpusync_point wait = value_point(timeline, i + 1);
+        tickets[i] = submit(queue, &wait, NULL, 0);
+    }
+}
+
+static void make_held(void)
+{
+    open_world();
+    act_hold();
+}
+
+static void make_held_for_others(void)
+{
+    gpusync_point wait;
+    size_t i;
+    open_world();
+    wait = value_point(timeline, 1);
+    (void)submit(queue, &wait, NULL, GPUSYNC_UNORDERED);
+    for (i = 0; i < n; i++) {
+        wait = value_point(timeline, i + 2);
+        tickets[i] = submit(queue, &wait, NULL, GPUSYNC_UNORDERED);
+    }
+}
+
+static void hold_chain(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        gpusync_point wait = value_point(timeline, i + 1), signal = value_point(timeline, i + 2);
+        tickets[i] = submit(i % 2 ? other : queue, &wait, &signal, 0);
+    }
+}
+
+static void make_chain(void)
+{
+    open_world();
+    other = queue;
+    hold_chain();
+}
+
+static void make_chain_on_two(void)
+{
+    open_world();
+    other = open_large_queue();
+    hold_chain();
+}
+
+static void make_issued_chain(void)
+{
+    make_chain();
+    ok(gpusync_timeline_signal(timeline, 1));
+}
+
+/* The promises of `second`, issued from the top down, and who waits for them. */
+static void make_promises(void)
+{
+    size_t i;
+    open_world();
+    other = open_large_queue();
+    second = open_timeline();
+    for (i = 0; i < n; i++) {
+        gpusync_point wait = value_point(timeline, n - i), signal = value_point(second, i + 1);
+        (void)submit(queue, &wait, &signal, GPUSYNC_UNORDERED);
+    }
+    for (i = 0; i < n; i++) {
+        gpusync_point wait = value_point(second, i + 1);
+        tickets[i] = submit(other, &wait, NULL, GPUSYNC_UNORDERED);
+    }
+}
+
+static void make_ticket_waits(void)
+{
+    make_flight();
+    other = open_large_queue();
+}
+
+static void make_queues(void)
+{
+    open_world();
+    act_create_queues();
+}
+
+static void make_used_queues(void)
+{
+    size_t i;
+    make_queues();
+    for (i = 0; i < n; i++) {
+        void *buffer;
+        ok(gpusync_command_buffer(queues[i], NULL, &buffer));
+        ok(gpusync_commit(queues[i], buffer, NULL));
+        end_one();
+    }
+}
+
+static void make_one_held_among_queues(void)
+{
+    gpusync_point wait;
+    make_queues();
+    wait = value_point(timeline, 1);
+    (void)submit(queue, &wait, NULL, 0);
+}
+
+static void make_timelines(void)
+{
+    open_world();
+    act_create_timelines();
+}
+
+static void make_report_room(void)
+{
+    report_room = gpusync_report(device, NULL, 0) + 1000;
+    report = (char *)array_of(report_room, 1);
+}
+
+static void make_queues_to_report(void)
+{
+    make_queues();
+    make_report_room();
+}
+
+static void make_flight_to_report(void)
+{
+    make_flight();
+    make_report_room();
+}
+
+static void make_waits_to_report(void)
+{
+    make_waits();
+    act_start_tasks();
+    make_report_room();
+}
+
+static void make_chain_to_report(void)
+{
+    make_chain();
+    make_report_room();
+}
+
+/* -- checks ----------------------------------------------------------------------------------------------- */
+
+static void tickets_are(gpusync_result result)
+{
+    size_t i;
+    for (i = 0; i < n; i++) must_be(gpusync_poll(i % 2 && other ? other : queue, tickets[i]), result, "a ticket");
+}
+
+static void check_open(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) must(metal_status(buffers[i]) == 0, "the buffer is open");
+}
+
+static void check_discarded(void)
+{
+    must(softmetal_outstanding(gpusync_queue_metal(queue)) == 0, "no command buffer is left");
+}
+
+static void check_done(void)
+{
+    end_all();
+    tickets_are(GPUSYNC_OK);
+}
+
+static void check_tracked_end(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) metal_commit(buffers[i]);
+    check_done();
+}
+
+static void check_called(void)
+{
+    must(called == n && called_badly == 0, "every callback has run, and once");
+    check_done();
+}
+
+static void check_waited(void)
+{
+    all_tasks_over();
+    check_done();
+}
+
+static void check_over(void)
+{
+    all_tasks_over();
+}
+
+static void check_value_reached(void)
+{
+    uint64_t value;
+    ok(gpusync_timeline_query(timeline, &value));
+    must(value == n, "the value is reached");
+    all_tasks_over();
+}
+
+static void check_value_called(void)
+{
+    must(called == n && called_badly == 0, "every callback has run, and once");
+}
+
+/* The first has ended, and none of the others; then they do. */
+static void check_one_ended(void)
+{
+    must(gpusync_is_done(queue, 1), "the first has ended");
+    must(living == n && called == 0, "nobody else was told");
+    tickets_are(GPUSYNC_NOT_READY);
+    act_end_all();
+    all_tasks_over();
+    tickets_are(GPUSYNC_OK);
+}
+
+static void check_one_called(void)
+{
+    must(gpusync_is_done(queue, 1) && called == 0, "the first has ended, and nobody was told");
+    act_end_all();
+    must(called == n, "every callback has run");
+}
+
+static void check_one_signalled(void)
+{
+    must(living == n, "nobody else was told");
+    ok(gpusync_timeline_signal(timeline, n + 2));
+    all_tasks_over();
+}
+
+static void check_one_released(void)
+{
+    must(committed_count == 1, "one submission was released");
+    end_all();
+}
+
+static void check_room(void)
+{
+    size_t i;
+    all_tasks_over();
+    end_all();
+    for (i = 0; i < n; i++) ok(gpusync_poll(other, tickets[i]));
+}
+
+static void check_held(void)
+{
+    must(committed_count == 0, "they are held");
+    tickets_are(GPUSYNC_NOT_READY);
+}
+
+static void check_many_submitted(void)
+{
+    end_all();
+    ok(gpusync_poll(queue, tickets[0]));
+    must(ended_count >= n, "every command buffer was committed");
+}
+
+static void check_chain_issued(void)
+{
+    must(committed_count >= n, "every submission was committed");
+    check_done();
+}
+
+static void check_issued(void)
+{
+    must(committed_count >= 2 * n, "promises and those that wait for them were committed");
+}
+
+static void check_other_done(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_poll(other, tickets[i]));
+}
+
+/* The log keeps the last failures alone. */
+static void check_failed(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) must(gpusync_poll(queue, tickets[i]) < 0, "the ticket has ended badly");
+}
+
+static void check_given_up(void)
+{
+    must(committed_count == 0, "none was committed");
+    check_failed();
+}
+
+/* The device can be destroyed when nothing of it is left. */
+static void check_queue_gone(void)
+{
+    ok(gpusync_timeline_destroy(timeline));
+    ok(gpusync_device_destroy(device));
+}
+
+static void check_nothing_left(void)
+{
+    ok(gpusync_queue_destroy(queue));
+    check_queue_gone();
+}
+
+static void check_queues_made(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) must(gpusync_is_idle(queues[i]), "the queue is idle");
+}
+
+static void check_timelines_made(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_timeline_signal(timelines[i], 1));
+}
+
+static void check_reported(void)
+{
+    must(strlen(report) > 10 * n, "the report speaks of each");
+}
+
+/* -- wakes ------------------------------------------------------------------------------------------------ */
+
+static void sleep_idle(task *t)
+{
+    if (t->index % 2) wait_for_ticket_in_vain(t);
+    else wait_for_value_in_vain(t);
+}
+
+/* The command buffers hang, and nobody signals. */
+static void make_idle(void)
+{
+    size_t i;
+    real_time = true;
+    open_world();
+    act_open();
+    for (i = 0; i < n; i++) {
+        softmetal_hang(buffers[i]);
+        ok(gpusync_commit(queue, buffers[i], &tickets[i]));
+    }
+    make_tasks(n, sleep_idle);
+}
+
+static void act_sleep(void)
+{
+    act_start_tasks();
+    run_by_the_clock();
+}
+
+/* -- rows ------------------------------------------------------------------------------------------------- */
+
+#define IN_EACH_ORDER(name, make, act, check)                                                                          \
+    {name "_rising", make, act, check, RISING}, {name "_falling", make, act, check, FALLING},                          \
+    {name "_shuffled", make, act, check, SHUFFLED}
+
+/* n of what the name says, where the comment does not say otherwise. _elsewhere: command buffers that gpusync did not
+   make. one_...: one event among n that are not concerned. */
+static const row rows[] = {
+    /* commits */
+    {"open", open_world, act_open, check_open, RISING},
+    IN_EACH_ORDER("discard", make_open, act_discard, check_discarded),
+    IN_EACH_ORDER("commit_open", make_open, act_commit, check_done), /* n are open to begin with */
+    {"commit_elsewhere", make_elsewhere, act_commit, check_done, RISING},
+    {"commit_elsewhere_one_tracked", make_one_tracked, act_commit, check_done, RISING}, /* and n in flight */
+    {"track", make_elsewhere, act_track, check_tracked_end, RISING},
+    IN_EACH_ORDER("untrack", make_tracked, act_untrack, check_given_up),
+    {"track_committed", make_committed_elsewhere, act_track_committed, check_done, RISING},
+    {"end", make_flight, act_end_all, check_done, RISING},
+    {"end_badly", make_doomed, act_end_all, check_failed, RISING},
+    {"poll", make_flight, act_poll, check_done, RISING}, /* of each ticket in flight */
+    /* waits: begun, parked, ended */
+    {"queue_wait", make_queue_wait, act_tasks_until_end, check_waited, RISING}, /* one, for n in flight */
+    IN_EACH_ORDER("waits", make_waits, act_tasks_until_end, check_waited), /* each for a ticket of its own */
+    {"waits_for_one_ticket", make_waits_for_one, act_tasks_until_end, check_waited, RISING},
+    {"one_end_among_waits", make_waits_for_others, act_end_one, check_one_ended, RISING},
+    IN_EACH_ORDER("value_waits", make_value_waits, act_tasks_until_signals, check_over),
+    {"one_signal_among_waits", make_value_waits_for_others, act_signal_one, check_one_signalled, RISING},
+    IN_EACH_ORDER("imported_waits", make_imported_waits, act_tasks_until_events, check_value_reached),
+    IN_EACH_ORDER("wait_many_values", make_many_values, act_tasks_until_signals, check_over), /* one, for n points */
+    IN_EACH_ORDER("wait_many_tickets", make_many_tickets, act_tasks_until_end, check_waited),
+    {"wait_many_timelines", make_many_timelines, act_signal_timelines, check_over, RISING},
+    IN_EACH_ORDER("waits_time_out", make_ticket_waits_with_a_limit, act_time_out, check_waited),
+    IN_EACH_ORDER("value_waits_time_out", make_value_waits_with_a_limit, act_time_out, check_over),
+    {"room", make_room_waits, act_room, check_room, RISING}, /* n wait for the only place of a queue, in turn */
+    {"device_wait", make_queues, act_device_wait, check_queues_made, RISING}, /* one, over n idle queues */
+    /* callbacks: registered, due, run */
+    IN_EACH_ORDER("callbacks", make_flight, act_on_done, check_called), /* each of a ticket of its own */
+    {"callbacks_at_once", make_flight_at_once, act_on_done_at_once, check_called, RISING}, /* not by gpusync_dispatch */
+    {"callbacks_of_one_ticket", make_flight, act_on_done_of_one, check_called, RISING},
+    {"one_end_among_callbacks", make_callbacks_for_others, act_end_one, check_one_called, RISING},
+    IN_EACH_ORDER("value_callbacks", open_world, act_value_callbacks, check_value_called), /* and a signal for each */
+    IN_EACH_ORDER("imported_callbacks", import_timeline, act_imported_callbacks, check_value_called),
+    {"release_after", make_flight_and_objects, act_release_after, check_done, RISING},
+    /* submissions */
+    {"submit_many", make_open, act_submit_many, check_many_submitted, RISING}, /* one, of n command buffers */
+    {"submit_many_elsewhere", make_elsewhere, act_submit_many, check_many_submitted, RISING},
+    IN_EACH_ORDER("hold", open_world, act_hold, check_held),
+    {"release_line", make_line, act_signal_each, check_done, RISING}, /* n signals, each releases the next of a queue */
+    IN_EACH_ORDER("release_each", make_held, act_signal_each, check_done), /* unordered */
+    IN_EACH_ORDER("release_at_once", make_held, act_signal_last, check_done), /* one signal */
+    {"one_signal_among_held", make_held_for_others, act_signal_one, check_one_released, RISING},
+    {"release_one_among_queues", make_one_held_among_queues, act_signal_one, check_one_released, RISING}, /* n idle */
+    {"chain_release", make_chain, act_signal_one, check_chain_issued, RISING}, /* each signals for the next */
+    {"chain_release_two_queues", make_chain_on_two, act_signal_one, check_chain_issued, RISING},
+    {"chain_end", make_issued_chain, act_end_all, check_done, RISING},
+    {"chain_cancel", make_chain, act_cancel, check_given_up, RISING},
+    {"chain_fail", make_chain, act_fail, check_given_up, RISING},
+    {"chain_destroy", make_chain, act_destroy_queue, check_queue_gone, RISING},
+    {"promises_top_down", make_promises, act_signal_each, check_issued, RISING}, /* n issued, n wait for them */
+    IN_EACH_ORDER("submit_after_tickets", make_ticket_waits, act_wait_for_tickets, check_other_done),
+    /* objects */
+    {"queue_create", open_world, act_create_queues, check_queues_made, RISING},
+    IN_EACH_ORDER("queue_destroy", make_queues, act_destroy_queues, check_nothing_left), /* never used */
+    {"queue_destroy_used", make_used_queues, act_destroy_queues, check_nothing_left, RISING},
+    {"timeline_create", open_world, act_create_timelines, check_timelines_made, RISING},
+    IN_EACH_ORDER("timeline_destroy", make_timelines, act_destroy_timelines, check_nothing_left),
+    {"report_queues", make_queues_to_report, act_report, check_reported, RISING}, /* one report of n */
+    {"report_flight", make_flight_to_report, act_report, check_reported, RISING},
+    {"report_waits", make_waits_to_report, act_report, check_reported, RISING},
+    {"report_chain", make_chain_to_report, act_report, check_reported, RISING},
+    /* how often n idle waits come back from the park hook within 10 s */
+    {"wakes_idle", make_idle, act_sleep, NULL, RISING},
+};
+
+static bool counts_wakes(const row *r)
+{
+    return r->act == act_sleep;
+}
+
+int main(int argc, char **argv)
+{
+    size_t i;
+    if (argc == 2 && !strcmp(argv[1], "list")) {
+        for (i = 0; i < sizeof rows / sizeof rows[0]; i++)
+            printf("%s %s\n", rows[i].name, counts_wakes(&rows[i]) ? "wakes" : "instructions");
+        return 0;
+    }
+    must(argc == 3, "usage: growth list, or growth ROW N");
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (!strcmp(argv[1], rows[i].name)) current = &rows[i];
+    must(current != NULL, "there is such a row");
+    n = (size_t)strtoul(argv[2], NULL, 10);
+    current->make();
+    CALLGRIND_START_INSTRUMENTATION;
+    current->act();
+    CALLGRIND_STOP_INSTRUMENTATION;
+    CALLGRIND_DUMP_STATS_AT(current->name);
+    if (current->check) current->check();
+    if (counts_wakes(current)) printf("%lu\n", park_returns);
+    fflush(stdout);
+    _exit(0); /* what is left in flight is left */
+}

@@ -1,0 +1,1247 @@
+/* calls.h - inputs that are calls as they come, with valid and invalid arguments, judged by what holds of all of them
+
+   Two devices at most, with a few queues, timelines, command buffers and a warm-up. They come and go. Buffers fail,
+   Metal answers nil, memory runs out, devices are lost. The judges: which results a call may have, given what was done
+   to it; the status of the command buffers of whatever is said to have ended; that nothing is taken back; that every
+   callback comes once; that all has ended when the GPU is through and what is held was given up.
+
+   Left out, as tests/known_red has them: lost handlers, objects put around command buffers, listeners that hear
+   nothing, and command buffers with unretained references where work outlives its queue ("an event goes while the
+   device still waits for it"). */
+#ifndef FUZZ_CALLS_OF_ALL_KINDS_H
+#define FUZZ_CALLS_OF_ALL_KINDS_H
+
+#include "fuzz.h"
+
+#define DEVICES 2
+#define OPENS 8
+#define WORKS 48
+#define EVENTS 8
+#define MADE_BY_METAL 80 /* command buffers, in a queue of ours; gpusync is told less */
+
+typedef struct machine {
+    gpusync_device *device;
+    memory_log memory;
+    gpusync_allocator allocator;
+    void *metal; /* +1, or NULL: the system's own, which is not lost */
+    bool losable, manual;
+} machine;
+
+typedef struct lane {
+    gpusync_queue *queue;
+    void *metal; /* borrowed: gpu has it */
+    int device, warming;
+    bool given;   /* the Metal queue is ours */
+    bool forgets; /* failures push each other out */
+    uint64_t cursor;
+} lane;
+
+typedef struct tide {
+    gpusync_timeline *timeline;
+    void *event; /* of an imported one, borrowed from world.events */
+    int device;
+    uint64_t value, query;
+} tide;
+
+typedef struct opened {
+    void *buffer; /* +1 */
+    int lane;
+    bool made; /* by gpusync */
+    bool tracked, headed;
+    gpusync_ticket ticket;
+} opened;
+
+typedef struct work {
+    gpusync_ticket ticket;
+    int lane;
+    void *buffers[2]; /* +1, or NULL */
+    bool waits;       /* for something that may fail */
+    bool tracked;     /* committed by its owner, perhaps never */
+    bool done, over;
+    gpusync_result told;
+    gpusync_point promises[2]; /* what it signals, while the timeline lives */
+} work;
+
+static struct {
+    machine machines[DEVICES];
+    lane lanes[QUEUES];
+    tide tides[TIMELINES];
+    opened opens[OPENS];
+    work works[WORKS];
+    void *events[EVENTS]; /* +1: others may signal them */
+    int event_count, work_count, running;
+    gpusync_warmup *warmup;
+    int warmup_device;
+    bool gentle;               /* nothing outlives its queue, no device is lost */
+    bool short_of_memory, nil; /* in this call */
+    bool destroying;
+    int leaving; /* the lane that is destroyed */
+} world;
+
+/* -- faults ------------------------------------------------------------------------------------------- */
+
+static void no_faults(void)
+{
+    int i;
+    for (i = 0; i < DEVICES; i++) PUT(&world.machines[i].memory.fail_at, 0);
+    PUT(&probe_memory.fail_at, 0);
+    softmetal_fail_creation(0, false);
+    world.short_of_memory = world.nil = false;
+}
+
+/* For the next call: the n-th allocation fails, or the n-th object that Metal should make is nil; or all from then on. */
+static void some_fault(void)
+{
+    unsigned how = byte(), n = 1 + (how >> 3) % 8, i;
+    bool after = how & 4;
+    switch (how & 3) {
+    case 0:
+        softmetal_fail_creation(n, after);
+        world.nil = true;
+        break;
+    case 1:
+        probe_memory.fail_at = (long)n;
+        probe_memory.fail_after = after;
+        world.short_of_memory = true;
+        break;
+    default:
+        for (i = 0; i < DEVICES; i++) {
+            world.machines[i].memory.fail_after = after;
+            world.machines[i].memory.fail_at = (long)n;
+        }
+        world.short_of_memory = true;
+        break;
+    }
+}
+
+/* The results that a call may have, besides those that any fault allows. */
+#define may(device, got, ...) may_at((device), (got), (const int[]){__VA_ARGS__, END}, #got, __LINE__)
+static gpusync_result may_at(int device, gpusync_result got, const int *allowed, const char *call, int line)
+{
+    bool excused = (got == GPUSYNC_ERROR_OUT_OF_MEMORY && world.short_of_memory) ||
+                   (got == GPUSYNC_ERROR_METAL_NIL && world.nil) || (got == GPUSYNC_ERROR_NO_DEVICE && world.nil) ||
+                   (got == GPUSYNC_ERROR_DEVICE_LOST && device >= 0 && world.machines[device].losable);
+    no_faults();
+    if (!excused) (void)answer_at(got, allowed, call, line);
+    return got;
+}
+
+/* How work may end, for whoever asks. */
+#define ENDS \
+    GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION, GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_RESULT_UNKNOWN, GPUSYNC_ERROR_DESTROYED
+
+/* -- finding things ----------------------------------------------------------------------------------- */
+
+static lane *some_lane(void)
+{
+    unsigned n = byte(), i;
+    for (i = 0; i < QUEUES; i++)
+        if (world.lanes[(n + i) % QUEUES].queue) return &world.lanes[(n + i) % QUEUES];
+    return NULL;
+}
+
+static int index_of(const lane *l)
+{
+    return (int)(l - world.lanes);
+}
+
+static tide *some_tide(int device)
+{
+    unsigned n = byte(), i;
+    for (i = 0; i < TIMELINES; i++) {
+        tide *t = &world.tides[(n + i) % TIMELINES];
+        if (t->timeline && (device < 0 || t->device == device)) return t;
+    }
+    return NULL;
+}
+
+static opened *some_open(int of_lane)
+{
+    unsigned n = byte(), i;
+    for (i = 0; i < OPENS; i++) {
+        opened *o = &world.opens[(n + i) % OPENS];
+        if (o->buffer && (of_lane < 0 || o->lane == of_lane)) return o;
+    }
+    return NULL;
+}
+
+static opened *free_open(void)
+{
+    int i;
+    for (i = 0; i < OPENS; i++)
+        if (!world.opens[i].buffer) return &world.opens[i];
+    return NULL;
+}
+
+static work *some_work(int of_lane)
+{
+    int i, n = (int)byte();
+    for (i = 0; i < world.work_count; i++) {
+        work *w = &world.works[(n + i) % world.work_count];
+        if (w->lane >= 0 && (of_lane < 0 || w->lane == of_lane)) return w;
+    }
+    return NULL;
+}
+
+/* A ticket, mostly a good one. */
+static gpusync_ticket some_ticket(const lane *l)
+{
+    const work *w = some_work(one_in(24) ? -1 : index_of(l));
+    if (one_in(32)) return byte();
+    return w ? w->ticket : GPUSYNC_NO_TICKET;
+}
+
+static uint64_t some_value(const tide *t)
+{
+    unsigned n = byte();
+    if (n == 255) return GPUSYNC_MAX_VALUE + 1;
+    if (n == 254) return GPUSYNC_MAX_VALUE;
+    return (t->value > 4 ? t->value - 4 : 0) + n % 12;
+}
+
+static size_t some_points(int device, gpusync_point *points, size_t most)
+{
+    size_t count = below_of((unsigned)most + 1), i;
+    memset(points, 0, most * sizeof *points);
+    for (i = 0; i < count; i++) {
+        int where = one_in(32) ? -1 : device;
+        tide *t = one_in(2) ? NULL : some_tide(where);
+        lane *l = some_lane();
+        if (t) {
+            points[i].timeline = t->timeline;
+            points[i].value = some_value(t);
+        } else if (l && (l->device == device || where < 0)) {
+            points[i].queue = l->queue;
+            points[i].ticket = some_ticket(l);
+        } else {
+            return i;
+        }
+    }
+    return count;
+}
+
+static uint64_t some_time(void)
+{
+    static const uint64_t times[] = {0, 0, 1000, MS(1), MS(60), SECONDS(2)};
+    return times[below_of(6)];
+}
+
+static bool any_in_flight(void)
+{
+    int i;
+    for (i = 0; i < gpu.count; i++)
+        if (softmetal_outstanding(gpu.queues[i]) > 0) return true;
+    return false;
+}
+
+/* -- what holds at any time --------------------------------------------------------------------------- */
+
+static void check_work(work *w)
+{
+    const lane *l = &world.lanes[w->lane];
+    bool lost = world.machines[l->device].losable, done = gpusync_is_done(l->queue, w->ticket), failed = false,
+         ran = true;
+    gpusync_result now = gpusync_poll(l->queue, w->ticket);
+    int i;
+    must(now != GPUSYNC_NOT_READY || !done, "ticket %llu is done and not ready", (unsigned long long)w->ticket);
+    must(done || !w->done, "ticket %llu was done", (unsigned long long)w->ticket);
+    must(!w->over || now == w->told || now == GPUSYNC_ERROR_RESULT_UNKNOWN || now == GPUSYNC_ERROR_DEVICE_LOST,
+         "ticket %llu ended with %d, and now with %d", (unsigned long long)w->ticket, w->told, now);
+    w->done = done;
+    if (now == GPUSYNC_NOT_READY) {
+        must(!w->over, "ticket %llu has ended and is not ready", (unsigned long long)w->ticket);
+        return;
+    }
+    if (now == GPUSYNC_ERROR_DEVICE_LOST) {
+        must(lost, "the device is not lost");
+        return;
+    }
+    w->over = true;
+    w->told = now;
+    for (i = 0; i < 2; i++) {
+        unsigned long status = w->buffers[i] ? metal_status(w->buffers[i]) : 4;
+        must(status != 2 && status != 3, "ticket %llu ended with %d, a buffer has status %lu",
+             (unsigned long long)w->ticket, now, status);
+        failed = failed || status == 5;
+        ran = ran && status == 4;
+    }
+    switch ((int)now) {
+    case GPUSYNC_OK: must(ran, "ticket %llu is well, its work is not", (unsigned long long)w->ticket); break;
+    case GPUSYNC_ERROR_EXECUTION:
+        must(failed || w->waits || !w->buffers[0], "ticket %llu has failed, its work has not",
+             (unsigned long long)w->ticket);
+        break;
+    case GPUSYNC_ERROR_CANCELLED:
+    case GPUSYNC_ERROR_DESTROYED:
+        must(!w->buffers[0] || w->waits || !ran, "ticket %llu was given up, its work has run",
+             (unsigned long long)w->ticket);
+        break;
+    case GPUSYNC_ERROR_RESULT_UNKNOWN:
+        must(l->forgets || w->told == now, "ticket %llu is forgotten", (unsigned long long)w->ticket);
+        break;
+    default: must(false, "ticket %llu ended with %d", (unsigned long long)w->ticket, now);
+    }
+}
+
+/* A value is known when every promise up to it was kept: by work that has ended well. */
+static void check_promises(const tide *t, uint64_t value)
+{
+    int i, k;
+    for (i = 0; i < world.work_count; i++)
+        for (k = 0; k < 2; k++) {
+            const work *w = &world.works[i];
+            gpusync_result kept;
+            if (w->lane < 0 || w->promises[k].timeline != t->timeline || w->promises[k].value > value) continue;
+            kept = gpusync_poll(world.lanes[w->lane].queue, w->ticket);
+            must(kept == GPUSYNC_OK || kept == GPUSYNC_ERROR_RESULT_UNKNOWN,
+                 "a timeline is at %llu, and what is to signal %llu says %d", (unsigned long long)value,
+                 (unsigned long long)w->promises[k].value, kept);
+        }
+}
+
+static void check_world(void)
+{
+    int i;
+    for (i = 0; i < world.work_count; i++)
+        if (world.works[i].lane >= 0) check_work(&world.works[i]);
+    for (i = 0; i < TIMELINES; i++) {
+        tide *t = &world.tides[i];
+        uint64_t value = 0;
+        if (!t->timeline) continue;
+        if (gpusync_timeline_query(t->timeline, &value) == GPUSYNC_OK) check_promises(t, value);
+        must(value >= t->query, "a timeline fell to %llu", (unsigned long long)value);
+        t->query = value;
+        if (value > t->value && value < GPUSYNC_MAX_VALUE - 1000) t->value = value;
+    }
+}
+
+static void forget_promises(const gpusync_timeline *timeline)
+{
+    int i, k;
+    for (i = 0; i < world.work_count; i++)
+        for (k = 0; k < 2; k++)
+            if (world.works[i].promises[k].timeline == timeline) world.works[i].promises[k].timeline = NULL;
+}
+
+static void forget_work(work *w)
+{
+    int i;
+    for (i = 0; i < 2; i++) metal_release(w->buffers[i]);
+    memset(w, 0, sizeof *w);
+    w->lane = -1;
+}
+
+static work *remember(const lane *l, gpusync_ticket ticket, void *first, void *second, bool waits, bool tracked)
+{
+    work *w = &world.works[world.work_count < WORKS ? world.work_count++ : (int)below_of(WORKS)];
+    if (w->lane >= 0) forget_work(w);
+    w->lane = index_of(l);
+    w->ticket = ticket;
+    w->buffers[0] = one_in(3) ? NULL : metal_retain(first);
+    w->buffers[1] = metal_retain(second);
+    w->waits = waits;
+    w->tracked = tracked;
+    return w;
+}
+
+/* -- making and destroying ---------------------------------------------------------------------------- */
+
+static void on_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    must(level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
+}
+
+static void on_notify(void *user)
+{
+    (void)user;
+}
+
+static void on_trace(void *user, const gpusync_trace_event *event)
+{
+    (void)user;
+    must(event->kind <= GPUSYNC_TRACE_CALLBACK && event->time_ns <= clock_ns, "a bad event");
+}
+
+static void make_device(void)
+{
+    static const gpusync_spin no_spin = {0, 0, 0};
+    int i = (int)below_of(DEVICES);
+    machine *m = &world.machines[i];
+    gpusync_device_desc desc;
+    unsigned how = byte();
+    if (m->device) return;
+    memset(m, 0, sizeof *m);
+    memset(&desc, 0, sizeof desc);
+    m->allocator.allocate = memory_allocate;
+    m->allocator.release = memory_release;
+    m->allocator.user = &m->memory;
+    m->manual = how & 1;
+    m->metal = how & 2 ? softmetal_new_device() : NULL;
+    desc.metal_device = m->metal;
+    desc.hooks = &fuzz_hooks;
+    desc.allocator = &m->allocator;
+    desc.spin = how & 4 ? &no_spin : NULL;
+    desc.wait_mode = (gpusync_wait_mode)(how >> 3 & 1 ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT);
+    desc.callback_mode = m->manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
+    desc.notify = how & 16 ? on_notify : NULL;
+    desc.log = how & 32 ? on_log : NULL;
+    if (one_in(8)) {
+        some_fault();
+        m->memory.fail_at = world.short_of_memory;
+    }
+    may(-1, gpusync_device_create(&desc, &m->device), GPUSYNC_OK);
+    if (!m->device) {
+        must(m->memory.live == 0, "a device that was not made has memory");
+        metal_release(m->metal);
+        memset(m, 0, sizeof *m);
+        return;
+    }
+    must(!gpusync_device_is_lost(m->device) && gpusync_device_metal(m->device), "a new device");
+    if (how & 64) answer(gpusync_set_trace(m->device, on_trace, NULL), GPUSYNC_OK);
+}
+
+static bool is_in_use(int device)
+{
+    int i;
+    for (i = 0; i < QUEUES; i++)
+        if (world.lanes[i].queue && world.lanes[i].device == device) return true;
+    for (i = 0; i < TIMELINES; i++)
+        if (world.tides[i].timeline && world.tides[i].device == device) return true;
+    return world.warmup && world.warmup_device == device;
+}
+
+static void destroy_device(int i)
+{
+    machine *m = &world.machines[i];
+    if (!m->device) return;
+    if (is_in_use(i)) {
+        answer(gpusync_device_destroy(m->device), GPUSYNC_ERROR_IN_USE);
+        return;
+    }
+    answer(gpusync_device_destroy(m->device), GPUSYNC_OK);
+    must(m->memory.live == 0, "the allocator has %ld blocks out", m->memory.live);
+    metal_release(m->metal);
+    memset(m, 0, sizeof *m);
+}
+
+static void make_queue(void)
+{
+    lane *l = &world.lanes[below_of(QUEUES)];
+    int device = (int)below_of(DEVICES), other = !device;
+    machine *m = &world.machines[device];
+    gpusync_queue_desc desc;
+    unsigned how = byte();
+    void *given = NULL;
+    if (l->queue || !m->device || gpu.count == METAL_QUEUES) return;
+    memset(l, 0, sizeof *l);
+    memset(&desc, 0, sizeof desc);
+    l->device = device;
+    l->given = how & 9; /* small limits only with a Metal queue of ours: buffers that were given up count while we keep them */
+    l->forgets = how & 2;
+    desc.label = how & 4 ? "a queue" : NULL;
+    desc.max_command_buffer_count = how & 8 ? 2 + below_of(8) : 0;
+    desc.max_in_flight = how & 16 ? 1 + below_of(4) : 0;
+    desc.error_log_count = l->forgets ? 1 + below_of(2) : 0;
+    if (l->given) {
+        bool foreign = world.machines[other].device && (how & 128);
+        given = metal_queue_new(gpusync_device_metal(world.machines[foreign ? other : device].device), MADE_BY_METAL);
+        desc.metal_queue = given;
+        if (foreign && gpusync_device_metal(m->device) != gpusync_device_metal(world.machines[other].device)) {
+            may(device, gpusync_queue_create(m->device, &desc, &l->queue), INVALID);
+            must(!l->queue, "a queue over another device's");
+            metal_release(given);
+            return;
+        }
+    }
+    if (one_in(8)) some_fault();
+    may(device, gpusync_queue_create(m->device, &desc, &l->queue), GPUSYNC_OK);
+    if (l->queue) {
+        l->metal = gpusync_queue_metal(l->queue);
+        must(!given || l->metal == given, "another queue");
+        gpu_add(l->metal);
+    }
+    metal_release(given);
+}
+
+static void forget_lane(lane *l)
+{
+    int i;
+    for (i = 0; i < world.work_count; i++)
+        if (world.works[i].lane == index_of(l)) forget_work(&world.works[i]);
+    for (i = 0; i < OPENS; i++) {
+        if (!world.opens[i].buffer || world.opens[i].lane != index_of(l)) continue;
+        metal_release(world.opens[i].buffer);
+        world.opens[i].buffer = NULL;
+    }
+    l->queue = NULL;
+}
+
+static bool is_warming(const lane *l)
+{
+    return world.warmup && l->warming;
+}
+
+static void destroy_queue(lane *l, bool now)
+{
+    bool lost = world.machines[l->device].losable;
+    int i, k;
+    if (is_warming(l)) return;
+    if (fuzz_tells) fprintf(stderr, "  queue %d goes%s\n", index_of(l), now ? " now" : "");
+    come_to_rest_now(); /* no callback is in a call of what goes, */
+    world.destroying = true; /* ... and none makes one */
+    world.leaving = index_of(l);
+    gpu.idle = 0;
+    if (now) {
+        answer(gpusync_queue_destroy_now(l->queue), GPUSYNC_OK);
+    } else {
+        answer(gpusync_queue_destroy(l->queue), GPUSYNC_OK);
+        for (i = 0; i < world.work_count && !lost; i++)
+            for (k = 0; k < 2 && world.works[i].lane == index_of(l); k++)
+                must(!world.works[i].buffers[k] || metal_status(world.works[i].buffers[k]) < 2 ||
+                         metal_status(world.works[i].buffers[k]) > 3,
+                     "destroyed with work in flight");
+    }
+    come_to_rest_now();
+    world.destroying = false;
+    world.leaving = -1;
+    forget_lane(l);
+}
+
+static void *some_event(int device)
+{
+    if (world.event_count == EVENTS) return NULL;
+    world.events[world.event_count] = metal_shared_event_new(gpusync_device_metal(world.machines[device].device));
+    return world.events[world.event_count++];
+}
+
+static void make_timeline(void)
+{
+    tide *t = &world.tides[below_of(TIMELINES)];
+    int device = (int)below_of(DEVICES);
+    machine *m = &world.machines[device];
+    gpusync_timeline_desc desc;
+    unsigned how = byte();
+    gpusync_result result;
+    if (t->timeline || !m->device) return;
+    memset(t, 0, sizeof *t);
+    memset(&desc, 0, sizeof desc);
+    t->device = device;
+    desc.initial_value = how & 1 ? byte() : 0;
+    desc.label = how & 2 ? "a timeline" : NULL;
+    desc.fail_writes_event = how & 4;
+    if (how & 8) t->event = some_event(device);
+    if (one_in(8)) some_fault();
+    result = t->event ? gpusync_timeline_import(m->device, t->event, &desc, &t->timeline)
+                      : gpusync_timeline_create(m->device, &desc, &t->timeline);
+    may(device, result, GPUSYNC_OK);
+    must((result == GPUSYNC_OK) == (t->timeline != NULL), "a timeline");
+    t->value = t->event ? 0 : desc.initial_value;
+}
+
+static void destroy_timeline(tide *t)
+{
+    come_to_rest_now(); /* no callback is in a call of what goes, */
+    world.destroying = true; /* ... and none makes one */
+    forget_promises(t->timeline);
+    answer(gpusync_timeline_destroy(t->timeline), GPUSYNC_OK);
+    come_to_rest_now();
+    world.destroying = false;
+    t->timeline = NULL;
+}
+
+/* -- command buffers ---------------------------------------------------------------------------------- */
+
+#define MISFITS GPUSYNC_ERROR_INVALID_TICKET, GPUSYNC_ERROR_NOT_RISING, INVALID
+
+static void tell_points(const char *what, const gpusync_point *points, size_t count)
+{
+    size_t i;
+    int k;
+    for (i = 0; i < count && fuzz_tells; i++)
+        for (k = 0; k < QUEUES; k++) {
+            if (points[i].timeline && points[i].timeline == world.tides[k].timeline)
+                fprintf(stderr, "    %s %llu of timeline %d\n", what, (unsigned long long)points[i].value, k);
+            if (!points[i].timeline && points[i].queue && points[i].queue == world.lanes[k].queue)
+                fprintf(stderr, "    %s ticket %llx of queue %d\n", what, (unsigned long long)points[i].ticket, k);
+        }
+}
+
+static void make_buffer_by_gpusync(void)
+{
+    lane *l = some_lane();
+    opened *o = free_open();
+    gpusync_command_buffer_desc desc;
+    gpusync_point points[3];
+    uint64_t time = some_time();
+    if (!l || !o || (!l->given && softmetal_outstanding(l->metal) > 40)) return;
+    memset(&desc, 0, sizeof desc);
+    memset(o, 0, sizeof *o);
+    desc.timeout_ns = &time;
+    desc.label = one_in(2) ? "a buffer" : NULL;
+    desc.unretained_references = world.gentle && one_in(4);
+    desc.waits = points;
+    desc.wait_count = one_in(3) ? some_points(l->device, points, 3) : 0;
+    tell_points("the head waits for", points, desc.wait_count);
+    if (one_in(8)) some_fault();
+    may(l->device, gpusync_command_buffer(l->queue, &desc, &o->buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL,
+        MISFITS);
+    if (!o->buffer) return;
+    (void)metal_retain(o->buffer);
+    o->lane = index_of(l);
+    o->made = true;
+    o->headed = desc.wait_count > 0;
+}
+
+static void make_buffer_by_metal(void)
+{
+    lane *l = some_lane();
+    opened *o = free_open();
+    if (!l || !o || !l->given || softmetal_outstanding(l->metal) + 40 > MADE_BY_METAL) return;
+    memset(o, 0, sizeof *o);
+    o->buffer = metal_queue_command_buffer(l->metal);
+    o->lane = index_of(l);
+}
+
+static void let_go(opened *o)
+{
+    metal_release(o->buffer);
+    o->buffer = NULL;
+}
+
+static void discard(void)
+{
+    opened *o = some_open(-1);
+    lane *l = some_lane();
+    if (!o || !l) return;
+    if (o->lane != index_of(l) || !o->made || o->tracked) {
+        answer(gpusync_command_buffer_discard(l->queue, o->buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+        return;
+    }
+    answer(gpusync_command_buffer_discard(l->queue, o->buffer), GPUSYNC_OK);
+    answer(gpusync_command_buffer_discard(l->queue, o->buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    let_go(o);
+}
+
+#define NO_ROOM GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL, GPUSYNC_ERROR_ENQUEUED
+
+static void commit_one(void)
+{
+    opened *o = some_open(-1);
+    lane *l;
+    gpusync_ticket ticket = 0;
+    gpusync_result result;
+    if (!o) return;
+    l = one_in(16) ? some_lane() : &world.lanes[o->lane];
+    if (index_of(l) != o->lane) {
+        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_WRONG_QUEUE);
+        return;
+    }
+    if (one_in(8)) some_fault();
+    if (o->tracked) {
+        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
+        return;
+    }
+    result = may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM);
+    if (result != GPUSYNC_OK) {
+        must(metal_status(o->buffer) == 0 && ticket == 0, "a commit that failed has done something");
+        return;
+    }
+    remember(l, ticket, o->buffer, NULL, true, false); /* behind what is held it may be given up */
+    if (metal_status(o->buffer) >= 2)
+        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
+            GPUSYNC_ERROR_ALREADY_TRACKED);
+    let_go(o);
+}
+
+static void track_one(void)
+{
+    opened *o = some_open(-1);
+    lane *l = o ? &world.lanes[o->lane] : NULL;
+    gpusync_ticket ticket = 0;
+    if (!o) return;
+    if (one_in(8)) some_fault();
+    if (o->tracked) {
+        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
+        return;
+    }
+    if (o->headed) {
+        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), INVALID, NO_ROOM, GPUSYNC_OK);
+        if (!ticket) return;
+    } else if (may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM) != GPUSYNC_OK) {
+        return;
+    }
+    o->tracked = true;
+    o->ticket = ticket;
+    remember(l, ticket, o->buffer, NULL, false, true);
+}
+
+static void untrack_one(void)
+{
+    opened *o = some_open(-1);
+    lane *l = o ? &world.lanes[o->lane] : NULL;
+    if (!o || !o->tracked) return;
+    answer(gpusync_untrack(l->queue, o->ticket), GPUSYNC_OK);
+    answer(gpusync_untrack(l->queue, o->ticket), GPUSYNC_ERROR_INVALID_TICKET);
+    answer(gpusync_poll(l->queue, o->ticket), GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    let_go(o);
+}
+
+/* By its owner, without gpusync; and then it is told, or was. */
+static void commit_behind_the_back(void)
+{
+    opened *o = some_open(-1);
+    lane *l = o ? &world.lanes[o->lane] : NULL;
+    gpusync_ticket ticket = 0;
+    bool told;
+    if (!o || (o->made && !o->tracked)) return;
+    told = o->tracked;
+    metal_commit(o->buffer);
+    if (told) {
+        may(l->device, gpusync_untrack(l->queue, o->ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
+            GPUSYNC_ERROR_INVALID_TICKET);
+    } else if (!one_in(8)) {
+        if (one_in(2)) (void)gpu_step_any();
+        if (one_in(8)) some_fault();
+        if (may(l->device, gpusync_track_committed(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM) == GPUSYNC_OK) {
+            must(ticket > 0, "a ticket of track_committed");
+            remember(l, ticket, o->buffer, NULL, false, false);
+        }
+    }
+    let_go(o);
+}
+
+static void track_committed_too_early(void)
+{
+    opened *o = some_open(-1);
+    gpusync_ticket ticket = 0;
+    if (!o || o->tracked) return;
+    may(world.lanes[o->lane].device, gpusync_track_committed(world.lanes[o->lane].queue, o->buffer, &ticket),
+        GPUSYNC_ERROR_NOT_COMMITTED);
+}
+
+static void fail_a_buffer(void)
+{
+    opened *o = some_open(-1);
+    long code = 1 + (long)below_of(13);
+    if (!o) return;
+    if (code == 4 || code == 11) { /* AccessRevoked, DeviceRemoved */
+        if (world.gentle) return;
+        world.machines[world.lanes[o->lane].device].losable = true;
+    }
+    softmetal_fail(o->buffer, one_in(8) ? "another domain" : NULL, code, one_in(4) ? "" : "it fails");
+}
+
+static void submit_some(void)
+{
+    lane *l = some_lane();
+    gpusync_submission submission;
+    gpusync_point waits[3], signals[2];
+    opened *from[2] = {NULL, NULL};
+    void *buffers[2] = {NULL, NULL};
+    uint64_t time = some_time();
+    gpusync_ticket ticket = 0;
+    gpusync_result result;
+    bool headed = false;
+    tally *over;
+    size_t i;
+    if (!l) return;
+    memset(&submission, 0, sizeof submission);
+    memset(signals, 0, sizeof signals);
+    for (i = below_of(3); i-- > 0;) {
+        opened *o = some_open(index_of(l));
+        if (!o || o->tracked || o == from[0]) continue;
+        from[submission.command_buffer_count] = o;
+        headed = headed || o->headed;
+        buffers[submission.command_buffer_count++] = o->buffer;
+    }
+    submission.command_buffers = buffers;
+    submission.waits = waits;
+    submission.wait_count = one_in(2) ? some_points(l->device, waits, 3) : 0;
+    submission.signals = signals;
+    for (i = below_of(3); i-- > 0;) {
+        tide *t = some_tide(l->device);
+        if (!t) break;
+        signals[submission.signal_count].timeline = t->timeline;
+        signals[submission.signal_count++].value = t->value + 1 + below_of(4);
+    }
+    submission.flags = byte() & (one_in(16) ? 15 : 7);
+    submission.timeout_ns = &time;
+    submission.label = one_in(2) ? "some work" : NULL;
+    if (fuzz_tells)
+        fprintf(stderr, "  to queue %d: %zu buffers, flags %x\n", index_of(l), submission.command_buffer_count,
+                submission.flags);
+    tell_points("waits for", waits, submission.wait_count);
+    tell_points("signals", signals, submission.signal_count);
+    over = one_in(2) ? tally_new() : NULL;
+    submission.on_complete = over ? on_tally : NULL;
+    submission.user = over;
+    if (one_in(6)) some_fault();
+    result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, NO_ROOM, MISFITS,
+                 GPUSYNC_ERROR_UNSUPPORTED);
+    if (result != GPUSYNC_OK) {
+        must(ticket == 0, "a ticket and %d", result);
+        for (i = 0; i < submission.command_buffer_count; i++)
+            must(metal_status(buffers[i]) == 0, "a submission that failed has done something");
+        must(!over || over->calls == 0, "a submission that failed is over");
+        return;
+    }
+    if (over) over->expected = true;
+    memcpy(remember(l, ticket, buffers[0], buffers[1], true, false)->promises, signals, sizeof signals);
+    for (i = 0; i < submission.command_buffer_count; i++) let_go(from[i]);
+    for (i = 0; i < submission.signal_count; i++) {
+        int k;
+        for (k = 0; k < TIMELINES; k++)
+            if (world.tides[k].timeline == signals[i].timeline) world.tides[k].value = signals[i].value;
+    }
+    (void)headed;
+}
+
+/* -- timelines ---------------------------------------------------------------------------------------- */
+
+static void move_timeline(void)
+{
+    tide *t = some_tide(-1);
+    gpusync_error reason;
+    uint64_t value, base = 0;
+    void *event;
+    if (!t) return;
+    memset(&reason, 0, sizeof reason);
+    switch (below_of(8)) {
+    case 0:
+    case 1:
+    case 2:
+        value = t->value + below_of(4);
+        if (may(t->device, gpusync_timeline_signal(t->timeline, value), ENDS, GPUSYNC_ERROR_NOT_RISING) == GPUSYNC_OK)
+            t->value = value;
+        break;
+    case 3:
+        if (world.event_count == EVENTS || t->event) break;
+        event = gpusync_timeline_metal(t->timeline, &base);
+        value = t->value + below_of(8);
+        if (may(t->device, gpusync_timeline_expect(t->timeline, value), ENDS) != GPUSYNC_OK) break;
+        world.events[world.event_count++] = metal_retain(event);
+        break;
+    case 4:
+        reason.result = one_in(4) ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION;
+        memcpy(reason.message, "on purpose", 11);
+        if (!one_in(4)) break;
+        may(t->device, gpusync_timeline_fail(t->timeline, one_in(4) ? NULL : &reason), ENDS);
+        (void)(answer(gpusync_timeline_wait(t->timeline, t->value + 9, 0, NULL), GPUSYNC_ERROR_EXECUTION,
+                      GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_DESTROYED, GPUSYNC_ERROR_DEVICE_LOST,
+                      GPUSYNC_ERROR_RESULT_UNKNOWN));
+        break;
+    case 5:
+        if (!t->event) break;
+        metal_event_signal(t->event, metal_event_value(t->event) + below_of(4)); /* as others do */
+        break;
+    case 6:
+        if (one_in(4)) destroy_timeline(t);
+        break;
+    default:
+        value = some_value(t);
+        may(t->device, gpusync_timeline_wait(t->timeline, value, some_time(), NULL), ENDS, GPUSYNC_TIMEOUT,
+            GPUSYNC_ERROR_NOT_RISING);
+        break;
+    }
+}
+
+/* -- asking and waiting ------------------------------------------------------------------------------- */
+
+static void wait_for_some(void)
+{
+    lane *l = some_lane();
+    gpusync_wait_options options;
+    gpusync_error error;
+    gpusync_point points[20];
+    size_t count, which = 0;
+    if (!l) return;
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    options.mode = (gpusync_wait_mode)below_of(3); /* BLOCKING would wait for the manual clock */
+    switch (below_of(6)) {
+    case 0: may(l->device, gpusync_queue_wait(l->queue, some_time()), ENDS, GPUSYNC_TIMEOUT); break;
+    case 1:
+        may(l->device, gpusync_device_wait(world.machines[l->device].device, some_time()), ENDS, GPUSYNC_TIMEOUT);
+        break;
+    case 2:
+    case 3:
+        may(l->device,
+            gpusync_wait_ex(l->queue, one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(l), some_time(), &options), ENDS,
+            GPUSYNC_TIMEOUT, GPUSYNC_ERROR_INVALID_TICKET);
+        break;
+    case 4: may(l->device, gpusync_throttle(l->queue, 1 + below_of(8), some_time()), ENDS, NO_ROOM); break;
+    default:
+        count = some_points(l->device, points, 19);
+        if (one_in(4)) some_fault();
+        may(l->device,
+            gpusync_wait_many(points, count, (gpusync_wait_for)below_of(3), some_time(), one_in(2) ? &options : NULL, &which),
+            ENDS, GPUSYNC_TIMEOUT, MISFITS);
+        must(which <= count, "the point %zu of %zu", which, count);
+        break;
+    }
+}
+
+/* In a callback: nothing may wait, nothing may be destroyed. */
+static void on_talk(void *user, gpusync_result result, const gpusync_error *error)
+{
+    int i;
+    on_tally(user, result, error);
+    for (i = 0; i < QUEUES && !world.destroying; i++) {
+        gpusync_queue *q = world.lanes[i].queue;
+        if (!q) continue;
+        answer(gpusync_queue_wait(q, SECONDS(1)), ENDS, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_DEVICE_LOST);
+        answer(gpusync_queue_destroy(q), GPUSYNC_ERROR_WOULD_DEADLOCK);
+        answer(gpusync_dispatch(world.machines[world.lanes[i].device].device, 1, NULL), GPUSYNC_ERROR_WOULD_DEADLOCK);
+    }
+}
+
+static void have_some_told(void)
+{
+    lane *l = some_lane();
+    tide *t = some_tide(-1);
+    tally *mine = tally_new();
+    gpusync_result result = GPUSYNC_NOT_READY;
+    void *object;
+    unsigned how = byte();
+    if (!mine) return;
+    if (one_in(6)) some_fault();
+    if (how % 3 == 0 && t) {
+        result = may(t->device,
+                     gpusync_on_done(gpusync_at_value(t->timeline, some_value(t)), how & 4 ? on_talk : on_tally, mine),
+                     GPUSYNC_OK, GPUSYNC_ERROR_NOT_RISING);
+    } else if (how % 3 == 1 && l) {
+        result = may(l->device,
+                     gpusync_on_done(gpusync_at_ticket(l->queue, some_ticket(l)), how & 4 ? on_talk : on_tally, mine),
+                     GPUSYNC_OK, GPUSYNC_ERROR_INVALID_TICKET);
+    } else if (l) {
+        object = softmetal_new_witness(on_gone, mine);
+        result = may(l->device, gpusync_release_after(gpusync_at_ticket(l->queue, some_ticket(l)), object), GPUSYNC_OK,
+                     GPUSYNC_ERROR_INVALID_TICKET);
+        must(mine->calls == 0, "an object that was not retained");
+        metal_release(object);
+        if (result != GPUSYNC_OK) {
+            must(mine->calls == 1, "an object that was retained");
+            mine->expected = true;
+        }
+    }
+    no_faults();
+    if (result == GPUSYNC_OK) mine->expected = true;
+}
+
+static void look_around(void)
+{
+    static char text[8192];
+    lane *l = some_lane();
+    gpusync_ticket_info info;
+    gpusync_stats stats;
+    gpusync_error error;
+    size_t count = 0;
+    if (!l) return;
+    switch (below_of(6)) {
+    case 0:
+        (void)(answer(gpusync_get_info(l->queue, some_ticket(l), &info), GPUSYNC_OK, GPUSYNC_NOT_READY,
+                      GPUSYNC_ERROR_INVALID_TICKET, GPUSYNC_ERROR_DEVICE_LOST, GPUSYNC_ERROR_RESULT_UNKNOWN,
+                      GPUSYNC_ERROR_DESTROYED));
+        break;
+    case 1:
+        answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
+        must(stats.completions <= stats.commits && stats.failures <= stats.completions, "stats that do not add up");
+        answer(gpusync_device_get_stats(world.machines[l->device].device, &stats), GPUSYNC_OK);
+        break;
+    case 2: (void)gpusync_report(world.machines[l->device].device, text, sizeof text); break;
+    case 3:
+        while (gpusync_next_error(l->queue, &l->cursor, &error) == GPUSYNC_OK) {
+            must(error.result < 0 && (error.dropped == 0 || l->forgets), "a failure with %d", error.result);
+            must(gpusync_poll(l->queue, error.ticket) < 0, "ticket %llu has failed", (unsigned long long)error.ticket);
+        }
+        break;
+    case 4:
+        answer(gpusync_dispatch(world.machines[l->device].device, 1 + below_of(4), &count), GPUSYNC_OK);
+        must(count == 0 || world.machines[l->device].manual, "%zu callbacks that were not due here", count);
+        break;
+    default:
+        must(!gpusync_is_idle(l->queue) || gpusync_poll(l->queue, GPUSYNC_EVERYTHING) != GPUSYNC_NOT_READY, "idle");
+        (void)gpusync_device_is_lost(world.machines[l->device].device);
+        break;
+    }
+}
+
+/* -- warm-ups ----------------------------------------------------------------------------------------- */
+
+static void unstick(unsigned idle);
+
+static void run_a_job(void *user)
+{
+    __atomic_fetch_add((unsigned *)user, 1, __ATOMIC_SEQ_CST);
+}
+
+static void tell_report(gpusync_device *device)
+{
+    static char text[16384];
+    gpusync_report(device, text, sizeof text);
+    fprintf(stderr, "%s\n", text);
+}
+
+static void await_warmup(void)
+{
+    const uint64_t later = clock_ns + SECONDS(1000); /* how often it comes round is luck, and takes no bytes */
+    size_t done = 0, total = 0;
+    unsigned rounds = 0;
+    while (gpusync_warmup_poll(world.warmup, &done, &total) == GPUSYNC_NOT_READY) {
+        struct timespec nap = {0, 20000};
+        come_to_rest_now();
+        if (gpu_step(0, 0, true)) continue;
+        nanosleep(&nap, NULL); /* its thread is at work */
+        if (++rounds % 256 == 0) unstick(rounds / 256 * 64);
+        if (rounds == 20000) tell_report(world.machines[world.warmup_device].device);
+        clock_ns += MS(1);
+    }
+    PUT(&clock_ns, later);
+    must(done == total, "a warm-up that is done with %zu of %zu", done, total);
+}
+
+#define WARMS GPUSYNC_OK, GPUSYNC_ERROR_COMPILE, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_ERROR_QUEUE_FULL
+
+static void warm_up(void)
+{
+    static const char *const sources[] = {"kernel void add() {}", "kernel void sub() {}", "#error"};
+    static unsigned jobs_run;
+    gpusync_warmup_job job = {run_a_job, &jobs_run};
+    gpusync_pipeline_desc pipelines[3];
+    gpusync_warmup_desc desc;
+    lane *l = some_lane();
+    unsigned how = byte();
+    gpusync_error error;
+    void *pipeline = &desc;
+    size_t i;
+    if (!l) return;
+    if (world.warmup) {
+        gpusync_result result;
+        i = below_of(4);
+        result = may(world.warmup_device, gpusync_warmup_pipeline(world.warmup, i, some_time(), &pipeline, &error),
+                     WARMS, INVALID, GPUSYNC_ERROR_EXECUTION);
+        must((result == GPUSYNC_OK) == (pipeline != NULL), "a pipeline with %d", result);
+        may(world.warmup_device, gpusync_warmup_wait(world.warmup, some_time()), WARMS, GPUSYNC_ERROR_EXECUTION,
+            GPUSYNC_ERROR_CANCELLED);
+        if (how & 1) return;
+        answer(gpusync_warmup_destroy(world.warmup), GPUSYNC_OK);
+        world.warmup = NULL;
+        for (i = 0; i < QUEUES; i++) world.lanes[i].warming = false;
+        return;
+    }
+    if (world.machines[l->device].losable) return;
+    memset(&desc, 0, sizeof desc);
+    memset(pipelines, 0, sizeof pipelines);
+    for (i = 0; i < 3; i++) {
+        pipelines[i].source = sources[below_of(3)];
+        pipelines[i].function = one_in(2) ? "add" : "sub";
+    }
+    desc.pipelines = pipelines;
+    desc.pipeline_count = how % 4;
+    desc.jobs = &job;
+    desc.job_count = how >> 2 & 1;
+    desc.queue = how & 8 ? l->queue : NULL;
+    desc.blocking = how & 16;
+    desc.disabled = how & 32;
+    if (!desc.queue) return; /* its own Metal queue is nobody's to step */
+    /* it waits for room, and behind what is held, however long that takes */
+    if (!gpusync_is_idle(l->queue) || gpusync_throttle(l->queue, 1, 0) != GPUSYNC_OK) return;
+    l->warming = true;
+    jobs_run = 0;
+    if (desc.blocking && one_in(4)) some_fault();
+    may(l->device, gpusync_warmup_start(world.machines[l->device].device, &desc, &world.warmup), GPUSYNC_OK);
+    no_faults();
+    if (!world.warmup) {
+        l->warming = false;
+        return;
+    }
+    world.warmup_device = l->device;
+    await_warmup();
+    must(jobs_run == (desc.disabled ? 0 : desc.job_count), "%u jobs", jobs_run);
+}
+
+/* -- the whole ---------------------------------------------------------------------------------------- */
+
+static void fail_timelines(void)
+{
+    int i;
+    for (i = 0; i < TIMELINES; i++)
+        if (world.tides[i].timeline) (void)gpusync_timeline_fail(world.tides[i].timeline, NULL);
+}
+
+/* Nothing has moved for long: others signal what they were expected to. Then the GPU's watchdog comes. */
+static void unstick(unsigned idle)
+{
+    int i;
+    unsigned k;
+    void *buffer;
+    for (i = 0; i < world.event_count; i++) metal_event_signal(world.events[i], GPUSYNC_MAX_VALUE / 2);
+    for (i = 0; i < DEVICES && idle == 4032; i++)
+        if (world.machines[i].device) tell_report(world.machines[i].device); /* it will not get any better */
+    if (idle < 512) return;
+    /* what is destroyed waits for what others hold: a promise, say, of a value below the one that it has seen */
+    for (i = 0; i < QUEUES && idle == 1024; i++)
+        if (world.lanes[i].queue && i != world.leaving) (void)gpusync_cancel_held(world.lanes[i].queue);
+    if (idle == 2048) fail_timelines(); /* "a ticket whose command buffer was killed never ends" of known_red.c */
+    for (i = 0; i < gpu.count; i++)
+        for (k = 0; (buffer = softmetal_buffer_at(gpu.queues[i], k)) != NULL; k++) {
+            softmetal_due due = softmetal_what_is_due(buffer);
+            if (due == SOFTMETAL_WAIT_DUE) softmetal_time_out(buffer);
+            else if (due != SOFTMETAL_FAULT_DUE) continue;
+            softmetal_finish(buffer);
+            return;
+        }
+}
+
+static void lose_a_device(void)
+{
+    machine *m = &world.machines[below_of(DEVICES)];
+    if (world.gentle || !m->metal || !one_in(8)) return;
+    m->losable = true;
+    softmetal_remove_device(m->metal);
+}
+
+static void give_up_held(void)
+{
+    lane *l = some_lane();
+    if (l && one_in(4)) answer(gpusync_cancel_held(l->queue), GPUSYNC_OK);
+}
+
+static void do_something(void)
+{
+    lane *l;
+    tide *t;
+    switch (below_of(36)) {
+    case 0: make_device(); break;
+    case 1: make_queue(); break;
+    case 2: make_timeline(); break;
+    case 3:
+    case 4:
+    case 5: make_buffer_by_gpusync(); break;
+    case 6: make_buffer_by_metal(); break;
+    case 7: discard(); break;
+    case 8:
+    case 9: commit_one(); break;
+    case 10: track_one(); break;
+    case 11: untrack_one(); break;
+    case 12: commit_behind_the_back(); break;
+    case 13: track_committed_too_early(); break;
+    case 14:
+    case 15:
+    case 16:
+    case 17: submit_some(); break;
+    case 18:
+    case 19: move_timeline(); break;
+    case 20: fail_a_buffer(); break;
+    case 21:
+    case 22:
+    case 23:
+    case 24: (void)gpu_step_any(); break;
+    case 25:
+    case 26: wait_for_some(); break;
+    case 27: have_some_told(); break;
+    case 28:
+    case 29: look_around(); break;
+    case 30: give_up_held(); break;
+    case 31: lose_a_device(); break;
+    case 32:
+        l = some_lane();
+        if (l && one_in(4)) destroy_queue(l, !world.gentle && one_in(2));
+        break;
+    case 33: warm_up(); break;
+    case 34:
+        l = some_lane();
+        t = l ? some_tide(l->device) : NULL;
+        talk_nonsense(l ? world.machines[l->device].device : NULL, l ? l->queue : NULL, t ? t->timeline : NULL);
+        break;
+    default: destroy_device((int)below_of(DEVICES)); break;
+    }
+}
+
+/* The GPU gets through with everything, whatever it takes. */
+static void finish_all(void)
+{
+    unsigned idle = 0;
+    do gpu_finish();
+    while (any_in_flight() && (unstick(idle += 64), gpu_step(0, 0, true) || idle < 4096));
+}
+
+static void check_all_has_ended(void)
+{
+    int i;
+    for (i = 0; i < QUEUES; i++)
+        if (world.lanes[i].queue) answer(gpusync_cancel_held(world.lanes[i].queue), GPUSYNC_OK);
+    for (i = 0; i < OPENS; i++) {
+        opened *o = &world.opens[i];
+        if (!o->buffer) continue;
+        if (o->tracked)
+            answer(gpusync_untrack(world.lanes[o->lane].queue, o->ticket), GPUSYNC_OK);
+        else if (o->made)
+            answer(gpusync_command_buffer_discard(world.lanes[o->lane].queue, o->buffer), GPUSYNC_OK);
+        let_go(o);
+    }
+    finish_all();
+    come_to_rest_now();
+    check_world();
+    /* A value that was promised by work that waits for a higher one waits for itself: the program's mistake, which only
+       this ends. */
+    fail_timelines();
+    finish_all();
+    come_to_rest_now();
+    check_world();
+    for (i = 0; i < world.work_count; i++) {
+        const work *w = &world.works[i];
+        const machine *m = w->lane < 0 ? NULL : &world.machines[world.lanes[w->lane].device];
+        if (!m || w->over || m->losable) continue;
+        tell_report(m->device);
+        must(false, "ticket %llu of queue %d has not ended", (unsigned long long)w->ticket, w->lane);
+    }
+}
+
+static void destroy_all(void)
+{
+    bool timelines_first = one_in(2);
+    int i;
+    if (world.warmup) answer(gpusync_warmup_destroy(world.warmup), GPUSYNC_OK);
+    world.warmup = NULL;
+    for (i = 0; i < TIMELINES && timelines_first; i++)
+        if (world.tides[i].timeline) destroy_timeline(&world.tides[i]);
+    for (i = 0; i < QUEUES; i++)
+        if (world.lanes[i].queue) destroy_queue(&world.lanes[i], !world.gentle && one_in(3));
+    for (i = 0; i < TIMELINES; i++)
+        if (world.tides[i].timeline) destroy_timeline(&world.tides[i]);
+    for (i = 0; i < DEVICES; i++) destroy_device(i);
+    finish_all();
+    gpu_forget();
+    while (world.event_count > 0) metal_release(world.events[--world.event_count]);
+}
+
+static void play_calls(void)
+{
+    unsigned how = byte(), more;
+    int i;
+    memset(&world, 0, sizeof world);
+    for (i = 0; i < WORKS; i++) world.works[i].lane = -1;
+    world.gentle = how & 1;
+    world.leaving = -1;
+    gpu.in_order = how & 2;
+    gpu.unstick = unstick;
+    gpu.idle = 0;
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    make_device();
+    make_queue();
+    more = how >> 3;
+    while (!input_is_over() || more-- > 0) { /* a short input goes on for a while by itself */
+        do_something();
+        gpu.idle = 0;
+        come_to_rest_now();
+        check_world();
+    }
+    if (how & 4) check_all_has_ended();
+    destroy_all();
+    gpu.unstick = NULL;
+    check_tallies();
+}
+
+#endif

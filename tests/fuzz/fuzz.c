@@ -1,0 +1,96 @@
+/* fuzz.c - bytes to sequences of public calls
+
+   The first byte says what an input is: a program of graph.h, judged by the model (programs.h), or calls as they come,
+   with objects that are destroyed, devices that are lost, and faults (calls.h). Every input ends with everything
+   destroyed: no memory of the allocators' is left then, and no object of Metal's.
+
+   FUZZ_TELL=1   tells every call, with its result where that is judged
+   FUZZ_CALLS=1  tells at the end which public functions were called, and fails when one was not
+   FUZZ_LIMIT    seconds after which an input hangs; default 20 */
+#include "programs.h"
+#include "calls.h"
+
+static const char *const kinds[] = {"device", "queue",        "command_buffer", "encoder",       "buffer",
+                                    "event",  "shared_event", "library",        "function",      "pipeline",
+                                    "error",  "block",        "wrapper",        "dispatch_queue"};
+
+static void check_nothing_is_left(void)
+{
+    size_t i;
+    must(softmetal_settle(SECONDS(20)), "handlers do not end");
+    for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        must(softmetal_live(kinds[i]) == 0, "%ld objects are left: %s", softmetal_live(kinds[i]), kinds[i]);
+}
+
+/* -- the watchdog: real seconds, on a thread of its own ------------------------------------------------ */
+
+static uint64_t inputs; /* begun and ended */
+
+static void *watch(void *argument)
+{
+    const char *text = getenv("FUZZ_LIMIT");
+    unsigned limit = text ? (unsigned)atoi(text) : 20, same = 0;
+    uint64_t last = 0;
+    for (;;) {
+        struct timespec second = {1, 0};
+        uint64_t now = __atomic_load_n(&inputs, __ATOMIC_SEQ_CST);
+        nanosleep(&second, NULL);
+        same = now == last && now % 2 ? same + 1 : 0;
+        last = now;
+        if (same < limit) continue;
+        fprintf(stderr, "fuzz: hangs: %s has not returned for %u s\n", fuzz_doing, same);
+        pthread_kill(gpu.main, SIGABRT); /* so that it tells where it is */
+        same = 0;
+    }
+    return argument;
+}
+
+/* -- what libFuzzer calls ------------------------------------------------------------------------------ */
+
+#define FUNCTIONS (sizeof fuzz_names / sizeof fuzz_names[0])
+
+static void tell_calls(void)
+{
+    size_t i, reached = 0;
+    for (i = 0; i < FUNCTIONS; i++) {
+        reached += fuzz_reached[i] > 0;
+        if (fuzz_reached[i] == 0) fprintf(stderr, "not reached: %s\n", fuzz_names[i]);
+    }
+    fprintf(stderr, "calls: %zu of %zu functions reached\n", reached, FUNCTIONS);
+    if (reached < FUNCTIONS) _exit(1);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion that does not hold ends the process */
+    fuzz_tells = getenv("FUZZ_TELL") != NULL;
+    gpu.main = pthread_self();
+    (void)start(watch, NULL);
+    if (getenv("FUZZ_CALLS")) atexit(tell_calls);
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    void *pool;
+    if (size < 2) return 0;
+    __atomic_fetch_add(&inputs, 1, __ATOMIC_SEQ_CST);
+    pool = metal_pool_push();
+    input.at = data;
+    input.end = data + size;
+    input.filler = 0x9E3779B97F4A7C15u * (1 + data[0] + 256u * data[1]);
+    clock_ns = SECONDS(1000);
+    gpu.idle = gpu.yields = 0;
+    softmetal_reset();
+    if (byte() & 1)
+        play_calls();
+    else
+        play_program();
+    metal_pool_pop(pool);
+    check_nothing_is_left();
+    __atomic_fetch_add(&inputs, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}

@@ -1,0 +1,392 @@
+/* known_red.c - defects that are known and not mended yet, one test each
+
+   The rules
+     A test says what would be right, through public calls and softmetal (probe.h where nothing else stops a thread at
+     the place), in a situation that shows the defect every time: nothing rests on luck, nothing on a sleep.
+     What is expected to fail stands in EXPECTED_RED, with the defect in a few words; around it, all else has to hold.
+     So a test that is red for another reason, or crashes, is not taken for the known defect.
+     A call that never returns is red as well: the program ends itself after LIMIT seconds.
+     Each test has a process of its own: `known_red NAME` runs one, `known_red` lists them, tests/known_red.sh runs
+     all of them at once, and fails when one of them is green.
+     A test that is green is mended: move it to the suite, into the file of its chapter, with EXPECTED_RED taken off, in
+     the commit that mends it. A defect that is found and cannot be mended at once gets its test here first.
+   Numbers go on with those of test_interleavings.c and test_submit_interleavings.c. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Time passes when a test says so, besides its own pace. */
+static uint64_t passed_ns;
+
+#ifdef __APPLE__
+static uint64_t hooked_clock(clockid_t id)
+{
+    return clock_gettime_nsec_np(id) + __atomic_load_n(&passed_ns, __ATOMIC_SEQ_CST);
+}
+#define clock_gettime_nsec_np hooked_clock
+#else
+static int hooked_clock(clockid_t id, struct timespec *now)
+{
+    int result = clock_gettime(id, now);
+    uint64_t ns = (uint64_t)now->tv_nsec + __atomic_load_n(&passed_ns, __ATOMIC_SEQ_CST);
+    now->tv_sec += (time_t)(ns / 1000000000u);
+    now->tv_nsec = (long)(ns % 1000000000u);
+    return result;
+}
+#define clock_gettime hooked_clock
+#endif
+
+#define GPUSYNC_IMPLEMENTATION
+#include "../scene.h"
+#undef clock_gettime
+#undef clock_gettime_nsec_np
+
+#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
+
+/* -- what is expected ------------------------------------------------------------------------------------------- */
+
+#define LIMIT 8u /* seconds */
+enum { GREEN = 0, RED_ELSEWHERE = 1, NO_TEST = 2, RED = 10 }; /* how the program ends */
+
+static const char *volatile expected; /* while that runs */
+
+#define EXPECTED_RED(defect, statement)                                                                                \
+    do {                                                                                                               \
+        expected = (defect);                                                                                           \
+        print_message("expected red: %s\n", defect);                                                                   \
+        statement;                                                                                                     \
+        expected = NULL;                                                                                               \
+        print_message("green: %s\n", defect);                                                                          \
+    } while (0)
+
+static void say(const char *text) { (void)!write(STDOUT_FILENO, text, strlen(text)); }
+
+static void end_by_the_limit(int number)
+{
+    const char *defect = expected;
+    (void)number;
+    say(defect ? "red as expected, a call does not return: " : "a call does not return");
+    if (defect) say(defect);
+    say("\n");
+    _exit(defect ? RED : RED_ELSEWHERE);
+}
+
+/* == room ======================================================================================================== */
+
+static struct {
+    unsigned parks;
+    void *buffer; /* finished in the first of them */
+} room_sleep;
+
+static void finish_in_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    if (room_sleep.parks++ == 0) softmetal_finish(room_sleep.buffer);
+}
+
+static void unpark_nobody(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+
+/* A queue of eight: seven held, which is all that may be, and one that is running. */
+static void test_what_cannot_be_held_is_told_so_at_once(void **state)
+{
+    static const uint64_t none = 0;
+    gpusync_hooks hooks = {NULL, finish_in_park, unpark_nobody, NULL};
+    gpusync_timeline *timeline;
+    gpusync_result result;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 8);
+    timeline = timeline_new(&r);
+    commit_empty(&r, &room_sleep.buffer);
+    for (i = 0; i < 7; i++) {
+        void *buffer = buffer_of(r.queue);
+        (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1), .buffer = buffer, .flags = GPUSYNC_STRICT);
+        metal_release(buffer);
+    }
+    /* it would be held for 2, with a command buffer of our own */
+    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2), .timeout_ns = &none}, &ticket);
+    EXPECTED_RED("a submission that cannot be held is told that it has no room yet",
+                 assert_result(result, GPUSYNC_ERROR_QUEUE_FULL));
+    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2)}, &ticket);
+    EXPECTED_RED("a submission that cannot be held waits for room first", assert_int_equal(room_sleep.parks, 0));
+    assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
+    softmetal_finish(room_sleep.buffer);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    finish(r.queue);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+/* == what goes while it is needed ================================================================================ */
+
+/* Work waits for 1 of a timeline and signals 2 of it; with `chained` other work waits for 2. Nobody has promised 1, and
+   nobody can any more. */
+static void check_timeline_goes(bool chained, bool commit_behind)
+{
+    gpusync_timeline *timeline;
+    gpusync_ticket first, second = 0;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    timeline = timeline_new(&r);
+    first = SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1), .signal = gpusync_at_value(timeline, 2));
+    if (chained) second = SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 2), .signal = gpusync_at_value(timeline, 3));
+    if (commit_behind) second = commit_empty(&r, NULL);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    EXPECTED_RED("what waits for a value of a destroyed timeline, and signals a higher one of it, is held for ever",
+                 assert_result(gpusync_poll(r.queue, first), GPUSYNC_ERROR_DESTROYED));
+    if (chained) assert_result(gpusync_poll(r.queue, second), GPUSYNC_ERROR_DESTROYED);
+    finish(r.queue);
+    if (commit_behind) assert_ok(gpusync_poll(r.queue, second));
+    rig_close(&r);
+}
+
+static void test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for(void **state)
+{
+    (void)state;
+    check_timeline_goes(false, false);
+}
+
+static void test_a_timeline_that_goes_ends_a_chain_of_work_along_it(void **state)
+{
+    (void)state;
+    check_timeline_goes(true, false);
+}
+
+static void test_a_timeline_that_goes_lets_the_commit_behind_such_work_go(void **state)
+{
+    (void)state;
+    check_timeline_goes(false, true);
+}
+
+/* -- events that the device is not through with ------------------------------------------------------------------- */
+
+typedef struct outlived {
+    rig r;
+    gpusync_queue *other;
+    void *metal, *metal_other; /* +1 */
+} outlived;
+
+static void outlived_open(outlived *o)
+{
+    rig_open(&o->r, SOFTMETAL_MANUAL);
+    o->other = queue_new(&o->r);
+    o->metal = metal_retain(o->r.metal_queue);
+    o->metal_other = metal_retain(gpusync_queue_metal(o->other));
+}
+
+/* A command buffer that keeps nothing alive by itself, with this wait at its head, if any; +1. */
+static void *unretained_buffer(gpusync_queue *queue, const gpusync_point *wait)
+{
+    gpusync_command_buffer_desc desc;
+    void *buffer;
+    memset(&desc, 0, sizeof desc);
+    desc.unretained_references = true;
+    desc.waits = wait;
+    desc.wait_count = wait != NULL;
+    assert_ok(gpusync_command_buffer(queue, &desc, &buffer));
+    return metal_retain(buffer);
+}
+
+static void all_goes_now(outlived *o, gpusync_timeline *timeline)
+{
+    assert_ok(gpusync_queue_destroy_now(o->r.queue));
+    assert_ok(gpusync_queue_destroy_now(o->other));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_device_destroy(o->r.device));
+}
+
+/* Some owner besides the test. */
+static void assert_kept(void *event) { assert_true(softmetal_retain_count(event) > 1); }
+
+static void outlived_close(outlived *o, void *buffer, void *event)
+{
+    softmetal_finish_queue(o->metal_other);
+    softmetal_finish_queue(o->metal);
+    metal_release(buffer);
+    metal_release(event);
+    metal_release(o->metal);
+    metal_release(o->metal_other);
+}
+
+static void test_an_event_stays_for_work_that_waits_for_its_value(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_point wait;
+    void *signalling, *waiting, *event;
+    outlived o;
+    (void)state;
+    outlived_open(&o);
+    timeline = timeline_new(&o.r);
+    event = metal_retain(gpusync_timeline_metal(timeline, NULL));
+    wait = gpusync_at_value(timeline, 1);
+    signalling = buffer_of(o.other);
+    (void)SUBMIT(o.other, .buffer = signalling, .signal = wait, .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+    waiting = unretained_buffer(o.r.queue, &wait);
+    (void)commit_to(o.r.queue, waiting);
+    assert_int_equal(metal_status(waiting), 2);
+    all_goes_now(&o, timeline);
+    softmetal_finish(signalling); /* which had kept the event */
+    metal_release(signalling);
+    EXPECTED_RED("an event goes while the device still waits for it", assert_kept(event));
+    outlived_close(&o, waiting, event);
+}
+
+static void test_an_event_stays_for_work_that_signals_it(void **state)
+{
+    gpusync_timeline *timeline;
+    void *signalling, *event;
+    outlived o;
+    (void)state;
+    outlived_open(&o);
+    timeline = timeline_new(&o.r);
+    event = metal_retain(gpusync_timeline_metal(timeline, NULL));
+    signalling = unretained_buffer(o.r.queue, NULL);
+    (void)SUBMIT(o.r.queue, .buffer = signalling, .signal = gpusync_at_value(timeline, 1), .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+    all_goes_now(&o, timeline);
+    EXPECTED_RED("an event goes before the device has signalled it", assert_kept(event));
+    outlived_close(&o, signalling, event);
+}
+
+static void keep_the_event(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    void **event = (void **)user;
+    if (phase == SOFTMETAL_AFTER && !*event && strcmp(selector, "signaledValue") == 0) *event = metal_retain(object);
+}
+
+static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_point wait;
+    void *before, *waiting, *event = NULL;
+    outlived o;
+    (void)state;
+    outlived_open(&o);
+    assert_ok(gpusync_timeline_destroy(timeline_new(&o.r))); /* leaves its event: it will stand for the ticket */
+    before = buffer_of(o.other);
+    wait = gpusync_at_ticket(o.other, commit_to(o.other, before));
+    softmetal_set_message_hook(keep_the_event, &event);
+    waiting = unretained_buffer(o.r.queue, &wait);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_non_null(event);
+    (void)commit_to(o.r.queue, waiting);
+    assert_int_equal(metal_status(waiting), 2);
+    timeline = timeline_new(&o.r);
+    all_goes_now(&o, timeline);
+    EXPECTED_RED("an event goes while the device still waits for the ticket that it stands for", assert_kept(event));
+    metal_release(before);
+    outlived_close(&o, waiting, event);
+}
+
+/* == work that is killed, held up, or lost ======================================================================== */
+
+/* The first waits, on the device, for a value that comes only when the second has ended, which waits for the first:
+   the program's mistake. The watchdog ends the first, and the second, where that still waits. */
+typedef struct circle {
+    rig r;
+    gpusync_timeline *timeline;
+    void *event, *buffers[2];
+    gpusync_ticket tickets[2];
+} circle;
+
+static void circle_open(circle *c)
+{
+    int i;
+    rig_open(&c->r, SOFTMETAL_MANUAL);
+    c->timeline = timeline_over(&c->r, &c->event);
+    c->buffers[0] = buffer_after(c->r.queue, gpusync_at_value(c->timeline, 18));
+    c->tickets[0] = commit_to(c->r.queue, c->buffers[0]);
+    c->buffers[1] = buffer_after(c->r.queue, gpusync_at_ticket(c->r.queue, c->tickets[0]));
+    c->tickets[1] = SUBMIT(c->r.queue, .buffer = c->buffers[1], .signal = gpusync_at_value(c->timeline, 4),
+                           .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+    for (i = 0; i < 2; i++) assert_int_equal(metal_status(c->buffers[i]), 2);
+    assert_ok(gpusync_timeline_signal(c->timeline, 29)); /* not to be seen before 4 is signalled */
+    softmetal_time_out(c->buffers[0]);
+    softmetal_finish(c->buffers[0]);
+    assert_int_equal(metal_status(c->buffers[0]), 5);
+}
+
+static void end_the_second(circle *c)
+{
+    if (gpusync_poll(c->r.queue, c->tickets[0]) == GPUSYNC_NOT_READY) softmetal_time_out(c->buffers[1]);
+    softmetal_finish(c->buffers[1]);
+    assert_int_equal(softmetal_outstanding(c->r.metal_queue), 0);
+}
+
+static void circle_close(circle *c)
+{
+    int i;
+    for (i = 0; i < 2; i++) metal_release(c->buffers[i]);
+    assert_ok(gpusync_timeline_destroy(c->timeline));
+    metal_release(c->event);
+    rig_close(&c->r);
+}
+
+static void test_the_ticket_of_work_that_was_killed_ends(void **state)
+{
+    circle c;
+    (void)state;
+    circle_open(&c);
+    EXPECTED_RED("a ticket whose command buffer was killed never ends",
+                 assert_result(gpusync_poll(c.r.queue, c.tickets[0]), GPUSYNC_ERROR_EXECUTION));
+    end_the_second(&c);
+    assert_result(gpusync_poll(c.r.queue, c.tickets[1]), GPUSYNC_ERROR_EXECUTION); /* as what it waited for */
+    circle_close(&c);
+}
+
+static void test_destroy_ends_when_all_work_was_killed(void **state)
+{
+    circle c;
+    (void)state;
+    circle_open(&c);
+    end_the_second(&c);
+    EXPECTED_RED("gpusync_queue_destroy hangs though nothing is in flight",
+                 assert_ok(gpusync_queue_destroy(c.r.queue)));
+    c.r.queue = NULL;
+    circle_close(&c);
+}
+
+/* == one of them ================================================================================================== */
+
+static const struct CMUnitTest all[] = {
+    cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
+    cmocka_unit_test(test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for),
+    cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
+    cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
+    cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
+    cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
+    cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_a_ticket),
+    cmocka_unit_test(test_the_ticket_of_work_that_was_killed_ends),
+    cmocka_unit_test(test_destroy_ends_when_all_work_was_killed),
+};
+
+static int run_one(const struct CMUnitTest *test)
+{
+    const struct CMUnitTest tests[] = {*test};
+    int failed;
+    signal(SIGALRM, end_by_the_limit);
+    alarm(LIMIT);
+    failed = cmocka_run_group_tests_name(test->name, tests, NULL, NULL);
+    alarm(0);
+    if (!failed) return GREEN;
+    if (!expected) return RED_ELSEWHERE;
+    print_message("red as expected: %s\n", expected);
+    return RED;
+}
+
+int main(int argc, char **argv)
+{
+    int result = NO_TEST;
+    size_t i;
+    for (i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (argc < 2) puts(all[i].name);
+        else if (strcmp(all[i].name, argv[1]) == 0) result = run_one(&all[i]);
+    }
+    fflush(NULL);
+    _exit(argc < 2 ? GREEN : result); /* whatever a red test has left is left */
+}

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# build.sh - what macho.sh and mutants.sh share: the runner and the programs, built for one processor
+#
+# Sourced. Wants `set -u`; BUILD, SOFTMETAL_LIB and SOFTMETAL_LDLIBS as the Makefile gives them. Sets root, here, out.
+# shellcheck disable=SC2034 # some of it is for who sources it
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+build=${BUILD:-$root/build}
+out=$build/macho
+zig=${ZIG:-$build/zig/node_modules/.bin/zig}
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+arm64=$build/arm64/root # made by tests/deps.sh macho
+native=$(uname -m)
+ulimit -c 0 # programs that end with abort are a part of it
+export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
+export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}
+
+runner_sources=("$here"/runner.c "$here"/darwin.c "$here"/machine.S)
+runner_flags=(-std=gnu11 -O2 -g -Wall -Wextra -fno-omit-frame-pointer -fPIC)
+# Nothing of the runner's calls these two, so the linker would leave them out.
+# shellcheck disable=SC2054 # the commas are the linker's
+runner_libs=(-Wl,--no-as-needed -lcmocka -ljansson -Wl,--as-needed -lpthread -lm -ldl)
+
+die() {
+    echo "${0##*/}: $1" >&2
+    exit 2
+}
+
+newer() { # FILE SOURCE...: FILE has to be made
+    local file=$1 source
+    shift
+    [ -e "$file" ] || return 0
+    for source in "$@"; do
+        if [ "$source" -nt "$file" ]; then return 0; fi
+    done
+    return 1
+}
+
+# Of several processors the one of this machine is served with what it has; arm64 by qemu's user emulation.
+check_arch() { # ARCH
+    case $native-$1 in
+    x86_64-x86_64 | x86_64-aarch64 | aarch64-aarch64) ;;
+    *) die "a program of macOS for $1 cannot be run on this machine ($(uname -s), $native)" ;;
+    esac
+}
+
+runner() { # ARCH: makes $out/ARCH/macho-run
+    local dir=$out/$1
+    mkdir -p "$dir"
+    newer "$dir/macho-run" "${runner_sources[@]}" "$here"/darwin.h "$here"/build.sh "$root"/tests/softmetal/*.[hmS] || return 0
+    echo "  macho-run for $1"
+    rm -f "$dir/macho-run"
+    if [ "$1" = "$native" ]; then runner_native "$dir"; else runner_qemu "$dir"; fi || die "the runner for $1 cannot be built"
+}
+
+runner_native() { # DIRECTORY
+    # shellcheck disable=SC2086 # a list of options
+    gcc "${runner_flags[@]}" -rdynamic -o "$1/macho-run" "${runner_sources[@]}" \
+        -Wl,--whole-archive "$SOFTMETAL_LIB" -Wl,--no-whole-archive $SOFTMETAL_LDLIBS "${runner_libs[@]}"
+}
+
+# The options are those of tests/softmetal/build.mk, which asks this machine's gnustep-config for them.
+runner_qemu() { # DIRECTORY
+    local file objects=() gcc cc=(clang --target=aarch64-linux-gnu "--sysroot=$arm64")
+    gcc=$(echo "$arm64"/usr/lib/gcc/aarch64-linux-gnu/*)
+    mkdir -p "$1/softmetal"
+    for file in "$root"/tests/softmetal/{softmetal*.m,linux_*.m,msgsend.S}; do
+        objects+=("$1/softmetal/$(basename "$file").o")
+        "${cc[@]}" -DGNUSTEP -DGNUSTEP_BASE_LIBRARY=1 -DGNU_RUNTIME=1 -D_NATIVE_OBJC_EXCEPTIONS -fno-strict-aliasing \
+            -fexceptions -fobjc-exceptions -fconstant-string-class=NSConstantString -fblocks -fobjc-runtime=gcc \
+            -isystem "$arm64/usr/include/GNUstep" -isystem "$gcc/include" -isystem "$root/tests/softmetal/linux" \
+            -std=gnu11 -fno-objc-arc -fPIC -O2 -g -w -Wno-unused-command-line-argument \
+            -c "$file" -o "${objects[-1]}" || return 1
+    done
+    "${cc[@]}" "${runner_flags[@]}" -fuse-ld=lld -pie -rdynamic -o "$1/macho-run.elf" "${runner_sources[@]}" \
+        "${objects[@]}" -L"$gcc" -lBlocksRuntime -lgnustep-base -lobjc "${runner_libs[@]}" \
+        -Wl,--allow-shlib-undefined || return 1
+    # A program that starts itself again comes back here too: darwin.c's execl asks MACHO_RUN.
+    printf '#!/bin/sh\nexport MACHO_RUN=%s\nexec qemu-aarch64 -cpu max -L %s %s "$@"\n' \
+        "'$1/macho-run'" "'$arm64'" "'$1/macho-run.elf'" >"$1/macho-run.new"
+    chmod +x "$1/macho-run.new"
+    mv "$1/macho-run.new" "$1/macho-run"
+}
+
+# Only these of Linux's headers, beside the ones of macOS that Zig brings.
+headers() {
+    local header
+    mkdir -p "$out/include"
+    for header in cmocka.h jansson.h jansson_config.h; do
+        cp "$(find /usr/include /usr/local/include -name "$header" 2>/dev/null | head -n 1)" "$out/include/" ||
+            die "no $header"
+    done
+}
+
+# Zig defines NDEBUG for every -O but -O0.
+program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TREE
+    local arch=$1 tree=$2 source=$2/$3 target=$4 standard=$5 implementation=()
+    shift 5
+    grep -q '^ *# *define *GPUSYNC_IMPLEMENTATION' "$source" || implementation=("$tree/tests/compile/implementation.c")
+    rm -f "$target"
+    "$zig" cc -target "$arch-macos" -std="$standard" -O2 -UNDEBUG -g -w -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= "$@" \
+        -I"$tree" -I"$tree/tests" -I"$root/tests/softmetal" -I"$tree/examples" \
+        -isystem "$out/include" -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" -o "$target"
+}

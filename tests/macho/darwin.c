@@ -1,0 +1,762 @@
+/* darwin.c - libSystem for the runner: the functions that the tests' programs import, on Linux
+
+   Where types, constants and meaning are the same on both systems, the table at the end has glibc's function. The
+   others are here, with the sizes, numbers and error codes of macOS. They are stricter than Apple's: a program that
+   does what Apple's manual leaves undefined, like taking a mutex that was destroyed, is told and ends with abort.
+
+   MACHO_SPURIOUS=N in the environment: one in N waits for a condition variable ends at once, for no reason. */
+#define _GNU_SOURCE
+#include "darwin.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *program_path;
+static unsigned long spurious_every, waits;
+
+__attribute__((noreturn, format(printf, 1, 2))) static void broken(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    fputs("darwin: ", stderr);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+    abort();
+}
+
+/* --------------------------------------------------------------------------------------------- error numbers */
+
+/* The same on both sides below 35, except EAGAIN. Above that: only what the calls of this file can end with. */
+static int darwin_errno_of(int number)
+{
+    switch (number) {
+    case EAGAIN: return 35;
+    case EDEADLK: return 11;
+    case ETIMEDOUT: return 60;
+    case ENOSYS: return 78;
+    case ENOTSUP: return 45;
+    case EOVERFLOW: return 84;
+    case ENAMETOOLONG: return 63;
+    case ELOOP: return 62;
+    default:
+        if (number < 0 || number > 34) broken("error number %d of Linux is not in darwin.c", number);
+        return number;
+    }
+}
+#define DARWIN_EINVAL 22
+#define DARWIN_ETIMEDOUT 60
+
+static __thread int darwin_errno;
+static int *darwin_error(void)
+{
+    return &darwin_errno;
+}
+/* The result of a system call, with errno in Darwin's numbers. */
+static long kept(long result)
+{
+    if (result == -1) darwin_errno = darwin_errno_of(errno);
+    return result;
+}
+
+/* ---------------------------------------------------------------------------------------------------- clocks */
+
+/* A Mac counts ticks: of 1 ns with Intel's processors, of 125/3 ns with Apple's, and none while it sleeps. That is
+   CLOCK_UPTIME_RAW. CLOCK_MONOTONIC goes on in a sleep; this machine pretends to one of SLEPT_S, so that a program that
+   takes one clock for the other is far off. */
+#ifdef __x86_64__
+#define TO_TICKS(ns) (ns)
+#define TO_NS(ticks) (ticks)
+#else
+#define TO_TICKS(ns) ((ns) / 125 * 3 + (ns) % 125 * 3 / 125)
+#define TO_NS(ticks) ((ticks) / 3 * 125 + (ticks) % 3 * 125 / 3)
+#endif
+#define SLEPT_S 54321
+
+static int darwin_clock_gettime(int id, struct timespec *now)
+{
+    uint64_t ns;
+    switch (id) {
+    case 0: return (int)kept(clock_gettime(CLOCK_REALTIME, now));
+    case 12: return (int)kept(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, now));
+    case 16: return (int)kept(clock_gettime(CLOCK_THREAD_CPUTIME_ID, now));
+    case 4:
+    case 5:
+    case 6:
+    case 8:
+    case 9: /* MONOTONIC_RAW, its APPROX, MONOTONIC, UPTIME_RAW, its APPROX */
+        clock_gettime(CLOCK_MONOTONIC, now);
+        ns = (uint64_t)now->tv_sec * 1000000000u + (uint64_t)now->tv_nsec;
+        ns = TO_NS(TO_TICKS(ns)) + (id < 8 ? SLEPT_S * 1000000000ull : 0);
+        now->tv_sec = (time_t)(ns / 1000000000u);
+        now->tv_nsec = (long)(ns % 1000000000u);
+        return 0;
+    default: broken("clock %d", id);
+    }
+}
+static uint64_t darwin_clock_gettime_nsec_np(int id)
+{
+    struct timespec now;
+    darwin_clock_gettime(id, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---------------------------------------------------------------------------- mutexes, condition variables */
+
+typedef struct darwin_mutex { /* pthread_mutex_t, 64 bytes */
+    long signature;
+    uint32_t word; /* 0: free, 1: taken, 2: taken and perhaps waited for */
+    uint32_t owner;
+    char opaque[48];
+} darwin_mutex;
+typedef struct darwin_cond { /* pthread_cond_t, 48 bytes */
+    long signature;
+    uint32_t sequence, waiters;
+    darwin_mutex *mutex; /* that the waiters came with */
+    char opaque[24];
+} darwin_cond;
+typedef char mutex_is_64[sizeof(darwin_mutex) == 64 ? 1 : -1];
+typedef char cond_is_48[sizeof(darwin_cond) == 48 ? 1 : -1];
+
+#define MUTEX_INITIALIZER 0x32AAABA7L
+#define MUTEX_MADE 0x4D555458L
+#define COND_INITIALIZER 0x3CB0B1BBL
+#define COND_MADE 0x434F4E44L
+#define GONE 0L
+
+static uint32_t self_number(void)
+{
+    static __thread uint32_t number;
+    static __thread int of_process; /* after a fork the number is another */
+    if (!number || of_process != getpid()) {
+        of_process = getpid();
+        number = (uint32_t)syscall(SYS_gettid);
+    }
+    return number;
+}
+
+/* ETIMEDOUT or 0, which may be for nothing. timeout: a duration; NULL for none. */
+static int futex_wait(uint32_t *word, uint32_t seen, const struct timespec *timeout)
+{
+    long result = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, timeout, NULL, 0);
+    return result == -1 && errno == ETIMEDOUT ? ETIMEDOUT : 0;
+}
+static void futex_wake(uint32_t *word, int count)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+static void check_mutex(const darwin_mutex *m, const char *call)
+{
+    long signature = __atomic_load_n(&m->signature, __ATOMIC_RELAXED);
+    if (signature != MUTEX_INITIALIZER && signature != MUTEX_MADE)
+        broken("%s: mutex %p was not initialised or was destroyed (signature %#lx)", call, (const void *)m, signature);
+}
+static void check_cond(const darwin_cond *c, const char *call)
+{
+    long signature = __atomic_load_n(&c->signature, __ATOMIC_RELAXED);
+    if (signature != COND_INITIALIZER && signature != COND_MADE)
+        broken("%s: condition variable %p was not initialised or was destroyed (signature %#lx)", call, (const void *)c,
+               signature);
+}
+
+static int darwin_mutex_init(darwin_mutex *m, const void *attributes)
+{
+    if (attributes) broken("pthread_mutex_init: attributes are not handled");
+    memset(m, 0xA5, sizeof *m); /* whoever keeps something in its 64 bytes loses it */
+    m->word = m->owner = 0;
+    __atomic_store_n(&m->signature, MUTEX_MADE, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static void take(darwin_mutex *m, const char *call)
+{
+    uint32_t seen = 0, self = self_number();
+    check_mutex(m, call);
+    if (!__atomic_compare_exchange_n(&m->word, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        if (__atomic_load_n(&m->owner, __ATOMIC_RELAXED) == self)
+            broken("%s: mutex %p is this thread's already", call, (void *)m);
+        while (__atomic_exchange_n(&m->word, 2, __ATOMIC_ACQUIRE) != 0) futex_wait(&m->word, 2, NULL);
+    }
+    __atomic_store_n(&m->owner, self, __ATOMIC_RELAXED);
+}
+static void give(darwin_mutex *m, const char *call)
+{
+    check_mutex(m, call);
+    if (__atomic_load_n(&m->owner, __ATOMIC_RELAXED) != self_number())
+        broken("%s: mutex %p is not this thread's", call, (void *)m);
+    __atomic_store_n(&m->owner, 0, __ATOMIC_RELAXED);
+    if (__atomic_exchange_n(&m->word, 0, __ATOMIC_RELEASE) == 2) futex_wake(&m->word, 1); /* by now it may be gone */
+}
+static int darwin_mutex_lock(darwin_mutex *m)
+{
+    return take(m, "pthread_mutex_lock"), 0;
+}
+static int darwin_mutex_unlock(darwin_mutex *m)
+{
+    return give(m, "pthread_mutex_unlock"), 0;
+}
+static int darwin_mutex_trylock(darwin_mutex *m)
+{
+    uint32_t seen = 0;
+    check_mutex(m, "pthread_mutex_trylock");
+    if (!__atomic_compare_exchange_n(&m->word, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return EBUSY;
+    __atomic_store_n(&m->owner, self_number(), __ATOMIC_RELAXED);
+    return 0;
+}
+static int darwin_mutex_destroy(darwin_mutex *m)
+{
+    check_mutex(m, "pthread_mutex_destroy");
+    if (__atomic_load_n(&m->word, __ATOMIC_RELAXED)) broken("pthread_mutex_destroy: mutex %p is locked", (void *)m);
+    m->signature = GONE;
+    return 0;
+}
+
+static int darwin_cond_init(darwin_cond *c, const void *attributes)
+{
+    if (attributes) broken("pthread_cond_init: attributes are not handled");
+    memset(c, 0xA5, sizeof *c);
+    c->sequence = c->waiters = 0;
+    c->mutex = NULL;
+    __atomic_store_n(&c->signature, COND_MADE, __ATOMIC_RELEASE);
+    return 0;
+}
+static int darwin_cond_destroy(darwin_cond *c)
+{
+    check_cond(c, "pthread_cond_destroy");
+    if (__atomic_load_n(&c->waiters, __ATOMIC_SEQ_CST))
+        broken("pthread_cond_destroy: somebody waits for %p", (void *)c);
+    c->signature = GONE;
+    return 0;
+}
+
+/* timeout: a duration; NULL for none. */
+static int wait_for(darwin_cond *c, darwin_mutex *m, const struct timespec *timeout, const char *call)
+{
+    struct timespec whole_ticks;
+    uint32_t sequence;
+    int result = 0;
+    check_cond(c, call);
+    check_mutex(m, call);
+    if (timeout && (timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000 || timeout->tv_sec < 0))
+        broken("%s: %ld s and %ld ns are no time", call, (long)timeout->tv_sec, timeout->tv_nsec);
+    if (timeout && timeout->tv_sec < 10000000000) { /* cut to ticks, as there: it may end one early */
+        uint64_t ns = (uint64_t)timeout->tv_sec * 1000000000u + (uint64_t)timeout->tv_nsec;
+        ns = TO_NS(TO_TICKS(ns));
+        whole_ticks.tv_sec = (time_t)(ns / 1000000000u);
+        whole_ticks.tv_nsec = (long)(ns % 1000000000u);
+        timeout = &whole_ticks;
+    }
+    sequence = __atomic_load_n(&c->sequence, __ATOMIC_SEQ_CST);
+    if (__atomic_fetch_add(&c->waiters, 1, __ATOMIC_SEQ_CST) && c->mutex != m)
+        broken("%s: condition variable %p with two mutexes", call, (void *)c);
+    c->mutex = m;
+    give(m, call); /* as Apple's, even when there is no time left */
+    if (timeout && !timeout->tv_sec && !timeout->tv_nsec)
+        result = ETIMEDOUT;
+    else if (!spurious_every || __atomic_add_fetch(&waits, 1, __ATOMIC_RELAXED) % spurious_every)
+        result = futex_wait(&c->sequence, sequence, timeout);
+    take(m, call);
+    __atomic_fetch_sub(&c->waiters, 1, __ATOMIC_SEQ_CST);
+    return result ? DARWIN_ETIMEDOUT : 0;
+}
+static int darwin_cond_wait(darwin_cond *c, darwin_mutex *m)
+{
+    return wait_for(c, m, NULL, "pthread_cond_wait");
+}
+static int darwin_cond_timedwait_relative_np(darwin_cond *c, darwin_mutex *m, const struct timespec *timeout)
+{
+    return wait_for(c, m, timeout, "pthread_cond_timedwait_relative_np");
+}
+static int darwin_cond_timedwait(darwin_cond *c, darwin_mutex *m, const struct timespec *deadline)
+{
+    struct timespec now, left = {0, 0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (deadline->tv_sec > now.tv_sec || (deadline->tv_sec == now.tv_sec && deadline->tv_nsec > now.tv_nsec)) {
+        left.tv_sec = deadline->tv_sec - now.tv_sec;
+        left.tv_nsec = deadline->tv_nsec - now.tv_nsec;
+        if (left.tv_nsec < 0) left.tv_nsec += 1000000000, left.tv_sec--;
+    }
+    return wait_for(c, m, &left, "pthread_cond_timedwait");
+}
+static int wake(darwin_cond *c, int count, const char *call)
+{
+    check_cond(c, call);
+    if (!__atomic_load_n(&c->waiters, __ATOMIC_SEQ_CST)) return 0;
+    __atomic_fetch_add(&c->sequence, 1, __ATOMIC_SEQ_CST);
+    futex_wake(&c->sequence, count); /* the last touch: a waiter may destroy it now */
+    return 0;
+}
+static int darwin_cond_signal(darwin_cond *c)
+{
+    return wake(c, 1, "pthread_cond_signal");
+}
+static int darwin_cond_broadcast(darwin_cond *c)
+{
+    return wake(c, 0x7FFFFFFF, "pthread_cond_broadcast");
+}
+
+typedef struct darwin_once { /* pthread_once_t, 16 bytes */
+    long signature;
+    uint32_t state; /* 0, 1: the function runs, 2: it has run */
+    char opaque[4];
+} darwin_once;
+typedef char once_is_16[sizeof(darwin_once) == 16 ? 1 : -1];
+
+#define ONCE_INITIALIZER 0x30B1BCBAL
+
+static int darwin_once_call(darwin_once *once, void (*function)(void))
+{
+    uint32_t seen = 0;
+    if (once->signature != ONCE_INITIALIZER)
+        broken("pthread_once: %p was not initialised (signature %#lx)", (void *)once, once->signature);
+    if (__atomic_load_n(&once->state, __ATOMIC_ACQUIRE) == 2) return 0;
+    if (__atomic_compare_exchange_n(&once->state, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+        function();
+        __atomic_store_n(&once->state, 2, __ATOMIC_RELEASE);
+        futex_wake(&once->state, 0x7FFFFFFF);
+    } else {
+        while (__atomic_load_n(&once->state, __ATOMIC_ACQUIRE) != 2) futex_wait(&once->state, 1, NULL);
+    }
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------------------- threads */
+
+/* A pthread_t is a word on both sides, so pthread_self and pthread_equal are glibc's. */
+typedef struct darwin_attributes { /* pthread_attr_t, 64 bytes */
+    long signature;
+    size_t stack_size;
+    char opaque[48];
+} darwin_attributes;
+#define ATTRIBUTES_MADE 0x54484441L
+#define THREAD_STACK (512u * 1024) /* unless the attributes say more; not of the first thread */
+#ifdef __x86_64__
+#define STACK_MIN 8192u
+#define STACK_PAGE 4096u
+#else
+#define STACK_MIN 16384u
+#define STACK_PAGE 16384u
+#endif
+
+static int darwin_attr_init(darwin_attributes *a)
+{
+    memset(a, 0, sizeof *a);
+    a->signature = ATTRIBUTES_MADE;
+    return 0;
+}
+static int darwin_attr_destroy(darwin_attributes *a)
+{
+    if (a->signature != ATTRIBUTES_MADE) return DARWIN_EINVAL;
+    a->signature = GONE;
+    return 0;
+}
+static int darwin_attr_setstacksize(darwin_attributes *a, size_t size)
+{
+    if (size % 4096 == 0) size = (size + STACK_PAGE - 1) / STACK_PAGE * STACK_PAGE;
+    if (a->signature != ATTRIBUTES_MADE || size % STACK_PAGE || size < STACK_MIN) return DARWIN_EINVAL;
+    a->stack_size = size;
+    return 0;
+}
+static int darwin_thread_create(pthread_t *thread, const darwin_attributes *a, void *(*body)(void *), void *argument)
+{
+    pthread_attr_t attributes;
+    int result;
+    size_t size = a && a->stack_size ? a->stack_size : THREAD_STACK;
+    if (a && a->signature != ATTRIBUTES_MADE) broken("pthread_create: attributes were not initialised");
+    pthread_attr_init(&attributes);
+    /* glibc has its descriptor and the runner's thread variables on the same stack. */
+    pthread_attr_setstacksize(&attributes, size + 16384);
+    result = pthread_create(thread, &attributes, body, argument);
+    pthread_attr_destroy(&attributes);
+    return darwin_errno_of(result);
+}
+static int darwin_thread_join(pthread_t thread, void **result)
+{
+    return darwin_errno_of(pthread_join(thread, result));
+}
+
+/* ------------------------------------------------------------------------------------ thread-local variables */
+
+__thread void *darwin_tlv_block; /* for machine.S */
+static const void *tlv_start;
+static size_t tlv_size, tlv_align;
+static pthread_key_t tlv_key;
+
+void *darwin_tlv_make(void)
+{
+    void *block;
+    if (!tlv_size) broken("a thread-local variable, and no section for them");
+    if (posix_memalign(&block, tlv_align < 16 ? 16 : tlv_align, tlv_size))
+        broken("no memory for thread-local variables");
+    memcpy(block, tlv_start, tlv_size);
+    darwin_tlv_block = block;
+    pthread_setspecific(tlv_key, block); /* frees it when the thread ends */
+    return block;
+}
+
+void darwin_start(const char *program, const void *tlv, size_t size, size_t align)
+{
+    const char *text = getenv("MACHO_SPURIOUS");
+    void *copy = size ? malloc(size) : NULL;
+    if (text) spurious_every = strtoul(text, NULL, 10);
+    program_path = program;
+    if (copy) memcpy(copy, tlv, size); /* a program may write to the section, and no thread is to see that */
+    tlv_start = copy;
+    tlv_size = size;
+    tlv_align = align;
+    pthread_key_create(&tlv_key, free);
+}
+
+/* ------------------------------------------------------------------------------------------ text, files, processes */
+
+static FILE *darwin_stdin, *darwin_stdout, *darwin_stderr;
+__attribute__((constructor)) static void set_streams(void)
+{
+    darwin_stdin = stdin;
+    darwin_stdout = stdout;
+    darwin_stderr = stderr;
+}
+
+__attribute__((noreturn)) static void darwin_assert_rtn(const char *function, const char *file, int line,
+                                                        const char *what)
+{
+    fprintf(stderr, "Assertion failed: (%s), function %s, file %s, line %d.\n", what, function ? function : "?", file,
+            line);
+    abort();
+}
+
+static int darwin_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    return (int)kept(nanosleep(time, left));
+}
+static int darwin_pipe(int ends[2])
+{
+    return (int)kept(pipe(ends));
+}
+static ssize_t darwin_read(int file, void *to, size_t size)
+{
+    return kept(read(file, to, size));
+}
+static ssize_t darwin_write(int file, const void *from, size_t size)
+{
+    return kept(write(file, from, size));
+}
+static int darwin_close(int file)
+{
+    return (int)kept(close(file));
+}
+static int darwin_dup2(int file, int as)
+{
+    return (int)kept(dup2(file, as));
+}
+static int darwin_mkstemp(char *path)
+{
+    return (int)kept(mkstemp(path));
+}
+static int darwin_unlink(const char *path)
+{
+    return (int)kept(unlink(path));
+}
+static pid_t darwin_fork(void)
+{
+    return (pid_t)kept(fork());
+}
+/* The events of poll that exist on both have the same bits; so have waitpid's status and its options. */
+static int darwin_poll(struct pollfd *list, unsigned count, int ms)
+{
+    return (int)kept(poll(list, count, ms));
+}
+static pid_t darwin_waitpid(pid_t pid, int *status, int options)
+{
+    return (pid_t)kept(waitpid(pid, status, options));
+}
+
+#define DARWIN_O_NONBLOCK 4
+static int darwin_vfcntl(int file, int call, va_list list)
+{
+    long argument = va_arg(list, long), flags;
+    switch (call) {
+    case 1: return (int)kept(fcntl(file, F_GETFD));
+    case 2: return (int)kept(fcntl(file, F_SETFD, (int)argument)); /* FD_CLOEXEC is the same */
+    case 3:
+        flags = kept(fcntl(file, F_GETFL));
+        return (int)(flags < 0 ? flags : (flags & O_ACCMODE) | (flags & O_NONBLOCK ? DARWIN_O_NONBLOCK : 0));
+    case 4:
+        if (argument & ~(long)(O_ACCMODE | DARWIN_O_NONBLOCK)) broken("fcntl: flags %#lx", argument);
+        return (int)kept(fcntl(file, F_SETFL, argument & DARWIN_O_NONBLOCK ? O_NONBLOCK : 0));
+    default: broken("fcntl: call %d", call);
+    }
+}
+
+/* Of a Mach-O program, often of the running one, so it needs the runner again: this file, or what MACHO_RUN names,
+   which is a script where qemu has to come first. */
+static int darwin_vexecl(const char *path, const char *first, va_list list)
+{
+    const char *runner = getenv("MACHO_RUN");
+    char *arguments[64];
+    unsigned count = 0;
+    (void)first; /* the runner gives its path as argv[0] */
+    arguments[count++] = (char *)(uintptr_t) "macho-run";
+    arguments[count++] = (char *)(uintptr_t)path;
+    while (count < 63 && (arguments[count] = va_arg(list, char *)) != NULL) count++;
+    arguments[count] = NULL;
+    execv(runner ? runner : "/proc/self/exe", arguments);
+    return (int)kept(-1);
+}
+
+static void *darwin_dlsym(void *handle, const char *name)
+{
+    void *found;
+    if (handle != (void *)-1 && handle != (void *)-2) broken("dlsym: handle %p", handle); /* NEXT, DEFAULT */
+    found = darwin_symbol(name);
+    return found ? found : dlsym(RTLD_DEFAULT, name);
+}
+
+/* -------------------------------------------------------------------------------------------------- contexts */
+
+/* Apple's ucontext_t has `data` only for who defines _XOPEN_SOURCE. For all others getcontext writes past the end of
+   theirs; here too. */
+typedef struct darwin_context {
+    int on_stack;
+    uint32_t signals;
+    struct {
+        void *base;
+        size_t size;
+        int flags;
+    } stack;
+    struct darwin_context *link;
+    size_t machine_size; /* 0: nothing in it to go to */
+    void *machine;       /* &data */
+#ifdef __x86_64__
+    uint64_t data[89];
+#else
+    uint64_t data[102];
+#endif
+} darwin_context;
+typedef char machine_at_56[offsetof(darwin_context, data) == 56 ? 1 : -1];
+
+extern int darwin_context_save(darwin_context *); /* machine.S; 0, and again on every return to it */
+extern int darwin_context_swap(darwin_context *from, const darwin_context *to);
+extern int darwin_context_load(const darwin_context *);
+extern void darwin_context_start(void);
+void darwin_context_done(darwin_context *);
+
+static int darwin_setcontext(const darwin_context *to)
+{
+    if (!to->machine_size) return darwin_errno = DARWIN_EINVAL, -1;
+    return darwin_context_load(to);
+}
+static int darwin_swapcontext(darwin_context *from, const darwin_context *to)
+{
+    if (!to->machine_size) return darwin_errno = DARWIN_EINVAL, -1;
+    from->machine = from->data;
+    from->machine_size = sizeof from->data;
+    return darwin_context_swap(from, to);
+}
+void darwin_context_done(darwin_context *done)
+{
+    if (!done->link) _exit(0);
+    done->machine_size = 0;
+    darwin_setcontext(done->link);
+    abort();
+}
+static void darwin_vmakecontext(darwin_context *context, void (*function)(void), int count, va_list list)
+{
+    char *top = (char *)context->stack.base + context->stack.size;
+    uint64_t *arguments, *machine = context->data;
+    int i;
+    if (!context->stack.base || count < 0 || count > 8) {
+        context->machine_size = 0;
+        return;
+    }
+    if (!context->machine_size) broken("makecontext: without getcontext before it");
+    arguments = (uint64_t *)(((uintptr_t)top & ~(uintptr_t)15) - 8 * sizeof *arguments);
+    memset(arguments, 0, 8 * sizeof *arguments);
+    context->machine = context->data;
+#ifdef __x86_64__
+    if (count > 6) broken("makecontext: more than 6 arguments");
+    for (i = 0; i < count; i++) arguments[i] = va_arg(list, uint64_t); /* whole words, as Apple's */
+    machine[3] = (uintptr_t)function;                                  /* rbx */
+    machine[8] = 0;                                                    /* rbp */
+    machine[9] = (uintptr_t)arguments;                                 /* rsp */
+    machine[14] = (uintptr_t)arguments;                                /* r12 */
+    machine[15] = (uintptr_t)context;                                  /* r13 */
+    machine[18] = (uintptr_t)darwin_context_start;                     /* rip */
+#else
+    memset(context->stack.base, 0, (size_t)((char *)arguments - (char *)context->stack.base)); /* as Apple's does */
+    for (i = 0; i < count; i++) arguments[i] = va_arg(list, unsigned); /* as Apple's: half of a pointer is lost */
+    machine[21] = (uintptr_t)context;                                  /* x19 */
+    machine[22] = (uintptr_t)function;                                 /* x20 */
+    machine[23] = (uintptr_t)arguments;                                /* x21 */
+    machine[31] = 0;                                                   /* fp */
+    machine[32] = (uintptr_t)darwin_context_start;                     /* lr */
+    machine[33] = (uintptr_t)arguments;                                /* sp */
+#endif
+}
+
+/* ------------------------------------------------------------------------------------------ variable arguments */
+
+/* For x86-64 both systems agree. On arm64 Apple has them all on the stack: programs enter through machine.S. */
+#ifdef __x86_64__
+static int darwin_fcntl(int file, int call, ...)
+{
+    va_list list;
+    int result;
+    va_start(list, call);
+    result = darwin_vfcntl(file, call, list);
+    va_end(list);
+    return result;
+}
+static int darwin_execl(const char *path, const char *first, ...)
+{
+    va_list list;
+    int result;
+    va_start(list, first);
+    result = darwin_vexecl(path, first, list);
+    va_end(list);
+    return result;
+}
+static void darwin_makecontext(darwin_context *context, void (*function)(void), int count, ...)
+{
+    va_list list;
+    va_start(list, count);
+    darwin_vmakecontext(context, function, count, list);
+    va_end(list);
+}
+#define VARIADIC(name)                 \
+    {                                  \
+#name, (void *)(uintptr_t)name \
+    }
+#else
+int darwin_fcntl_list(int file, int call, va_list *list)
+{
+    return darwin_vfcntl(file, call, *list);
+}
+int darwin_execl_list(const char *path, const char *first, va_list *list)
+{
+    return darwin_vexecl(path, first, *list);
+}
+void darwin_makecontext_list(darwin_context *context, void (*function)(void), int count, va_list *list)
+{
+    darwin_vmakecontext(context, function, count, *list);
+}
+extern void darwin_fcntl(void), darwin_execl(void), darwin_makecontext(void);
+extern void darwin_printf(void), darwin_fprintf(void), darwin_snprintf(void), darwin_vsnprintf(void),
+    darwin_vfprintf(void), darwin_sscanf(void), darwin___snprintf_chk(void), darwin___vsnprintf_chk(void);
+#define VARIADIC(name)                          \
+    {                                           \
+#name, (void *)(uintptr_t)darwin_##name \
+    }
+#endif
+
+/* ----------------------------------------------------------------------------------------------------- names */
+
+extern void *__memcpy_chk(void *, const void *, size_t, size_t), *__memset_chk(void *, int, size_t, size_t);
+extern void *__memmove_chk(void *, const void *, size_t, size_t);
+extern char *__strncat_chk(char *, const char *, size_t, size_t), *__strcpy_chk(char *, const char *, size_t);
+extern char *__strcat_chk(char *, const char *, size_t), *__strncpy_chk(char *, const char *, size_t, size_t);
+/* softmetal's */
+extern void os_unfair_lock_lock(uint32_t *), os_unfair_lock_unlock(uint32_t *);
+extern bool os_unfair_lock_trylock(uint32_t *);
+extern void *dispatch_queue_create(const char *, void *), *dispatch_get_global_queue(intptr_t, uintptr_t);
+extern uint64_t dispatch_time(uint64_t, int64_t);
+extern void dispatch_async_f(void *, void *, void (*)(void *)), dispatch_retain(void *), dispatch_release(void *);
+extern void dispatch_after_f(uint64_t, void *, void *, void (*)(void *));
+extern int __cxa_atexit(void (*)(void *), void *, void *);
+extern uintptr_t __stack_chk_guard_value;
+uintptr_t __stack_chk_guard_value = 0xFF0A0D00BADC0DE5u;
+extern void __stack_chk_fail(void);
+#ifdef __x86_64__
+extern int __snprintf_chk(char *, size_t, int, size_t, const char *, ...);
+extern int __vsnprintf_chk(char *, size_t, int, size_t, const char *, va_list);
+#endif
+extern void *_NSConcreteGlobalBlock[32], *_NSConcreteStackBlock[32], *_NSConcreteMallocBlock[32];
+extern void *_Block_copy(const void *);
+extern void _Block_release(const void *);
+
+#define SAME(name)                     \
+    {                                  \
+#name, (void *)(uintptr_t)name \
+    }
+#define OURS(name, function)               \
+    {                                      \
+#name, (void *)(uintptr_t)function \
+    }
+#define DATA(name, object)                \
+    {                                     \
+#name, (void *)(uintptr_t)&object \
+    }
+
+/* clang-format off */
+static const struct { const char *name; void *address; } names[] = {
+    OURS(pthread_mutex_init, darwin_mutex_init), OURS(pthread_mutex_destroy, darwin_mutex_destroy),
+    OURS(pthread_mutex_lock, darwin_mutex_lock), OURS(pthread_mutex_unlock, darwin_mutex_unlock),
+    OURS(pthread_mutex_trylock, darwin_mutex_trylock),
+    OURS(pthread_cond_init, darwin_cond_init), OURS(pthread_cond_destroy, darwin_cond_destroy),
+    OURS(pthread_cond_wait, darwin_cond_wait), OURS(pthread_cond_timedwait, darwin_cond_timedwait),
+    OURS(pthread_cond_timedwait_relative_np, darwin_cond_timedwait_relative_np),
+    OURS(pthread_cond_signal, darwin_cond_signal), OURS(pthread_cond_broadcast, darwin_cond_broadcast),
+    OURS(pthread_create, darwin_thread_create), OURS(pthread_join, darwin_thread_join),
+    OURS(pthread_attr_init, darwin_attr_init), OURS(pthread_attr_destroy, darwin_attr_destroy),
+    OURS(pthread_attr_setstacksize, darwin_attr_setstacksize),
+    OURS(pthread_once, darwin_once_call), SAME(pthread_self), SAME(pthread_equal), SAME(sched_yield),
+    SAME(os_unfair_lock_lock), SAME(os_unfair_lock_trylock), SAME(os_unfair_lock_unlock),
+    SAME(dispatch_queue_create), SAME(dispatch_get_global_queue), SAME(dispatch_time), SAME(dispatch_async_f),
+    SAME(dispatch_after_f), SAME(dispatch_retain), SAME(dispatch_release),
+
+    OURS(clock_gettime, darwin_clock_gettime), OURS(clock_gettime_nsec_np, darwin_clock_gettime_nsec_np),
+    OURS(nanosleep, darwin_nanosleep),
+
+    SAME(malloc), SAME(calloc), SAME(realloc), SAME(free), SAME(posix_memalign),
+    SAME(memcpy), SAME(memmove), SAME(memset), SAME(memcmp), SAME(memchr), SAME(bzero), OURS(__bzero, bzero),
+    SAME(strlen), SAME(strnlen), SAME(strcmp), SAME(strncmp), SAME(strstr), SAME(strchr), SAME(strrchr), SAME(strpbrk),
+    SAME(strcpy), SAME(strncpy), SAME(strcat), SAME(strtok_r), SAME(strtol), SAME(strtoul),
+    SAME(strtoull), SAME(strtod), SAME(atoi), SAME(atof),
+    SAME(qsort),
+    SAME(__memcpy_chk), SAME(__memmove_chk), SAME(__memset_chk), SAME(__strncat_chk), SAME(__strcpy_chk),
+    SAME(__strcat_chk), SAME(__strncpy_chk),
+
+    DATA(__stdinp, darwin_stdin), DATA(__stdoutp, darwin_stdout), DATA(__stderrp, darwin_stderr),
+    SAME(puts), SAME(putchar), SAME(fputs), SAME(fputc), SAME(fwrite), SAME(fread), SAME(fgets), SAME(fflush),
+    SAME(fopen), SAME(fclose), SAME(fseek), SAME(ftell), SAME(rewind), SAME(tmpfile),
+    VARIADIC(printf), VARIADIC(fprintf), VARIADIC(snprintf), VARIADIC(vsnprintf), VARIADIC(vfprintf), VARIADIC(sscanf),
+    VARIADIC(__snprintf_chk), VARIADIC(__vsnprintf_chk),
+
+    SAME(abort), SAME(exit), SAME(_exit), SAME(getenv), SAME(__cxa_atexit), SAME(alarm), SAME(getpid),
+    OURS(__error, darwin_error), OURS(__assert_rtn, darwin_assert_rtn),
+    DATA(__stack_chk_guard, __stack_chk_guard_value), SAME(__stack_chk_fail),
+    OURS(pipe, darwin_pipe), OURS(read, darwin_read), OURS(write, darwin_write), OURS(close, darwin_close),
+    OURS(dup2, darwin_dup2), OURS(mkstemp, darwin_mkstemp), OURS(unlink, darwin_unlink), OURS(fork, darwin_fork),
+    OURS(poll, darwin_poll), OURS(waitpid, darwin_waitpid),
+    OURS(fcntl, darwin_fcntl), OURS(execl, darwin_execl), OURS(dlsym, darwin_dlsym),
+
+    OURS(getcontext, darwin_context_save), OURS(setcontext, darwin_setcontext), OURS(swapcontext, darwin_swapcontext),
+    OURS(makecontext, darwin_makecontext),
+
+    OURS(_tlv_bootstrap, darwin_tlv_address), /* in descriptors, until the runner has seen them */
+    DATA(_NSConcreteGlobalBlock, _NSConcreteGlobalBlock), DATA(_NSConcreteStackBlock, _NSConcreteStackBlock),
+    DATA(_NSConcreteMallocBlock, _NSConcreteMallocBlock), SAME(_Block_copy), SAME(_Block_release),
+};
+/* clang-format on */
+
+void *darwin_symbol(const char *name)
+{
+    size_t i, length = strcspn(name, "$"); /* variants: fopen$DARWIN_EXTSN, close$NOCANCEL */
+    for (i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(names[i].name, name, length) == 0 && !names[i].name[length]) return names[i].address;
+    return NULL;
+}

@@ -1,0 +1,21 @@
+/* darwin.h - between runner.c, darwin.c and machine.S */
+#ifndef DARWIN_H
+#define DARWIN_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* libSystem's function or object of this name, which has no underscore in front; NULL: darwin.c lacks it. */
+void *darwin_symbol(const char *name);
+
+/* To be called before anything of the program runs. tlv: the first values of a thread's variables; size may be 0. */
+void darwin_start(const char *program, const void *tlv, size_t size, size_t align);
+
+/* In machine.S; called by the program with a descriptor, and may change no register but the result's (arm64: and x16,
+   x17), so it is no function for C. */
+void darwin_tlv_address(void);
+void *darwin_tlv_make(void);
+
+#endif

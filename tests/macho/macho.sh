@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# macho.sh - the tests and the examples, compiled for macOS and run on Linux
+#
+#   tests/macho/macho.sh [ARCH...]      x86_64, aarch64; default both
+#
+# README.md beside this file says how and what that proves. `make test-macho` calls this. What has been built stays
+# until a source is newer. In the environment
+#   BUILD, SOFTMETAL_LIB, SOFTMETAL_LDLIBS   as the Makefile gives them
+#   TESTS EXAMPLES     names of those to build and run; default all
+#   MACHO_CFLAGS       more options for the programs
+#   MACHO_SPURIOUS, MACHO_HIDE, MACHO_TRACE  for the runner
+#   ZIG, JOBS
+#
+# Ends with exactly one line "N passed, N failed".
+
+set -u
+# shellcheck source=tests/macho/build.sh
+. "$(dirname "$0")/build.sh"
+archs=${*:-x86_64 aarch64}
+names() { printf '%s\n' "$@" | sed 's,.*/,,; s/\.c$//'; }
+read -r -d '' -a tests <<<"${TESTS-$(names "$root"/tests/test_*.c)}"
+read -r -d '' -a wanted <<<"${EXAMPLES-$(names "$root"/examples/*.c)}"
+examples=()
+for name in ${wanted[@]+"${wanted[@]}"}; do
+    if [ "$name" = event_loop ]; then # libuv would have to be compiled for macOS, with its kqueue
+        echo 'left out, as there is no libuv of macOS here: examples/event_loop.c'
+    else
+        examples+=("$name")
+    fi
+done
+for arch in $archs; do check_arch "$arch"; done
+
+# ---------------------------------------------------------------- building
+# A program that does not compile is not there afterwards, and run.sh counts it as failed.
+make_program() { # ARCH KIND NAME STANDARD
+    local target=$out/$1/$2/$3
+    # shellcheck disable=SC2086 # a list of options
+    program "$1" "$root" "$2/$3.c" "$target" "$4" ${MACHO_CFLAGS:-} >"$target.log" 2>&1 ||
+        { echo "FAILED: $2/$3.c does not compile for $1:"; head -n 40 "$target.log" | sed 's/^/    | /'; }
+}
+
+build() { # ARCH KIND STANDARD NAME...
+    local arch=$1 kind=$2 standard=$3 name
+    shift 3
+    for name in "$@"; do
+        newer "$out/$arch/$kind/$name" "$root/$kind/$name.c" "$root"/gpusync.h "$root"/tests/*.h \
+            "$root"/tests/softmetal/*.h "$root"/examples/*.h "$root"/tests/compile/implementation.c "$here"/build.sh \
+            "$out/$arch/flags" || continue
+        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+        make_program "$arch" "$kind" "$name" "$standard" &
+    done
+}
+
+start=$SECONDS
+headers
+for arch in $archs; do
+    mkdir -p "$out/$arch/tests" "$out/$arch/examples"
+    echo "${MACHO_CFLAGS:-}" | cmp -s - "$out/$arch/flags" || echo "${MACHO_CFLAGS:-}" >"$out/$arch/flags"
+    runner "$arch"
+    build "$arch" tests c11 ${tests[@]+"${tests[@]}"}
+    build "$arch" examples c99 ${examples[@]+"${examples[@]}"}
+done
+wait
+echo "built for $archs in $((SECONDS - start)) s"
+
+# ---------------------------------------------------------------- running
+passed=0 failed=0
+for arch in $archs; do
+    start=$SECONDS
+    dir=$out/$arch programs=()
+    for name in ${tests[@]+"${tests[@]}"}; do programs+=("$dir/tests/$name"); done
+    programs+=(--examples)
+    for name in ${examples[@]+"${examples[@]}"}; do programs+=("$dir/examples/$name"); done
+    RUN="$dir/macho-run" LOGS=$dir/logs TIME_LIMIT=${TIME_LIMIT:-300} "$root/tests/run.sh" "${programs[@]}" |
+        tee "$dir/run.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
+    read -r ok _ no _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$dir/run.log" | tail -n 1) || ok=0 no=1
+    echo "$arch: $ok passed, $no failed  $((SECONDS - start)) s"
+    passed=$((passed + ok)) failed=$((failed + no))
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

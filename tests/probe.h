@@ -1,0 +1,258 @@
+/* probe.h - what a few tests ask of the library's inside, or have it do
+
+   Public calls, softmetal and the program's hooks come first; what is here cannot do without more. This is the only
+   file of the tests that names what is private to gpusync.h (tests/private.sh looks for others): when the inside
+   changes, this file is written anew behind its declarations, and no test is. So each of these is a promise, and there
+   should be few.
+
+   Included in place of support.h, after GPUSYNC_IMPLEMENTATION is defined. */
+#ifndef PROBE_H
+#define PROBE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/* What the library has taken from the C library: what Metal may still touch when the program's own memory is gone.
+   (And, in a device without an allocator, all else.) */
+static struct {
+    long taken;      /* how often */
+    long fail_at;    /* fail the n-th time from now, 1 is the next; 0: never */
+    bool fail_after; /* and every later time */
+} probe_memory;
+
+static __attribute__((unused)) bool probe_memory_fails(void)
+{
+    __atomic_fetch_add(&probe_memory.taken, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&probe_memory.fail_at, __ATOMIC_SEQ_CST) == 0 ||
+        __atomic_sub_fetch(&probe_memory.fail_at, 1, __ATOMIC_SEQ_CST) > 0)
+        return false;
+    __atomic_store_n(&probe_memory.fail_at, probe_memory.fail_after, __ATOMIC_SEQ_CST);
+    return true;
+}
+
+static __attribute__((unused)) int probe_memalign(void **memory, size_t alignment, size_t size)
+{
+    return probe_memory_fails() ? 12 : posix_memalign(memory, alignment, size);
+}
+static long probe_callocs; /* slabs of registrations */
+static __attribute__((unused)) void *probe_calloc(size_t count, size_t size)
+{
+    if (probe_memory_fails()) return NULL;
+    __atomic_fetch_add(&probe_callocs, 1, __ATOMIC_SEQ_CST);
+    return calloc(count, size);
+}
+static __attribute__((unused)) void *probe_malloc(size_t size)
+{
+    return probe_memory_fails() ? NULL : malloc(size);
+}
+
+static void probe_lock(void *lock);
+static bool probe_try_lock(void *lock);
+static void probe_unlock(void *lock);
+
+#define posix_memalign(memory, alignment, size) probe_memalign(memory, alignment, size)
+#define calloc(count, size) probe_calloc(count, size)
+#define malloc(size) probe_malloc(size)
+#define gpusync__lock(mutex) probe_lock(mutex)
+#define gpusync__try_lock(mutex) probe_try_lock(mutex)
+#define gpusync__unlock(mutex) probe_unlock(mutex)
+#include "../gpusync.h"
+#undef posix_memalign
+#undef calloc
+#undef malloc
+#undef gpusync__lock
+#undef gpusync__try_lock
+#undef gpusync__unlock
+#include "support.h"
+
+/* -- what can be asked ------------------------------------------------------------------------------------------ */
+
+/* Run code at a place in the middle of a call: before the n-th time from now that a thread takes a lock of the library
+   while it has none, or after the n-th time that it has let go of its last. No lock is held then, so that the code may
+   call gpusync. Once. */
+static void probe_at_lock(int n, void (*act)(void *), void *argument);
+static void probe_at_unlock(int n, void (*act)(void *), void *argument);
+/* The same before any lock, also while others are held: the code must not wait for who may want them. */
+static void probe_at_any_lock(int n, void (*act)(void *), void *argument);
+/* The same before the lock over the lists of a timeline. */
+static void probe_at_timeline_lock(const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument);
+/* Has it run? If not, it will not any more. */
+static bool probe_has_acted(void);
+
+/* Locks of the library that the calling thread has, and that it has ever taken. */
+static unsigned probe_locks_held(void);
+static uint64_t probe_locks_taken(void);
+
+/* Forget what is spare of the memory from the C library, of this queue (NULL: of no queue) and of all: what is needed
+   next is taken anew. It is lost for good. */
+static void probe_forget_spare_memory(gpusync_queue *queue);
+
+/* Registrations with events that are in use. */
+static long probe_registrations(void);
+
+/* What the library does where the program has no hooks. */
+static gpusync_hooks probe_default_hooks(void);
+
+/* Has the library seen the end of the ticket? Without a look at Metal, and whatever came before it. */
+static bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket);
+
+/* The event of a timeline, and its base, without its being handed out: one that is may not be used again. */
+static void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base);
+
+/* Does anything have to be told when the timeline rises? */
+static bool probe_is_listed(gpusync_timeline *timeline);
+
+/* -- how it is found out: private names from here on ------------------------------------------------------------ */
+
+#ifndef PROBE_BLIND /* for tests/private.sh: a test is compiled without the inside */
+#define PROBE MAYBE_UNUSED
+
+static __thread struct {
+    unsigned held;
+    uint64_t taken;
+} probe_locks;
+
+enum { PROBE_NOWHERE, PROBE_AT_LOCK, PROBE_AT_UNLOCK, PROBE_AT_ANY_LOCK, PROBE_AT_THIS_LOCK };
+static struct {
+    int where, countdown;
+    const void *lock;
+    void (*act)(void *);
+    void *argument;
+} probe_act;
+
+static void probe_come_by(int where)
+{
+    if (__atomic_load_n(&probe_act.where, __ATOMIC_SEQ_CST) != where ||
+        __atomic_sub_fetch(&probe_act.countdown, 1, __ATOMIC_SEQ_CST) != 0 ||
+        !__atomic_compare_exchange_n(&probe_act.where, &where, PROBE_NOWHERE, false, __ATOMIC_SEQ_CST,
+                                     __ATOMIC_SEQ_CST))
+        return;
+    probe_act.act(probe_act.argument);
+}
+
+static void probe_before(const void *lock)
+{
+    probe_come_by(PROBE_AT_ANY_LOCK);
+    if (__atomic_load_n(&probe_act.lock, __ATOMIC_SEQ_CST) == lock) probe_come_by(PROBE_AT_THIS_LOCK);
+    if (probe_locks.held == 0) probe_come_by(PROBE_AT_LOCK);
+}
+
+static void probe_lock(void *lock)
+{
+    probe_before(lock);
+    gpusync__lock((gpusync__mutex *)lock);
+    probe_locks.held++;
+    probe_locks.taken++;
+}
+
+static bool probe_try_lock(void *lock)
+{
+    probe_before(lock);
+    if (!gpusync__try_lock((gpusync__mutex *)lock)) return false;
+    probe_locks.held++;
+    probe_locks.taken++;
+    return true;
+}
+
+static void probe_unlock(void *lock)
+{
+    gpusync__unlock((gpusync__mutex *)lock);
+    if (--probe_locks.held == 0) probe_come_by(PROBE_AT_UNLOCK);
+}
+
+static void probe_at(int where, int n, void (*act)(void *), void *argument)
+{
+    probe_act.act = act;
+    probe_act.argument = argument;
+    __atomic_store_n(&probe_act.countdown, n, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&probe_act.where, where, __ATOMIC_SEQ_CST);
+}
+
+static PROBE void probe_at_lock(int n, void (*act)(void *), void *argument)
+{
+    probe_at(PROBE_AT_LOCK, n, act, argument);
+}
+
+static PROBE void probe_at_unlock(int n, void (*act)(void *), void *argument)
+{
+    probe_at(PROBE_AT_UNLOCK, n, act, argument);
+}
+
+static PROBE void probe_at_any_lock(int n, void (*act)(void *), void *argument)
+{
+    probe_at(PROBE_AT_ANY_LOCK, n, act, argument);
+}
+
+static PROBE void probe_at_timeline_lock(const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument)
+{
+    __atomic_store_n(&probe_act.lock, (const void *)&timeline->board.lock, __ATOMIC_SEQ_CST);
+    probe_at(PROBE_AT_THIS_LOCK, n, act, argument);
+}
+
+static PROBE bool probe_has_acted(void)
+{
+    return __atomic_exchange_n(&probe_act.where, PROBE_NOWHERE, __ATOMIC_SEQ_CST) == PROBE_NOWHERE;
+}
+
+static PROBE unsigned probe_locks_held(void) { return probe_locks.held; }
+static PROBE uint64_t probe_locks_taken(void) { return probe_locks.taken; }
+
+static gpusync__listening *probe_forgotten; /* registrations */
+
+static PROBE void probe_forget_spare_memory(gpusync_queue *queue)
+{
+    gpusync__listening **end = &probe_forgotten;
+    if (queue) {
+        gpusync__free_list(queue->spare);
+        queue->spare = NULL;
+        gpusync__free_list(__atomic_exchange_n(&queue->returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST));
+    }
+    gpusync__lock(&gpusync__global.lock);
+    gpusync__global.free = NULL;
+    GPUSYNC__PUT(&gpusync__global.returned, NULL);
+    while (*end) end = &(*end)->next;
+    *end = gpusync__global.listenings;
+    gpusync__global.listenings = NULL;
+    gpusync__unlock(&gpusync__global.lock);
+}
+
+static long probe_length(const gpusync__listening *listening)
+{
+    long length = 0;
+    for (; listening; listening = listening->next) length++;
+    return length;
+}
+
+static PROBE long probe_registrations(void)
+{
+    long made = __atomic_load_n(&probe_callocs, __ATOMIC_SEQ_CST) * GPUSYNC__SLAB_LISTENINGS, used;
+    gpusync__lock(&gpusync__global.lock);
+    used = made - probe_length(gpusync__global.listenings) - probe_length(probe_forgotten);
+    gpusync__unlock(&gpusync__global.lock);
+    return used;
+}
+
+static PROBE gpusync_hooks probe_default_hooks(void)
+{
+    gpusync_hooks hooks = {gpusync__default_yield, gpusync__default_park, gpusync__default_unpark, NULL};
+    return hooks;
+}
+
+static PROBE bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    return gpusync__marked(queue, ticket);
+}
+
+static PROBE void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base)
+{
+    if (base) *base = timeline->base;
+    return timeline->event;
+}
+
+static PROBE bool probe_is_listed(gpusync_timeline *timeline) { return GPUSYNC__GET(&timeline->board.count) != 0; }
+
+#undef PROBE
+#endif /* PROBE_BLIND */
+#endif

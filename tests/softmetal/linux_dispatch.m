@@ -1,0 +1,556 @@
+/* linux_dispatch.m - the part of libdispatch that a program in C needs, which Linux lacks
+
+   A sm_work is a function to run. It is in one place at a time: among the timers, in the line of its serial
+   queue, among the ready, or with a worker. Of a serial queue at most one is ready or running.
+
+   ThreadSanitizer must see the order that libdispatch promises, and none that our own lock adds. So it looks
+   away while the lock is taken and held, and is told each edge by name. Linux only. */
+#import "softmetal_internal.h"
+#include <stdlib.h>
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#include <sanitizer/tsan_interface.h>
+void AnnotateIgnoreSyncBegin(const char *file, int line);
+void AnnotateIgnoreSyncEnd(const char *file, int line);
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+void AnnotateIgnoreReadsEnd(const char *file, int line);
+#define LOOK_AWAY() (AnnotateIgnoreSyncBegin(__FILE__, __LINE__), AnnotateIgnoreReadsBegin(__FILE__, __LINE__))
+#define LOOK_AGAIN() (AnnotateIgnoreReadsEnd(__FILE__, __LINE__), AnnotateIgnoreSyncEnd(__FILE__, __LINE__))
+#define COMES_BEFORE(edge) __tsan_release(edge)
+#define COMES_AFTER(edge) __tsan_acquire(edge)
+#endif
+#endif
+#ifndef LOOK_AWAY
+#define LOOK_AWAY() ((void)0)
+#define LOOK_AGAIN() ((void)0)
+#define COMES_BEFORE(edge) ((void)(edge))
+#define COMES_AFTER(edge) ((void)(edge))
+#endif
+
+/* What softmetal_fire_timer waits for. */
+typedef struct watch {
+    bool begun, ended;
+} watch;
+
+typedef struct sm_work {
+    struct sm_work *next;
+    SoftMetalDispatchQueue *queue; /* not retained: `pending` keeps it */
+    void *context;
+    void (*function)(void *);
+    uint64_t due, delay; /* of a timer */
+    bool manual;
+    watch *watch;
+} sm_work;
+
+#define IDLE_TIME UINT64_C(1000000000) /* a thread with nothing to do ends after this */
+#define FIRE_LIMIT UINT64_C(20000000000)
+#define START_OF_TIME UINT64_C(1000000000) /* of timers under the manual clock */
+
+static struct {
+    pthread_once_t once;
+    pthread_mutex_t lock;
+    pthread_cond_t work;   /* for workers: something is ready */
+    pthread_cond_t timing; /* for the timer thread: there is a new first timer */
+    pthread_cond_t rest;   /* for softmetal_fire_timer: something began or ended, or the limit changed */
+    sm_work *ready_first, *ready_last;
+    unsigned ready, most, threads, idle, running;
+    unsigned resting; /* of those: they wait for a command buffer, */
+    unsigned stuck;   /* ... or in a serial queue behind one that does or did, which has not returned */
+    unsigned unfinished; /* dispatched, or fired, and not through with; its queue may go with it */
+    sm_work *timers[2];  /* of the real clock, of the manual one; the next one first */
+    unsigned timer_count;
+    bool timer_thread;
+    uint64_t manual_now;
+    bool timers_run; /* also those of the manual clock */
+    uint64_t dispatches, armed; /* atomic */
+    char ended;                 /* the edge from every function to who waits for rest */
+} pool = {.once = PTHREAD_ONCE_INIT,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .most = SOFTMETAL_DISPATCH_THREADS,
+          .manual_now = START_OF_TIME};
+
+static SoftMetalDispatchQueue *global_queue; /* lives as long as the process, so it is not counted */
+static __thread bool in_function;
+static __thread SoftMetalDispatchQueue *current; /* its queue */
+
+static void set_up(void)
+{
+    sm_cond_init(&pool.work);
+    sm_cond_init(&pool.timing);
+    sm_cond_init(&pool.rest);
+    global_queue = [[SoftMetalDispatchQueue alloc] init];
+    global_queue->global = true;
+    sm_count(SM_DISPATCH_QUEUE, -1);
+}
+
+static void enter(void)
+{
+    LOOK_AWAY();
+    pthread_once(&pool.once, set_up);
+    pthread_mutex_lock(&pool.lock);
+}
+
+static void leave(void)
+{
+    pthread_mutex_unlock(&pool.lock);
+    LOOK_AGAIN();
+}
+
+/* ---------------------------------------------------------------------------- workers -- */
+
+static void *worker_main(void *unused);
+
+/* With the lock. An idle worker that was woken counts as idle until it has the lock; so does what is ready. */
+static void start_workers(void)
+{
+    unsigned wanted = pool.ready < pool.most ? pool.ready : pool.most;
+    for (unsigned have = pool.idle; have < wanted && pool.threads < pool.most; have++) {
+        pool.threads++;
+        sm_thread_start(worker_main, NULL);
+    }
+}
+
+static void make_ready(sm_work *work)
+{
+    work->next = NULL;
+    if (pool.ready_last)
+        pool.ready_last->next = work;
+    else
+        pool.ready_first = work;
+    pool.ready_last = work;
+    pool.ready++;
+}
+
+static sm_work *take_ready(void)
+{
+    sm_work *work = pool.ready_first;
+    pool.ready_first = work->next;
+    if (!pool.ready_first) pool.ready_last = NULL;
+    pool.ready--;
+    return work;
+}
+
+/* With the lock: gives the work to its queue, and wakes a worker when it can begin. */
+static void enqueue(sm_work *work)
+{
+    SoftMetalDispatchQueue *queue = work->queue;
+    pool.unfinished++;
+    sm_note_activity();
+    work->next = NULL;
+    if (queue->global || !queue->busy) {
+        queue->busy = true;
+        make_ready(work);
+        pthread_cond_signal(&pool.work);
+        start_workers();
+        return;
+    }
+    if (queue->last)
+        queue->last->next = work;
+    else
+        queue->first = work;
+    queue->last = work;
+    if (queue->rests) pool.stuck++;
+}
+
+static void call(sm_work *work)
+{
+    SoftMetalDispatchQueue *queue = work->queue;
+    COMES_AFTER(work);
+    if (!queue->global) COMES_AFTER(&queue->busy);
+    in_function = true;
+    current = queue;
+    work->function(work->context);
+    in_function = false;
+    SM_REQUIRE(sm_linux_pools() == 0, POOL_ORDER, "a dispatched function left a pool open");
+    if (!queue->global) COMES_BEFORE(&queue->busy);
+    COMES_BEFORE(&pool.ended);
+}
+
+static unsigned waiting_in(const SoftMetalDispatchQueue *queue)
+{
+    unsigned count = 0;
+    for (const sm_work *work = queue->first; work; work = work->next) count++;
+    return count;
+}
+
+/* With the lock. What is next on the queue is ready then: the worker that has ended takes it or what is before it.
+   Returns the queue when this was the last thing that kept it. */
+static SoftMetalDispatchQueue *end(sm_work *work)
+{
+    SoftMetalDispatchQueue *queue = work->queue;
+    sm_work *next = queue->first;
+    if (queue->rests) pool.stuck -= waiting_in(queue);
+    queue->rests = false;
+    if (next) {
+        queue->first = next->next;
+        if (!queue->first) queue->last = NULL;
+        make_ready(next);
+    } else {
+        queue->busy = false;
+    }
+    if (work->watch) work->watch->ended = true;
+    free(work);
+    return --queue->pending == 0 && queue->released ? queue : nil;
+}
+
+static void *worker_main(void *unused)
+{
+    (void)unused;
+    uint64_t idle_until = 0;
+    enter();
+    for (;;) {
+        if (pool.ready > 0 && pool.running < pool.most) {
+            sm_work *work = take_ready();
+            if (work->watch) work->watch->begun = true;
+            pool.running++;
+            pthread_cond_broadcast(&pool.rest);
+            leave();
+            call(work);
+            enter();
+            pool.running--;
+            SoftMetalDispatchQueue *last = end(work);
+            if (last) {
+                leave();
+                sm_count(SM_DISPATCH_QUEUE, 1); /* its last release has taken it off */
+                [last dealloc];
+                enter();
+            }
+            pool.unfinished--; /* who waits for rest finds the queue gone */
+            pthread_cond_broadcast(&pool.rest);
+            idle_until = 0;
+            continue;
+        }
+        uint64_t now = sm_now();
+        if (idle_until == 0) idle_until = now + IDLE_TIME;
+        if (now >= idle_until) break;
+        pool.idle++;
+        sm_cond_wait_until(&pool.work, &pool.lock, idle_until);
+        pool.idle--;
+    }
+    pool.threads--;
+    leave();
+    return NULL;
+}
+
+/* ----------------------------------------------------------------------------- timers -- */
+
+/* With the lock. The first timer of the real (false) or the manual clock goes to its queue. */
+static sm_work *fire(bool manual)
+{
+    sm_work *work = pool.timers[manual];
+    pool.timers[manual] = work->next;
+    pool.timer_count--;
+    enqueue(work);
+    return work;
+}
+
+static void *timer_main(void *unused)
+{
+    (void)unused;
+    uint64_t idle_until = 0;
+    enter();
+    for (;;) {
+        uint64_t now = sm_now();
+        if (pool.timers[false]) {
+            idle_until = 0;
+            if (pool.timers[false]->due <= now)
+                fire(false);
+            else
+                sm_cond_wait_until(&pool.timing, &pool.lock, pool.timers[false]->due);
+            continue;
+        }
+        if (idle_until == 0) idle_until = now + IDLE_TIME;
+        if (now >= idle_until) break;
+        sm_cond_wait_until(&pool.timing, &pool.lock, idle_until);
+    }
+    pool.timer_thread = false;
+    leave();
+    return NULL;
+}
+
+/* With the lock. Behind those that are due at the same moment. */
+static void arm(sm_work *work)
+{
+    sm_work **place = &pool.timers[work->manual];
+    while (*place && (*place)->due <= work->due) place = &(*place)->next;
+    work->next = *place;
+    *place = work;
+    pool.timer_count++;
+    if (work->manual) return;
+    pthread_cond_signal(&pool.timing);
+    if (pool.timer_thread) return;
+    pool.timer_thread = true;
+    sm_thread_start(timer_main, NULL);
+}
+
+/* ------------------------------------------------------------------------- the queues -- */
+
+@implementation SoftMetalDispatchQueue
+
++ (sm_kind)softmetalKind
+{
+    return SM_DISPATCH_QUEUE;
+}
+
+- (id)retain
+{
+    return global ? self : [super retain];
+}
+
+/* The references are the program's; what has yet to run keeps the queue without one. */
+- (oneway void)release
+{
+    if (global) return;
+    long before = __atomic_fetch_sub(&refs, 1, __ATOMIC_ACQ_REL);
+    SM_REQUIRE(before > 0, OVER_RELEASE, "release of the dispatch queue %p", (void *)self);
+    if (before > 1) return;
+    enter();
+    released = true;
+    bool kept = pending > 0;
+    if (kept) sm_count(SM_DISPATCH_QUEUE, -1); /* what is left is no business of the program's */
+    leave();
+    if (!kept) [self dealloc];
+}
+
+@end
+
+static sm_work *new_work(id queue, void *context, void (*function)(void *), const char *what)
+{
+    sm_check_argument(queue, [SoftMetalDispatchQueue class], what);
+    SM_REQUIRE(function, NIL_ARGUMENT, "%s", what);
+    SM_REQUIRE(__atomic_load_n(&((SoftMetalDispatchQueue *)queue)->refs, __ATOMIC_RELAXED) > 0, MESSAGE_TO_FREED,
+               "%s: the queue %p had its last release", what, (void *)queue);
+    LOOK_AWAY();
+    sm_work *work = calloc(1, sizeof *work);
+    SM_REQUIRE(work, INTERNAL, "out of memory");
+    work->queue = queue;
+    work->context = context;
+    work->function = function;
+    LOOK_AGAIN();
+    COMES_BEFORE(work);
+    return work;
+}
+
+static void dispatch(sm_work *work)
+{
+    enter();
+    work->queue->pending++;
+    enqueue(work);
+    leave();
+}
+
+void sm_dispatch(id queue, void *context, void (*function)(void *))
+{
+    dispatch(new_work(queue, context, function, "the listener's dispatch queue"));
+}
+
+/* -------------------------------------------------------------------- what programs call -- */
+
+#define NOW UINT64_C(0)
+#define NEVER UINT64_MAX
+#define WALL_CLOCK (UINT64_C(1) << 63) /* this bit is set in times of the wall clock */
+
+void *dispatch_queue_create(const char *label, void *attribute);
+void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
+uint64_t dispatch_time(uint64_t when, int64_t delta);
+void dispatch_async_f(void *queue, void *context, void (*function)(void *));
+void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
+void dispatch_retain(void *object);
+void dispatch_release(void *object);
+
+void *dispatch_queue_create(const char *label, void *attribute)
+{
+    (void)label;
+    SM_REQUIRE(!attribute, DISPATCH_ATTRIBUTE, "dispatch_queue_create: %p", attribute);
+    return [[SoftMetalDispatchQueue alloc] init];
+}
+
+/* One queue for every class of service. As Apple's, NULL for a class or flags that do not exist. */
+void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags)
+{
+    static const intptr_t known[] = {0, 2, -2, INT16_MIN, 0x21, 0x19, 0x15, 0x11, 0x09};
+    enter();
+    leave();
+    for (unsigned i = 0; flags == 0 && i < sizeof known / sizeof known[0]; i++)
+        if (known[i] == identifier) return global_queue;
+    return NULL;
+}
+
+static bool is_stepped(void)
+{
+    return sm_clock() == SOFTMETAL_MANUAL && !__atomic_load_n(&pool.timers_run, __ATOMIC_RELAXED);
+}
+
+void softmetal_let_timers_run(bool run)
+{
+    __atomic_store_n(&pool.timers_run, run, __ATOMIC_RELAXED);
+}
+
+static uint64_t time_of(bool manual)
+{
+    if (!manual) return sm_now();
+    enter();
+    uint64_t now = pool.manual_now;
+    leave();
+    return now;
+}
+
+uint64_t dispatch_time(uint64_t when, int64_t delta)
+{
+    if (when == NEVER) return NEVER;
+    SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_time: %#llx is of the wall clock",
+               (unsigned long long)when);
+    if (when == NOW) when = time_of(is_stepped());
+    if (delta >= 0) return (uint64_t)delta >= WALL_CLOCK - when ? NEVER : when + (uint64_t)delta;
+    uint64_t back = (uint64_t) - (delta + 1) + 1;
+    return back >= when ? 1 : when - back;
+}
+
+void dispatch_async_f(void *queue, void *context, void (*function)(void *))
+{
+    sm_work *work = new_work(queue, context, function, "dispatch_async_f");
+    __atomic_fetch_add(&pool.dispatches, 1, __ATOMIC_RELAXED);
+    dispatch(work);
+}
+
+void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *))
+{
+    SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_after_f: %#llx", (unsigned long long)when);
+    sm_work *work = new_work(queue, context, function, "dispatch_after_f");
+    __atomic_fetch_add(&pool.armed, 1, __ATOMIC_RELAXED);
+    bool manual = is_stepped();
+    uint64_t now = time_of(manual);
+    enter();
+    work->manual = manual;
+    work->due = when > now ? when : now;
+    work->delay = work->due - now;
+    work->queue->pending++;
+    arm(work);
+    leave();
+}
+
+void dispatch_retain(void *object)
+{
+    sm_check_argument(object, [SoftMetalDispatchQueue class], "dispatch_retain");
+    [(id)object retain];
+}
+
+void dispatch_release(void *object)
+{
+    SM_REQUIRE(object, NIL_ARGUMENT, "dispatch_release");
+    if (object_getClass(object) != sm_zombie_class())
+        sm_check_argument(object, [SoftMetalDispatchQueue class], "dispatch_release");
+    [(id)object release];
+}
+
+/* -------------------------------------------------------------------------- the panel -- */
+
+bool softmetal_has_dispatch(void)
+{
+    return true;
+}
+
+void softmetal_set_dispatch_threads(unsigned most)
+{
+    SM_REQUIRE(most <= SOFTMETAL_DISPATCH_THREADS, PANEL_MISUSE, "softmetal_set_dispatch_threads: %u", most);
+    enter();
+    pool.most = most;
+    pthread_cond_broadcast(&pool.work);
+    start_workers();
+    pthread_cond_broadcast(&pool.rest);
+    leave();
+}
+
+uint64_t softmetal_dispatches(void)
+{
+    return __atomic_load_n(&pool.dispatches, __ATOMIC_RELAXED);
+}
+uint64_t softmetal_timers_armed(void)
+{
+    return __atomic_load_n(&pool.armed, __ATOMIC_RELAXED);
+}
+
+unsigned softmetal_timers(void)
+{
+    enter();
+    unsigned count = pool.timer_count;
+    leave();
+    return count;
+}
+
+uint64_t softmetal_next_timer(void)
+{
+    enter();
+    uint64_t delay = pool.timers[true] ? pool.timers[true]->delay : UINT64_MAX;
+    leave();
+    return delay;
+}
+
+void softmetal_fire_timer(void)
+{
+    watch watched = {false, false};
+    uint64_t deadline = sm_now() + FIRE_LIMIT;
+    SM_REQUIRE(!in_function, PANEL_MISUSE, "softmetal_fire_timer inside a dispatched function");
+    enter();
+    SM_REQUIRE(pool.timers[true], STEP_NOT_DUE, "softmetal_fire_timer: no timer of the manual clock is armed");
+    pool.manual_now = pool.timers[true]->due;
+    sm_work *work = fire(true);
+    work->watch = &watched;
+    while (!watched.ended && (watched.begun || pool.running < pool.most)) {
+        SM_REQUIRE(sm_now() < deadline, PANEL_MISUSE, "softmetal_fire_timer: the function does not end");
+        sm_cond_wait_until(&pool.rest, &pool.lock, deadline);
+    }
+    if (!watched.begun) work->watch = NULL;
+    leave();
+    if (watched.ended) COMES_AFTER(&pool.ended);
+}
+
+bool sm_dispatch_settled(void)
+{
+    enter();
+    bool settled = pool.unfinished == pool.resting + pool.stuck && !(pool.timers[false] && pool.timers[false]->due <= sm_now());
+    leave();
+    if (settled) COMES_AFTER(&pool.ended);
+    return settled;
+}
+
+void sm_dispatch_rest(int more)
+{
+    if (more == 0) return;
+    enter();
+    pool.resting += (unsigned)more;
+    if (more > 0 && !current->global && !current->rests) {
+        current->rests = true;
+        pool.stuck += waiting_in(current);
+    }
+    leave();
+}
+
+bool sm_in_dispatched(void)
+{
+    return in_function;
+}
+
+bool sm_dispatch_fire_all(void)
+{
+    enter();
+    bool any = pool.timer_count > 0;
+    while (pool.timers[true]) {
+        pool.manual_now = pool.timers[true]->due;
+        fire(true);
+    }
+    while (pool.timers[false]) fire(false);
+    leave();
+    return any;
+}
+
+void sm_dispatch_reset(void)
+{
+    enter();
+    pool.manual_now = START_OF_TIME;
+    leave();
+    softmetal_let_timers_run(false);
+    __atomic_store_n(&pool.dispatches, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool.armed, 0, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,399 @@
+/* test_sweep.c - the sweeper: what a lost handler or a silent listener costs
+
+   On the manual clock a sweep comes when the test fires its timer. */
+#include <pthread.h>
+
+#define GPUSYNC_IMPLEMENTATION
+#include "scene.h"
+
+/* -- who sleeps ----------------------------------------------------------------------------------------------------- */
+
+/* Threads that sleep until the test has time pass. */
+#define SLEEPERS 50
+#define SLICES 10
+
+typedef struct sleeper {
+    uint64_t deadline_ns;
+    struct sleeper *next;
+} sleeper;
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    sleeper *sleepers;
+    unsigned count;
+    uint64_t now;
+    long wakes; /* without an unpark */
+    long unparks;
+} dormitory = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0, 0, 0};
+
+static void sleep_in_dormitory(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    sleeper me = {deadline_ns, NULL}, **link = &dormitory.sleepers;
+    (void)user;
+    pthread_mutex_lock(&dormitory.lock);
+    me.next = dormitory.sleepers;
+    dormitory.sleepers = &me;
+    dormitory.count++;
+    pthread_cond_broadcast(&dormitory.changed);
+    while (!waiter->scheduler_data[0] && dormitory.now < deadline_ns)
+        pthread_cond_wait(&dormitory.changed, &dormitory.lock);
+    if (!waiter->scheduler_data[0]) dormitory.wakes++;
+    waiter->scheduler_data[0] = NULL;
+    while (*link != &me) link = &(*link)->next;
+    *link = me.next;
+    dormitory.count--;
+    pthread_mutex_unlock(&dormitory.lock);
+}
+
+static void wake_in_dormitory(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    pthread_mutex_lock(&dormitory.lock);
+    waiter->scheduler_data[0] = waiter;
+    dormitory.unparks++;
+    pthread_cond_broadcast(&dormitory.changed);
+    pthread_mutex_unlock(&dormitory.lock);
+}
+
+/* With the lock. */
+static bool all_sleep(void)
+{
+    const sleeper *s;
+    for (s = dormitory.sleepers; s; s = s->next)
+        if (s->deadline_ns <= dormitory.now) return false;
+    return dormitory.count == SLEEPERS;
+}
+
+static void *wait_for_one(void *timeline)
+{
+    if (gpusync_timeline_wait((gpusync_timeline *)timeline, 1, GPUSYNC_FOREVER, NULL) != GPUSYNC_OK) abort();
+    return NULL;
+}
+
+static void test_sleepers_that_nothing_happens_to_do_not_wake(void **state)
+{
+    gpusync_hooks hooks = {NULL, sleep_in_dormitory, wake_in_dormitory, NULL};
+    gpusync_timeline *timeline;
+    pthread_t threads[SLEEPERS];
+    int i;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
+    timeline = timeline_new(&r);
+    for (i = 0; i < SLEEPERS; i++) threads[i] = start(wait_for_one, timeline);
+    pthread_mutex_lock(&dormitory.lock);
+    while (!all_sleep()) pthread_cond_wait(&dormitory.changed, &dormitory.lock);
+    dormitory.wakes = dormitory.unparks = 0;
+    for (i = 0; i < SLICES; i++) {
+        dormitory.now = gpusync_now_ns() + (uint64_t)i * MS(500);
+        pthread_cond_broadcast(&dormitory.changed);
+        while (!all_sleep()) pthread_cond_wait(&dormitory.changed, &dormitory.lock);
+        pthread_mutex_unlock(&dormitory.lock);
+        softmetal_fire_timer(); /* one sweep for all of them */
+        pthread_mutex_lock(&dormitory.lock);
+    }
+    pthread_mutex_unlock(&dormitory.lock);
+    assert_int_equal(dormitory.wakes, 0);
+    assert_int_equal(dormitory.unparks, 0);
+    assert_int_equal(softmetal_timers(), 1);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    for (i = 0; i < SLEEPERS; i++) join(threads[i]);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+/* -- behind held work whose event nobody tells of ---------------------------------------------------------------- */
+
+typedef struct deaf {
+    rig r;
+    gpusync_timeline *abroad, *out;
+    void *event;
+    gpusync_ticket last; /* signals `out` to 1 */
+} deaf;
+
+/* Work waits on the host for an event that other code raises from the CPU, of which no listener hears; other work is
+   behind it. The event is raised. From here on all it takes is a look at the event. */
+static void deaf_open(deaf *d)
+{
+    softmetal_quirks quirks;
+    void *buffers[2];
+    int i;
+    rig_open(&d->r, SOFTMETAL_REAL);
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_listeners = true;
+    softmetal_set_quirks(&quirks);
+    d->abroad = timeline_over(&d->r, &d->event);
+    d->out = timeline_new(&d->r);
+    for (i = 0; i < 2; i++) buffers[i] = buffer_of(d->r.queue);
+    (void)SUBMIT(d->r.queue, .wait = gpusync_at_value(d->abroad, 1), .buffer = buffers[0], .flags = GPUSYNC_STRICT);
+    d->last = SUBMIT(d->r.queue, .buffer = buffers[1], .signal = gpusync_at_value(d->out, 1));
+    for (i = 0; i < 2; i++) assert_int_equal(metal_status(buffers[i]), 0); /* held */
+    for (i = 0; i < 2; i++) metal_release(buffers[i]);
+    metal_event_signal(d->event, 1);
+}
+
+static void deaf_close(deaf *d)
+{
+    assert_ok(gpusync_queue_wait(d->r.queue, SECONDS(2)));
+    assert_ok(gpusync_timeline_destroy(d->abroad));
+    assert_ok(gpusync_timeline_destroy(d->out));
+    metal_release(d->event);
+    rig_close(&d->r);
+}
+
+static void test_a_wait_for_a_ticket_looks_at_what_holds_up_the_work_in_front(void **state)
+{
+    deaf d;
+    (void)state;
+    deaf_open(&d);
+    assert_ok(gpusync_wait(d.r.queue, d.last, SECONDS(2)));
+    deaf_close(&d);
+}
+
+static void test_a_wait_for_a_value_looks_at_what_holds_up_the_work_in_front(void **state)
+{
+    deaf d;
+    (void)state;
+    deaf_open(&d);
+    assert_ok(gpusync_timeline_wait(d.out, 1, SECONDS(2), NULL));
+    deaf_close(&d);
+}
+
+static void test_a_wait_for_many_looks_at_what_holds_up_the_work_in_front(void **state)
+{
+    gpusync_point points[2];
+    deaf d;
+    (void)state;
+    deaf_open(&d);
+    points[0] = gpusync_at_ticket(d.r.queue, d.last);
+    points[1] = gpusync_at_value(d.out, 1);
+    assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, SECONDS(2), NULL, NULL));
+    deaf_close(&d);
+}
+
+static void test_a_wait_for_room_looks_at_what_holds_up_the_work_in_front(void **state)
+{
+    deaf d;
+    (void)state;
+    deaf_open(&d);
+    assert_ok(gpusync_throttle(d.r.queue, 1, SECONDS(2)));
+    deaf_close(&d);
+}
+
+/* -- lost handlers -------------------------------------------------------------------------------------------------- */
+
+/* The first ticket waits, on the device, for what the second one signals, whose handler is lost. Both have ended. */
+static void test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_in_front(void **state)
+{
+    gpusync_timeline *timeline;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    timeline = timeline_new(&r);
+    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1));
+    buffer = buffer_of(r.queue);
+    softmetal_lose_handlers(buffer);
+    (void)SUBMIT(r.queue, .buffer = buffer, .signal = gpusync_at_value(timeline, 1), .flags = GPUSYNC_UNORDERED);
+    finish(r.queue);
+    assert_int_equal(metal_status(buffer), 4);
+    metal_release(buffer);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = NULL;
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+/* Interleaving 24: an issued wait for a ticket whose handler is lost, with nobody asleep. */
+static void test_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends(void **state)
+{
+    softmetal_timing timing;
+    gpusync_queue *other;
+    gpusync_ticket ticket, after;
+    void *lost, *waiting;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    softmetal_get_timing(&timing);
+    timing.watchdog_ns = SECONDS(2);
+    softmetal_set_timing(&timing);
+    other = queue_new(&r);
+    lost = buffer_of(r.queue);
+    softmetal_lose_handlers(lost);
+    softmetal_hang(lost);
+    ticket = commit_to(r.queue, lost);
+    waiting = buffer_after(other, gpusync_at_ticket(r.queue, ticket));
+    after = commit_to(other, waiting);
+    assert_true(metal_status(waiting) >= 2); /* the device waits */
+    softmetal_unhang(lost);
+    metal_wait_until_completed(waiting); /* which asks gpusync nothing */
+    assert_int_equal(metal_status(waiting), 4);
+    assert_ok(gpusync_wait(other, after, SECONDS(2)));
+    metal_release(lost);
+    metal_release(waiting);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
+/* -- when it comes ------------------------------------------------------------------------------------------------ */
+
+static uint64_t next_in_ms(void) { return (softmetal_next_timer() + MS(1) - 1) / MS(1); }
+
+static void test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew(void **state)
+{
+    static const uint64_t paces[] = {50, 50, 100, 200, 400, 500, 500};
+    gpusync_timeline *timeline;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    timeline = timeline_new(&r);
+    assert_int_equal(softmetal_timers(), 0); /* no reason yet */
+    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1));
+    for (i = 0; i < sizeof paces / sizeof paces[0]; i++) {
+        assert_int_equal(softmetal_timers(), 1);
+        assert_int_equal(next_in_ms(), paces[i]);
+        softmetal_fire_timer();
+    }
+    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 2));
+    assert_int_equal(softmetal_timers(), 2); /* nobody can take one back */
+    assert_int_equal(next_in_ms(), 50);
+    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 3));
+    assert_int_equal(softmetal_timers(), 2); /* one is on its way that comes as early */
+    softmetal_fire_timer();
+    softmetal_fire_timer();
+    assert_int_equal(softmetal_timers(), 1);
+    assert_ok(gpusync_timeline_signal(timeline, 3));
+    finish(r.queue);
+    softmetal_fire_timer();
+    assert_int_equal(softmetal_timers(), 0); /* the last one found no reason */
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+static void test_plain_work_that_nobody_waits_for_is_no_reason(void **state)
+{
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, NULL);
+    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_NOT_READY);
+    assert_int_equal(softmetal_timers(), 0);
+    softmetal_finish_queue(r.metal_queue);
+    rig_close(&r);
+}
+
+static void count_call(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    if (result == GPUSYNC_OK) __atomic_fetch_add((unsigned *)user, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Each by itself: nobody sleeps, nobody asks, and the handler is lost. */
+static void test_a_callback_is_reason_enough(void **state)
+{
+    unsigned by_note, calls;
+    (void)state;
+    for (by_note = 0; by_note < 2; by_note++) {
+        gpusync_submission s;
+        gpusync_ticket ticket;
+        void *buffer;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        calls = 0;
+        buffer = buffer_of(r.queue);
+        softmetal_lose_handlers(buffer);
+        memset(&s, 0, sizeof s);
+        s.command_buffers = &buffer;
+        s.command_buffer_count = 1;
+        s.on_complete = by_note ? NULL : count_call;
+        s.user = &calls;
+        if (by_note) ticket = commit_to(r.queue, buffer);
+        else assert_ok(gpusync_submit(r.queue, &s, &ticket));
+        if (by_note) assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
+        softmetal_finish(buffer);
+        metal_release(buffer);
+        assert_int_equal(softmetal_timers(), 1);
+        softmetal_fire_timer();
+        assert_true(softmetal_dispatched(SECONDS(20)));
+        assert_int_equal(calls, 1);
+        assert_ok(gpusync_queue_destroy_now(r.queue));
+        r.queue = NULL;
+        rig_close(&r);
+    }
+}
+
+/* A timer cannot be taken back. */
+static void test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing(void **state)
+{
+    gpusync_timeline *timeline;
+    int i;
+    rig r;
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        rig_open(&r, SOFTMETAL_MANUAL);
+        timeline = timeline_new(&r);
+        (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1));
+        assert_ok(gpusync_timeline_signal(timeline, 1));
+        finish(r.queue);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(softmetal_timers(), 1);
+        rig_close(&r);
+        softmetal_fire_timer();
+        assert_int_equal(softmetal_timers(), 0);
+    }
+}
+
+/* Nobody sleeps for it: who is refused asks again. */
+static void test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting(void **state)
+{
+    static const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    void *buffer;
+    uint64_t limit = gpusync_now_ns() + SECONDS(20);
+    gpusync_result result = GPUSYNC_TIMEOUT;
+    int i, tries;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, SOFTMETAL_REAL, NULL, 4);
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    for (i = 0; i < 4; i++) {
+        buffer = buffer_of(r.queue);
+        softmetal_lose_handlers(buffer);
+        (void)commit_to(r.queue, buffer);
+        metal_release(buffer);
+    }
+    assert_ok(gpusync_queue_wait(r.queue, SECONDS(10)));
+    for (tries = 0; result == GPUSYNC_TIMEOUT && gpusync_now_ns() < limit; tries++) {
+        result = gpusync_command_buffer(r.queue, &desc, &buffer);
+        sched_yield();
+    }
+    assert_ok(result);
+    assert_true(tries > 1);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sleepers_that_nothing_happens_to_do_not_wake),
+        cmocka_unit_test(test_a_wait_for_a_ticket_looks_at_what_holds_up_the_work_in_front),
+        cmocka_unit_test(test_a_wait_for_a_value_looks_at_what_holds_up_the_work_in_front),
+        cmocka_unit_test(test_a_wait_for_many_looks_at_what_holds_up_the_work_in_front),
+        cmocka_unit_test(test_a_wait_for_room_looks_at_what_holds_up_the_work_in_front),
+        cmocka_unit_test(test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_in_front),
+        cmocka_unit_test(test_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends),
+        cmocka_unit_test(test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew),
+        cmocka_unit_test(test_plain_work_that_nobody_waits_for_is_no_reason),
+        cmocka_unit_test(test_a_callback_is_reason_enough),
+        cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),
+        cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
