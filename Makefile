@@ -200,7 +200,7 @@ test-growth: $(SOFTMETAL_LIB) ## how the cost of the calls grows with n, against
 		UPDATE='$(UPDATE)' ROWS='$(ROWS)' tests/bench/growth.sh
 
 fuzz: ## bytes to public calls, for TIME seconds, with libFuzzer, ASan and UBSan; INPUT= runs one
-	+$(MAKE) --no-print-directory $(fuzz_options) run-fuzz TIME='$(TIME)' INPUT='$(INPUT)'
+	+$(MAKE) --no-print-directory $(fuzz_options) run-fuzz TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)'
 
 fuzz-proof: ## faults are planted in copies of gpusync.h: the fuzzer finds each
 	+$(MAKE) --no-print-directory $(fuzz_options) prove-fuzz
@@ -212,7 +212,7 @@ test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md
 programs: $(test_programs) $(example_programs)
 
 run-fuzz: $(BUILD)/fuzz/fuzz
-	TIME='$(TIME)' INPUT='$(INPUT)' tests/fuzz/fuzz.sh $<
+	TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)' tests/fuzz/fuzz.sh $<
 
 prove-fuzz: $(BUILD)/fuzz/fuzz
 	COMPILE='$(fuzz_compile)' LINK='$(abspath $(SOFTMETAL_LIB)) $(fuzz_libs)' tests/fuzz/proof.sh $(abspath $(BUILD))/fuzz
@@ -228,7 +228,7 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  RUN             put in front of every program that is run: RUN=valgrind
 ##  N               rounds of make loop; default 20
 ##  PARTS           of make test-compile: matrix ways symbols stubs objc macho
-##  TIME INPUT      of make fuzz: seconds, default 60; an input to run, instead of all that
+##  TIME SEED INPUT of make fuzz: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing

@@ -74,6 +74,7 @@ static struct {
     int warmup_device;
     bool gentle;               /* nothing outlives its queue, no device is lost */
     bool short_of_memory, nil; /* in this call */
+    bool warmed_short;         /* the warm-up began with too little memory: its waits tell that */
     bool destroying;
     int leaving; /* the lane that is destroyed */
 } world;
@@ -1019,9 +1020,11 @@ static void warm_up(void)
     if (world.warmup) {
         gpusync_result result;
         i = below_of(4);
+        world.short_of_memory = world.warmed_short;
         result = may(world.warmup_device, gpusync_warmup_pipeline(world.warmup, i, some_time(), &pipeline, &error),
                      WARMS, INVALID, GPUSYNC_ERROR_EXECUTION);
         must((result == GPUSYNC_OK) == (pipeline != NULL), "a pipeline with %d", result);
+        world.short_of_memory = world.warmed_short;
         may(world.warmup_device, gpusync_warmup_wait(world.warmup, some_time()), WARMS, GPUSYNC_ERROR_EXECUTION,
             GPUSYNC_ERROR_CANCELLED);
         if (how & 1) return;
@@ -1050,6 +1053,7 @@ static void warm_up(void)
     l->warming = true;
     jobs_run = 0;
     if (desc.blocking && one_in(4)) some_fault();
+    world.warmed_short = world.short_of_memory;
     may(l->device, gpusync_warmup_start(world.machines[l->device].device, &desc, &world.warmup), GPUSYNC_OK);
     no_faults();
     if (!world.warmup) {

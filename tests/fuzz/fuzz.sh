@@ -7,6 +7,7 @@
 # then. Then the fuzzer looks for new ones for TIME seconds (60). An input that fails is kept next to PROGRAM.
 #
 # TIME   seconds
+# SEED   where libFuzzer's random numbers begin (1): the same for the same sources, so that a run can be had again
 # INPUT  one input: it is run, with every call told, and nothing else
 #
 # Ends with exactly one line "N passed, N failed": the inputs of the corpus, the public functions, the fuzzing.
@@ -16,6 +17,7 @@ program=$1
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(dirname "$program")
 time=${TIME:-60}
+seed=${SEED:-1}
 options="-detect_leaks=0 -timeout=30 -rss_limit_mb=2048 -max_len=400 -len_control=0"
 export ASAN_OPTIONS="detect_stack_use_after_return=1:detect_leaks=0" # objects and memory are counted by fuzz.c itself
 
@@ -61,7 +63,7 @@ if [ "$time" -gt 0 ] && [ "$failed" -eq 0 ]; then
     mkdir -p "$out/found"
     status=0
     # shellcheck disable=SC2086
-    "$program" $options -artifact_prefix="$out/" -max_total_time="$time" -print_final_stats=1 "$out/found" \
+    "$program" $options -artifact_prefix="$out/" -max_total_time="$time" -seed="$seed" -print_final_stats=1 "$out/found" \
         "$here/corpus" >"$out/run.log" 2>&1 || status=$?
     sed -n 's,^stat::number_of_executed_units: *,inputs run: ,p; s,^stat::average_exec_per_sec: *,in a second: ,p' \
         "$out/run.log"

@@ -39,12 +39,12 @@ softmetal_runtime = $(SOFTMETAL_OUT)/msgsend.o
 
 # GNUstep's flags without its choice of optimisation, warnings and dependency files; its headers, like
 # the runtime's, are the system's and not ours to warn about.
-softmetal_gnustep = $(filter-out -g -O% -W% -MMD -MP -I.,$(shell gnustep-config --objc-flags))
+softmetal_gnustep = $(filter-out -g -O% -W% -MMD -MP -I.,$(shell MAKEFLAGS= gnustep-config --objc-flags))
 SOFTMETAL_CFLAGS = $(call softmetal_once,SOFTMETAL_CFLAGS,$(patsubst -I%,-isystem %,$(softmetal_gnustep)) \
 	-fblocks -fobjc-runtime=gcc -isystem $(shell gcc -print-file-name=include) -isystem $(SOFTMETAL_DIR)/linux)
 # BlocksRuntime goes first: GNUstep exports a _Block_copy of its own that copies nothing.
 SOFTMETAL_LDLIBS = $(call softmetal_once,SOFTMETAL_LDLIBS,-L$(shell dirname $$(gcc -print-file-name=libobjc.so)) \
-	-lBlocksRuntime $(filter-out -shared-libgcc,$(shell gnustep-config --base-libs)) -lobjc -lpthread)
+	-lBlocksRuntime $(filter-out -shared-libgcc,$(shell MAKEFLAGS= gnustep-config --base-libs)) -lobjc -lpthread)
 
 endif
 
