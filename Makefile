@@ -255,9 +255,14 @@ $(BUILD)/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(test_flags)
 
+# The tests' implementation has the assertions of tests/locks.h: the order of locks.
+$(BUILD)/tests/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) -include tests/locks.h $(test_flags)
+
 $(BUILD)/tests/%.o: tests/%.c $(BUILD)/flags
 	echo '  cc $<'
-	$(compile) $(test_flags) $(cmocka_flags)
+	$(compile) -include tests/locks.h $(test_flags) $(cmocka_flags)
 
 $(BUILD)/bench/%.o: tests/bench/%.c $(BUILD)/flags
 	echo '  cc $<'
@@ -267,13 +272,13 @@ $(BUILD)/examples/%.o: examples/%.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(example_flags)
 
-# $(call impl_of,NAMES): gpusync_impl.o unless one of the names has the implementation
-impl_of = $(if $(filter $(1),$(complete)),,$(BUILD)/gpusync_impl.o)
+# $(call impl_of,NAME,PLACE): gpusync_impl.o unless NAME has the implementation
+impl_of = $(if $(filter $(1),$(complete)),,$(BUILD)/$(2)gpusync_impl.o)
 
 define test_rule
-$(BUILD)/tests/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1)) $(SOFTMETAL_LIB)
+$(BUILD)/tests/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1),tests/) $(SOFTMETAL_LIB)
 	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(SOFTMETAL_LDLIBS) $$(cmocka_libs) -lpthread -lm
-$(BUILD)/device/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1))
+$(BUILD)/device/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1),tests/)
 	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(frameworks) $$(cmocka_libs) -lpthread -lm
 endef
 define example_rule

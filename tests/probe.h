@@ -48,23 +48,14 @@ static __attribute__((unused)) void *probe_malloc(size_t size)
     return probe_memory_fails() ? NULL : malloc(size);
 }
 
-static void probe_lock(void *lock);
-static bool probe_try_lock(void *lock);
-static void probe_unlock(void *lock);
-
 #define posix_memalign(memory, alignment, size) probe_memalign(memory, alignment, size)
 #define calloc(count, size) probe_calloc(count, size)
 #define malloc(size) probe_malloc(size)
-#define gpusync__lock(mutex) probe_lock(mutex)
-#define gpusync__try_lock(mutex) probe_try_lock(mutex)
-#define gpusync__unlock(mutex) probe_unlock(mutex)
+#include "locks.h"
 #include "../gpusync.h"
 #undef posix_memalign
 #undef calloc
 #undef malloc
-#undef gpusync__lock
-#undef gpusync__try_lock
-#undef gpusync__unlock
 #include "support.h"
 
 /* -- what can be asked ------------------------------------------------------------------------------------------ */
@@ -109,11 +100,6 @@ static bool probe_is_listed(gpusync_timeline *timeline);
 #ifndef PROBE_BLIND /* for tests/private.sh: a test is compiled without the inside */
 #define PROBE MAYBE_UNUSED
 
-static __thread struct {
-    unsigned held;
-    uint64_t taken;
-} probe_locks;
-
 enum { PROBE_NOWHERE, PROBE_AT_LOCK, PROBE_AT_UNLOCK, PROBE_AT_ANY_LOCK, PROBE_AT_THIS_LOCK };
 static struct {
     int where, countdown;
@@ -132,40 +118,21 @@ static void probe_come_by(int where)
     probe_act.act(probe_act.argument);
 }
 
-static void probe_before(const void *lock)
+static void probe_before(const void *lock, unsigned held)
 {
     probe_come_by(PROBE_AT_ANY_LOCK);
     if (__atomic_load_n(&probe_act.lock, __ATOMIC_SEQ_CST) == lock) probe_come_by(PROBE_AT_THIS_LOCK);
-    if (probe_locks.held == 0) probe_come_by(PROBE_AT_LOCK);
+    if (held == 0) probe_come_by(PROBE_AT_LOCK);
 }
 
-static void probe_lock(void *lock)
-{
-    probe_before(lock);
-    gpusync__lock((gpusync__mutex *)lock);
-    probe_locks.held++;
-    probe_locks.taken++;
-}
-
-static bool probe_try_lock(void *lock)
-{
-    probe_before(lock);
-    if (!gpusync__try_lock((gpusync__mutex *)lock)) return false;
-    probe_locks.held++;
-    probe_locks.taken++;
-    return true;
-}
-
-static void probe_unlock(void *lock)
-{
-    gpusync__unlock((gpusync__mutex *)lock);
-    if (--probe_locks.held == 0) probe_come_by(PROBE_AT_UNLOCK);
-}
+static void probe_after(void) { probe_come_by(PROBE_AT_UNLOCK); }
 
 static void probe_at(int where, int n, void (*act)(void *), void *argument)
 {
     probe_act.act = act;
     probe_act.argument = argument;
+    __atomic_store_n(&locks_at_lock, probe_before, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&locks_at_none, probe_after, __ATOMIC_SEQ_CST);
     __atomic_store_n(&probe_act.countdown, n, __ATOMIC_SEQ_CST);
     __atomic_store_n(&probe_act.where, where, __ATOMIC_SEQ_CST);
 }
@@ -196,8 +163,8 @@ static PROBE bool probe_has_acted(void)
     return __atomic_exchange_n(&probe_act.where, PROBE_NOWHERE, __ATOMIC_SEQ_CST) == PROBE_NOWHERE;
 }
 
-static PROBE unsigned probe_locks_held(void) { return probe_locks.held; }
-static PROBE uint64_t probe_locks_taken(void) { return probe_locks.taken; }
+static PROBE unsigned probe_locks_held(void) { return locks_mine.count; }
+static PROBE uint64_t probe_locks_taken(void) { return locks_mine.taken; }
 
 static gpusync__listening *probe_forgotten; /* registrations */
 

@@ -21,6 +21,8 @@
 #include <unistd.h>
 
 #include "../gpusync.h"
+#undef pthread_mutex_lock /* of locks.h: for the implementation alone */
+#undef sched_yield
 #include "../examples/metal.h"
 #include "softmetal/softmetal.h"
 

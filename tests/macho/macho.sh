@@ -33,9 +33,10 @@ for arch in $archs; do check_arch "$arch"; done
 # ---------------------------------------------------------------- building
 # A program that does not compile is not there afterwards, and run.sh counts it as failed.
 make_program() { # ARCH KIND NAME STANDARD
-    local target=$out/$1/$2/$3
+    local target=$out/$1/$2/$3 locks=()
+    [ "$2" != tests ] || locks=(-include "$root/tests/locks.h")
     # shellcheck disable=SC2086 # a list of options
-    program "$1" "$root" "$2/$3.c" "$target" "$4" ${MACHO_CFLAGS:-} >"$target.log" 2>&1 ||
+    program "$1" "$root" "$2/$3.c" "$target" "$4" "${locks[@]}" ${MACHO_CFLAGS:-} >"$target.log" 2>&1 ||
         { echo "FAILED: $2/$3.c does not compile for $1:"; head -n 40 "$target.log" | sed 's/^/    | /'; }
 }
 

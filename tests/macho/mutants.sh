@@ -80,7 +80,7 @@ arch_of() { # INDEX: the first of those wanted that can see it, or nothing
 
 work() { # DIRECTORY ARCH TEST HIDE: builds and runs; leaves `compiled`, `status`, `output`
     local status
-    program "$2" "$1" "tests/$3.c" "$1/program" c11 >"$1/compiler" 2>&1 || return
+    program "$2" "$1" "tests/$3.c" "$1/program" c11 -include "$1/tests/locks.h" >"$1/compiler" 2>&1 || return
     : >"$1/compiled"
     MACHO_HIDE=$4 timeout -k 5 "$limit" "$out/$2/macho-run" "$1/program" </dev/null >"$1/output" 2>&1
     status=$?
