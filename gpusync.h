@@ -385,7 +385,9 @@ typedef void (*gpusync_done_fn)(void *user, gpusync_result result, const gpusync
 typedef struct gpusync_wait_options {
     const gpusync_spin *spin; /* NULL: the queue's; of a timeline or of many points: the device's */
     gpusync_wait_mode mode;
-    gpusync_error *error;        /* when the work failed: filled with the (first) failure; may be NULL */
+    gpusync_error *error;     /* when the work failed: filled with the (first) failure; may be NULL */
+    bool handlers;            /* of tickets: also wait until the completed handlers have run that the program added to
+                                 the command buffers, see gpusync_wait_ex */
 } gpusync_wait_options;
 
 typedef struct gpusync_timeline_desc {
@@ -690,7 +692,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
                                                           uint64_t timeout_ns);
 
 /* As gpusync_wait, with a spin budget, a mode and a place for the failure. ticket may be GPUSYNC_EVERYTHING: then as
-   gpusync_queue_wait. options may be NULL. */
+   gpusync_queue_wait. options may be NULL.
+
+   A wait means that the GPU is finished. Metal runs the completed handlers a moment later, in the order in which they
+   were added (a belief, see README). With options->handlers the wait goes on until gpusync's own handler has begun: it
+   is added last, by gpusync_commit or gpusync_submit, so the program's have run. Of tracked work those have that were
+   added before gpusync_track; work that gpusync_track_committed named counts as its waitUntilCompleted does. Of work
+   that was never committed there is nothing to wait for. A handler that never comes is a TIMEOUT. Callbacks of
+   gpusync_on_done are not meant. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns, const gpusync_wait_options *options);
 
@@ -709,12 +718,17 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
             what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
+/* ... with options, which may be NULL. error: of the first queue that has one to tell. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
+                                                                    const gpusync_wait_options *options);
+
 /* Wait for several points of one device: until ALL of them have ended, or ANY, or ALL_OR_FAILURE. A point that failed
    has ended; one that can no longer be reached (its queue or timeline is destroyed, the device is lost) ends the wait.
    The same point may be given several times. Failures of GPUSYNC_EVERYTHING points are told by this wait, as by
    gpusync_device_wait, though it returns one result.
    options  as of gpusync_wait_ex; NULL: none. error: of the point that `which` names, where that has failed. More than
-            16 points are not spun for, unless options->spin says so. The mode BLOCKING works as HANDLER does.
+            16 points are not spun for, unless options->spin says so. The mode BLOCKING works as HANDLER does. handlers:
+            a ticket's point has ended when its handlers have run, too.
    which    may be NULL. ANY: gets the first point that ended. Else: the first in the row that failed, or count.
    Returns  what a wait for that point returns; OK: every one ended well; also for a count of 0, unless ANY.
             TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points of two devices, a NULL
@@ -1321,6 +1335,12 @@ static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
 
 enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE, GPUSYNC__FLAG };
 
+/* Walks the slots of a queue. Start with {NULL, 0}. */
+typedef struct gpusync__cursor {
+    struct gpusync__slab *slab;
+    size_t next;
+} gpusync__cursor;
+
 /* One thing to wait for. */
 typedef struct gpusync__goal {
     gpusync_queue *queue;       /* of the first three, */
@@ -1331,6 +1351,9 @@ typedef struct gpusync__goal {
     bool draining;    /* destroy's own wait: goes on though the queue is closing */
     uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one */
     uint64_t covered; /* ALL: what earlier queue-wide waits have told of */
+    bool handlers;    /* ONE and ALL: wait for the handlers, too, from the end on: */
+    struct gpusync__slot *owed; /* ... for that of this slot, */
+    gpusync__cursor at;         /* ... then for those behind it */
 } gpusync__goal;
 
 typedef struct gpusync__waiter {
@@ -1357,9 +1380,9 @@ typedef struct gpusync__watch {
 
 /* The role of what is listed on a board: a sleeping wait's, a job's or a note's. */
 enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
-/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and who waits
-   for what has no number. */
-enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__UNNUMBERED, GPUSYNC__LISTS };
+/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; for the handler of
+   a ticket; and for what has no number. */
+enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__BY_HANDLER, GPUSYNC__UNNUMBERED, GPUSYNC__LISTS };
 
 /* Who is told when something is over. The lock is the wait lock: no message, hook or user code under it. */
 typedef struct gpusync__board {
@@ -2028,12 +2051,6 @@ static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, u
     return slot;
 }
 
-/* Walks the slots of a queue. Start with {NULL, 0}. */
-typedef struct gpusync__cursor {
-    gpusync__slab *slab;
-    size_t next;
-} gpusync__cursor;
-
 /* The next slot that seems to be the queue's. Slabs are never freed, so only the head of their list needs the lock. */
 static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync__cursor *at)
 {
@@ -2163,7 +2180,7 @@ GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, uint64_t ticket, uint
     GPUSYNC__SET(&entry->done, GPUSYNC__NOT_YET(ticket));
     __atomic_store_n(&entry->gpu_start, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE); /* after it: gpusync__times_of */
     __atomic_store_n(&entry->gpu_end, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE);
-    GPUSYNC__SET(&entry->holder, holder);
+    __atomic_store_n(&entry->holder, holder, __ATOMIC_RELEASE); /* after `done`: gpusync__next_owed */
     /* before [commit]: `completed` must never be seen to run ahead. It publishes the entry */
     GPUSYNC__ADD(&q->head.committed, 1);
 }
@@ -2490,9 +2507,33 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
 static uint32_t *gpusync__warmup_flags(gpusync_warmup *w);
 static gpusync__board *gpusync__warmup_board(gpusync_warmup *w);
 
+/* Has the handler of this slot still to begin, for a ticket of the goal? Slots are never freed, and a ticket is a slot's
+   once: who sees it before and after the state has read the state that goes with it. */
+static bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__slot *slot)
+{
+    uint64_t ticket = GPUSYNC__GET(&slot->ticket), first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
+    if (ticket < first || ticket > goal->ticket || GPUSYNC__GET(&slot->queue) != goal->queue) return false;
+    return GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && GPUSYNC__GET(&slot->ticket) == ticket;
+}
+
+/* A slot of the ended goal whose handler has still to begin, or NULL. The entry of a ticket tells of its slot at once;
+   when it has gone on, for a submission, and for everything, all are looked at, once. */
+static gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
+{
+    const gpusync__entry *entry = gpusync__entry_of(goal->queue, goal->ticket);
+    uintptr_t holder = GPUSYNC__GET(&entry->holder);
+    gpusync__slot *slot = (gpusync__slot *)holder;
+    if (goal->kind == GPUSYNC__ONE && holder && !(holder & 1) && GPUSYNC__GET(&entry->done) >> 1 == goal->ticket)
+        return gpusync__is_owed(goal, slot) ? slot : NULL;
+    while ((slot = gpusync__next_slot_unheld(goal->queue, &goal->at)) != NULL)
+        if (gpusync__is_owed(goal, slot)) return slot;
+    return NULL;
+}
+
 static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
+    if (goal->owed) return !gpusync__is_owed(goal, goal->owed);
     if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
     if (goal->kind == GPUSYNC__FLAG) return GPUSYNC__GET(goal->flag) != 0;
     if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < goal->ticket;
@@ -2539,6 +2580,7 @@ static void gpusync__take_off(gpusync__board *board, gpusync__list *list, gpusyn
 
 static gpusync__list *gpusync__list_for(gpusync__board *board, const gpusync__goal *goal)
 {
+    if (goal->owed) return &board->lists[GPUSYNC__BY_HANDLER];
     if (goal->kind == GPUSYNC__ONE || goal->kind == GPUSYNC__VALUE) return &board->lists[GPUSYNC__BY_NUMBER];
     return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__UNNUMBERED];
 }
@@ -2547,7 +2589,7 @@ static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
 {
     const gpusync__goal *goal = &watch->goal;
     watch->node.role = GPUSYNC__WATCH;
-    watch->node.number = goal->ticket;
+    watch->node.number = goal->owed ? GPUSYNC__GET(&goal->owed->ticket) : goal->ticket;
     if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket; /* who needs least comes first */
     watch->hints = board->hints;
     gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
@@ -2668,6 +2710,17 @@ static void gpusync__take_unnumbered(gpusync__board *board, gpusync__catch *caug
     }
 }
 
+/* Waits for the handler of a ticket, which has begun. Of several of a submission it may have been another one. */
+static void gpusync__take_handled(gpusync__board *board, uint64_t ticket, gpusync__catch *caught)
+{
+    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__BY_HANDLER], ticket), *next;
+    for (; node && node->number == ticket && !caught->more; node = next) {
+        gpusync__watch *watch = (gpusync__watch *)(void *)node;
+        next = node->beside[1];
+        if (gpusync__met(&watch->goal)) gpusync__take_watch(board, watch, false, caught);
+    }
+}
+
 /* Every wait that is given up, or, with a hint that is not 0, that was listed before it. */
 static void gpusync__take_waits(gpusync__board *board, uint32_t hint, gpusync__catch *caught)
 {
@@ -2695,6 +2748,18 @@ GPUSYNC__RARE void gpusync__wake_unnumbered_now(gpusync_device *dev, gpusync__bo
         gpusync__take_unnumbered(board, &caught);
         gpusync__unlock(&board->lock);
     } while (gpusync__unpark(dev, &caught));
+}
+
+/* ... for the handler of a ticket: after the slot has left ARMED. */
+GPUSYNC__RARE void gpusync__wake_handled(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    do {
+        gpusync__lock(&q->board.lock);
+        gpusync__take_handled(&q->board, ticket, &caught);
+        gpusync__unlock(&q->board.lock);
+    } while (gpusync__unpark(q->device, &caught));
 }
 
 static inline void gpusync__wake_unnumbered(gpusync_device *dev, gpusync__board *board)
@@ -2959,6 +3024,7 @@ static void gpusync__completed(void *block, void *buffer)
         gpusync_queue *q = slot->queue;
         gpusync__claim(q, slot, gpusync__status(slot->buffer), &agenda);
         if (agenda.busy) gpusync__run(q->device, &agenda);
+        if (GPUSYNC__GET(&q->board.lists[GPUSYNC__BY_HANDLER].before)) gpusync__wake_handled(q, slot->ticket);
         if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
         gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
         if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
@@ -3123,6 +3189,30 @@ typedef struct gpusync__wait {
     gpusync_error *error; /* gets the error of that one; may be NULL */
 } gpusync__wait;
 
+/* Is the goal met, with the handlers where those were asked for? What has ended waits for one of them after the other:
+   it moves to their list, and looks after that. */
+static bool gpusync__reached(gpusync__watch *watch)
+{
+    gpusync__goal *goal = &watch->goal;
+    gpusync__board *board;
+    while (goal->handlers && gpusync__met(goal)) {
+        gpusync__slot *owed = gpusync__next_owed(goal);
+        board = gpusync__board_of(goal);
+        gpusync__lock(&board->lock);
+        if (watch->node.linked) (void)gpusync__unlink_watch(board, watch);
+        goal->owed = owed;
+        goal->handlers = owed != NULL;
+        if (owed && watch->waiter) gpusync__link_watch(board, watch);
+        gpusync__unlock(&board->lock);
+    }
+    return gpusync__met(goal);
+}
+
+static bool gpusync__watch_over(gpusync__watch *watch)
+{
+    return gpusync__reached(watch) || gpusync__stopped(&watch->goal);
+}
+
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal);
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error);
 static void gpusync__goal_leave(const gpusync__goal *goal);
@@ -3152,8 +3242,8 @@ static void gpusync__leave_those_over(gpusync__wait *wait)
     for (i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
         bool met;
-        if (watch->left || !gpusync__over(&watch->goal)) continue;
-        met = gpusync__met(&watch->goal); /* asked once: what breaks the wait must also be what it returns */
+        if (watch->left || !gpusync__watch_over(watch)) continue;
+        met = gpusync__reached(watch); /* asked once: what breaks the wait must also be what it returns */
         gpusync__delist_one(watch);
         watch->result = met ? gpusync__goal_result(&watch->goal, &error) : gpusync__stop_reason(&watch->goal);
         if (!met || (wait->failures && watch->result != GPUSYNC_OK)) wait->broken = true;
@@ -3171,13 +3261,13 @@ static bool gpusync__wait_over(gpusync__wait *wait)
 {
     if (wait->any) {
         for (wait->which = 0; wait->which < wait->count; wait->which++)
-            if (gpusync__over(&wait->watches[wait->which].goal)) return true;
+            if (gpusync__watch_over(&wait->watches[wait->which])) return true;
         return false;
     }
     if (wait->many) gpusync__leave_those_over(wait);
     for (; wait->over < wait->count; wait->over++) {
-        const gpusync__watch *watch = &wait->watches[wait->over];
-        if (wait->many ? !watch->left : !gpusync__over(&watch->goal)) break;
+        gpusync__watch *watch = &wait->watches[wait->over];
+        if (wait->many ? !watch->left : !gpusync__watch_over(watch)) break;
     }
     return wait->over == wait->count || wait->broken;
 }
@@ -3261,8 +3351,10 @@ static bool gpusync__enlist(gpusync__wait *wait)
 static void gpusync__delist(gpusync__wait *wait)
 {
     size_t i;
-    for (i = 0; i < wait->count; i++)
+    for (i = 0; i < wait->count; i++) {
         if (!wait->watches[i].left) gpusync__delist_one(&wait->watches[i]);
+        wait->watches[i].waiter = NULL; /* nothing is listed from here on */
+    }
 }
 
 /* Park until the wait is over, or the deadline. A sleeper looks at nothing by itself: the sweeper does, for all. */
@@ -3358,7 +3450,7 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     wait.watches = &watch;
     wait.count = 1;
     result = gpusync__await(&wait, timeout_ns, spin, mode, how);
-    if (gpusync__met(goal)) return GPUSYNC_OK;
+    if (gpusync__reached(&watch)) return GPUSYNC_OK;
     *how = &wait.stats->waits_unmet;
     return gpusync__stopped(goal) ? gpusync__stop_reason(goal) : result;
 }
@@ -3415,6 +3507,7 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     result = gpusync__goal_of(queue, ticket, &goal);
+    goal.handlers = options && options->handlers;
     if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options, &how);
     if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, options ? options->error : NULL);
     if (how && gpusync__traced(queue->device))
@@ -3462,7 +3555,7 @@ typedef struct gpusync__target {
 } gpusync__target;
 
 /* Note what every queue has committed. At most `room` are noted; returns how many there are. */
-static size_t gpusync__note_targets(gpusync_device *dev, gpusync__target *targets, size_t room)
+static size_t gpusync__note_targets(gpusync_device *dev, bool handlers, gpusync__target *targets, size_t room)
 {
     gpusync_queue *q;
     size_t count = 0;
@@ -3471,6 +3564,7 @@ static size_t gpusync__note_targets(gpusync_device *dev, gpusync__target *target
         if (count >= room) continue;
         targets[count].number = q->number;
         (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count].goal);
+        targets[count].goal.handlers = handlers;
     }
     gpusync__unlock(&dev->lock);
     return count;
@@ -3488,15 +3582,15 @@ static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
 
 /* Wait for one target, or, when all have ended, tell how its work did. */
 static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__target *target, uint64_t deadline,
-                                           bool ended)
+                                           const gpusync_wait_options *options, bool ended)
 {
     gpusync_queue *q = gpusync__queue_from(dev, target->number);
     gpusync_result result = GPUSYNC_OK;
     uint64_t *how = NULL;
     if (!q) return GPUSYNC_OK; /* destroyed: no longer a queue of the device */
     if (q->number == target->number) {
-        if (ended) result = gpusync__result_of(q, &target->goal, true, NULL);
-        else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), NULL, &how);
+        if (ended) result = gpusync__result_of(q, &target->goal, true, options ? options->error : NULL);
+        else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), options, &how);
     }
     if (how && gpusync__traced(dev)) gpusync__trace_wait(dev, &target->goal, &q->stats, how, result);
     gpusync__leave(q);
@@ -3505,39 +3599,48 @@ static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__t
 
 /* First every wait, then every result: work that did not end hides how other work ended, and is told first. */
 static gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
-                                            uint64_t deadline)
+                                            uint64_t deadline, const gpusync_wait_options *options)
 {
-    gpusync_result result = GPUSYNC_OK;
+    gpusync_wait_options others; /* once there is something to tell: without a place for an error */
+    gpusync_result result = GPUSYNC_OK, one;
     size_t i;
+    memset(&others, 0, sizeof others);
     for (i = 0; i < count; i++) {
-        gpusync_result one = gpusync__wait_target(dev, &targets[i], deadline, false);
+        one = gpusync__wait_target(dev, &targets[i], deadline, options, false);
         if (result == GPUSYNC_OK) result = one;
     }
     if (result != GPUSYNC_OK) return result;
     for (i = 0; i < count; i++) {
-        gpusync_result one = gpusync__wait_target(dev, &targets[i], deadline, true);
+        one = gpusync__wait_target(dev, &targets[i], deadline, result == GPUSYNC_OK ? options : &others, true);
         if (result == GPUSYNC_OK) result = one;
     }
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns)
+GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
+                                                  const gpusync_wait_options *options)
 {
     gpusync__target few[16], *targets = few;
     size_t room = sizeof few / sizeof few[0], count;
     gpusync_result result;
     uint64_t deadline;
-    if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    bool handlers = options && options->handlers;
+    if (!device || (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     deadline = gpusync__deadline(timeout_ns);
-    while ((count = gpusync__note_targets(device, targets, room)) > room) {
+    while ((count = gpusync__note_targets(device, handlers, targets, room)) > room) {
         if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
         room = count + 8;
         targets = (gpusync__target *)gpusync__allocate(device, room * sizeof *targets, 16);
         if (!targets) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    result = gpusync__wait_targets(device, targets, count, deadline);
+    result = gpusync__wait_targets(device, targets, count, deadline, options);
     if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
     return gpusync_device_is_lost(device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
+}
+
+GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns)
+{
+    return gpusync_device_wait_ex(device, timeout_ns, NULL);
 }
 
 #define GPUSYNC__LINGER_NS 1000000u
@@ -4207,13 +4310,13 @@ static gpusync_result gpusync__many_result(gpusync__wait *wait, gpusync_result r
     bool ended = wait->any && gpusync__wait_over(wait);
     size_t i = ended ? wait->which : 0, end = ended ? i + 1 : wait->any ? 0 : wait->count;
     for (; i < end; i++) {
-        const gpusync__watch *watch = &wait->watches[i];
+        gpusync__watch *watch = &wait->watches[i];
         gpusync_result one = GPUSYNC_OK;
         gpusync_error error;
         if (watch->left) {
             one = watch->result;
-        } else if (gpusync__over(&watch->goal)) {
-            bool met = gpusync__met(&watch->goal);
+        } else if (gpusync__watch_over(watch)) {
+            bool met = gpusync__reached(watch);
             one = met ? gpusync__goal_result(&watch->goal, &error) : gpusync__stop_reason(&watch->goal);
             if (one != GPUSYNC_OK) gpusync__tell_error(wait, one, met ? &error : NULL);
         }
@@ -4237,6 +4340,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     uint64_t *how;
     size_t i;
     if (result != GPUSYNC_OK) return result;
+    for (i = 0; i < count; i++) watches[i].goal.handlers = options && options->handlers && watches[i].goal.queue;
     memset(&wait, 0, sizeof wait);
     wait.device = dev;
     wait.stats = &dev->stats;
@@ -4683,7 +4787,10 @@ static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slo
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
     /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is its own. */
-    if (gpusync__orphan(slot)) gpusync__give_room_of(q, slot);
+    if (gpusync__orphan(slot)) {
+        gpusync__wake_handled(q, slot->ticket);
+        gpusync__give_room_of(q, slot);
+    }
     return GPUSYNC_OK;
 }
 
@@ -8080,7 +8187,7 @@ static void gpusync__write_watch(gpusync__writer *out, const gpusync__watch *wat
 {
     static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value",
                                        "a warm-up"};
-    gpusync__write(out, "    a wait for %s", what[watch->goal.kind]);
+    gpusync__write(out, "    a wait for %s%s", watch->goal.owed ? "the handler of " : "", what[watch->goal.kind]);
     if (watch->goal.kind != GPUSYNC__ROOM && watch->goal.kind != GPUSYNC__FLAG)
         gpusync__write(out, " %llu", (unsigned long long)watch->goal.ticket);
     gpusync__write(out, ", asleep for %.1f ms", gpusync__ms_since(watch->since_ns));
@@ -8218,6 +8325,7 @@ GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint6
                               const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns))
+GPUSYNC__STUB(gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns, const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
                                 const gpusync_wait_options *options, size_t *which))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
@@ -8312,6 +8420,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            gpusync_on_done and gpusync_release_after take a point: gpusync_at_ticket(queue, ticket), or
            gpusync_at_value(timeline, value), for which gpusync_timeline_on_done is gone. gpusync_wait_many takes
            options before `which`, and waits for GPUSYNC_WAIT_ALL_OR_FAILURE too.
+           gpusync_wait_options.handlers has a wait go on until the command buffers' own completed handlers have run.
+           gpusync_device_wait_ex takes these options.
            Waits and polls look at the work that they are about. What that waits for in its turn is looked at by
            its own handlers, or by a timer of the device: it alone, and no sleeper, looks again and again. A park
            hook is told the wait's own deadline, which may be GPUSYNC_FOREVER.

@@ -133,6 +133,11 @@ METAL__FN void *metal_queue_new(void *device, unsigned long max)
 METAL__FN void *metal_queue_command_buffer(void *queue) { return metal_get_retained(queue, "commandBuffer"); }
 METAL__FN void metal_enqueue(void *command_buffer) { metal_do(command_buffer, "enqueue"); }
 METAL__FN void metal_commit(void *command_buffer) { metal_do(command_buffer, "commit"); }
+/* block: an Objective-C block, or a struct that is laid out as one. */
+METAL__FN void metal_add_completed_handler(void *command_buffer, void *block)
+{
+    METAL__AS(void, void *)(command_buffer, metal__sel("addCompletedHandler:"), block);
+}
 METAL__FN void metal_wait_until_completed(void *command_buffer) { metal_do(command_buffer, "waitUntilCompleted"); }
 /* 0 not enqueued, 1 enqueued, 2 committed, 3 scheduled, 4 completed, 5 error: finished is >= 4. */
 METAL__FN unsigned long metal_status(void *command_buffer) { return metal_number(command_buffer, "status"); }

@@ -64,6 +64,7 @@ int main(void)
     UNSUPPORTED(gpusync_wait_ex(queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
     UNSUPPORTED(gpusync_queue_wait(queue, GPUSYNC_FOREVER));
     UNSUPPORTED(gpusync_device_wait(device, GPUSYNC_FOREVER));
+    UNSUPPORTED(gpusync_device_wait_ex(device, GPUSYNC_FOREVER, NULL));
 
     UNSUPPORTED(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
     UNSUPPORTED(gpusync_timeline_create(device, NULL, &timeline));

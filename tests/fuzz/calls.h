@@ -869,14 +869,21 @@ static void wait_for_some(void)
     gpusync_error error;
     gpusync_point points[20];
     size_t count, which = 0;
+    unsigned how;
     if (!l) return;
     memset(&options, 0, sizeof options);
+    how = byte();
     options.error = &error;
-    options.mode = (gpusync_wait_mode)below_of(3); /* BLOCKING would wait for the manual clock */
+    options.mode = (gpusync_wait_mode)(how % 3); /* BLOCKING would wait for the manual clock */
+    options.handlers = how >= 128;
     switch (below_of(6)) {
     case 0: may(l->device, gpusync_queue_wait(l->queue, some_time()), ENDS, GPUSYNC_TIMEOUT); break;
     case 1:
-        may(l->device, gpusync_device_wait(world.machines[l->device].device, some_time()), ENDS, GPUSYNC_TIMEOUT);
+        if (how & 64)
+            may(l->device, gpusync_device_wait(world.machines[l->device].device, some_time()), ENDS, GPUSYNC_TIMEOUT);
+        else
+            may(l->device, gpusync_device_wait_ex(world.machines[l->device].device, some_time(), &options), ENDS,
+                GPUSYNC_TIMEOUT);
         break;
     case 2:
     case 3:

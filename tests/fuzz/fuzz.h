@@ -353,7 +353,7 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         break;
     case 24: answer(gpusync_wait_ex(NULL, 1, GPUSYNC_FOREVER, NULL), INVALID); break;
     case 25: answer(gpusync_queue_wait(NULL, GPUSYNC_FOREVER), INVALID); break;
-    case 26: answer(gpusync_device_wait(NULL, GPUSYNC_FOREVER), INVALID); break;
+    case 26: answer(gpusync_device_wait_ex(NULL, GPUSYNC_FOREVER, NULL), INVALID); break;
     case 27:
         must(!gpusync_is_idle(NULL) && !gpusync_is_done(NULL, 0) && !gpusync_is_done(queue, unknown), "is done");
         break;
