@@ -1349,9 +1349,9 @@ typedef struct gpusync__goal {
     const uint32_t *flag;       /* ... which is to be set */
     uint32_t kind;
     bool draining;    /* destroy's own wait: goes on though the queue is closing */
+    bool handlers;    /* ONE and ALL: wait for the handlers, too, from the end on, */
     uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one */
     uint64_t covered; /* ALL: what earlier queue-wide waits have told of */
-    bool handlers;    /* ONE and ALL: wait for the handlers, too, from the end on: */
     struct gpusync__slot *owed; /* ... for that of this slot, */
     gpusync__cursor at;         /* ... then for those behind it */
 } gpusync__goal;
@@ -1380,9 +1380,10 @@ typedef struct gpusync__watch {
 
 /* The role of what is listed on a board: a sleeping wait's, a job's or a note's. */
 enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
-/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; for the handler of
-   a ticket; and for what has no number. */
-enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__BY_HANDLER, GPUSYNC__UNNUMBERED, GPUSYNC__LISTS };
+/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others: for
+   the handler of a ticket, by that; behind them for room, or in a warm-up. */
+enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
+#define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers */
 
 /* Who is told when something is over. The lock is the wait lock: no message, hook or user code under it. */
 typedef struct gpusync__board {
@@ -2507,9 +2508,20 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
 static uint32_t *gpusync__warmup_flags(gpusync_warmup *w);
 static gpusync__board *gpusync__warmup_board(gpusync_warmup *w);
 
+/* Has it ended, or come true? The handlers are another matter. */
+static bool gpusync__met(const gpusync__goal *goal)
+{
+    const gpusync_queue *q = goal->queue;
+    if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
+    if (goal->kind == GPUSYNC__FLAG) return GPUSYNC__GET(goal->flag) != 0;
+    if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < goal->ticket;
+    if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
+    return gpusync__marked(q, goal->ticket);
+}
+
 /* Has the handler of this slot still to begin, for a ticket of the goal? Slots are never freed, and a ticket is a slot's
    once: who sees it before and after the state has read the state that goes with it. */
-static bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__slot *slot)
+GPUSYNC__RARE bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__slot *slot)
 {
     uint64_t ticket = GPUSYNC__GET(&slot->ticket), first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
     if (ticket < first || ticket > goal->ticket || GPUSYNC__GET(&slot->queue) != goal->queue) return false;
@@ -2518,7 +2530,7 @@ static bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__slot *slo
 
 /* A slot of the ended goal whose handler has still to begin, or NULL. The entry of a ticket tells of its slot at once;
    when it has gone on, for a submission, and for everything, all are looked at, once. */
-static gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
+GPUSYNC__RARE gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
 {
     const gpusync__entry *entry = gpusync__entry_of(goal->queue, goal->ticket);
     uintptr_t holder = GPUSYNC__GET(&entry->holder);
@@ -2528,17 +2540,6 @@ static gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
     while ((slot = gpusync__next_slot_unheld(goal->queue, &goal->at)) != NULL)
         if (gpusync__is_owed(goal, slot)) return slot;
     return NULL;
-}
-
-static bool gpusync__met(const gpusync__goal *goal)
-{
-    const gpusync_queue *q = goal->queue;
-    if (goal->owed) return !gpusync__is_owed(goal, goal->owed);
-    if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
-    if (goal->kind == GPUSYNC__FLAG) return GPUSYNC__GET(goal->flag) != 0;
-    if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < goal->ticket;
-    if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
-    return gpusync__marked(q, goal->ticket);
 }
 
 static const uint32_t *gpusync__flags_of(const gpusync__goal *goal)
@@ -2580,9 +2581,9 @@ static void gpusync__take_off(gpusync__board *board, gpusync__list *list, gpusyn
 
 static gpusync__list *gpusync__list_for(gpusync__board *board, const gpusync__goal *goal)
 {
-    if (goal->owed) return &board->lists[GPUSYNC__BY_HANDLER];
+    if (goal->owed) return &board->lists[GPUSYNC__OTHERS];
     if (goal->kind == GPUSYNC__ONE || goal->kind == GPUSYNC__VALUE) return &board->lists[GPUSYNC__BY_NUMBER];
-    return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__UNNUMBERED];
+    return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__OTHERS];
 }
 
 static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
@@ -2590,7 +2591,8 @@ static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
     const gpusync__goal *goal = &watch->goal;
     watch->node.role = GPUSYNC__WATCH;
     watch->node.number = goal->owed ? GPUSYNC__GET(&goal->owed->ticket) : goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket; /* who needs least comes first */
+    if (goal->kind == GPUSYNC__ROOM || goal->kind == GPUSYNC__FLAG)
+        watch->node.number = ~goal->ticket; /* who needs least comes first */
     watch->hints = board->hints;
     gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
     GPUSYNC__ADD(&watch->waiter->linked, 1);
@@ -2699,7 +2701,7 @@ static void gpusync__take_prefix(gpusync__board *board, gpusync__catch *caught)
 /* Waits for room, as many as there is, or in a warm-up. Who is told of room and does not take it passes it on. */
 static void gpusync__take_unnumbered(gpusync__board *board, gpusync__catch *caught)
 {
-    gpusync__node *node = board->lists[GPUSYNC__UNNUMBERED].end[0], *next;
+    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS), *next;
     for (; node && !caught->more; node = next) {
         gpusync__watch *watch = (gpusync__watch *)(void *)node;
         const gpusync__goal *goal = &watch->goal;
@@ -2710,14 +2712,14 @@ static void gpusync__take_unnumbered(gpusync__board *board, gpusync__catch *caug
     }
 }
 
-/* Waits for the handler of a ticket, which has begun. Of several of a submission it may have been another one. */
+/* Waits for the handler of a ticket, one of which has begun: of a submission there may be more, then they list themselves
+   again. */
 static void gpusync__take_handled(gpusync__board *board, uint64_t ticket, gpusync__catch *caught)
 {
-    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__BY_HANDLER], ticket), *next;
+    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__OTHERS], ticket), *next;
     for (; node && node->number == ticket && !caught->more; node = next) {
-        gpusync__watch *watch = (gpusync__watch *)(void *)node;
         next = node->beside[1];
-        if (gpusync__met(&watch->goal)) gpusync__take_watch(board, watch, false, caught);
+        gpusync__take_watch(board, (gpusync__watch *)(void *)node, false, caught);
     }
 }
 
@@ -2737,34 +2739,23 @@ static void gpusync__take_waits(gpusync__board *board, uint32_t hint, gpusync__c
     }
 }
 
-/* Wake who waits for room, or in a warm-up. Call it after the change: a waiter registers first and looks after, so one
-   of the two sees the other. */
-GPUSYNC__RARE void gpusync__wake_unnumbered_now(gpusync_device *dev, gpusync__board *board)
+/* Wake who waits for room, or in a warm-up, or for the handler of this ticket (0: of none). Call it after the change: a
+   waiter registers first and looks after, so one of the two sees the other. */
+GPUSYNC__RARE void gpusync__wake_others_now(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
 {
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&board->lock);
+        gpusync__take_handled(board, ticket, &caught);
         gpusync__take_unnumbered(board, &caught);
         gpusync__unlock(&board->lock);
     } while (gpusync__unpark(dev, &caught));
 }
 
-/* ... for the handler of a ticket: after the slot has left ARMED. */
-GPUSYNC__RARE void gpusync__wake_handled(gpusync_queue *q, uint64_t ticket)
+static inline void gpusync__wake_others(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
 {
-    gpusync__catch caught;
-    gpusync__catch_nothing(&caught);
-    do {
-        gpusync__lock(&q->board.lock);
-        gpusync__take_handled(&q->board, ticket, &caught);
-        gpusync__unlock(&q->board.lock);
-    } while (gpusync__unpark(q->device, &caught));
-}
-
-static inline void gpusync__wake_unnumbered(gpusync_device *dev, gpusync__board *board)
-{
-    if (GPUSYNC__GET(&board->lists[GPUSYNC__UNNUMBERED].before)) gpusync__wake_unnumbered_now(dev, board);
+    if (GPUSYNC__GET(&board->lists[GPUSYNC__OTHERS].before)) gpusync__wake_others_now(dev, board, ticket);
 }
 
 static void gpusync__take_stopped(gpusync__board *board, gpusync__catch *caught)
@@ -2850,13 +2841,14 @@ static bool gpusync__take_room(gpusync_queue *q, uint32_t limit) { return gpusyn
 static void gpusync__give_room(gpusync_queue *q)
 {
     GPUSYNC__SUB(&q->outstanding, 1);
-    gpusync__wake_unnumbered(q->device, &q->board);
+    gpusync__wake_others(q->device, &q->board, 0);
 }
 
-/* Once for each slot. */
+/* Once for each slot; and tell who waits for its handler, which has begun, or will never be waited for. */
 static void gpusync__give_room_of(gpusync_queue *q, gpusync__slot *slot)
 {
-    if (gpusync__swap32(&slot->roomless, 0, 1)) gpusync__give_room(q);
+    if (gpusync__swap32(&slot->roomless, 0, 1)) GPUSYNC__SUB(&q->outstanding, 1);
+    gpusync__wake_others(q->device, &q->board, slot->ticket);
 }
 
 /* ------------------------------------------------------------------------------ >>finish --
@@ -3024,7 +3016,6 @@ static void gpusync__completed(void *block, void *buffer)
         gpusync_queue *q = slot->queue;
         gpusync__claim(q, slot, gpusync__status(slot->buffer), &agenda);
         if (agenda.busy) gpusync__run(q->device, &agenda);
-        if (GPUSYNC__GET(&q->board.lists[GPUSYNC__BY_HANDLER].before)) gpusync__wake_handled(q, slot->ticket);
         if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
         gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
         if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
@@ -3189,15 +3180,14 @@ typedef struct gpusync__wait {
     gpusync_error *error; /* gets the error of that one; may be NULL */
 } gpusync__wait;
 
-/* Is the goal met, with the handlers where those were asked for? What has ended waits for one of them after the other:
-   it moves to their list, and looks after that. */
-static bool gpusync__reached(gpusync__watch *watch)
+/* ... with the handlers: what has ended waits for one of them after the other. It moves to their list, and looks after
+   that. */
+GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
 {
     gpusync__goal *goal = &watch->goal;
-    gpusync__board *board;
-    while (goal->handlers && gpusync__met(goal)) {
+    gpusync__board *board = gpusync__board_of(goal);
+    while (goal->handlers && gpusync__met(goal) && !(goal->owed && gpusync__is_owed(goal, goal->owed))) {
         gpusync__slot *owed = gpusync__next_owed(goal);
-        board = gpusync__board_of(goal);
         gpusync__lock(&board->lock);
         if (watch->node.linked) (void)gpusync__unlink_watch(board, watch);
         goal->owed = owed;
@@ -3205,7 +3195,13 @@ static bool gpusync__reached(gpusync__watch *watch)
         if (owed && watch->waiter) gpusync__link_watch(board, watch);
         gpusync__unlock(&board->lock);
     }
-    return gpusync__met(goal);
+    return !goal->handlers;
+}
+
+/* Is the goal met, with the handlers where those were asked for? */
+static inline bool gpusync__reached(gpusync__watch *watch)
+{
+    return watch->goal.handlers ? gpusync__handled(watch) : gpusync__met(&watch->goal);
 }
 
 static bool gpusync__watch_over(gpusync__watch *watch)
@@ -3338,7 +3334,8 @@ static bool gpusync__enlist(gpusync__wait *wait)
         board = gpusync__board_of(&watch->goal);
         gpusync__lock(&board->lock);
         /* Room that is there now may be gone before this sleeps: who waits for it is listed whatever it sees. */
-        if (!watch->node.linked && (watch->goal.kind == GPUSYNC__ROOM || !gpusync__met(&watch->goal))) {
+        if (!watch->node.linked &&
+            (watch->goal.kind == GPUSYNC__ROOM || watch->goal.owed || !gpusync__met(&watch->goal))) {
             gpusync__link_watch(board, watch);
             linked = was_off = true;
         }
@@ -4379,10 +4376,9 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         if (!one || (dev && one != dev)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
         dev = one;
     }
-    if (count > sizeof few / sizeof few[0])
-        watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
+    if (count <= sizeof few / sizeof few[0]) memset(few, 0, count * sizeof *few);
+    else watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
     if (!watches) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    memset(watches, 0, count * sizeof *watches);
     GPUSYNC__ADD(&dev->inside, 1); /* it may leave all that it waits for */
     result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, watches, &found);
     if (watches != few) gpusync__free(dev, watches, count * sizeof *watches);
@@ -4441,7 +4437,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         bool forever = deadline == GPUSYNC_FOREVER, stuck = forever && gpusync__is_stuck(q);
         gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
         if (result == GPUSYNC_OK) return GPUSYNC_OK;
-        gpusync__wake_unnumbered(q->device, &q->board); /* it may have been told of room */
+        gpusync__wake_others(q->device, &q->board, 0); /* it may have been told of room */
         if (result != GPUSYNC_TIMEOUT) return result;
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
         if (!forever && gpusync__time_left(deadline) == 0) break;
@@ -4714,7 +4710,7 @@ GPUSYNC__RARE gpusync_result gpusync__commit_otherwise(gpusync_queue *q, void *b
                                                        gpusync_ticket *ticket, uint64_t *held_ns)
 {
     if (result == GPUSYNC_NOT_READY) return gpusync__submit_one(q, buffer, ticket, held_ns);
-    gpusync__wake_unnumbered(q->device, &q->board); /* for room that it took and gave back */
+    gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
     return result;
 }
 
@@ -4760,7 +4756,7 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
     if (result != GPUSYNC_OK) return result;
     if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight) {
         result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
-        gpusync__wake_unnumbered(queue->device, &queue->board); /* room that it was told of, and does not take */
+        gpusync__wake_others(queue->device, &queue->board, 0); /* room that it was told of, and does not take */
     }
     gpusync__leave(queue);
     return result;
@@ -4787,10 +4783,7 @@ static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slo
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
     /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is its own. */
-    if (gpusync__orphan(slot)) {
-        gpusync__wake_handled(q, slot->ticket);
-        gpusync__give_room_of(q, slot);
-    }
+    if (gpusync__orphan(slot)) gpusync__give_room_of(q, slot);
     return GPUSYNC_OK;
 }
 
@@ -4855,7 +4848,7 @@ static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gp
     if (result == GPUSYNC_OK) *ticket = slot->ticket;
     gpusync__order_end_pool(q, pool);
     if (result != GPUSYNC_OK) {
-        gpusync__wake_unnumbered(q->device, &q->board); /* for room that it took and gave back */
+        gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
         return result;
     }
     gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
@@ -7513,7 +7506,7 @@ static gpusync__context_block gpusync__context_block_of(void (*invoke)(void *, v
 static void gpusync__warmup_count(gpusync_warmup *w)
 {
     if (!w->disabled && GPUSYNC__ADD(&w->done, 1) + 1 == w->total) GPUSYNC__PUT(&w->all_done, 1);
-    gpusync__wake_unnumbered(w->device, &w->board);
+    gpusync__wake_others(w->device, &w->board, 0);
 }
 
 static bool gpusync__is_closing(gpusync_warmup *w) { return (GPUSYNC__GET(&w->flags) & GPUSYNC__CLOSING) != 0; }

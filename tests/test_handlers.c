@@ -101,6 +101,82 @@ static void test_who_sleeps_before_the_end_sleeps_on_for_the_handler(void **stat
     rig_close(&r);
 }
 
+/* ... though the sweeper has taken it for lost, and given back its room. */
+static void test_a_handler_that_was_taken_for_lost_is_waited_for(void **state)
+{
+    gpusync_ticket ticket;
+    wait_job job;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    softmetal_let_timers_run(true);
+    ticket = commit_empty(&r, &buffer);
+    softmetal_complete(buffer);
+    wait_handled(&job, r.queue, ticket, GPUSYNC_FOREVER);
+    while (rooms_taken(r.queue)) sched_yield();
+    run_handler(buffer);
+    assert_ok(wait_job_join(&job));
+    rig_close(&r);
+}
+
+/* The end comes at each place of the wait where it has no lock; at the latest when it sleeps. Then another thread waits
+   for it to sleep for the handler, which it runs. */
+typedef struct ending {
+    rig r;
+    void *buffer;
+    gpusync_ticket ticket;
+    pthread_t thread;
+    bool ended, asleep;
+} ending;
+static ending the_end;
+
+static void *run_the_handler(void *argument)
+{
+    (void)argument;
+    await_the_handler_wait(the_end.r.device);
+    run_handler(the_end.buffer);
+    return NULL;
+}
+
+static void end_it(void *argument)
+{
+    (void)argument;
+    the_end.ended = true;
+    softmetal_complete(the_end.buffer);
+    assert_ok(gpusync_poll(the_end.r.queue, the_end.ticket));
+    the_end.thread = start(run_the_handler, NULL);
+}
+
+static void park_at_the_end(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    if (!the_end.ended) {
+        (void)probe_has_acted();
+        the_end.asleep = true;
+        end_it(NULL);
+    }
+    probe_default_hooks().park(user, waiter, deadline_ns);
+}
+
+static void test_the_end_may_come_at_any_place_of_the_wait(void **state)
+{
+    gpusync_hooks hooks = probe_default_hooks();
+    int place = 0;
+    (void)state;
+    hooks.park = park_at_the_end;
+    do {
+        place++;
+        memset(&the_end, 0, sizeof the_end);
+        rig_open_hooked(&the_end.r, SOFTMETAL_MANUAL, &hooks, 0);
+        the_end.ticket = commit_empty(&the_end.r, &the_end.buffer);
+        probe_at_lock(place, end_it, NULL);
+        assert_ok(gpusync_wait_ex(the_end.r.queue, the_end.ticket, GPUSYNC_FOREVER, &with_handlers));
+        join(the_end.thread);
+        rig_close(&the_end.r);
+    } while (!the_end.asleep);
+    assert_in_range(place, 3, 20);
+}
+
 static void test_a_handler_that_never_comes_is_a_timeout(void **state)
 {
     gpusync_ticket ticket;
@@ -650,6 +726,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_that_has_ended_still_owes_its_handler),
         cmocka_unit_test(test_who_sleeps_before_the_end_sleeps_on_for_the_handler),
+        cmocka_unit_test(test_a_handler_that_was_taken_for_lost_is_waited_for),
+        cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_a_handler_that_never_comes_is_a_timeout),
         cmocka_unit_test(test_a_lost_device_ends_the_wait_for_a_handler),
         cmocka_unit_test(test_a_handler_that_is_late_by_a_whole_ring_is_waited_for),
