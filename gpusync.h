@@ -1383,7 +1383,7 @@ enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
 /* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others: for
    the handler of a ticket, by that; behind them for room, or in a warm-up. */
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
-#define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers */
+#define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
 /* Who is told when something is over. The lock is the wait lock: no message, hook or user code under it. */
 typedef struct gpusync__board {
@@ -1807,9 +1807,9 @@ struct gpusync_device {
     void *log_user;
     uint32_t lost;
     gpusync__mutex lock; /* list of queues, sum of the destroyed ones. After a queue's order lock, before its board's */
-    gpusync_queue *queues;
-    uint64_t queue_count; /* ever made: numbers them */
-    gpusync_timeline *timelines;
+    gpusync__list queues; /* by their numbers */
+    uint64_t queue_count; /* ever made */
+    gpusync__list timelines;
     uint64_t timeline_count;
     gpusync_warmup *warmups;
     gpusync_stats gone;
@@ -1888,8 +1888,7 @@ struct gpusync_queue {
     gpusync_spin spin;
     gpusync_wait_mode wait_mode;
     uint32_t log_most; /* records in the log, when it is made */
-    uint64_t number;
-    gpusync_queue *next; /* of the device */
+    gpusync__node place; /* on the device's list; has the number */
     char label[64];
     /* counters */
     unsigned char pad2[128];
@@ -1901,12 +1900,13 @@ struct gpusync_queue {
     uint32_t owing;       /* jobs and notes that are not over */
     gpusync__job *spare_jobs;
     gpusync__slot *returned; /* free slots, pushed without a lock */
-    uint32_t returning;      /* ... right now */
+    uint32_t slots;          /* that are the queue's: not free, and not orphaned */
     uint32_t wanted;      /* held work can go, or must: whoever can get the order lock sees to it */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
     gpusync__mutex order;
     gpusync__slot *spare; /* free slots */
     gpusync__slot *open;  /* made, not committed */
+    struct gpusync__index *index; /* of what is in flight, where somebody asks for that; else NULL */
     gpusync__job *line, *line_end; /* held, in the order of their tickets */
     uint32_t lined, lined_ordered; /* how many; how many of them hold up what comes later */
     uint32_t held_buffers;
@@ -1937,8 +1937,7 @@ struct gpusync_timeline {
     uint32_t holders; /* the program, and every job that names it */
     uint32_t owing;   /* notes that are not done */
     bool imported, fail_writes_event, handed_out;
-    uint64_t number;
-    gpusync_timeline *next; /* of the device */
+    gpusync__node place; /* on the device's list; has the number */
     gpusync__board board;   /* its lock is over all that follows */
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
     uint64_t kept;     /* signalled, though a promise below it may be open */
@@ -1950,6 +1949,23 @@ struct gpusync_timeline {
     gpusync_error error;
     char label[64];
 };
+
+/* Whose place on a device's list it is. */
+static gpusync_queue *gpusync__queue_at(gpusync__node *place)
+{
+    return place ? (gpusync_queue *)(void *)((char *)place - offsetof(gpusync_queue, place)) : NULL;
+}
+
+static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
+{
+    return place ? (gpusync_timeline *)(void *)((char *)place - offsetof(gpusync_timeline, place)) : NULL;
+}
+
+/* Under the device's lock. */
+#define GPUSYNC__EACH_QUEUE(q, device)                                                               \
+    for (q = gpusync__queue_at((device)->queues.end[0]); q; q = gpusync__queue_at(q->place.beside[1]))
+#define GPUSYNC__EACH_TIMELINE(t, device)                                                            \
+    for (t = gpusync__timeline_at((device)->timelines.end[0]); t; t = gpusync__timeline_at(t->place.beside[1]))
 
 static uint64_t gpusync__committed(const gpusync_queue *q)
 {
@@ -2026,36 +2042,20 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q)
 static void gpusync__slot_free(gpusync__slot *slot)
 {
     gpusync_queue *q = GPUSYNC__GET(&slot->queue);
-    if (q) GPUSYNC__ADD(&q->returning, 1);
     GPUSYNC__SET(&slot->buffer, NULL);
     GPUSYNC__SET(&slot->ticket, 0);
     memset((char *)slot + offsetof(gpusync__slot, made), 0, sizeof *slot - offsetof(gpusync__slot, made));
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL);
     gpusync__slot_push(q ? &q->returned : &gpusync__global.returned, slot);
-    if (q) GPUSYNC__SUB(&q->returning, 1); /* as gpusync__settle_returns waits for: the queue is not touched any more */
-}
-
-/* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
-   memory. */
-static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
-{
-    gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take(&q->returned);
-    if (!slot) return NULL;
-    q->spare = slot->next;
-    GPUSYNC__SET(&slot->buffer, buffer);
-    GPUSYNC__SET(&slot->queue, q);
-    GPUSYNC__SET(&slot->kind, kind);
-    GPUSYNC__SET(&slot->state, state);
-    /* last: a reader with an old pointer to this slot can hold it from here on */
-    GPUSYNC__PUT(&slot->holders, 1);
-    return slot;
+    if (q) GPUSYNC__SUB(&q->slots, 1); /* destroy waits for it: the queue is not touched any more */
 }
 
 /* The next slot that seems to be the queue's. Slabs are never freed, so only the head of their list needs the lock. */
 static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync__cursor *at)
 {
     if (!at->slab) {
+        if (!GPUSYNC__GET(&q->slots)) return NULL;
         gpusync__lock(&gpusync__global.lock);
         at->slab = gpusync__global.slabs;
         gpusync__unlock(&gpusync__global.lock);
@@ -2079,6 +2079,98 @@ static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor
     while ((slot = gpusync__next_slot_unheld(q, at)) != NULL)
         if (gpusync__hold(slot, q, GPUSYNC__GET(&slot->ticket))) return slot;
     return NULL;
+}
+
+/* Slots by their buffers: made when a buffer is tracked, and kept from then on. What ends stays in it, for a slot that has
+   gone on has another buffer. Under the order lock. */
+typedef struct gpusync__index {
+    size_t size, used; /* size: a power of two, twice what is used or more */
+    gpusync__slot **slots;
+} gpusync__index;
+
+static size_t gpusync__index_size(size_t size) { return sizeof(gpusync__index) + size * sizeof(gpusync__slot *); }
+
+static void gpusync__index_free(gpusync_queue *q)
+{
+    if (q->index) gpusync__free(q->device, q->index, gpusync__index_size(q->index->size));
+    q->index = NULL;
+}
+
+/* Multiplicative hashing, by the golden ratio (D. Knuth: "The Art of Computer Programming", 6.4). */
+static size_t gpusync__index_place(const void *buffer)
+{
+    return (size_t)((uint64_t)(uintptr_t)buffer * 0x9E3779B97F4A7C15u >> 32);
+}
+
+static bool gpusync__slot_has(const gpusync__slot *slot, const gpusync_queue *q, const void *buffer)
+{
+    return GPUSYNC__GET(&slot->buffer) == buffer && GPUSYNC__GET(&slot->queue) == q;
+}
+
+static void gpusync__index_put(gpusync__index *index, gpusync__slot *slot)
+{
+    size_t at = gpusync__index_place(GPUSYNC__GET(&slot->buffer));
+    while (index->slots[at & (index->size - 1)]) at++;
+    index->slots[at & (index->size - 1)] = slot;
+    index->used++;
+}
+
+/* Leave out what has gone, and have room for as many again. Without memory there is no index, until the next time. */
+GPUSYNC__RARE void gpusync__index_renew(gpusync_queue *q)
+{
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    size_t size = 64;
+    while (size < 4 * (size_t)GPUSYNC__GET(&q->slots)) size *= 2;
+    if (!q->index || q->index->size != size) {
+        gpusync__index_free(q);
+        q->index = (gpusync__index *)gpusync__allocate(q->device, gpusync__index_size(size), 16);
+        if (!q->index) return;
+        q->index->size = size;
+        q->index->slots = (gpusync__slot **)(void *)(q->index + 1);
+    }
+    memset(q->index->slots, 0, size * sizeof *q->index->slots);
+    q->index->used = 0;
+    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL && q->index->used < size - 1)
+        gpusync__index_put(q->index, slot);
+}
+
+GPUSYNC__RARE void gpusync__index_add(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (2 * q->index->used >= q->index->size) gpusync__index_renew(q);
+    else gpusync__index_put(q->index, slot);
+}
+
+/* Is the buffer in flight here, or held? Only compares, and so holds nothing that it would have to release under a
+   lock. */
+GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
+{
+    gpusync__cursor cursor = {NULL, 0};
+    gpusync__slot *slot;
+    size_t at = gpusync__index_place(buffer);
+    if (q->index)
+        while ((slot = q->index->slots[at++ & (q->index->size - 1)]) != NULL && !gpusync__slot_has(slot, q, buffer)) {}
+    else
+        while ((slot = gpusync__next_slot_unheld(q, &cursor)) != NULL && !gpusync__slot_has(slot, q, buffer)) {}
+    return slot != NULL;
+}
+
+/* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
+   memory. */
+static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
+{
+    gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take(&q->returned);
+    if (!slot) return NULL;
+    q->spare = slot->next;
+    GPUSYNC__ADD(&q->slots, 1);
+    GPUSYNC__SET(&slot->buffer, buffer);
+    GPUSYNC__SET(&slot->queue, q);
+    GPUSYNC__SET(&slot->kind, kind);
+    GPUSYNC__SET(&slot->state, state);
+    /* last: a reader with an old pointer to this slot can hold it from here on */
+    GPUSYNC__PUT(&slot->holders, 1);
+    if (q->index) gpusync__index_add(q, slot);
+    return slot;
 }
 
 /* -------------------------------------------------------------------------------- >>ring -- */
@@ -2591,8 +2683,8 @@ static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
     const gpusync__goal *goal = &watch->goal;
     watch->node.role = GPUSYNC__WATCH;
     watch->node.number = goal->owed ? GPUSYNC__GET(&goal->owed->ticket) : goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM || goal->kind == GPUSYNC__FLAG)
-        watch->node.number = ~goal->ticket; /* who needs least comes first */
+    if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket; /* who needs least comes first */
+    if (goal->kind == GPUSYNC__FLAG) watch->node.number = GPUSYNC__NO_TICKETS;
     watch->hints = board->hints;
     gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
     GPUSYNC__ADD(&watch->waiter->linked, 1);
@@ -2804,21 +2896,21 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync_warmup *w;
     if (!gpusync__swap32(&dev->lost, 0, 1)) return;
     gpusync__lock(&dev->lock);
-    for (q = dev->queues; q; q = q->next) {
+    GPUSYNC__EACH_QUEUE(q, dev) {
         gpusync__set_flag(&q->flags, GPUSYNC__LOST);
         gpusync__want(q, agenda); /* what is held will never go */
     }
-    for (t = dev->timelines; t; t = t->next) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
+    GPUSYNC__EACH_TIMELINE(t, dev) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
     for (w = dev->warmups; w; w = gpusync__next_warmup(w)) gpusync__set_flag(gpusync__warmup_flags(w), GPUSYNC__LOST);
-    for (q = dev->queues; q; q = q->next) gpusync__lose_notes(&q->board, agenda);
-    for (t = dev->timelines; t; t = t->next) gpusync__lose_notes(&t->board, agenda);
+    GPUSYNC__EACH_QUEUE(q, dev) gpusync__lose_notes(&q->board, agenda);
+    GPUSYNC__EACH_TIMELINE(t, dev) gpusync__lose_notes(&t->board, agenda);
     gpusync__unlock(&dev->lock);
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&dev->lock);
-        for (q = dev->queues; q && !caught.more; q = q->next) gpusync__take_stopped(&q->board, &caught);
-        for (t = dev->timelines; t && !caught.more; t = t->next) gpusync__take_stopped(&t->board, &caught);
-        for (w = dev->warmups; w && !caught.more; w = gpusync__next_warmup(w))
+        GPUSYNC__EACH_QUEUE(q, dev) gpusync__take_stopped(&q->board, &caught);
+        GPUSYNC__EACH_TIMELINE(t, dev) gpusync__take_stopped(&t->board, &caught);
+        for (w = dev->warmups; w; w = gpusync__next_warmup(w))
             gpusync__take_stopped(gpusync__warmup_board(w), &caught);
         gpusync__unlock(&dev->lock);
     } while (gpusync__unpark(dev, &caught));
@@ -3557,11 +3649,11 @@ static size_t gpusync__note_targets(gpusync_device *dev, bool handlers, gpusync_
     gpusync_queue *q;
     size_t count = 0;
     gpusync__lock(&dev->lock);
-    for (q = dev->queues; q; q = q->next, count++) {
-        if (count >= room) continue;
-        targets[count].number = q->number;
-        (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count].goal);
-        targets[count].goal.handlers = handlers;
+    GPUSYNC__EACH_QUEUE(q, dev) {
+        if (count++ >= room) continue;
+        targets[count - 1].number = q->place.number;
+        (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
+        targets[count - 1].goal.handlers = handlers;
     }
     gpusync__unlock(&dev->lock);
     return count;
@@ -3572,7 +3664,8 @@ static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
 {
     gpusync_queue *q;
     gpusync__lock(&dev->lock);
-    for (q = dev->queues; q && (q->number < number || !gpusync__enter(q));) q = q->next;
+    q = gpusync__queue_at(gpusync__list_from(&dev->queues, number));
+    while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
     gpusync__unlock(&dev->lock);
     return q;
 }
@@ -3585,7 +3678,7 @@ static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__t
     gpusync_result result = GPUSYNC_OK;
     uint64_t *how = NULL;
     if (!q) return GPUSYNC_OK; /* destroyed: no longer a queue of the device */
-    if (q->number == target->number) {
+    if (q->place.number == target->number) {
         if (ended) result = gpusync__result_of(q, &target->goal, true, options ? options->error : NULL);
         else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), options, &how);
     }
@@ -3984,7 +4077,7 @@ static void gpusync__event_give(gpusync_timeline *t)
 static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw, bool imported,
                                             const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
-    gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128), **link;
+    gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128);
     gpusync_result result = t ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (t) {
         t->device = dev;
@@ -4000,9 +4093,10 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         gpusync__copy_text(t->label, sizeof t->label, desc ? desc->label : NULL);
         gpusync__lock(&dev->lock);
         if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
-        for (link = &dev->timelines; *link;) link = &(*link)->next;
-        if (result == GPUSYNC_OK) *link = t;
-        t->number = ++dev->timeline_count;
+        if (result == GPUSYNC_OK) {
+            t->place.number = ++dev->timeline_count;
+            gpusync__list_add(&dev->timelines, &t->place);
+        }
         gpusync__unlock(&dev->lock);
     }
     if (result == GPUSYNC_OK) {
@@ -4084,7 +4178,7 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_timeline *t = timeline, **link;
+    gpusync_timeline *t = timeline;
     gpusync_device *dev;
     unsigned i;
     if (!t) return GPUSYNC_OK;
@@ -4095,8 +4189,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     gpusync__lock(&t->board.lock); /* who listens for held work has the lock, or sees that the timeline goes */
     gpusync__unlock(&t->board.lock);
     gpusync__lock(&t->device->lock);
-    for (link = &t->device->timelines; *link != t;) link = &(*link)->next;
-    *link = t->next;
+    gpusync__list_remove(&t->device->timelines, &t->place);
     gpusync__unlock(&t->device->lock);
     for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__settle_listenings(t->device, t->listenings[i]);
     dev = t->device;
@@ -4537,16 +4630,6 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
-/* Has the buffer a ticket already? Only compares, and so holds nothing that it would have to release under a lock. */
-static bool gpusync__has_ticket(gpusync_queue *q, const void *buffer)
-{
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
-    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL)
-        if (GPUSYNC__GET(&slot->buffer) == buffer) return true;
-    return false;
-}
-
 /* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
 GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint32_t kind)
 {
@@ -4556,7 +4639,7 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
     if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
     /* A commit searches only where there are tracked or held buffers to mistake it for: else the status tells. */
     if (((kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined) &&
-        gpusync__has_ticket(q, buffer))
+        gpusync__has_slot(q, buffer))
         return GPUSYNC_ERROR_ALREADY_TRACKED;
     return GPUSYNC_OK;
 }
@@ -4582,6 +4665,7 @@ static inline gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint
     if (!slot) {
         slot = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
         if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+        if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
         gpusync__retain(buffer);
         GPUSYNC__ADD(&q->outstanding, 1);
     } else {
@@ -4769,10 +4853,11 @@ GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buf
 
 /* Leave the slot to its handler, which may never come. Who holds it goes on; nobody new gets a hold. False: the handler
    has begun. */
-static bool gpusync__orphan(gpusync__slot *slot)
+static bool gpusync__orphan(gpusync_queue *q, gpusync__slot *slot)
 {
     if (!gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) return false;
     GPUSYNC__PUT(&slot->queue, NULL);
+    GPUSYNC__SUB(&q->slots, 1);
     return true;
 }
 
@@ -4783,7 +4868,7 @@ static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slo
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
     /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is its own. */
-    if (gpusync__orphan(slot)) gpusync__give_room_of(q, slot);
+    if (gpusync__orphan(q, slot)) gpusync__give_room_of(q, slot);
     return GPUSYNC_OK;
 }
 
@@ -5720,7 +5805,7 @@ static void gpusync__seek(gpusync__need *need)
         return;
     }
     q = gpusync__queue_from(need->job->device, need->queue_number);
-    if (q && q->number == need->queue_number) {
+    if (q && q->place.number == need->queue_number) {
         gpusync__seek_listed(need);
     } else {
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
@@ -5781,10 +5866,10 @@ static void gpusync__forget_needs(gpusync__job *job)
     const gpusync__job *bundle;
     gpusync__need *need = NULL;
     while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
-        const gpusync_queue *q;
+        const gpusync__node *place = NULL;
         if (need->queue) gpusync__lock(&job->device->lock); /* what is listed stays meanwhile, also when closing */
-        for (q = need->queue ? job->device->queues : NULL; q && q->number != need->queue_number;) q = q->next;
-        if (need->timeline || q) gpusync__drop_need(need);
+        if (need->queue) place = gpusync__list_from(&job->device->queues, need->queue_number);
+        if (need->timeline || (place && place->number == need->queue_number)) gpusync__drop_need(need);
         if (need->queue) gpusync__unlock(&job->device->lock);
     }
 }
@@ -6035,7 +6120,8 @@ static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *be
 {
     gpusync_queue *q;
     gpusync__lock(&dev->lock);
-    for (q = before ? before->next : dev->queues; q && !gpusync__enter(q);) q = q->next;
+    q = gpusync__queue_at(before ? before->place.beside[1] : dev->queues.end[0]);
+    while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
     gpusync__unlock(&dev->lock);
     if (before) gpusync__leave(before);
     return q;
@@ -6045,7 +6131,8 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
 {
     gpusync_timeline *t;
     gpusync__lock(&dev->lock);
-    for (t = before ? before->next : dev->timelines; t && gpusync__timeline_enter(t) != GPUSYNC_OK;) t = t->next;
+    t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
+    while (t && gpusync__timeline_enter(t) != GPUSYNC_OK) t = gpusync__timeline_at(t->place.beside[1]);
     gpusync__unlock(&dev->lock);
     if (before) gpusync__timeline_leave(before);
     return t;
@@ -6339,7 +6426,7 @@ GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__nee
     need->timeline = NULL;
     need->event = NULL;
     need->queue = q;
-    need->queue_number = q->number;
+    need->queue_number = q->place.number;
     need->node.number = point->ticket;
     need->far = gpusync__is_far(q, point->ticket);
     if (!(job->flags & GPUSYNC_STRICT)) {
@@ -7156,6 +7243,7 @@ static void gpusync__queue_free(gpusync_queue *q)
     gpusync_device *dev = q->device;
     if (q->metal) gpusync__release_pooled(q->metal);
     if (q->log != &q->last_failure) gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
+    gpusync__index_free(q);
     gpusync__rings_free(dev, q->ring);
     gpusync__free(dev, q, sizeof *q);
 }
@@ -7185,7 +7273,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
                                                 gpusync_queue **out)
 {
     gpusync_result result;
-    gpusync_queue *q, **link;
+    gpusync_queue *q;
     if (out) *out = NULL;
     if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (desc && (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -7196,9 +7284,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
     gpusync__lock(&device->lock);
     if (GPUSYNC__GET(&device->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result == GPUSYNC_OK) {
-        for (link = &device->queues; *link;) link = &(*link)->next;
-        *link = q;
-        q->number = ++device->queue_count;
+        q->place.number = ++device->queue_count;
+        gpusync__list_add(&device->queues, &q->place);
         gpusync__flag_trace(&q->flags, gpusync__traced(device));
         q->watched = gpusync__traced(device) || q->max_in_flight < q->limit;
     }
@@ -7228,22 +7315,18 @@ static void gpusync__settle_slots(gpusync_queue *q)
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         unsigned rounds = 0;
-        bool orphan = gpusync__orphan(slot);
+        bool orphan = gpusync__orphan(q, slot);
         gpusync__drop(slot);
         while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
             gpusync__linger(q->device, &rounds);
     }
 }
 
-/* Nobody can hold a slot any more that is on its way back to the queue's list; who brings it touches the queue. */
+/* Nobody can hold a slot any more; who brings one back to the queue's list touches the queue. */
 static void gpusync__settle_returns(gpusync_queue *q)
 {
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
     unsigned rounds = 0;
-    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL)
-        while (GPUSYNC__GET(&slot->queue) == q) gpusync__linger(q->device, &rounds);
-    while (GPUSYNC__GET(&q->returning)) gpusync__linger(q->device, &rounds);
+    while (GPUSYNC__GET(&q->slots)) gpusync__linger(q->device, &rounds);
 }
 
 static void gpusync__drop_heads(gpusync_queue *q)
@@ -7310,10 +7393,8 @@ static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 
 static void gpusync__remove_queue(gpusync_queue *q)
 {
-    gpusync_queue **link = &q->device->queues;
     gpusync__lock(&q->device->lock);
-    while (*link != q) link = &(*link)->next;
-    *link = q->next;
+    gpusync__list_remove(&q->device->queues, &q->place);
     gpusync__unlock(&q->device->lock);
 }
 
@@ -7417,7 +7498,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     if (!device) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__lock(&device->lock);
-    in_use = device->queues != NULL || device->timelines != NULL || device->warmups != NULL;
+    in_use = device->queues.root || device->timelines.root || device->warmups != NULL;
     gpusync__unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
     while (GPUSYNC__GET(&device->inside)) gpusync__linger(device, &rounds);
@@ -8037,12 +8118,12 @@ GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync
 
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats)
 {
-    const gpusync_queue *q;
+    gpusync_queue *q;
     if (!device || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__lock(&device->lock);
     *stats = device->gone;
     gpusync__add_counts(stats, &device->stats);
-    for (q = device->queues; q; q = q->next) gpusync__add_stats(stats, q);
+    GPUSYNC__EACH_QUEUE(q, device) gpusync__add_stats(stats, q);
     gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
 }
@@ -8060,7 +8141,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     gpusync__lock(&device->lock);
     device->trace = fn;
     device->trace_user = user;
-    for (q = device->queues; q; q = q->next) {
+    GPUSYNC__EACH_QUEUE(q, device) {
         gpusync__flag_trace(&q->flags, fn != NULL); /* no wait cuts it short */
         q->watched = fn || q->max_in_flight < q->limit;
     }
@@ -8115,7 +8196,7 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
     if (cover && cover->job != waits) /* what waits promises more */
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__GET(&cover->job->ticket),
-                       (unsigned long long)cover->job->queue->number,
+                       (unsigned long long)cover->job->queue->place.number,
                        cover->issued ? "" : ", which is held");
     else if (t->imported || value <= t->expected) gpusync__write(out, "others signal it\n");
     else gpusync__write(out, "nobody has promised it\n");
@@ -8132,7 +8213,7 @@ static void gpusync__write_need(gpusync__writer *out, const gpusync__job *job, c
     }
     gpusync__lock(&t->board.lock);
     gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)need->node.number,
-                   (unsigned long long)t->number, t->label);
+                   (unsigned long long)t->place.number, t->label);
     gpusync__write_promise(out, t, need->node.number, job);
     gpusync__unlock(&t->board.lock);
 }
@@ -8207,7 +8288,7 @@ static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
     gpusync__write(out, "  queue %llu '%s': committed %llu, completed %llu, failed %llu, buffers %u of %u%s%s\n",
-                   (unsigned long long)q->number, q->label, (unsigned long long)gpusync__committed(q),
+                   (unsigned long long)q->place.number, q->label, (unsigned long long)gpusync__committed(q),
                    (unsigned long long)GPUSYNC__GET(&q->head.completed),
                    (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED),
                    GPUSYNC__GET(&q->outstanding), q->limit, gpusync_is_idle(q) ? ", idle" : "",
@@ -8228,9 +8309,9 @@ static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
 {
     gpusync_timeline *t;
     gpusync__lock(&dev->lock);
-    for (t = dev->timelines; t; t = t->next) {
+    GPUSYNC__EACH_TIMELINE(t, dev) {
         uint64_t value = GPUSYNC__GET(&t->value);
-        gpusync__write(out, "  timeline %llu '%s': ", (unsigned long long)t->number, t->label);
+        gpusync__write(out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
         if (value == GPUSYNC__FAILED_VALUE) gpusync__write_failure(out, t);
         else gpusync__write(out, "value %llu", (unsigned long long)value);
         gpusync__write(out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");

@@ -472,6 +472,49 @@ static void test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode
     }
 }
 
+/* Three rounds: the memory of what ended is used for what comes. Without memory the queue finds them as well. */
+static void test_each_of_many_tracked_buffers_is_known(void **state)
+{
+    enum { MANY = 300 };
+    static void *buffers[MANY];
+    gpusync_ticket tickets[MANY];
+    int round, i, without;
+    rig r;
+    (void)state;
+    for (without = 0; without < 2; without++) {
+        rig_open_limited(&r, SOFTMETAL_MANUAL, 2 * MANY, NULL);
+        if (without) { /* the rings of tickets are made before */
+            for (i = 0; i < MANY; i++) buffers[i] = own_buffer(&r);
+            for (i = 0; i < MANY; i++) assert_ok(gpusync_commit(r.queue, buffers[i], NULL));
+            for (i = 0; i < MANY; i++) softmetal_finish(buffers[i]);
+            for (i = 0; i < MANY; i++) metal_release(buffers[i]);
+            r.memory.fail_after = true;
+            r.memory.fail_at = 1;
+        }
+        for (round = 0; round < 3; round++) {
+            for (i = 0; i < MANY; i++) {
+                buffers[i] = own_buffer(&r);
+                assert_ok(gpusync_track(r.queue, buffers[i], &tickets[i]));
+            }
+            for (i = 0; i < MANY; i++) {
+                assert_result(gpusync_track(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+                assert_result(gpusync_commit(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+            }
+            for (i = 0; i < MANY; i += 2) assert_ok(gpusync_untrack(r.queue, tickets[i]));
+            for (i = 0; i < MANY; i++) {
+                if (i % 2) assert_result(gpusync_track(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+                else assert_ok(gpusync_track(r.queue, buffers[i], &tickets[i]));
+            }
+            for (i = 0; i < MANY; i++) metal_commit(buffers[i]);
+            for (i = 0; i < MANY; i++) softmetal_finish(buffers[i]);
+            for (i = 0; i < MANY; i++) metal_release(buffers[i]);
+            assert_ok(gpusync_wait(r.queue, tickets[MANY - 1], 0));
+        }
+        r.memory.fail_at = 0;
+        rig_close(&r);
+    }
+}
+
 static void test_untrack_cancels_the_ticket_and_gives_the_buffer_back(void **state)
 {
     uint64_t cursor = 0;
@@ -1515,6 +1558,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_hundred_thousand_commits_allocate_nothing_after_the_first_thousand),
         cmocka_unit_test(test_a_tracked_buffer_counts_as_committed_until_its_owner_committed_it_and_it_ended),
         cmocka_unit_test(test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode),
+        cmocka_unit_test(test_each_of_many_tracked_buffers_is_known),
         cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
         cmocka_unit_test(test_a_buffer_can_be_tracked_again_after_untrack),
