@@ -1606,6 +1606,13 @@ static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
 
 static void gpusync__slot_free(gpusync__slot *slot);
 
+/* The last holder lets go. */
+static inline void gpusync__let_go(gpusync__slot *slot)
+{
+    if (!GPUSYNC__GET(&slot->released)) gpusync__release_pooled(slot->buffer);
+    gpusync__slot_free(slot);
+}
+
 /* Let go of a hold. The last holder releases the command buffer; of an orphan, who is last besides the handler: that
    may come late, or only when the buffer is deallocated. `state` is read after `holders`, for the handler leaves
    ORPHANED before it lets go. */
@@ -1618,9 +1625,7 @@ static void gpusync__drop(gpusync__slot *slot)
             gpusync__swap32(&slot->released, 0, 1))
             gpusync__release_pooled(slot->buffer);
     } while (!GPUSYNC__SWAP(&slot->holders, &holders, holders - 1));
-    if (holders != 1) return;
-    if (!GPUSYNC__GET(&slot->released)) gpusync__release_pooled(slot->buffer);
-    gpusync__slot_free(slot);
+    if (holders == 1) gpusync__let_go(slot);
 }
 
 /* Hold a slot that may have moved on to other work since the pointer was read: slots are never freed, so counting
@@ -3097,6 +3102,20 @@ GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slo
     if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
 }
 
+/* ... seen by its handler. Good work that nobody can cancel needs no claim. */
+static inline void gpusync__end_handled(gpusync_queue *q, gpusync__slot *slot, gpusync__agenda *agenda)
+{
+    unsigned long status = gpusync__status(slot->buffer);
+    gpusync__outcome outcome;
+    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || gpusync__traced(q->device)) {
+        gpusync__claim(q, slot, status, agenda);
+        return;
+    }
+    outcome.failed = 0;
+    gpusync__read_times(slot->buffer, &outcome);
+    gpusync__end_ticket(q, slot, &outcome, agenda);
+}
+
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may
    be touched: the queue may be gone. Metal gives the thread no promise of a pool. */
 static void gpusync__completed(void *block, void *buffer)
@@ -3106,15 +3125,15 @@ static void gpusync__completed(void *block, void *buffer)
     if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
         gpusync__agenda agenda = GPUSYNC__NOTHING;
         gpusync_queue *q = slot->queue;
-        gpusync__claim(q, slot, gpusync__status(slot->buffer), &agenda);
+        gpusync__end_handled(q, slot, &agenda);
         if (agenda.busy) gpusync__run(q->device, &agenda);
         if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
         gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
         if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
     } else {
-        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING); /* an orphan's: before the drop, see there */
+        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING); /* an orphan's: see gpusync__drop */
     }
-    gpusync__drop(slot);
+    if (GPUSYNC__SUB(&slot->holders, 1) == 1) gpusync__let_go(slot);
 }
 
 /* -------------------------------------------------------------------------------- >>look -- */
@@ -3531,9 +3550,10 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     gpusync__watch watch;
     gpusync__wait wait;
     gpusync_result result;
-    memset(&watch, 0, sizeof watch);
     memset(&wait, 0, sizeof wait);
     watch.goal = *goal;
+    watch.waiter = NULL;
+    watch.node.linked = watch.left = false; /* all else has a value when it is listed */
     wait.device = dev;
     wait.stats = q ? &goal->queue->stats : &dev->stats;
     wait.watches = &watch;

@@ -347,10 +347,12 @@ static gpusync_queue *open_queue(size_t most_buffers)
     return opened;
 }
 
+#define FLIGHT 3000 /* of one_end_among_... */
+
 /* Room for command buffers of gpusync's own too, and an eighth that is kept free of what is held. */
 static gpusync_queue *open_large_queue(void)
 {
-    return open_queue(8 * n + 200);
+    return open_queue(8 * n + 200 + FLIGHT);
 }
 
 static gpusync_timeline *open_timeline(void)
@@ -383,7 +385,7 @@ static void open_world_with(gpusync_callback_mode callbacks)
     buffers = (void **)array_of(n, sizeof *buffers);
     tickets = (gpusync_ticket *)array_of(n, sizeof *tickets);
     points = (gpusync_point *)array_of(n, sizeof *points);
-    committed_room = 8 * n + 200;
+    committed_room = 8 * n + 200 + FLIGHT;
     committed = (void **)array_of(committed_room, sizeof *committed);
     softmetal_set_message_hook(see_commit, NULL);
     make_places();
@@ -866,13 +868,20 @@ static void make_queue_wait(void)
 }
 
 /* One ticket before those that are waited for. */
+/* The one that is to end, then n others, and as many more as there are in flight at the larger size: with or without
+   who waits for them, that is the same. */
 static void commit_first(void)
 {
     void *buffer;
+    size_t i;
     open_world();
     ok(gpusync_command_buffer(queue, NULL, &buffer));
     ok(gpusync_commit(queue, buffer, NULL));
     commit_open();
+    for (i = n; i < FLIGHT; i++) {
+        ok(gpusync_command_buffer(queue, NULL, &buffer));
+        ok(gpusync_commit(queue, buffer, NULL));
+    }
 }
 
 static void make_waits_for_others(void)
