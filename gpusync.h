@@ -82,7 +82,8 @@
    yields, the figures of CUDA.jl and Metal.jl), then sleeps until the completion handler wakes it.
    It sleeps in one piece: no sleeper looks up by itself, however many there are.
 
-   A wait means that the GPU is finished. It makes no command buffer of its own. What was committed
+   A wait means that the GPU is finished; handlers that the program added to a command buffer run a
+   moment later (see gpusync_wait_ex). It makes no command buffer of its own. What was committed
    without gpusync and never named to it (gpusync_track_committed), gpusync does not know: is_idle and
    the waits speak of the rest.
 
