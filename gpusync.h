@@ -87,7 +87,8 @@
    without gpusync and never named to it (gpusync_track_committed), gpusync does not know: is_idle and
    the waits speak of the rest.
 
-   A handler that is lost, or a listener that stays silent (nobody has seen that yet), costs time, not a hang. While
+   A handler that is lost, or a listener that stays silent (nobody has seen that yet), costs time, not a hang, but for who
+   waits for the handler itself (gpusync_wait_options.handlers) without a limit. While
    somebody sleeps, is to be called back, or is held, a timer of the device looks at everything in flight: after
    50 ms, then less and less often while it finds nothing, every 500 ms at the least. The command buffer of a lost
    handler is kept until the queue goes. is_idle and is_done alone, with nobody who waits, say false until a poll.
@@ -392,9 +393,11 @@ typedef struct gpusync_wait_options {
 } gpusync_wait_options;
 
 typedef struct gpusync_timeline_desc {
-    uint64_t initial_value; /* of a timeline that is created */
+    uint64_t initial_value; /* of a timeline with an event of its own */
     const char *label;      /* copied; shows in reports; NULL: none */
-    bool fail_writes_event; /* of an imported one: gpusync_timeline_fail ends device waits of others too, by writing
+    void *shared_event;     /* id<MTLSharedEvent> that others signal too, behind gpusync's back; retained. One that stands
+                               at UINT64_MAX means failure. NULL: an event of its own */
+    bool fail_writes_event; /* of such an imported one: gpusync_timeline_fail ends device waits of others too, by writing
                                UINT64_MAX to the event, which no later value can lower */
 } gpusync_timeline_desc;
 
@@ -685,7 +688,7 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_tick
    the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
    Returns  OK: it ended well. TIMEOUT. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN: it ended, see
             gpusync_poll. ERROR_INVALID_TICKET. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is
-            over. ERROR_WOULD_DEADLOCK: inside a callback, not finished (whatever the timeout).
+            over. ERROR_WOULD_DEADLOCK: inside a callback, this would have to wait (whatever the timeout).
             ERROR_OUT_OF_MEMORY: no memory to sleep with.
    Threads  any, any number at once.
    Blocks   up to timeout_ns, in the park hook; nothing is held meanwhile. */
@@ -699,8 +702,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
    were added (a belief, see README). With options->handlers the wait goes on until gpusync's own handler has begun: it
    is added last, by gpusync_commit or gpusync_submit, so the program's have run. Of tracked work those have that were
    added before gpusync_track; work that gpusync_track_committed named counts as its waitUntilCompleted does. Of work
-   that was never committed there is nothing to wait for. A handler that never comes is a TIMEOUT. Callbacks of
-   gpusync_on_done are not meant. */
+   that was never committed there is nothing to wait for. Callbacks of gpusync_on_done are not meant.
+   A handler that never comes is a TIMEOUT; without a limit that wait goes on until the queue goes, or the device is
+   lost. EVERYTHING means every handler since the queue was made. Then work that failed says so, and of work that ended
+   well these waits return ERROR_DESTROYED or ERROR_DEVICE_LOST: its handlers may still run.
+   Do not wait so in a completed handler of your own: gpusync's comes behind it. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns, const gpusync_wait_options *options);
 
@@ -731,9 +737,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
             16 points are not spun for, unless options->spin says so. The mode BLOCKING works as HANDLER does. handlers:
             a ticket's point has ended when its handlers have run, too.
    which    may be NULL. ANY: gets the first point that ended. Else: the first in the row that failed, or count.
-   Returns  what a wait for that point returns; OK: every one ended well; also for a count of 0, unless ANY.
-            TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points of two devices, a NULL
-            in one, or ANY of none. ERROR_INVALID_TICKET. ERROR_OUT_OF_MEMORY.
+   Returns  what a wait for that point returns, also when others have not ended yet; OK: every one ended well; also for
+            a count of 0, unless ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points
+            of two devices, a NULL in one, or ANY of none. ERROR_INVALID_TICKET. ERROR_OUT_OF_MEMORY.
    Threads  any. Looks at each point when it begins and when it ends; more than 16 points allocate. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count,
                                                                gpusync_wait_for how, uint64_t timeout_ns,
@@ -744,17 +750,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    with encodeSignalEvent. Whoever waits for a value goes on once the number is that or more. A timeline that has failed
    stays so: every question and every wait gets the first failure. */
 
-/* Make a timeline with an event of its own. desc may be NULL.
+/* Make a timeline, with an event of its own or over desc->shared_event. desc may be NULL.
    Returns  OK; ERROR_METAL_NIL: Metal has no event to give (it happens in sandboxes); ERROR_OUT_OF_MEMORY;
-            ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value above GPUSYNC_MAX_VALUE. *out is NULL unless OK. */
+            ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value above GPUSYNC_MAX_VALUE; ERROR_UNSUPPORTED: shared_event is
+            none. *out is NULL unless OK. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
-                                                                     const gpusync_timeline_desc *desc,
-                                                                     gpusync_timeline **out);
-
-/* Make a timeline over an MTLSharedEvent that others signal too, behind gpusync's back. desc may be NULL. An event that
-   stands at UINT64_MAX means failure.
-   Returns  as gpusync_timeline_create; ERROR_UNSUPPORTED: not a shared event.    Owns  retains the event. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_import(gpusync_device *device, void *shared_event,
                                                                      const gpusync_timeline_desc *desc,
                                                                      gpusync_timeline **out);
 
@@ -3325,6 +3325,16 @@ static gpusync_result gpusync__stop_reason(const gpusync__goal *goal);
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error);
 static void gpusync__goal_leave(const gpusync__goal *goal);
 
+/* How a goal that is over ended. What ended badly says so also where the wait for its handlers was cut short; what ended
+   well does not say that, then. told: error, which may be NULL, has the failure. */
+static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error, bool *told)
+{
+    bool ended = reached || (goal->handlers && gpusync__met(goal));
+    gpusync_result result = ended ? gpusync__goal_result(goal, error) : GPUSYNC_OK;
+    *told = result != GPUSYNC_OK;
+    return reached || *told ? result : gpusync__stop_reason(goal);
+}
+
 static void gpusync__delist_one(gpusync__watch *watch)
 {
     gpusync__board *board = gpusync__board_of(&watch->goal);
@@ -3349,15 +3359,16 @@ static void gpusync__leave_those_over(gpusync__wait *wait)
     size_t i;
     for (i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
-        bool met;
-        if (watch->left || !gpusync__watch_over(watch)) continue;
+        bool met, told;
+        if (watch->left) continue;
         met = gpusync__reached(watch); /* asked once: what breaks the wait must also be what it returns */
+        if (!met && !gpusync__stopped(&watch->goal)) continue;
         gpusync__delist_one(watch);
-        watch->result = met ? gpusync__goal_result(&watch->goal, &error) : gpusync__stop_reason(&watch->goal);
+        watch->result = gpusync__end_of(&watch->goal, met, &error, &told);
         if (!met || (wait->failures && watch->result != GPUSYNC_OK)) wait->broken = true;
         if (watch->result != GPUSYNC_OK && i < wait->failed) {
             wait->failed = i;
-            gpusync__tell_error(wait, watch->result, met ? &error : NULL);
+            gpusync__tell_error(wait, watch->result, told ? &error : NULL);
         }
         watch->left = true;
         gpusync__goal_leave(&watch->goal);
@@ -3541,6 +3552,15 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
+/* The queue or timeline closes, or the device is lost: what ended before says so, though nobody may have read its status.
+   OK: it is met. */
+GPUSYNC__RARE gpusync_result gpusync__stop_short(gpusync__watch *watch, gpusync_error *error)
+{
+    bool told;
+    gpusync__look(&watch->goal);
+    return gpusync__reached(watch) ? GPUSYNC_OK : gpusync__end_of(&watch->goal, false, error, &told);
+}
+
 /* Wait for one goal. OK: it is met. The caller is inside of what it is about. */
 static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                           const gpusync_wait_options *options, uint64_t **how)
@@ -3562,7 +3582,7 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     result = gpusync__await(&wait, timeout_ns, spin, mode, how);
     if (gpusync__reached(&watch)) return GPUSYNC_OK;
     *how = &wait.stats->waits_unmet;
-    return gpusync__stopped(goal) ? gpusync__stop_reason(goal) : result;
+    return gpusync__stopped(goal) ? gpusync__stop_short(&watch, options ? options->error : NULL) : result;
 }
 
 /* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. */
@@ -4105,13 +4125,13 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         t->event = event;
         t->imported = imported;
         if (imported) t->value = raw == GPUSYNC__FAILED_VALUE ? 0 : raw; /* the caller looks again */
-        else t->value = desc ? desc->initial_value : 0;
+        else t->value = desc->initial_value;
         t->base = raw > t->value && !imported ? raw - t->value : 0;
         t->kept = t->on_event = t->value;
         t->holders = 1;
         t->flags = imported ? GPUSYNC__OUTSIDE : 0;
         t->fail_writes_event = !imported || desc->fail_writes_event;
-        gpusync__copy_text(t->label, sizeof t->label, desc ? desc->label : NULL);
+        gpusync__copy_text(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
         if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
         if (result == GPUSYNC_OK) {
@@ -4129,43 +4149,45 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
-                                                   gpusync_timeline **out)
+/* The arguments are valid. */
+static gpusync_result gpusync__timeline_own(gpusync_device *dev, const gpusync_timeline_desc *desc,
+                                            gpusync_timeline **out)
 {
-    uint64_t raw, initial = desc ? desc->initial_value : 0;
+    uint64_t raw;
     gpusync_result result;
-    void *event, *pool;
-    if (out) *out = NULL;
-    if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (initial > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    pool = gpusync__pool_push();
-    event = gpusync__event_take(device, &raw);
-    if (event)
-        gpusync__send_void_id(event, gpusync__sel.setLabel, desc && desc->label ? gpusync__string(desc->label) : NULL);
+    void *pool = gpusync__pool_push(), *event = gpusync__event_take(dev, &raw);
+    if (event) gpusync__send_void_id(event, gpusync__sel.setLabel, desc->label ? gpusync__string(desc->label) : NULL);
     gpusync__pool_pop(pool);
     if (!event) return GPUSYNC_ERROR_METAL_NIL;
-    result = gpusync__timeline_new(device, event, raw, false, desc, out);
-    if (result == GPUSYNC_OK && initial > raw) gpusync__write_event(*out, initial);
+    result = gpusync__timeline_new(dev, event, raw, false, desc, out);
+    if (result == GPUSYNC_OK && desc->initial_value > raw) gpusync__write_event(*out, desc->initial_value);
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_import(gpusync_device *device, void *shared_event,
-                                                   const gpusync_timeline_desc *desc, gpusync_timeline **out)
+static gpusync_result gpusync__timeline_over(gpusync_device *dev, const gpusync_timeline_desc *desc,
+                                             gpusync_timeline **out)
 {
-    static const gpusync_timeline_desc plain = {0, NULL, false};
+    void *event = desc->shared_event, *cls = gpusync__class_of(event);
     gpusync_result result;
-    void *cls;
-    if (out) *out = NULL;
-    if (!device || !out || !shared_event) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    cls = gpusync__class_of(shared_event);
     if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
         !gpusync__class_responds(cls, gpusync__sel.notifyListener))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    result = gpusync__timeline_new(device, gpusync__retain(shared_event),
-                                   GPUSYNC__AS(uint64_t)(shared_event, gpusync__sel.signaledValue), true,
-                                   desc ? desc : &plain, out);
+    result = gpusync__timeline_new(dev, gpusync__retain(event), GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue),
+                                   true, desc, out);
     if (result == GPUSYNC_OK) gpusync__look_timeline(*out);
     return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                                   gpusync_timeline **out)
+{
+    static const gpusync_timeline_desc plain = {0, NULL, NULL, false};
+    if (out) *out = NULL;
+    if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc) desc = &plain;
+    if (desc->shared_event) return gpusync__timeline_over(device, desc, out);
+    if (desc->initial_value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    return gpusync__timeline_own(device, desc, out);
 }
 
 /* The last holder gives it back. No lock is held. */
@@ -4427,9 +4449,9 @@ static gpusync_result gpusync__many_result(gpusync__wait *wait, gpusync_result r
         if (watch->left) {
             one = watch->result;
         } else if (gpusync__watch_over(watch)) {
-            bool met = gpusync__reached(watch);
-            one = met ? gpusync__goal_result(&watch->goal, &error) : gpusync__stop_reason(&watch->goal);
-            if (one != GPUSYNC_OK) gpusync__tell_error(wait, one, met ? &error : NULL);
+            bool told;
+            one = gpusync__end_of(&watch->goal, gpusync__reached(watch), &error, &told);
+            if (one != GPUSYNC_OK) gpusync__tell_error(wait, one, told ? &error : NULL);
         }
         if (one == GPUSYNC_OK) continue;
         result = one;
@@ -8425,8 +8447,6 @@ GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusy
                                 const gpusync_wait_options *options, size_t *which))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
                                           gpusync_timeline **out))
-GPUSYNC__STUB_OUT(gpusync_timeline_import(gpusync_device *device, void *shared_event, const gpusync_timeline_desc *desc,
-                                          gpusync_timeline **out))
 GPUSYNC__STUB(gpusync_timeline_destroy(gpusync_timeline *timeline))
 GPUSYNC__STUB_OUT(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *out))
 GPUSYNC__STUB(gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value))
@@ -8517,6 +8537,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            options before `which`, and waits for GPUSYNC_WAIT_ALL_OR_FAILURE too.
            gpusync_wait_options.handlers has a wait go on until the command buffers' own completed handlers have run.
            gpusync_device_wait_ex takes these options.
+           gpusync_timeline_import(device, event, desc, out) is gpusync_timeline_create with desc.shared_event.
            Waits and polls look at the work that they are about. What that waits for in its turn is looked at by
            its own handlers, or by a timer of the device: it alone, and no sleeper, looks again and again. A park
            hook is told the wait's own deadline, which may be GPUSYNC_FOREVER.

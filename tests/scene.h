@@ -23,7 +23,7 @@ static MAYBE_UNUSED gpusync_timeline *timeline_over(rig *r, void **event)
 {
     gpusync_timeline *timeline;
     *event = metal_shared_event_new(r->metal_device);
-    assert_ok(gpusync_timeline_import(r->device, *event, NULL, &timeline));
+    assert_ok(timeline_import(r->device, *event, NULL, &timeline));
     return timeline;
 }
 

@@ -147,6 +147,17 @@ static MAYBE_UNUSED void rig_close(rig *r)
     assert_int_equal(softmetal_live("error"), 0);
 }
 
+/* A timeline over an event that others signal too. desc may be NULL. */
+static MAYBE_UNUSED gpusync_result timeline_import(gpusync_device *device, void *event,
+                                                   const gpusync_timeline_desc *desc, gpusync_timeline **out)
+{
+    gpusync_timeline_desc with;
+    memset(&with, 0, sizeof with);
+    if (desc) with = *desc;
+    with.shared_event = event;
+    return gpusync_timeline_create(device, &with, out);
+}
+
 /* -- work ------------------------------------------------------------------------------------------- */
 
 /* A command buffer of the queue with this wait at its head (NULL: none), which the test keeps alive. */

@@ -970,7 +970,7 @@ static void test_a_value_that_others_signal_calls_back(void **state)
     (void)state;
     open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
     event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &abroad));
+    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
     on_value(abroad, 5, &o[0]);
     on_value(abroad, 5, &o[1]);
     metal_event_signal(event, 6);
@@ -1006,7 +1006,7 @@ static void test_without_listeners_no_registration_is_forgotten(void **state)
     open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
     softmetal_hide_class("MTLSharedEventListener");
     event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &abroad));
+    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
     result = gpusync_on_done(gpusync_at_value(abroad, 5), remember, &o);
     if (result != GPUSYNC_ERROR_UNSUPPORTED) assert_ok(result);
     metal_event_signal(event, 5);
@@ -1032,7 +1032,7 @@ static void test_a_foreign_value_that_is_read_first_calls_back_without_the_liste
     timing.event_listener.min_ns = timing.event_listener.max_ns = MS(300);
     softmetal_set_timing(&timing);
     event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &abroad));
+    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
     metal_release(event);
     on_value(abroad, 5, &o);
     metal_event_signal(event, 5);
@@ -1063,7 +1063,7 @@ static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread
     timing.event_listener.min_ns = timing.event_listener.max_ns = MS(300);
     softmetal_set_timing(&timing);
     event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &abroad));
+    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
     metal_release(event);
     memset(&submission, 0, sizeof submission);
     wait = at(abroad, 5);

@@ -201,6 +201,47 @@ static void test_a_handler_that_never_comes_is_a_timeout(void **state)
     rig_close(&r);
 }
 
+/* The failure that loses the device is told, though its handler has not come; work that ended well does not say so. */
+static void test_a_failure_is_told_though_the_device_is_lost_with_it(void **state)
+{
+    static const gpusync_wait_for ways[] = {GPUSYNC_WAIT_ANY, GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ALL_OR_FAILURE};
+    gpusync_wait_options options = with_handlers;
+    gpusync_ticket well, badly;
+    gpusync_point points[2];
+    gpusync_error error;
+    void *first, *second;
+    size_t i, which;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    options.error = &error;
+    well = commit_empty(&r, &first);
+    badly = commit_empty(&r, &second);
+    softmetal_fail(second, NULL, 11, NULL);
+    softmetal_complete(first);
+    softmetal_complete(second);
+    assert_result(gpusync_wait_ex(r.queue, badly, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.code, 11);
+    assert_result(gpusync_wait_ex(r.queue, well, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ok(gpusync_wait(r.queue, well, GPUSYNC_FOREVER));
+    points[0] = gpusync_at_ticket(r.queue, badly);
+    points[1] = gpusync_at_ticket(r.queue, well);
+    for (i = 0; i < 3; i++) {
+        memset(&error, 0, sizeof error);
+        assert_result(gpusync_wait_many(points, 2, ways[i], GPUSYNC_FOREVER, &options, &which),
+                      GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(which, 0);
+        assert_int_equal(error.code, 11);
+        assert_result(gpusync_wait_many(points + 1, 1, ways[i], GPUSYNC_FOREVER, &options, &which),
+                      GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
+    }
+    softmetal_finish(first);
+    softmetal_finish(second);
+    assert_ok(gpusync_wait_ex(r.queue, well, GPUSYNC_FOREVER, &options));
+    rig_close(&r);
+}
+
 static void test_a_lost_device_ends_the_wait_for_a_handler(void **state)
 {
     gpusync_ticket ticket;
@@ -729,6 +770,7 @@ int main(void)
         cmocka_unit_test(test_a_handler_that_was_taken_for_lost_is_waited_for),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_a_handler_that_never_comes_is_a_timeout),
+        cmocka_unit_test(test_a_failure_is_told_though_the_device_is_lost_with_it),
         cmocka_unit_test(test_a_lost_device_ends_the_wait_for_a_handler),
         cmocka_unit_test(test_a_handler_that_is_late_by_a_whole_ring_is_waited_for),
         cmocka_unit_test(test_a_failure_is_told_when_the_handler_has_run),

@@ -1290,11 +1290,11 @@ static void test_work_for_a_timeline_that_others_signal_is_not_held(void **state
     (void)state;
     scene_open(&s, SOFTMETAL_REAL, 2);
     event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &imported));
+    assert_ok(timeline_import(s.r.device, event, NULL, &imported));
     ticket = hold_on(s.q[0], imported, 1, NULL);
     assert_int_equal(held_on(s.q[0]), 0);
     assert_ok(gpusync_timeline_destroy(imported));
-    assert_ok(gpusync_timeline_import(s.r.device, event, NULL, &imported));
+    assert_ok(timeline_import(s.r.device, event, NULL, &imported));
     SUBMIT(.queue = s.q[1], .waits = {value(imported, 1)}, .buffer = buffer_of(s.q[1]), .flags = GPUSYNC_STRICT,
            .ending = &strict); /* waits on the host */
     assert_int_equal(held_on(s.q[1]), 1);

@@ -65,8 +65,8 @@ static gpusync_timeline *timeline_new(stage *s)
 static gpusync_timeline *timeline_over(stage *s, void *event)
 {
     gpusync_timeline *timeline;
-    gpusync_timeline_desc desc = {0, NULL, true};
-    assert_ok(gpusync_timeline_import(s->r.device, event, &desc, &timeline));
+    gpusync_timeline_desc desc = {.fail_writes_event = true};
+    assert_ok(timeline_import(s->r.device, event, &desc, &timeline));
     return timeline;
 }
 

@@ -1662,7 +1662,7 @@ static void test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behin
     timing.watchdog_ns = MS(20);
     softmetal_set_timing(&timing);
     event = metal_shared_event_new(s.rig.metal_device);
-    assert_ok(gpusync_timeline_import(s.device, event, NULL, &timeline));
+    assert_ok(timeline_import(s.device, event, NULL, &timeline));
     (void)submit_failing(&s, 0, at(timeline, 1));
     ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(timeline, 1)));
     assert_result(gpusync_wait(s.q[1], ticket, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
@@ -1731,7 +1731,7 @@ static void open_foreign(foreign *f, softmetal_clock clock)
     open_stage(&f->stage, clock, 2);
     f->event = metal_shared_event_new(f->stage.rig.metal_device);
     f->queue = metal_queue_new(f->stage.rig.metal_device, 8);
-    assert_ok(gpusync_timeline_import(f->stage.device, f->event, NULL, &f->timeline));
+    assert_ok(timeline_import(f->stage.device, f->event, NULL, &f->timeline));
 }
 
 static void close_foreign(foreign *f)
@@ -1855,7 +1855,7 @@ static void test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed(voi
     foreign f;
     (void)state;
     open_foreign(&f, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_timeline_import(f.stage.device, f.event, NULL, &again));
+    assert_ok(timeline_import(f.stage.device, f.event, NULL, &again));
     signals = SUBMIT(f.stage.q[1], BUFFERS(open_on(&f.stage, 1)), SIGNALS(at(f.timeline, 6)));
     waits = SUBMIT(f.stage.q[0], BUFFERS(open_on(&f.stage, 0)), WAITS(at(f.timeline, 8)));
     assert_ok(gpusync_timeline_destroy(f.timeline));

@@ -96,7 +96,7 @@ static gpusync_timeline *timeline_over(rig *r, void **event)
     gpusync_timeline *timeline = NULL;
     *event = metal_shared_event_new(r->metal_device);
     assert_non_null(*event);
-    assert_ok(gpusync_timeline_import(r->device, *event, NULL, &timeline));
+    assert_ok(timeline_import(r->device, *event, NULL, &timeline));
     return timeline;
 }
 
@@ -256,9 +256,8 @@ static void test_calls_without_a_timeline_are_refused(void **state)
     event = metal_shared_event_new(r.metal_device);
     assert_result(gpusync_timeline_create(NULL, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_create(r.device, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_timeline_import(NULL, event, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_timeline_import(r.device, NULL, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_timeline_import(r.device, event, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(timeline_import(NULL, event, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(timeline_import(r.device, event, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_query(NULL, &value), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(value, 0);
     assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
@@ -896,7 +895,7 @@ static void test_a_failure_writes_an_imported_event_only_where_that_was_asked_fo
         memset(&desc, 0, sizeof desc);
         desc.fail_writes_event = writes;
         metal_event_signal(event, 3);
-        assert_ok(gpusync_timeline_import(r.device, event, &desc, &timeline));
+        assert_ok(timeline_import(r.device, event, &desc, &timeline));
         assert_ok(gpusync_timeline_fail(timeline, NULL));
         assert_true(metal_event_value(event) == (writes ? ~(uint64_t)0 : 3));
         assert_ok(gpusync_timeline_destroy(timeline));
@@ -1062,7 +1061,7 @@ static void test_an_imported_timeline_shows_the_event_as_it_is(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     event = metal_shared_event_new(r.metal_device);
     metal_event_signal(event, 41);
-    assert_ok(gpusync_timeline_import(r.device, event, NULL, &timeline));
+    assert_ok(timeline_import(r.device, event, NULL, &timeline));
     assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
     assert_int_equal(base, 0);
     assert_true(reports(&r, "value 41")); /* without being asked first */
@@ -1090,15 +1089,15 @@ static void test_only_shared_events_can_be_imported(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     event = metal_get(r.metal_device, "newEvent");
     assert_non_null(event);
-    assert_result(gpusync_timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
     assert_null(timeline);
-    assert_result(gpusync_timeline_import(r.device, r.metal_queue, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(timeline_import(r.device, r.metal_queue, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
     assert_int_equal(softmetal_retain_count(event), 1);
     metal_release(event);
     event = metal_shared_event_new(r.metal_device);
     softmetal_hide_selector("notifyListener:atValue:block:");
     if (softmetal_sees_messages()) /* Apple's runtime hides nothing */
-        assert_result(gpusync_timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+        assert_result(timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
     metal_release(event);
     close_rig(&r);
 }
@@ -1119,7 +1118,7 @@ static void test_the_failure_that_another_wrote_to_an_event_is_a_failure(void **
     assert_result(gpusync_timeline_query(timeline, &value), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(value, 7);
     assert_ok(gpusync_timeline_destroy(timeline));
-    assert_ok(gpusync_timeline_import(r.device, event, NULL, &timeline)); /* from the start */
+    assert_ok(timeline_import(r.device, event, NULL, &timeline)); /* from the start */
     assert_result(gpusync_timeline_wait(timeline, 0, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
@@ -1500,7 +1499,7 @@ static void test_a_timeline_that_could_not_be_made_costs_no_event(void **state)
     softmetal_fail_creation(0, false);
     event = metal_shared_event_new(r.metal_device);
     r.memory.fail_at = 1;
-    assert_result(gpusync_timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_result(timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
     assert_null(timeline);
     assert_int_equal(softmetal_retain_count(event), 1);
     metal_release(event);
@@ -1603,7 +1602,7 @@ static void test_the_loss_of_the_device_ends_every_wait(void **state)
     assert_ok(gpusync_timeline_fail(timelines[1], NULL));
     assert_result(gpusync_timeline_create(r.device, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
     assert_null(none);
-    assert_result(gpusync_timeline_import(r.device, event, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(timeline_import(r.device, event, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
     assert_null(none);
     for (i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
     assert_int_equal(softmetal_retain_count(event), 1);
@@ -1629,7 +1628,7 @@ static void test_the_report_tells_of_timelines_and_who_waits_for_what(void **sta
     desc.label = "decoder";
     event = metal_shared_event_new(r.metal_device);
     metal_event_signal(event, 70);
-    assert_ok(gpusync_timeline_import(r.device, event, &desc, &imported));
+    assert_ok(timeline_import(r.device, event, &desc, &imported));
     value_job_start(&jobs[0], made, 17);
     value_job_start(&jobs[1], imported, 71);
     await_sleepers(r.device, 2);
@@ -1765,7 +1764,7 @@ static void test_a_report_sees_a_timeline_as_it_was_made_or_not_at_all(void **st
     for (i = 0; i < 300; i++) {
         gpusync_timeline *made, *imported;
         assert_ok(gpusync_timeline_create(r.device, &desc, &made));
-        assert_ok(gpusync_timeline_import(r.device, event, NULL, &imported));
+        assert_ok(timeline_import(r.device, event, NULL, &imported));
         assert_ok(gpusync_timeline_destroy(made));
         assert_ok(gpusync_timeline_destroy(imported));
     }
@@ -1945,7 +1944,7 @@ static void use_every_call(rig *r)
     assert_true(one_of(gpusync_timeline_create(r->device, NULL, &made), ok, no_memory, nil)); /* a used event */
     event = metal_shared_event_new(r->metal_device);
     if (event) {
-        assert_true(one_of(gpusync_timeline_import(r->device, event, &desc, &imported), ok, no_memory, no_memory));
+        assert_true(one_of(timeline_import(r->device, event, &desc, &imported), ok, no_memory, no_memory));
         if (imported) {
             assert_true(one_of(gpusync_timeline_wait(imported, 5, 1, NULL), GPUSYNC_TIMEOUT, no_memory, no_memory));
             metal_event_signal(event, 5);

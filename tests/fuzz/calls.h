@@ -533,7 +533,7 @@ static void make_timeline(void)
     desc.fail_writes_event = how & 4;
     if (how & 8) t->event = some_event(device);
     if (one_in(8)) some_fault();
-    result = t->event ? gpusync_timeline_import(m->device, t->event, &desc, &t->timeline)
+    result = t->event ? timeline_import(m->device, t->event, &desc, &t->timeline)
                       : gpusync_timeline_create(m->device, &desc, &t->timeline);
     may(device, result, GPUSYNC_OK);
     must((result == GPUSYNC_OK) == (t->timeline != NULL), "a timeline");

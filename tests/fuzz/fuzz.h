@@ -377,10 +377,10 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
                device ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
         must(!made, "a timeline");
         break;
-    case 35: answer(gpusync_timeline_import(device, NULL, NULL, &made), INVALID); break;
+    case 35: answer(timeline_import(NULL, device, NULL, &made), INVALID); break;
     case 36:
         made = timeline;
-        answer(gpusync_timeline_import(device, device ? gpusync_device_metal(device) : NULL, NULL, &made),
+        answer(timeline_import(device, device ? gpusync_device_metal(device) : NULL, NULL, &made),
                device ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, device ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
         must(!made, "a timeline");
         break;

@@ -65,7 +65,9 @@ static gpusync_result release_after_ticket(gpusync_queue *queue, gpusync_ticket 
 
 static gpusync_result import_event(gpusync_device *device, void *event, gpusync_timeline **out)
 {
-    return gpusync_timeline_import(device, event, NULL, out);
+    gpusync_timeline_desc desc = {0};
+    desc.shared_event = event;
+    return gpusync_timeline_create(device, &desc, out);
 }
 
 static gpusync_result wait_for_all(const gpusync_point *points, size_t count)
