@@ -587,12 +587,16 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 /* -- commit and ask ------------------------------------------------------------------------ */
 
 /* Commit a command buffer: call this instead of [buffer commit]. The buffer may come from gpusync_command_buffer or
-   from anywhere else, as long as it belongs to this command queue. The order of tickets is the order of the queue.
-   ticket may be NULL.
+   from anywhere else, as long as it belongs to this command queue. ticket may be NULL.
+   Tickets are in the order of these calls, and so is the queue, unless the program has enqueued buffers in another
+   order: Metal keeps to that. is_done and is_idle go by the tickets, poll and wait by each buffer.
    Returns  OK. On any error the buffer is untouched and still yours: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
             ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
             ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_ENQUEUED and ERROR_QUEUE_FULL: it would have to
             be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: ERROR_WOULD_DEADLOCK.
+            Another try may do after ERROR_OUT_OF_MEMORY; after ERROR_ENQUEUED and ERROR_QUEUE_FULL, once what is held
+            has gone; after ERROR_WOULD_DEADLOCK, outside the callback. The others are for good: a buffer that gpusync
+            made is discarded then.
    Threads  any. Cost: besides addCompletedHandler: and commit one message, status, which is how a second commit is
             found; for buffers that gpusync did not make also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
