@@ -345,6 +345,9 @@ typedef struct gpusync_command_buffer_desc {
     const uint64_t *timeout_ns;  /* how long to wait for room in the queue; NULL: no limit */
     const char *label;           /* copied; shows in failures and reports; NULL: none */
     bool unretained_references;  /* Metal does not retain what is encoded: you keep it alive */
+    uint32_t error_options;      /* MTLCommandBufferErrorOption: 1, EncoderExecutionStatus: its NSError names the
+                                    encoders that were hit; 0: none. macOS 11, iOS 14 */
+    void *log_state;             /* id<MTLLogState>: where its shaders log to; NULL: nowhere. macOS 15, iOS 18 */
     const gpusync_point *waits;  /* encoded at its head, so that nothing in it runs before: see gpusync_submit */
     size_t wait_count;
 } gpusync_command_buffer_desc;
@@ -572,7 +575,7 @@ GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue);
    what went through its own calls; buffers made elsewhere and not yet committed or tracked are unknown to it.
    desc may be NULL.
    Returns  OK: *out is the buffer, see >>ownership. TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-            of its waits ERROR_INVALID_TICKET, ERROR_NOT_RISING;
+            of its waits ERROR_INVALID_TICKET, ERROR_NOT_RISING; of its options ERROR_UNSUPPORTED: this Metal has none;
             ERROR_DESTROYED; ERROR_WOULD_DEADLOCK; ERROR_QUEUE_FULL: without a time limit, when for a second every
             command buffer that is allowed was held or not committed, so that nothing made room. *out is NULL unless OK.
    Threads  any. */
@@ -1093,6 +1096,7 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
     X(code, "code")                                                                                  \
     X(commandBuffer, "commandBuffer")                                                                \
     X(commandBufferUnretained, "commandBufferWithUnretainedReferences")                              \
+    X(commandBufferWithDescriptor, "commandBufferWithDescriptor:")                                   \
     X(commandQueue, "commandQueue")                                                                  \
     X(commit, "commit")                                                                              \
     X(count, "count")                                                                                \
@@ -1116,7 +1120,10 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
     X(notifyListener, "notifyListener:atValue:block:")                                               \
     X(objectAtIndex, "objectAtIndex:")                                                               \
     X(registryID, "registryID")                                                                      \
+    X(setErrorOptions, "setErrorOptions:")                                                           \
     X(setLabel, "setLabel:")                                                                         \
+    X(setLogState, "setLogState:")                                                                   \
+    X(setRetainedReferences, "setRetainedReferences:")                                               \
     X(setSignaledValue, "setSignaledValue:")                                                         \
     X(signaledValue, "signaledValue")                                                                \
     X(status, "status")                                                                              \
@@ -6967,13 +6974,45 @@ static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_
     return desc->wait_count == 1 ? gpusync__head_as(q, desc, true, out) : gpusync__head_of_many(q, desc, out);
 }
 
+static bool gpusync__wants_options(const gpusync_command_buffer_desc *desc)
+{
+    return desc && (desc->error_options || desc->log_state);
+}
+
+/* Does Metal have what this asks for? */
+static bool gpusync__has_options(gpusync_queue *q, const gpusync_command_buffer_desc *desc)
+{
+    void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
+    return cls && gpusync__class_responds(gpusync__class_of(q->metal), gpusync__sel.commandBufferWithDescriptor) &&
+           (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
+}
+
+/* A command buffer as the desc has it; +1, or NULL. With a pool. */
+static void *gpusync__new_wanted(gpusync_queue *q, const gpusync_command_buffer_desc *desc)
+{
+    bool unretained = desc && desc->unretained_references;
+    void *wanted, *buffer;
+    if (!gpusync__wants_options(desc))
+        return gpusync__new_buffer(q, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer,
+                                   desc ? desc->label : NULL);
+    wanted = gpusync__send_id(gpusync__send_id(gpusync__class_named("MTLCommandBufferDescriptor"), gpusync__sel.alloc),
+                              gpusync__sel.init);
+    if (!wanted) return NULL;
+    GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained); /* BOOL: 0 or 1 in either type */
+    GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
+    if (desc->log_state) gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
+    buffer = GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, wanted);
+    if (buffer) gpusync__retain(buffer);
+    if (buffer && desc->label) gpusync__set_label(buffer, desc->label);
+    gpusync__release(wanted);
+    return buffer;
+}
+
 /* With room taken. head: the waits at its head, which the slot takes over; NULL: none. */
 static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
                                            gpusync__job *head, void **out)
 {
-    bool unretained = desc && desc->unretained_references;
-    void *sel = unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer;
-    void *pool = gpusync__pool_push(), *buffer = gpusync__new_buffer(q, sel, desc ? desc->label : NULL);
+    void *pool = gpusync__pool_push(), *buffer = gpusync__new_wanted(q, desc);
     gpusync__slot *slot;
     if (buffer && head) (void)gpusync__encode_waits(head, buffer, false);
     gpusync__pool_pop(pool);
@@ -7005,7 +7044,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
-    if (desc && desc->wait_count) result = gpusync__head_new(queue, desc, &head);
+    if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc)) result = GPUSYNC_ERROR_UNSUPPORTED;
+    if (result == GPUSYNC_OK && desc && desc->wait_count) result = gpusync__head_new(queue, desc, &head);
     if (desc && desc->timeout_ns) deadline = gpusync__deadline(*desc->timeout_ns);
     if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
     if (result == GPUSYNC_OK) {
@@ -8542,6 +8582,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            gpusync_wait_options.handlers has a wait go on until the command buffers' own completed handlers have run.
            gpusync_device_wait_ex takes these options.
            gpusync_timeline_import(device, event, desc, out) is gpusync_timeline_create with desc.shared_event.
+           gpusync_command_buffer_desc has error_options and log_state.
            Waits and polls look at the work that they are about. What that waits for in its turn is looked at by
            its own handlers, or by a timer of the device: it alone, and no sleeper, looks again and again. A park
            hook is told the wait's own deadline, which may be GPUSYNC_FOREVER.

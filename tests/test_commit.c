@@ -472,6 +472,63 @@ static void test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode
     }
 }
 
+/* What Metal is to do when its shaders fail, or log: as the buffer's descriptor has it. */
+static void test_a_buffer_has_the_options_that_it_was_made_with(void **state)
+{
+    gpusync_command_buffer_desc desc = {.error_options = 1, .label = "with options"};
+    gpusync_ticket ticket;
+    void *buffer, *log;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    log = metal_shared_event_new(r.metal_device); /* stands for an MTLLogState */
+    desc.log_state = log;
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    assert_int_equal(metal_number(buffer, "errorOptions"), 1);
+    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 1);
+    assert_int_equal(softmetal_retain_count(log), 2);
+    assert_int_equal(softmetal_live("descriptor"), 0);
+    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+    softmetal_fail(buffer, NULL, 3, NULL);
+    softmetal_finish(buffer);
+    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(softmetal_retain_count(log), 1);
+    desc.unretained_references = true;
+    desc.log_state = NULL;
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 0);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    metal_release(log);
+    rig_close(&r);
+}
+
+/* Nothing is made, and no room taken, where Metal lacks them or gives nil. */
+static void test_options_that_metal_lacks_are_refused(void **state)
+{
+    gpusync_command_buffer_desc desc = {.error_options = 1};
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    softmetal_fail_creation(1, true);
+    assert_result(gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_METAL_NIL);
+    softmetal_fail_creation(0, false);
+    softmetal_hide_class("MTLCommandBufferDescriptor");
+    assert_result(gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(buffer);
+    softmetal_hide_class(NULL);
+    softmetal_hide_selector("setLogState:");
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    desc.log_state = r.metal_queue;
+    assert_result(gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_UNSUPPORTED);
+    softmetal_hide_selector("commandBufferWithDescriptor:");
+    desc.log_state = NULL;
+    assert_result(gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_int_equal(rooms_taken(r.queue), 0);
+    rig_close(&r);
+}
+
 /* Three rounds: the memory of what ended is used for what comes. Without memory the queue finds them as well. */
 static void test_each_of_many_tracked_buffers_is_known(void **state)
 {
@@ -1558,6 +1615,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_hundred_thousand_commits_allocate_nothing_after_the_first_thousand),
         cmocka_unit_test(test_a_tracked_buffer_counts_as_committed_until_its_owner_committed_it_and_it_ended),
         cmocka_unit_test(test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode),
+        cmocka_unit_test(test_a_buffer_has_the_options_that_it_was_made_with),
+        cmocka_unit_test(test_options_that_metal_lacks_are_refused),
         cmocka_unit_test(test_each_of_many_tracked_buffers_is_known),
         cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),

@@ -696,6 +696,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     [fault.text release];
     [error release];
     [label release];
+    [log_state release];
     pthread_cond_destroy(&changed);
     [queue release];
     [super dealloc];

@@ -236,6 +236,7 @@ typedef struct sm_fault {
     sm_engine *engine;
     bool retains; /* retained references */
     unsigned long error_options;
+    id log_state;
     NSString *label;
 
     /* Until commit: the program's thread only. Then read by one worker. */
@@ -363,6 +364,7 @@ bool sm_notifications_settled(void);
 @public
     BOOL retains;
     unsigned long error_options;
+    id log_state;
 }
 @end
 

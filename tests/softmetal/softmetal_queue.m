@@ -325,6 +325,7 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
     MTLCommandBufferDescriptor *wanted = descriptor;
     SoftMetalCommandBuffer *buffer = make_buffer(self, wanted->retains);
     if (buffer) buffer->error_options = wanted->error_options;
+    if (buffer) buffer->log_state = [wanted->log_state retain];
     return buffer;
 }
 
@@ -387,6 +388,21 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
 - (void)setErrorOptions:(unsigned long)options
 {
     error_options = options;
+}
+- (id)logState
+{
+    return log_state;
+}
+- (void)setLogState:(id)state
+{
+    [state retain];
+    [log_state release];
+    log_state = state;
+}
+- (void)dealloc
+{
+    [log_state release];
+    [super dealloc];
 }
 @end
 
