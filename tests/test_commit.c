@@ -1128,6 +1128,7 @@ static void test_room_that_somebody_else_took_is_waited_for_again_and_woken_for_
     maker_start(&makers[0], &r, true);
     maker_start(&makers[1], &r, true);
     await_sleepers(r.device, 2);
+    while (__atomic_load_n(&deaf.parks, __ATOMIC_SEQ_CST) < 2) sched_yield(); /* listed is not asleep yet */
     __atomic_store_n(&deaf.closed, true, __ATOMIC_SEQ_CST);
     assert_ok(gpusync_command_buffer_discard(r.queue, first));
     while (__atomic_load_n(&deaf.woken, __ATOMIC_SEQ_CST) < 1) sched_yield();
