@@ -732,7 +732,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
             what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/* ... with options, which may be NULL. error: of the first queue that has one to tell. */
+/* gpusync_device_wait with options, which may be NULL. error: of the first queue that has one to tell. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                                     const gpusync_wait_options *options);
 
@@ -1020,8 +1020,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
        global   slots, registrations, selectors, calls in progress
 
    Under the order lock come the messages that a commit sends, the device's listener is made and asked for values, and
-   rings grow; under it, the job and the waiter lock the allocator is called, under the board's malloc; under the job
-   lock a ticket is marked whose callback becomes due with it. No hook, log or trace function runs under a lock, no
+   rings and indexes grow; under it, the job and the waiter lock the allocator is called, under the board's malloc. Under
+   the job lock a ticket is marked whose callback becomes due with it. No hook, log or trace function runs under a lock, no
    callback, no release of what the program may have made. */
 
 #include <errno.h>
@@ -3114,7 +3114,7 @@ GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slo
     if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
 }
 
-/* ... seen by its handler. Good work that nobody can cancel needs no claim. */
+/* The end, seen by the handler. Good work that nobody can cancel needs no claim. */
 static inline void gpusync__end_handled(gpusync_queue *q, gpusync__slot *slot, gpusync__agenda *agenda)
 {
     unsigned long status = gpusync__status(slot->buffer);
@@ -3303,7 +3303,7 @@ typedef struct gpusync__wait {
     gpusync_error *error; /* gets the error of that one; may be NULL */
 } gpusync__wait;
 
-/* ... with the handlers: what has ended waits for one of them after the other. It moves to their list, and looks after
+/* Have the handlers begun? What has ended waits for one after the other: it moves to their list, and looks after
    that. */
 GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
 {

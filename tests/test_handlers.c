@@ -408,6 +408,17 @@ static void test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go(
     }
 }
 
+/* Callbacks run in gpusync_dispatch. */
+static void rig_open_dispatching(rig *r)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    rig_open_with(r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+}
+
 static void set_flag(void *user, gpusync_result result, const gpusync_error *error)
 {
     (void)error;
@@ -429,16 +440,11 @@ static void ask(void *user, gpusync_result result, const gpusync_error *error)
 
 static void test_a_callback_does_not_wait_for_a_handler(void **state)
 {
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
     void *buffer;
     asker a;
     rig r;
     (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    rig_open_dispatching(&r);
     a.r = &r;
     a.ticket = commit_empty(&r, &buffer);
     assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, a.ticket), ask, &a));
@@ -456,17 +462,12 @@ static void test_a_callback_does_not_wait_for_a_handler(void **state)
 /* Callbacks are not Metal's handlers: nobody runs them here, and the wait does not mind. */
 static void test_handlers_are_not_callbacks(void **state)
 {
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
     gpusync_ticket ticket;
     void *buffer;
     int called_with = 0;
     rig r;
     (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    rig_open_dispatching(&r);
     ticket = commit_empty(&r, &buffer);
     assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), set_flag, &called_with));
     softmetal_finish(buffer);
