@@ -874,6 +874,7 @@ static void test_a_failure_of_tracked_work_is_told_like_any_other(void **state)
     metal_commit(foreign);
     ticket = track_committed(&r, foreign);
     softmetal_complete(foreign);
+    assert_result(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION); /* its watcher may be at it */
     assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_queue_wait(r.queue, 0));
