@@ -1387,7 +1387,7 @@ static void test_spin_and_mode_are_those_of_the_options(void **state)
     options.spin = &yields;
     assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, 1, NULL, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(log.yields, 0);
-    assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, SECONDS(1) / 100, &options, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, SECONDS(1) / 2, &options, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(log.yields, 7);
     options.mode = GPUSYNC_WAIT_HANDLER;
     assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, 1, &options, NULL), GPUSYNC_TIMEOUT);
