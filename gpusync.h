@@ -123,8 +123,9 @@
    Metal objects are `void *`: an `id`, a (__bridge void *), a metal-cpp pointer. What you pass in
    is retained for as long as gpusync uses it; what you get back is borrowed unless the call says +1.
    gpusync_command_buffer hands out a buffer that gpusync keeps alive until gpusync_commit or
-   gpusync_command_buffer_discard; after either of them retain it yourself to go on using it. (Under ARC
-   use plain __bridge casts, never __bridge_transfer.) A committed buffer is retained until its
+   gpusync_command_buffer_discard; after either of them retain it yourself to go on using it; likewise one
+   of yours, from gpusync_encode_wait or gpusync_encode_signal on. (Under ARC use plain __bridge casts,
+   never __bridge_transfer.) A committed buffer is retained until its
    handler ran, and so is what Metal retains for it.
 
    Calls that may get autoreleased objects from Metal have an autorelease pool of their own. */
@@ -189,7 +190,7 @@ extern "C" {
     X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                        \
     X(ERROR_NOT_COMMITTED, -9, "the command buffer is not committed yet")                            \
     X(ERROR_ALREADY_TRACKED, -10, "the command buffer has a ticket already")                         \
-    X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync_command_buffer made and still has") \
+    X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync keeps until its commit") \
     X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_next_error tells which")          \
     X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record")                         \
     X(ERROR_CANCELLED, -14, "it was given up before it was committed")                               \
@@ -348,8 +349,6 @@ typedef struct gpusync_command_buffer_desc {
     uint32_t error_options;      /* MTLCommandBufferErrorOption: 1, EncoderExecutionStatus: its NSError names the
                                     encoders that were hit; 0: none. macOS 11, iOS 14 */
     void *log_state;             /* id<MTLLogState>: where its shaders log to; NULL: nowhere. macOS 15, iOS 18 */
-    const gpusync_point *waits;  /* encoded at its head, so that nothing in it runs before: see gpusync_submit */
-    size_t wait_count;
 } gpusync_command_buffer_desc;
 
 /* Why a command buffer failed, and what usually helps. Derived from Metal's error code (MTLCommandBufferError),
@@ -405,9 +404,8 @@ typedef struct gpusync_timeline_desc {
 } gpusync_timeline_desc;
 
 typedef enum gpusync_submit_flags {
-    GPUSYNC_OPEN_FOR_SIGNALS = 1, /* the signals may be encoded into the last command buffer: saves one */
-    GPUSYNC_STRICT = 2,           /* wait and signal on the host, for command buffers that were encoded elsewhere */
-    GPUSYNC_UNORDERED = 4         /* may pass what is held on the queue, and be passed while it is held itself */
+    GPUSYNC_STRICT = 2,   /* wait and signal on the host, for command buffers that were encoded elsewhere */
+    GPUSYNC_UNORDERED = 4 /* may pass what is held on the queue, and be passed while it is held itself */
 } gpusync_submit_flags;
 
 /* Work between waits and signals. Arrays are read during the call only. */
@@ -575,7 +573,7 @@ GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue);
    what went through its own calls; buffers made elsewhere and not yet committed or tracked are unknown to it.
    desc may be NULL.
    Returns  OK: *out is the buffer, see >>ownership. TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-            of its waits ERROR_INVALID_TICKET, ERROR_NOT_RISING; of its options ERROR_UNSUPPORTED: this Metal has none;
+            of its options ERROR_UNSUPPORTED: this Metal has none;
             ERROR_DESTROYED; ERROR_WOULD_DEADLOCK; ERROR_QUEUE_FULL: without a time limit, when for a second every
             command buffer that is allowed was held or not committed, so that nothing made room. *out is NULL unless OK.
    Threads  any. */
@@ -583,8 +581,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
                                                                     const gpusync_command_buffer_desc *desc,
                                                                     void **out);
 
-/* Give back a buffer of gpusync_command_buffer that will not be committed.
-   Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never ours; ERROR_DESTROYED. */
+/* Give back a buffer of gpusync_command_buffer that will not be committed, or one that something was encoded into by
+   gpusync_encode_wait or gpusync_encode_signal: what it was to signal is promised no more.
+   Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never kept here; ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /* -- commit and ask ------------------------------------------------------------------------ */
@@ -608,8 +607,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue
 /* Give a ticket to a command buffer that its owner commits later, without gpusync. The ticket counts as committed
    from here on: the queue is not idle, and waits wait, until the buffer ends. Tickets behind it may end before it, but
    is_done says so only after it: a tracked buffer that is forgotten makes the queue remember every ticket since.
-   Returns  as gpusync_commit; ERROR_INVALID_ARGUMENT: it was made with waits at its head, commit it with gpusync. When
-            the owner drops the buffer instead, call gpusync_untrack. */
+   Returns  as gpusync_commit; ERROR_INVALID_ARGUMENT: it waits or signals, commit it with gpusync. When the owner drops
+            the buffer instead, call gpusync_untrack. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *ticket);
 
@@ -807,35 +806,59 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
                                                                    const gpusync_wait_options *options);
 
 /* -- submissions ---------------------------------------------------------------------------
-   Waits, work, signals: the device waits for all the waits, runs the command buffers in order, then signals.
+   Waits, work, signals: what is waited for comes first, then the command buffers run in order, then the signals come.
+   gpusync_encode_wait and gpusync_encode_signal put waits and signals into command buffers, which gpusync_commit commits
+   as it does others. gpusync_submit makes one ticket of several command buffers, and takes some that were encoded
+   elsewhere.
 
-   A value that a submission signals is promised by it from the call on. It is reached when the submission has ended
-   well, and every promise below it was kept; when the submission ends badly, the timeline fails, with the error of the
-   work, and so does whatever waits for it, on the host, on the device or held, and what that was to signal. (Metal's
-   event knows no promises: what the device signals on one queue may pass, on the device, a lower value that is to come
-   from another. Who promises values of one timeline on several queues orders those submissions.) A value is promised
+   What is to signal a value promises it: from gpusync_encode_signal, or the submission, on. The value is reached when
+   that work has ended well, and every promise below it was kept. When the work ends badly, the timeline fails, with the
+   error of the work, and so does whatever waits for it, on the host, on the device or held, and what that was to signal.
+   (Metal's event knows no promises: what the device signals on one queue may pass, on the device, a lower value that is
+   to come from another. Who promises values of one timeline on several queues orders that work.) A value is promised
    before those above it: one that is promised later, by work that waits, by way of others, for a higher one, waits for
    itself, and nobody sees that; gpusync_timeline_fail ends it.
 
-   A submission goes to the device once each of its waits has been reached or its signal is on its way there. Until then
-   it is held on the host, where no watchdog ends it; what is committed or submitted to its queue later lines up
-   behind it (gpusync_track does not). Held command buffers are not committed: never call waitUntilCompleted on one.
+   Work goes to the device once each of its waits has been reached or its signal is on its way there. Until then it is
+   held on the host, where no watchdog ends it; what is committed or submitted to its queue later lines up behind it
+   (gpusync_track does not). Held command buffers are not committed: never call waitUntilCompleted on one.
 
    Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource. So a
-   wait in a command buffer of its own in front, which is where gpusync has to put it, and a signal in one behind, do
-   not strictly gate the work. Where that matters, ask gpusync_command_buffer for the first command buffer, with the
-   waits at its head, and pass GPUSYNC_OPEN_FOR_SIGNALS; or, where the command buffers come from elsewhere,
-   GPUSYNC_STRICT. */
+   wait in a command buffer of its own in front, which is where gpusync_submit has to put it, and a signal in one behind,
+   do not strictly gate the work. Where that matters, encode them into the command buffers; or, where these come from
+   elsewhere, pass GPUSYNC_STRICT. */
+
+/* Have what comes later in the command buffer wait for the point, on the device: a value, or a ticket of any queue of the
+   device. Call it between encoders: before the first one, to hold up everything. Any buffer of the Metal queue will do
+   that is not committed; one that gpusync did not make is kept from here on, until its commit or
+   gpusync_command_buffer_discard. Nothing is encoded for a point that has been reached.
+   The whole buffer is held until all its waits are on their way: so waits come before signals. A ticket is waited for by
+   the host, which signals an event at its end; for one of gpusync_track_committed, or of gpusync_track that is not
+   committed yet, the buffer is held meanwhile. When what is waited for fails, so does the commit's ticket.
+   Returns  OK. On any error nothing has been encoded: ERROR_INVALID_ARGUMENT: also behind a signal of this buffer (commit
+            in between); ERROR_INVALID_TICKET; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WRONG_QUEUE;
+            ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_METAL_NIL;
+            ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+   Threads  that which encodes the buffer, as for its encoders. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
+                                                                 gpusync_point point);
+
+/* Have the device signal the value when it gets here in the command buffer, and promise it now. For the host it is reached
+   when the whole buffer has ended well. After a commit that failed the promise stands, as the buffer does;
+   gpusync_command_buffer_discard takes it back; destroying the queue fails the timeline.
+   Returns  as gpusync_encode_wait; ERROR_NOT_RISING: the value is not above what was signalled, is promised already, is
+            waited for by this buffer, or is below another that it signals; the failure of the timeline.
+   Threads  as gpusync_encode_wait. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
+                                                                   gpusync_point point);
 
 /* Submit work to the queue, as one ticket. It is done when all its command buffers have ended, and what it waited for
    is known to have ended well: the wait for the ticket returns the first error of either.
-   Waits    of command buffers that have some at their head are waits of the submission too, after its own. What has
-            been reached is not waited for. A ticket is waited for by the host, which signals an event at its end; for
-            one of gpusync_track_committed, or of gpusync_track that is not committed yet, the work is held meanwhile.
+   Waits that were encoded into the command buffers are the submission's too, after its own, and signals before its own.
    Returns  OK: the command buffers are gpusync's, and were committed or held, or ended at once, where something waited
             for had failed. On any error nothing has changed, the command buffers are still yours: as gpusync_commit,
             for any of them; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a signal is not above what was signalled, or is
-            promised by another submission, or is waited for by this one; the failure of a timeline that is to be
+            promised by others, or is waited for by this one; the failure of a timeline that is to be
             signalled; ERROR_QUEUE_FULL: it would have to be held, and too many are (at once, whatever timeout_ns says):
             see max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
             ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there is no room. ERROR_UNSUPPORTED also:
@@ -1201,8 +1224,7 @@ static void gpusync__release_pooled(void *object)
 
 /* For what few calls do, or handlers: out of the way of the others. */
 #define GPUSYNC__RARE static __attribute__((noinline, cold))
-/* For a step of a submission. Most have one wait, one command buffer and one signal at most: these steps are compiled a
-   second time for them, as straight code. `one` says so; it is a constant. */
+/* For the steps of a commit. */
 #define GPUSYNC__INLINE static inline __attribute__((always_inline))
 
 static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP(p, &from, to); }
@@ -1520,15 +1542,15 @@ typedef struct gpusync__slot {
     uint64_t ticket;
     uint64_t since_ns;          /* committed */
     uint64_t scheduled_ns;      /* its scheduled handler has run. Of one that is traced */
-    struct gpusync__slot *next; /* in the pool, or in the queue's list of open buffers */
+    struct gpusync__slot *next; /* in the pool, or at its place among the queue's open buffers */
     uint32_t kind;
     /* from here on: only for who holds it; all zero in one that is free */
-    uint32_t made;     /* by gpusync_command_buffer */
+    uint32_t kept;     /* open again, when its submission fails */
     uint32_t claimed;  /* by the handler, or who else reads what there is to tell of the end */
     uint32_t roomless; /* its room in the queue is given back */
     uint32_t released; /* of an orphan: its buffer */
     uint32_t traced;   /* it has a scheduled handler */
-    struct gpusync__job *job; /* of PART; of an OPEN slot: the waits at the head of its buffer */
+    struct gpusync__job *job; /* of PART; of an OPEN slot: what has been encoded into it, or NULL */
     uint64_t ended_ns;        /* the end was seen, and no handler; or 0 */
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
@@ -1688,6 +1710,7 @@ static __attribute__((noinline)) bool gpusync__in_callback(void)
 /* ------------------------------------------------------------------------------- >>queue -- */
 
 #define GPUSYNC__EVENT_POOL 32
+#define GPUSYNC__FEW_PLACES 64
 
 /* A callback, or a release, whose time has come. */
 typedef struct gpusync__due {
@@ -1729,11 +1752,12 @@ typedef struct gpusync__need {
     uint64_t raw;               /* ... and the value of it */
     uint32_t stage;
     uint32_t rank;              /* of several that fail the first counts */
-    bool at_head;               /* encoded at the head of one of the job's command buffers */
+    bool encoded;               /* in one of the program's command buffers */
     bool far;                   /* a ticket: its end may be a long way off, or seen late */
     bool holds;                 /* counted in the job's `missing` */
     bool heard;                 /* the event's listener is to tell */
-    struct gpusync__need *next; /* taken off with it */
+    struct gpusync__need *next;  /* taken off with it */
+    struct gpusync__need *along; /* the job's next */
 } gpusync__need;
 
 /* A value that a job will signal. On the list of its timeline, by rising value, until the job is over. */
@@ -1743,7 +1767,9 @@ typedef struct gpusync__promise {
     uint64_t value;
     bool issued; /* the device has the job, or gets it without a wait */
     bool linked;
+    bool encoded; /* the device signals it */
     struct gpusync__promise *next, *previous;
+    struct gpusync__promise *along; /* the job's next */
 } gpusync__promise;
 
 /* To be done when a value or a ticket is over: gpusync_on_done, gpusync_release_after. */
@@ -1764,7 +1790,9 @@ typedef struct gpusync__note {
 #define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
 #define GPUSYNC__RANK_NONE UINT32_MAX
 
-/* A submission, from the call until it is over. Type-stable, as slots are: the slabs live as long as the device. */
+/* A submission, from the call until it is over. Type-stable, as slots are: the slabs live as long as the device.
+   Of an open command buffer: what has been encoded into it. Its commit makes that the submission; gpusync_submit joins it
+   to its own. A job that is joined to another only keeps the memory of needs and promises, which are the other's. */
 typedef struct gpusync__job {
     gpusync__due due; /* first */
     gpusync_device *device;
@@ -1777,17 +1805,20 @@ typedef struct gpusync__job {
     uint32_t doomed;  /* not to be issued any more */
     uint32_t issued;
     uint32_t flags;
-    uint32_t need_count, promise_count, part_count, first_part;
+    uint32_t need_count, promise_count; /* in its own memory */
+    uint32_t part_count, first_part;
     uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
     bool disowned; /* its command buffers may still run */
     void *front, *back; /* command buffers of our own, until they have a slot */
-    gpusync__need *needs;
-    gpusync__promise *promises;
-    gpusync__slot **parts; /* in the order of their commits */
+    gpusync__need *needs, **needs_end;          /* what it waits for */
+    gpusync__promise *promises, **promises_end; /* what it signals */
+    gpusync__need *own_needs;                   /* memory for both */
+    gpusync__promise *own_promises;
+    gpusync__slot **parts; /* in the order of their commits. Of an open buffer: its slot */
     void *memory;          /* of these three, where there are more than a few */
     size_t memory_size;
-    struct gpusync__job *heads; /* with the waits at the heads of its command buffers */
-    struct gpusync__job *next, *previous; /* in the queue's line of held ones; next: also in the pool */
+    struct gpusync__job *joined; /* the last first */
+    struct gpusync__job *next, *previous; /* in the queue's line of held ones; next: also in the pool, and of joined ones */
     struct gpusync__job *next_ended, *next_issued; /* on an agenda */
     uint64_t since_ns, issued_ns;
     uint32_t depth;  /* in the queue's list of spare ones */
@@ -1922,7 +1953,9 @@ struct gpusync_queue {
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
     gpusync__mutex order;
     gpusync__slot *spare; /* free slots */
-    gpusync__slot *open;  /* made, not committed */
+    gpusync__slot **open; /* made, or encoded into, and not committed: in lists, by the first bits of a hash */
+    uint32_t open_count, open_places, open_shift; /* shift: leaves those bits */
+    gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
     struct gpusync__index *index; /* of what is in flight, where somebody asks for that; else NULL */
     gpusync__job *line, *line_end; /* held, in the order of their tickets */
     uint32_t lined, lined_ordered; /* how many; how many of them hold up what comes later */
@@ -2061,7 +2094,7 @@ static void gpusync__slot_free(gpusync__slot *slot)
     gpusync_queue *q = GPUSYNC__GET(&slot->queue);
     GPUSYNC__SET(&slot->buffer, NULL);
     GPUSYNC__SET(&slot->ticket, 0);
-    memset((char *)slot + offsetof(gpusync__slot, made), 0, sizeof *slot - offsetof(gpusync__slot, made));
+    memset((char *)slot + offsetof(gpusync__slot, kept), 0, sizeof *slot - offsetof(gpusync__slot, kept));
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL);
     gpusync__slot_push(q ? &q->returned : &gpusync__global.returned, slot);
@@ -2114,10 +2147,9 @@ static void gpusync__index_free(gpusync_queue *q)
 }
 
 /* Multiplicative hashing, by the golden ratio (D. Knuth: "The Art of Computer Programming", 6.4). */
-static size_t gpusync__index_place(const void *buffer)
-{
-    return (size_t)((uint64_t)(uintptr_t)buffer * 0x9E3779B97F4A7C15u >> 32);
-}
+static uint64_t gpusync__hash(const void *buffer) { return (uint64_t)(uintptr_t)buffer * 0x9E3779B97F4A7C15u; }
+
+static size_t gpusync__index_place(const void *buffer) { return (size_t)(gpusync__hash(buffer) >> 32); }
 
 static bool gpusync__slot_has(const gpusync__slot *slot, const gpusync_queue *q, const void *buffer)
 {
@@ -2174,7 +2206,7 @@ GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
 
 /* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
    memory. */
-static inline gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
+GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
 {
     gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take(&q->returned);
     if (!slot) return NULL;
@@ -4539,6 +4571,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 static void gpusync__order_end(gpusync_queue *q);
 static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda);
 static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns);
+static void gpusync__discard_job(gpusync__job *job, gpusync__agenda *agenda);
 
 /* Of the tracked ones. */
 static uint32_t gpusync__count_uncommitted(gpusync_queue *q)
@@ -4558,10 +4591,8 @@ static uint32_t gpusync__count_uncommitted(gpusync_queue *q)
 static bool gpusync__is_stuck(gpusync_queue *q)
 {
     uint32_t idle;
-    gpusync__slot *slot;
     gpusync__lock(&q->order);
-    idle = q->held_buffers;
-    for (slot = q->open; slot; slot = slot->next) idle++;
+    idle = q->held_buffers + q->open_count;
     gpusync__order_end(q);
     if (GPUSYNC__GET(&q->tracked)) idle += gpusync__count_uncommitted(q);
     return idle >= GPUSYNC__GET(&q->outstanding);
@@ -4652,33 +4683,77 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
     if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
 }
 
-/* The place in the list of open buffers where this one is; the list's end when it is not. Under the order lock. */
+/* -- open buffers. Under the order lock */
+
+static gpusync__slot **gpusync__open_place(gpusync_queue *q, const void *buffer)
+{
+    return &q->open[gpusync__hash(buffer) >> q->open_shift];
+}
+
+/* The link to this one; at its place the last, which is NULL, when it is not open. */
 static gpusync__slot **gpusync__find_open(gpusync_queue *q, const void *buffer)
 {
-    gpusync__slot **link = &q->open;
+    gpusync__slot **link = gpusync__open_place(q, buffer);
     while (*link && (*link)->buffer != buffer) link = &(*link)->next;
     return link;
 }
 
-static gpusync__slot *gpusync__take_open(gpusync__slot **link)
+static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
+{
+    gpusync__slot **place = gpusync__open_place(q, slot->buffer);
+    slot->next = *place;
+    *place = slot;
+}
+
+/* Four times the places, where there is memory for them. */
+GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
+{
+    gpusync__slot **before = q->open, *slot;
+    uint32_t i, count = q->open_places;
+    gpusync__slot **made = (gpusync__slot **)gpusync__allocate(q->device, 4 * (size_t)count * sizeof *made, 16);
+    if (!made) return;
+    q->open = made;
+    q->open_places = 4 * count;
+    q->open_shift -= 2;
+    for (i = 0; i < count; i++)
+        while ((slot = before[i]) != NULL) {
+            before[i] = slot->next;
+            gpusync__put_open(q, slot);
+        }
+    if (before != q->few_open) gpusync__free(q->device, before, count * sizeof *before);
+}
+
+static void gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
+{
+    GPUSYNC__SET(&slot->kind, (uint32_t)GPUSYNC__WORK);
+    GPUSYNC__SET(&slot->kept, 1);
+    gpusync__put_open(q, slot);
+    if (++q->open_count > q->open_places) gpusync__more_places(q);
+}
+
+static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
 {
     gpusync__slot *slot = *link;
-    if (slot) *link = slot->next;
+    *link = slot->next;
+    q->open_count--;
     return slot;
 }
 
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
 {
-    gpusync__slot *slot;
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__slot **open, *slot;
     if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
-    slot = gpusync__take_open(gpusync__find_open(queue, command_buffer));
+    open = gpusync__find_open(queue, command_buffer);
+    slot = *open ? gpusync__take_open(queue, open) : NULL;
     gpusync__order_end(queue);
     if (slot) {
-        if (slot->job) gpusync__job_drop(slot->job);
+        if (slot->job) gpusync__discard_job(slot->job, &agenda);
         gpusync__drop(slot);
         gpusync__give_room(queue);
+        gpusync__end_call(queue->device, &agenda);
     }
     gpusync__leave(queue);
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
@@ -4699,44 +4774,53 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
 }
 
 /* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. */
-static gpusync_result gpusync__check_status(void *buffer, uint32_t kind)
+GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint32_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
     if (kind == GPUSYNC__EXTERNAL) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
     return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
 }
 
-/* The slot for a buffer that becomes work: the one that it has had since we made it, else a new one. `ours` tells
-   which. Under the order lock, with a pool. */
-static inline gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **out,
-                                            bool *ours)
+/* The slot for a buffer that becomes work. Under the order lock, with a pool. */
+GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **out)
 {
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, kind);
-    *ours = slot != NULL;
+    gpusync_result result = gpusync__check_stranger(q, buffer, kind);
+    gpusync__slot *slot;
     if (result == GPUSYNC_OK) result = gpusync__check_status(buffer, kind);
     if (result != GPUSYNC_OK) return result;
-    if (!slot) {
-        slot = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
-        if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-        if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
-        gpusync__retain(buffer);
-        GPUSYNC__ADD(&q->outstanding, 1);
-    } else {
-        (void)gpusync__take_open(open);
-        GPUSYNC__SET(&slot->kind, kind);
-    }
-    *out = slot;
+    *out = slot = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
+    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
+    gpusync__retain(buffer);
+    GPUSYNC__ADD(&q->outstanding, 1);
     return GPUSYNC_OK;
 }
 
-/* Undo gpusync__adopt. Under the order lock. */
-static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot, bool ours)
+/* ... the one that it has while it is open, where the link leads; else a new one. */
+GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **open,
+                                                  gpusync__slot **out)
 {
-    if (ours) {
-        GPUSYNC__SET(&slot->kind, (uint32_t)GPUSYNC__WORK);
-        slot->next = q->open;
-        q->open = slot;
+    gpusync_result result;
+    if (!*open) return gpusync__adopt_stranger(q, buffer, kind, out);
+    result = gpusync__check_status(buffer, kind);
+    if (result != GPUSYNC_OK) return result;
+    *out = gpusync__take_open(q, open);
+    if (kind != GPUSYNC__WORK) GPUSYNC__SET(&(*out)->kind, kind);
+    return GPUSYNC_OK;
+}
+
+/* ... for who is not in the hurry of a commit. */
+GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **open,
+                                            gpusync__slot **out)
+{
+    return gpusync__adopt_now(q, buffer, kind, open, out);
+}
+
+/* Undo gpusync__adopt. Under the order lock. */
+static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (slot->kept) {
+        gpusync__add_open(q, slot);
         return;
     }
     GPUSYNC__SUB(&q->outstanding, 1);
@@ -4773,31 +4857,44 @@ GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
-/* Ticket, handler, commit, as one step in the order of the queue. NOT_READY: this commit may have to be held, so it
-   must be a submission. */
-static gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, uint32_t kind, gpusync_ticket *ticket)
+/* Ticket and handler. */
+GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, gpusync_ticket *ticket)
 {
-    gpusync__slot *slot = NULL;
-    bool ours;
-    gpusync_result result;
-    if (q->lined_ordered && kind == GPUSYNC__WORK) return GPUSYNC_NOT_READY;
-    result = gpusync__adopt(q, buffer, kind, &slot, &ours);
-    if (result != GPUSYNC_OK) return result;
-    if (slot->job) { /* waits at its head */
-        gpusync__unadopt(q, slot, ours);
-        return kind == GPUSYNC__WORK ? GPUSYNC_NOT_READY : GPUSYNC_ERROR_INVALID_ARGUMENT;
-    }
-    if (kind == GPUSYNC__TRACKED) GPUSYNC__ADD(&q->tracked, 1);
-    *ticket = gpusync__issue(q, slot);
-    if (*ticket == 0) {
-        if (kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
-        gpusync__unadopt(q, slot, ours);
+    gpusync_ticket issued = gpusync__issue(q, slot);
+    if (!issued) {
+        gpusync__unadopt(q, slot);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
+    *ticket = issued;
+    gpusync__send_void_id(slot->buffer, gpusync__sel.addCompletedHandler, slot);
     if (gpusync__traced(q->device)) gpusync__trace_schedule(slot);
-    if (kind == GPUSYNC__WORK) gpusync__send_void(buffer, gpusync__sel.commit);
     return GPUSYNC_OK;
+}
+
+/* Ticket, handler, commit, as one step in the order of the queue. NOT_READY: this commit may have to be held, so it
+   must be a submission. */
+GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync_result result;
+    if (q->lined_ordered || (slot && slot->job)) return GPUSYNC_NOT_READY;
+    result = gpusync__adopt_now(q, buffer, GPUSYNC__WORK, open, &slot);
+    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, ticket);
+    if (result == GPUSYNC_OK) gpusync__send_void(buffer, gpusync__sel.commit);
+    return result;
+}
+
+GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync_result result;
+    if (slot && slot->job) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__adopt(q, buffer, GPUSYNC__TRACKED, open, &slot);
+    if (result != GPUSYNC_OK) return result;
+    GPUSYNC__ADD(&q->tracked, 1);
+    result = gpusync__arm(q, slot, ticket);
+    if (result != GPUSYNC_OK) GPUSYNC__SUB(&q->tracked, 1);
+    return result;
 }
 
 /* A command buffer that gpusync did not make comes in where the program has set a limit: take room for it, if all else
@@ -4861,7 +4958,7 @@ static gpusync_result gpusync__commit_inside(gpusync_queue *q, void *buffer, uin
     if (result != GPUSYNC_OK) return result;
     pool = gpusync__pool_push();
     gpusync__lock(&q->order);
-    result = gpusync__commit_ordered(q, buffer, kind, ticket);
+    result = kind == GPUSYNC__WORK ? gpusync__commit_ordered(q, buffer, ticket) : gpusync__track_ordered(q, buffer, ticket);
     gpusync__order_end_pool(q, pool);
     if (result != GPUSYNC_OK) result = gpusync__commit_otherwise(q, buffer, result, ticket, &watch.held);
     if (q->watched) gpusync__after_commit(q, &watch, result, *ticket);
@@ -4967,14 +5064,12 @@ static void *gpusync__watcher(gpusync_queue *q)
 /* Under the order lock, with a pool. */
 static gpusync_result gpusync__adopt_external(gpusync_queue *q, void *buffer, gpusync__slot **out)
 {
-    gpusync_result result;
-    bool ours;
-    result = gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, out, &ours);
-    if (result != GPUSYNC_OK) return result;
-    if ((*out)->job) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (!gpusync__issue(q, *out)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result != GPUSYNC_OK) gpusync__unadopt(q, *out, ours);
-    return result;
+    gpusync__slot **open = gpusync__find_open(q, buffer);
+    gpusync_result result = *open && (*open)->job ? GPUSYNC_ERROR_INVALID_ARGUMENT
+                                                  : gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, open, out);
+    if (result != GPUSYNC_OK || gpusync__issue(q, *out)) return result;
+    gpusync__unadopt(q, *out);
+    return GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
 static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
@@ -5031,11 +5126,15 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
 /* As a free job is: what most submissions leave so. */
 static void gpusync__job_clear(gpusync__job *job)
 {
-    job->needs = job->few_needs;
-    job->promises = job->few_promises;
+    job->needs = NULL;
+    job->needs_end = &job->needs;
+    job->promises = NULL;
+    job->promises_end = &job->promises;
+    job->own_needs = job->few_needs;
+    job->own_promises = job->few_promises;
     job->parts = job->few_parts;
     job->memory = job->front = job->back = NULL;
-    job->heads = NULL;
+    job->joined = NULL;
     job->need_count = job->promise_count = job->part_count = job->first_part = 0;
     job->rank = GPUSYNC__RANK_NONE;
     job->disowned = false;
@@ -5123,7 +5222,7 @@ GPUSYNC__RARE gpusync__job *gpusync__jobs_take(gpusync_queue *q)
 }
 
 /* Off the list of spare ones, which is taken whole, so that none is taken that went and came back meanwhile. */
-GPUSYNC__INLINE gpusync__job *gpusync__job_take(gpusync_queue *q)
+static gpusync__job *gpusync__job_take(gpusync_queue *q)
 {
     gpusync__job *job = __atomic_exchange_n(&q->spare_jobs, (gpusync__job *)NULL, __ATOMIC_SEQ_CST), *rest;
     if (!job) job = gpusync__jobs_take(q);
@@ -5139,23 +5238,23 @@ GPUSYNC__RARE bool gpusync__job_room(gpusync__job *job, size_t needs, size_t pro
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
     char *memory;
     if (needs > limit || promises > limit || parts > limit) return false;
-    job->memory_size = needs * sizeof *job->needs + promises * sizeof *job->promises + parts * sizeof *job->parts;
+    job->memory_size =
+        needs * sizeof *job->own_needs + promises * sizeof *job->own_promises + parts * sizeof *job->parts;
     memory = (char *)gpusync__allocate(job->device, job->memory_size, 16);
     if (!memory) return false;
     job->memory = memory;
-    job->needs = (gpusync__need *)(void *)memory;
-    job->promises = (gpusync__promise *)(void *)(memory + needs * sizeof *job->needs);
-    job->parts = (gpusync__slot **)(void *)(job->promises + promises);
+    job->own_needs = (gpusync__need *)(void *)memory;
+    job->own_promises = (gpusync__promise *)(void *)(memory + needs * sizeof *job->own_needs);
+    job->parts = (gpusync__slot **)(void *)(job->own_promises + promises);
     return true;
 }
 
-/* A job of this queue, held by the caller. The caller is inside the queue. NULL: no memory. */
-GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers,
-                                               uint32_t holders, bool one)
+/* A job of this queue. The caller is inside the queue. NULL: no memory. */
+static gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
 {
     gpusync__job *job = gpusync__job_take(q);
     if (!job) return NULL;
-    if (!one && (needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
+    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
         !gpusync__job_room(job, needs, promises, buffers + 2)) {
         gpusync__job_spare(q, job);
         return NULL;
@@ -5164,7 +5263,7 @@ GPUSYNC__INLINE gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, s
     GPUSYNC__SET(&job->missing, 1);
     GPUSYNC__SET(&job->open, 1);
     GPUSYNC__ADD(&q->owing, 1);
-    GPUSYNC__PUT(&job->holders, holders); /* last, as in gpusync__slot_new */
+    GPUSYNC__PUT(&job->holders, 2); /* last, as in gpusync__slot_new */
     return job;
 }
 
@@ -5179,22 +5278,25 @@ static void gpusync__drop_parts(gpusync__job *job)
     }
 }
 
+static void gpusync__need_drop(gpusync_device *dev, const gpusync__need *need, bool disowned)
+{
+    if (need->timeline) gpusync__timeline_drop(need->timeline);
+    else if (need->event) gpusync__event_keep(dev, need->event, !disowned);
+}
+
 static void gpusync__job_free(gpusync__job *job)
 {
     gpusync_device *dev = job->device;
     gpusync_queue *q = job->queue;
     uint32_t i;
-    while (job->heads) {
-        gpusync__job *head = job->heads;
-        job->heads = head->next;
-        gpusync__job_drop(head);
+    while (job->joined) {
+        gpusync__job *joined = job->joined;
+        job->joined = joined->next;
+        joined->disowned = job->disowned;
+        gpusync__job_free(joined);
     }
-    for (i = 0; i < job->need_count; i++) {
-        gpusync__need *need = &job->needs[i];
-        if (need->timeline) gpusync__timeline_drop(need->timeline);
-        else if (need->event) gpusync__event_keep(dev, need->event, !job->disowned);
-    }
-    for (i = 0; i < job->promise_count; i++) gpusync__timeline_drop(job->promises[i].timeline);
+    for (i = 0; i < job->need_count; i++) gpusync__need_drop(dev, &job->own_needs[i], job->disowned);
+    for (i = 0; i < job->promise_count; i++) gpusync__timeline_drop(job->own_promises[i].timeline);
     if (job->memory) gpusync__free(dev, job->memory, job->memory_size);
     gpusync__job_clear(job);
     gpusync__job_spare(q, job);
@@ -5646,7 +5748,7 @@ static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t valu
 }
 
 /* May the value be promised? Under the board's lock. */
-GPUSYNC__INLINE gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
+static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
     if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
@@ -5657,13 +5759,13 @@ GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint
                                        const gpusync__promise *cover, gpusync__agenda *agenda);
 
 /* From this promise on; every one below it is issued. Under the board's lock. */
-GPUSYNC__INLINE void gpusync__let_come(gpusync_timeline *t, const gpusync__promise *promise)
+static void gpusync__let_come(gpusync_timeline *t, const gpusync__promise *promise)
 {
     for (; promise && promise->issued; promise = promise->next) GPUSYNC__PUT(&t->coming, promise->value);
 }
 
 /* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
-GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+static void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
     promise->issued = true;
@@ -5671,8 +5773,7 @@ GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__
     if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
 }
 
-/* issue: nothing keeps the job from the device but this. */
-GPUSYNC__INLINE gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issue, gpusync__agenda *agenda)
+static gpusync_result gpusync__link_promise(gpusync__promise *promise)
 {
     gpusync_timeline *t = promise->timeline;
     gpusync_result result;
@@ -5686,9 +5787,7 @@ GPUSYNC__INLINE gpusync_result gpusync__link_promise(gpusync__promise *promise, 
         else t->last_promise = promise;
         if (promise->previous) promise->previous->next = promise;
         else GPUSYNC__PUT(&t->promises, promise);
-        if (issue) gpusync__issue_promise(promise, agenda);
-        else if (promise->value <= t->coming)
-            GPUSYNC__PUT(&t->coming, promise->previous ? promise->previous->value : 0);
+        if (promise->value <= t->coming) GPUSYNC__PUT(&t->coming, promise->previous ? promise->previous->value : 0);
     }
     gpusync__unlock(&t->board.lock);
     return result;
@@ -5712,19 +5811,18 @@ GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda
     gpusync__unlink_promise(promise);
     gpusync__let_come(promise->timeline, promise->timeline->promises);
     gpusync__raise_unlock(promise->timeline, agenda);
+    if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
 }
 
-/* All or none: so only the last can be the device's at once. */
-GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, bool one, gpusync__agenda *agenda)
+/* Of a submission; what is encoded has been promised. On an error gpusync__undo_job takes them back, without the order
+   lock. */
+static gpusync_result gpusync__make_promises(gpusync__job *job)
 {
-    gpusync__promise *promise = job->promises;
+    gpusync__promise *promise;
     gpusync_result result = GPUSYNC_OK;
-    uint32_t left = job->promise_count;
-    for (; left && result == GPUSYNC_OK; left--, promise++) {
-        result = gpusync__link_promise(promise, issue && (one || left == 1), agenda);
-        if (one) return result;
-    }
-    return result; /* on an error gpusync__undo_job takes them back, without the order lock */
+    for (promise = job->promises; promise && result == GPUSYNC_OK; promise = promise->along)
+        if (!promise->linked) result = gpusync__link_promise(promise);
+    return result;
 }
 
 /* The job has ended well: the value is reached as soon as those below it are. */
@@ -5734,7 +5832,7 @@ static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
     gpusync__lock(&t->board.lock);
     gpusync__unlink_promise(promise);
     if (promise->value > t->kept) t->kept = promise->value;
-    if (promise->value > t->on_event && !(promise->job->flags & GPUSYNC_STRICT))
+    if (promise->value > t->on_event && promise->encoded)
         GPUSYNC__PUT(&t->on_event, promise->value);
     gpusync__raise_unlock(t, agenda);
     if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->value);
@@ -5759,7 +5857,7 @@ GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint
         if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, agenda);
 }
 
-GPUSYNC__RARE void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync__lock(&promise->timeline->board.lock);
     if (promise->linked) gpusync__issue_promise(promise, agenda);
@@ -5845,7 +5943,7 @@ static void gpusync__seek_listed(gpusync__need *need)
     else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
     if (failed || gone) gpusync__doom(job, need->rank, &error);
-    if (need->at_head) gpusync__signal_need(need);
+    if (need->encoded) gpusync__signal_need(need);
     GPUSYNC__SUB(&job->open, 1); /* never the last: the command buffers are open */
 }
 
@@ -5869,31 +5967,13 @@ static void gpusync__seek(gpusync__need *need)
     if (q) gpusync__leave(q);
 }
 
-/* The next need of the job, those of its heads included. Start with NULL. */
-static gpusync__need *gpusync__next_need(const gpusync__job *job, const gpusync__job **bundle, gpusync__need *need)
-{
-    if (!need) {
-        *bundle = job;
-        need = job->needs;
-    } else {
-        need++;
-    }
-    while (need == (*bundle)->needs + (*bundle)->need_count) {
-        *bundle = *bundle == job ? job->heads : (*bundle)->next;
-        if (!*bundle) return NULL;
-        need = (*bundle)->needs;
-    }
-    return need;
-}
-
-/* Those of the job, then those of its heads. trusted: those that were, because the job is held after all, or the
+/* trusted: those that were, because the job is held after all, or the
    device is through with its work; else the rest. */
 static void gpusync__seek_some(gpusync__job *job, bool trusted)
 {
-    const gpusync__job *bundle;
-    gpusync__need *need = NULL;
+    gpusync__need *need;
     uint32_t rank = 0;
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+    for (need = job->needs; need; need = need->along) {
         uint32_t at = rank++;
         if ((GPUSYNC__GET(&need->stage) == GPUSYNC__TRUSTED) != trusted) continue;
         need->job = job;
@@ -5917,9 +5997,8 @@ static void gpusync__drop_need(gpusync__need *need)
    that is going: it ends them itself. */
 static void gpusync__forget_needs(gpusync__job *job)
 {
-    const gpusync__job *bundle;
-    gpusync__need *need = NULL;
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+    gpusync__need *need;
+    for (need = job->needs; need; need = need->along) {
         const gpusync__node *place = NULL;
         if (need->queue) gpusync__lock(&job->device->lock); /* what is listed stays meanwhile, also when closing */
         if (need->queue) place = gpusync__list_from(&job->device->queues, need->queue_number);
@@ -5963,9 +6042,8 @@ static void gpusync__listen_for_needs(gpusync_timeline *t)
 
 static void gpusync__listen_for(gpusync__job *job)
 {
-    const gpusync__job *bundle;
-    gpusync__need *need = NULL;
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+    gpusync__need *need;
+    for (need = job->needs; need; need = need->along) {
         gpusync_timeline *t = need->timeline;
         bool listens;
         if (!t || !gpusync__is_outside(t)) continue;
@@ -5987,10 +6065,9 @@ static bool gpusync__is_hidden(const gpusync__need *need)
 /* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. */
 GPUSYNC__RARE void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
 {
-    const gpusync__job *bundle;
-    gpusync__need *need = NULL;
+    gpusync__need *need;
     gpusync__seek_some(job, true);
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) {
+    for (need = job->needs; need; need = need->along) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
         gpusync__lock(gpusync__need_lock(need));
@@ -6045,11 +6122,11 @@ static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
     gpusync_queue *q = job->queue;
     bool failed = job->rank != GPUSYNC__RANK_NONE;
     gpusync__outcome outcome;
-    uint32_t i;
+    gpusync__promise *promise;
     if (failed) gpusync__record_job(job);
-    for (i = 0; i < job->promise_count; i++) {
-        if (failed) gpusync__break(&job->promises[i], agenda);
-        else gpusync__keep(&job->promises[i], agenda);
+    for (promise = job->promises; promise; promise = promise->along) {
+        if (failed) gpusync__break(promise, agenda);
+        else gpusync__keep(promise, agenda);
     }
     memcpy(&outcome.gpu_start, &job->gpu_start, sizeof job->gpu_start);
     memcpy(&outcome.gpu_end, &job->gpu_end, sizeof job->gpu_end);
@@ -6064,19 +6141,13 @@ static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__job_drop(job); /* with the last job the queue may go */
 }
 
-GPUSYNC__RARE void gpusync__announce_promises(gpusync__job *job, gpusync__agenda *agenda)
+/* The last part of its issue. No lock is held. */
+static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
 {
-    uint32_t i;
-    for (i = 0; i < job->promise_count; i++)
-        if (!job->promises[i].issued) gpusync__announce_promise(&job->promises[i], agenda);
-}
-
-/* The last part of its issue. promises: some may be left to announce. No lock is held. */
-GPUSYNC__INLINE void gpusync__announce(gpusync__job *job, bool promises, gpusync__agenda *agenda)
-{
+    gpusync__promise *promise;
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
-    if (promises) gpusync__announce_promises(job, agenda);
+    for (promise = job->promises; promise; promise = promise->along) gpusync__announce_promise(promise, agenda);
     if (GPUSYNC__GET(&job->queue->board.count)) gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
@@ -6098,7 +6169,7 @@ static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
             gpusync__publish(job, agenda);
         } else if ((job = agenda->issued) != NULL) {
             agenda->issued = job->next_issued;
-            gpusync__announce(job, true, agenda);
+            gpusync__announce(job, agenda);
         } else if (agenda->pump) {
             agenda->pump = false;
             gpusync__pump_all(dev, agenda);
@@ -6304,34 +6375,34 @@ static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
     ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(buffer, sel, event, raw);
 }
 
-/* How many waits the device still has to do. */
-GPUSYNC__INLINE unsigned gpusync__encode_waits(gpusync__job *job, void *buffer, bool one)
+/* Those that are not in a buffer of the program's. Returns how many the device still has to do. */
+static unsigned gpusync__encode_waits(gpusync__job *job, void *buffer)
 {
-    gpusync__need *need = job->needs;
+    const gpusync__need *need;
     unsigned count = 0;
-    uint32_t left = job->need_count;
-    for (; one || left; left--, need++) {
-        if (GPUSYNC__GET(&need->stage) != GPUSYNC__OVER) {
+    for (need = job->needs; need; need = need->along)
+        if (!need->encoded && GPUSYNC__GET(&need->stage) != GPUSYNC__OVER) {
             gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
             count++;
         }
-        if (one) break;
-    }
     return count;
 }
 
-GPUSYNC__INLINE void gpusync__encode_signals(gpusync__job *job, void *buffer, bool one)
+static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
 {
-    gpusync__promise *promise = job->promises;
-    uint32_t left = job->promise_count;
-    for (; left; left--, promise++) {
-        gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
-                        promise->value + promise->timeline->base);
-        if (one) break;
-    }
+    gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
+                    promise->value + promise->timeline->base);
+    promise->encoded = true;
 }
 
-GPUSYNC__INLINE void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
+static void gpusync__encode_signals(gpusync__job *job, void *buffer)
+{
+    gpusync__promise *promise;
+    for (promise = job->promises; promise; promise = promise->along)
+        if (!promise->encoded) gpusync__encode_promise(promise, buffer);
+}
+
+static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
 {
     void *buffer = slot->buffer;
     GPUSYNC__SET(&slot->since_ns, now);
@@ -6348,16 +6419,16 @@ GPUSYNC__RARE void gpusync__trace_parts(gpusync__job *job)
 }
 
 /* To the device. With a pool. It has to be announced after. */
-GPUSYNC__INLINE void gpusync__issue_job(gpusync__job *job, uint64_t now, bool one)
+static void gpusync__issue_job(gpusync__job *job, uint64_t now)
 {
     gpusync__slot **part = job->parts, **end = part + job->part_count;
-    if (job->front && gpusync__encode_waits(job, job->front, one) == 0 &&
-        (job->part_count > 1 || !job->promise_count)) { /* it has nothing to do */
+    if (job->front && gpusync__encode_waits(job, job->front) == 0 &&
+        (job->part_count > 1 || !job->promises)) { /* it has nothing to do */
         job->first_part = 1;
         part++;
         GPUSYNC__COUNT(&job->queue->stats.buffers_saved);
     }
-    if (!(job->flags & GPUSYNC_STRICT) && job->promise_count) gpusync__encode_signals(job, end[-1]->buffer, one);
+    if (!(job->flags & GPUSYNC_STRICT) && job->promises) gpusync__encode_signals(job, end[-1]->buffer);
     GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
     GPUSYNC__PUT(&job->issued, 1);
     job->issued_ns = now;
@@ -6389,7 +6460,7 @@ static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
             gpusync__abandon(job, agenda);
         } else if (GPUSYNC__GET(&job->missing) == 0 && (unordered || !blocked)) {
             gpusync__leave_line(q, job);
-            gpusync__issue_job(job, gpusync_now_ns(), false);
+            gpusync__issue_job(job, gpusync_now_ns());
             job->next_issued = agenda->issued;
             agenda->issued = job;
             agenda->busy = true;
@@ -6414,7 +6485,7 @@ static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
 /* -- the call */
 
 /* For a job, which keeps it. False: it is being destroyed. */
-GPUSYNC__INLINE bool gpusync__timeline_hold(gpusync_timeline *t)
+static bool gpusync__timeline_hold(gpusync_timeline *t)
 {
     GPUSYNC__ADD(&t->holders, 1);
     if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return true;
@@ -6422,33 +6493,22 @@ GPUSYNC__INLINE bool gpusync__timeline_hold(gpusync_timeline *t)
     return false;
 }
 
-/* All but what it is for. */
-GPUSYNC__INLINE void gpusync__need_clear(gpusync__need *need, bool at_head)
-{
-    need->stage = GPUSYNC__AWAITED;
-    need->at_head = at_head;
-    need->far = need->holds = need->heard = need->node.linked = false;
-}
-
-/* A wait of a submission, as a need of the job where it is not reached yet. */
-GPUSYNC__INLINE gpusync_result gpusync__add_value(gpusync__job *job, gpusync__need *need, const gpusync_point *point,
-                                                  bool at_head)
+/* A point to wait for, as a need; OVER when it has been reached. */
+static gpusync_result gpusync__need_value(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                          gpusync__need *need)
 {
     gpusync_timeline *t = point->timeline;
     uint64_t value = point->value, present = GPUSYNC__GET(&t->value);
-    if (t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    if (job->flags & GPUSYNC_STRICT && gpusync__is_outside(t) && !gpusync__listener(job->device))
-        return GPUSYNC_ERROR_UNSUPPORTED;
+    if (strict && gpusync__is_outside(t) && !gpusync__listener(dev)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
-    gpusync__need_clear(need, at_head);
-    need->queue = NULL;
+    need->stage = GPUSYNC__AWAITED;
     need->timeline = t;
     need->node.number = value;
     need->event = t->event;
     need->raw = value + t->base;
-    job->need_count++;
     return GPUSYNC_OK;
 }
 
@@ -6465,105 +6525,133 @@ static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
     return far;
 }
 
-GPUSYNC__RARE gpusync_result gpusync__add_ticket(gpusync__job *job, gpusync__need *need, const gpusync_point *point,
-                                                bool at_head)
+GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                                 gpusync__need *need)
 {
     gpusync_queue *q = point->queue;
     gpusync_result result;
-    if (!q || q->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!q || q->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
     result = gpusync_poll(q, point->ticket);
     if (result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_DESTROYED ||
         result == GPUSYNC_ERROR_DEVICE_LOST)
         return result;
-    gpusync__need_clear(need, at_head);
-    need->timeline = NULL;
-    need->event = NULL;
+    need->event = strict ? NULL : gpusync__event_take(dev, &need->raw);
+    if (!strict && !need->event) return GPUSYNC_ERROR_METAL_NIL;
+    need->raw++;
+    need->stage = GPUSYNC__AWAITED;
     need->queue = q;
     need->queue_number = q->place.number;
     need->node.number = point->ticket;
     need->far = gpusync__is_far(q, point->ticket);
-    if (!(job->flags & GPUSYNC_STRICT)) {
-        need->event = gpusync__event_take(job->device, &need->raw);
-        if (!need->event) return GPUSYNC_ERROR_METAL_NIL;
-        need->raw++;
-    }
-    job->need_count++;
     return GPUSYNC_OK;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count,
-                                                  bool at_head, bool one)
+static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                          gpusync__need *need)
+{
+    need->stage = GPUSYNC__OVER;
+    need->timeline = NULL;
+    need->queue = NULL;
+    need->event = NULL;
+    need->raw = 0;
+    need->encoded = need->far = need->holds = need->heard = need->node.linked = false;
+    return point->timeline ? gpusync__need_value(dev, point, strict, need)
+                           : gpusync__need_ticket(dev, point, strict, need);
+}
+
+static void gpusync__append_need(gpusync__job *job, gpusync__need *need)
+{
+    need->along = NULL;
+    *job->needs_end = need;
+    job->needs_end = &need->along;
+}
+
+static void gpusync__append_promise(gpusync__job *job, gpusync__promise *promise)
+{
+    promise->job = job;
+    promise->along = NULL;
+    *job->promises_end = promise;
+    job->promises_end = &promise->along;
+}
+
+static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count)
 {
     gpusync_result result = GPUSYNC_OK;
     size_t left = count;
     for (; left && result == GPUSYNC_OK; left--, point++) {
-        gpusync__need *need = one ? job->needs : &job->needs[job->need_count];
-        result = point->timeline ? gpusync__add_value(job, need, point, at_head)
-                                 : gpusync__add_ticket(job, need, point, at_head);
-        if (one) break;
+        gpusync__need *need = &job->own_needs[job->need_count];
+        result = gpusync__need_point(job->device, point, job->flags & GPUSYNC_STRICT, need);
+        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER) continue;
+        job->need_count++;
+        gpusync__append_need(job, need);
     }
     if (count != job->need_count)
         __atomic_fetch_add(&job->queue->stats.waits_skipped, count - job->need_count, __ATOMIC_RELAXED);
     return result;
 }
 
-/* Does the job (or do the waits at the head of a command buffer of it) wait for a value that comes only with this
-   promise, or after it? That wait would have no end. */
-GPUSYNC__INLINE bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *promise, bool one)
+/* Does the job wait for a value that comes only with this promise, or after it? That wait would have no end. */
+static bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *promise)
 {
-    const gpusync__need *need = job->needs;
-    uint32_t left = job->need_count;
-    for (; left; left--, need++) {
+    const gpusync__need *need;
+    for (need = job->needs; need; need = need->along)
         if (need->timeline == promise->timeline && need->node.number >= promise->value) return true;
-        if (one) break;
-    }
     return false;
 }
 
-GPUSYNC__INLINE bool gpusync__heads_wait_for_it(const gpusync__job *job, bool one)
-{
-    const gpusync__job *head;
-    uint32_t i;
-    for (head = job->heads; head; head = head->next) {
-        for (i = 0; i < job->promise_count; i++) {
-            if (gpusync__waits_for(head, &job->promises[i], false)) return true;
-            if (one) break;
-        }
-        if (one) break;
-    }
-    return false;
-}
-
-/* Is it below another signal of the same submission? */
+/* Is it below another signal of the same submission, which comes first? */
 static bool gpusync__is_out_of_order(const gpusync__job *job, const gpusync__promise *promise)
 {
-    const gpusync__promise *other = job->promises;
-    for (; other != promise; other++)
+    const gpusync__promise *other;
+    for (other = job->promises; other && other != promise; other = other->along)
         if (other->timeline == promise->timeline && other->value >= promise->value) return true;
     return false;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count,
-                                                    bool one)
+/* May this job, whose waits are all there, make this promise, as its next? */
+static gpusync_result gpusync__check_promise(const gpusync__job *job, const gpusync__promise *promise)
 {
-    gpusync__promise *promise = job->promises;
-    for (; count; count--, point++, promise++) {
-        gpusync_timeline *t = point->timeline;
-        if (!t || t->device != job->device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-        if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-        if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
-        promise->job = job;
-        promise->timeline = t;
-        promise->value = point->value;
-        promise->issued = promise->linked = false;
-        job->promise_count++;
-        if (gpusync__is_outside(t)) gpusync__look_timeline(t);
-        if (gpusync__waits_for(job, promise, one)) return GPUSYNC_ERROR_NOT_RISING;
-        if (one) break;
-        if (gpusync__is_out_of_order(job, promise)) return GPUSYNC_ERROR_NOT_RISING;
+    bool fits = !gpusync__waits_for(job, promise) && !gpusync__is_out_of_order(job, promise);
+    return fits ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
+}
+
+/* Its own come behind those of its command buffers. */
+static gpusync_result gpusync__order_promises(gpusync__job *job)
+{
+    gpusync__promise *promise;
+    gpusync_result result = GPUSYNC_OK;
+    uint32_t i;
+    for (promise = job->promises; promise && result == GPUSYNC_OK; promise = promise->along)
+        result = gpusync__check_promise(job, promise);
+    for (i = 0; i < job->promise_count && result == GPUSYNC_OK; i++) {
+        result = gpusync__check_promise(job, &job->own_promises[i]);
+        if (result == GPUSYNC_OK) gpusync__append_promise(job, &job->own_promises[i]);
     }
+    return result;
+}
+
+static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_point *point, gpusync__promise *promise)
+{
+    gpusync_timeline *t = point->timeline;
+    if (!t || t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
+    promise->timeline = t;
+    promise->value = point->value;
+    promise->issued = promise->linked = promise->encoded = false;
+    if (gpusync__is_outside(t)) gpusync__look_timeline(t);
     return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count)
+{
+    gpusync_result result = GPUSYNC_OK;
+    for (; count && result == GPUSYNC_OK; count--, point++) {
+        result = gpusync__promise_point(job->device, point, &job->own_promises[job->promise_count]);
+        if (result == GPUSYNC_OK) job->promise_count++;
+    }
+    return result;
 }
 
 /* Room for command buffers of our own: all or none, so that no two submissions wait for each other's. */
@@ -6593,16 +6681,12 @@ static gpusync_result gpusync__make_own_buffers(gpusync__job *job, bool front, b
 }
 
 /* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
-GPUSYNC__INLINE gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
+static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
 {
     bool front = job->need_count != 0, back = s->signal_count != 0;
     gpusync_result result;
     if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
     if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
-    if (back && s->flags & GPUSYNC_OPEN_FOR_SIGNALS && s->command_buffer_count) {
-        GPUSYNC__COUNT(&q->stats.buffers_saved);
-        back = false;
-    }
     if (front && s->command_buffer_count == 0) back = false;
     if (!front && !back) return GPUSYNC_OK;
     if (!gpusync__take_rooms(q, q->limit, (uint32_t)front + back)) {
@@ -6625,29 +6709,57 @@ static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
     }
 }
 
+/* What has been encoded into one of its buffers becomes the job's. Under the order lock. */
+static void gpusync__promises_of(gpusync__job *from, gpusync__job *job)
+{
+    gpusync__promise *promise = from->promises, *end = *from->promises_end;
+    for (; promise != end; promise = promise->along) {
+        gpusync__lock(&promise->timeline->board.lock);
+        promise->job = job;
+        gpusync__unlock(&promise->timeline->board.lock);
+    }
+}
+
+GPUSYNC__RARE void gpusync__join(gpusync__job *job, gpusync__job *more)
+{
+    gpusync__promises_of(more, job);
+    if (more->needs) {
+        *job->needs_end = more->needs;
+        job->needs_end = more->needs_end;
+    }
+    if (more->promises) {
+        *job->promises_end = more->promises;
+        job->promises_end = more->promises_end;
+    }
+    more->next = job->joined;
+    job->joined = more;
+}
+
+/* ... and its buffer's again. */
+GPUSYNC__RARE void gpusync__part_again(gpusync__job *job)
+{
+    gpusync__job *more = job->joined;
+    job->joined = more->next;
+    *more->needs_end = NULL;
+    *more->promises_end = NULL;
+    gpusync__promises_of(more, more);
+    GPUSYNC__SET(&more->parts[0]->job, more);
+}
+
 /* Take over one command buffer of the program. Under the order lock, as all that follow. */
-GPUSYNC__INLINE gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__job *job, void *buffer)
+static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__job *job, void *buffer)
 {
     gpusync__slot *slot = NULL;
-    gpusync__job *head;
-    bool ours;
-    gpusync_result result = buffer ? gpusync__adopt(q, buffer, GPUSYNC__PART, &slot, &ours)
+    gpusync_result result = buffer ? gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot)
                                    : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result != GPUSYNC_OK) return result;
-    head = slot->job;
-    if (head) {
-        gpusync__job **end = &job->heads;
-        while (*end) end = &(*end)->next;
-        head->parts[0] = slot;
-        head->next = NULL;
-        *end = head;
-    }
+    if (slot->job) gpusync__join(job, slot->job);
     GPUSYNC__SET(&slot->job, job);
     job->parts[job->part_count++] = slot;
     return GPUSYNC_OK;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__job *job, void *buffer)
+static gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__job *job, void *buffer)
 {
     gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
     if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -6666,58 +6778,74 @@ static uint32_t gpusync__own_taken(const gpusync__job *job)
 }
 
 /* Take over all command buffers, the program's and ours. */
-GPUSYNC__INLINE gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
-                                                   bool one)
+static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
 {
     gpusync_result result = job->front ? gpusync__take_own(q, job, job->front) : GPUSYNC_OK;
     size_t i;
-    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
+    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__take_part(q, job, s->command_buffers[i]);
-        if (one) break;
-    }
     return result == GPUSYNC_OK && job->back ? gpusync__take_own(q, job, job->back) : result;
 }
 
-/* The program's buffers are open again, with their waits. */
+/* The program's buffers are open again, with what was encoded into them. */
 static void gpusync__put_back(gpusync__job *job)
 {
     gpusync_queue *q = job->queue;
-    uint32_t i, kept = 0;
+    uint32_t i, rest = 0;
     for (i = 0; i < job->part_count; i++) {
         gpusync__slot *slot = job->parts[i];
         GPUSYNC__SET(&slot->job, NULL);
-        if (!slot->made) {
-            job->parts[kept++] = slot;
-            continue;
-        }
-        GPUSYNC__SET(&slot->kind, (uint32_t)GPUSYNC__WORK);
-        slot->next = q->open;
-        q->open = slot;
+        if (slot->kept) gpusync__add_open(q, slot);
+        else job->parts[rest++] = slot;
     }
-    job->part_count = kept;
-    while (job->heads) {
-        gpusync__job *head = job->heads;
-        job->heads = head->next;
-        GPUSYNC__SET(&head->parts[0]->job, head);
-    }
+    job->part_count = rest;
+    while (job->joined) gpusync__part_again(job);
 }
 
-/* The submission has failed: nothing has happened. Others may be ending one of its needs right now, and must be through
-   with it before the buffers, whose waits these may be, are the program's again. */
+/* Others may be ending one of its needs right now, and must be through with it before the buffers, whose waits these may
+   be, are the program's again. */
+static void gpusync__unseek(gpusync__job *job)
+{
+    unsigned rounds = 0;
+    gpusync__forget_needs(job);
+    while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(job->device, &rounds);
+}
+
+/* Back to what it was before its command buffer was to be committed. */
+GPUSYNC__RARE void gpusync__reopen(gpusync__job *job)
+{
+    gpusync_queue *q = job->queue;
+    gpusync__unseek(job);
+    GPUSYNC__PUT(&job->missing, 1);
+    GPUSYNC__PUT(&job->doomed, 0);
+    job->rank = GPUSYNC__RANK_NONE;
+    gpusync__lock(&q->order);
+    gpusync__add_open(q, job->parts[0]);
+    gpusync__order_end(q);
+}
+
+/* The submission has failed: nothing has happened. */
 GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
     uint32_t i, taken = gpusync__own_taken(job);
-    unsigned rounds = 0;
     for (i = job->promise_count; i--;)
-        if (job->promises[i].linked) gpusync__take_back(&job->promises[i], agenda);
-    gpusync__forget_needs(job);
-    while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(q->device, &rounds);
+        if (job->own_promises[i].linked) gpusync__take_back(&job->own_promises[i], agenda);
+    gpusync__unseek(job);
     gpusync__lock(&q->order);
     gpusync__put_back(job);
     gpusync__order_end(q);
     gpusync__drop_parts(job);
     gpusync__drop_own_buffers(job, taken);
+    gpusync__job_drop(job);
+    gpusync__job_drop(job);
+}
+
+/* Its command buffer will not be committed. */
+static void gpusync__discard_job(gpusync__job *job, gpusync__agenda *agenda)
+{
+    gpusync__promise *promise;
+    for (promise = job->promises; promise; promise = promise->along) gpusync__take_back(promise, agenda);
     gpusync__job_drop(job);
     gpusync__job_drop(job);
 }
@@ -6742,7 +6870,7 @@ GPUSYNC__RARE void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, g
 
 /* Has the device what signals the value, and whatever is promised below? In this order: the value may follow
    meanwhile. */
-GPUSYNC__INLINE bool gpusync__trust(gpusync__need *need)
+static bool gpusync__trust(gpusync__need *need)
 {
     gpusync_timeline *t = need->timeline;
     bool coming = t && GPUSYNC__GET(&t->value) < need->node.number && GPUSYNC__GET(&t->coming) >= need->node.number &&
@@ -6751,23 +6879,13 @@ GPUSYNC__INLINE bool gpusync__trust(gpusync__need *need)
     return coming;
 }
 
-GPUSYNC__INLINE bool gpusync__trust_these(gpusync__need *need, uint32_t left, bool one)
+/* Can the device be trusted with all needs of the job? */
+static bool gpusync__trust_all(gpusync__job *job)
 {
+    gpusync__need *need;
     bool all = true;
-    for (; left; left--, need++) {
+    for (need = job->needs; need; need = need->along)
         if (!gpusync__trust(need)) all = false;
-        if (one) break;
-    }
-    return all;
-}
-
-/* Can the device be trusted with all needs of the job, those of its heads included? */
-GPUSYNC__INLINE bool gpusync__trust_all(gpusync__job *job, bool one)
-{
-    bool all = gpusync__trust_these(job->needs, job->need_count, one);
-    const gpusync__job *head;
-    for (head = job->heads; head; head = head->next)
-        if (!gpusync__trust_these(head->needs, head->need_count, false)) all = false;
     return all;
 }
 
@@ -6789,7 +6907,7 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, gpusync__agend
 }
 
 /* Nothing can fail any more, and no callback has asked for it yet. */
-GPUSYNC__INLINE void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t number, uint64_t now,
+static void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t number, uint64_t now,
                                           gpusync_ticket *ticket)
 {
     *ticket = number;
@@ -6802,96 +6920,119 @@ GPUSYNC__INLINE void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, u
 GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t number, gpusync_ticket *ticket,
                                                  gpusync__agenda *agenda)
 {
-    gpusync_result result = gpusync__make_promises(job, false, false, agenda);
+    gpusync_result result = gpusync__make_promises(job);
+    uint32_t i;
     if (result != GPUSYNC_OK) return result;
+    for (i = 0; i < job->part_count; i++) GPUSYNC__SET(&job->parts[i]->ticket, number); /* a report looks at them */
     gpusync__give_ticket(job->queue, job, number, gpusync_now_ns(), ticket);
     if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
     else gpusync__hold_job_back(job->queue, job, agenda);
     return GPUSYNC_NOT_READY;
 }
 
-/* Everything that fits into one step of the queue's order. With a pool. OK: the device has the job. NOT_READY: it is
-   held, or was given up. */
-GPUSYNC__INLINE gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
-                                                  gpusync_ticket *ticket, bool one, gpusync__agenda *agenda)
+/* Everything that fits into one step of the queue's order. With a pool, and its command buffers. OK: the device has the
+   job. NOT_READY: it is held, or was given up. */
+static gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job *job, gpusync_ticket *ticket,
+                                         gpusync__agenda *agenda)
 {
-    gpusync_result result = gpusync__take_parts(q, job, s, one);
+    gpusync_result result = GPUSYNC_OK;
     uint64_t now, next = gpusync__committed(q) + 1;
-    if (result == GPUSYNC_OK && gpusync__heads_wait_for_it(job, one)) result = GPUSYNC_ERROR_NOT_RISING;
-    if (result == GPUSYNC_OK && !gpusync__ring_ready(q, next)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK &&
-        (!gpusync__trust_all(job, one) || q->lined_ordered || job->flags & GPUSYNC_STRICT))
+    if (!gpusync__ring_ready(q, next)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!gpusync__trust_all(job) || q->lined_ordered || job->flags & GPUSYNC_STRICT)
         result = gpusync__seek_all(job, agenda);
     if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
-    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, one, agenda);
+    if (result == GPUSYNC_OK) result = gpusync__make_promises(job);
     if (result != GPUSYNC_OK) return result;
     now = gpusync_now_ns();
     gpusync__give_ticket(q, job, next, now, ticket);
-    gpusync__issue_job(job, now, one);
+    gpusync__issue_job(job, now);
     return GPUSYNC_OK;
 }
 
-GPUSYNC__INLINE gpusync_result gpusync__describe_job(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
-                                                     bool one)
+static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
+                                                gpusync_ticket *ticket, gpusync__agenda *agenda)
+{
+    gpusync_result result = gpusync__take_parts(q, job, s);
+    if (result == GPUSYNC_OK) result = gpusync__order_promises(job);
+    return result == GPUSYNC_OK ? gpusync__enter_job(q, job, ticket, agenda) : result;
+}
+
+static gpusync_result gpusync__describe_job(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
 {
     gpusync_result result;
     job->flags = s->flags;
     job->on_complete = s->on_complete;
     job->user = s->user;
     if (s->label) gpusync__copy_text(job->label, sizeof job->label, s->label);
-    result = gpusync__add_waits(job, s->waits, s->wait_count, false, one);
-    if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count, one);
+    result = gpusync__add_waits(job, s->waits, s->wait_count);
+    if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count);
     if (result == GPUSYNC_OK) result = gpusync__own_buffers(q, job, s);
     return result;
 }
 
-/* At most one of each? */
-GPUSYNC__INLINE bool gpusync__is_few(const gpusync_submission *s)
-{
-    return (s->wait_count | s->signal_count | s->command_buffer_count) <= 1;
-}
-
 /* The caller is inside the queue. From the lock on the job is on its own, if it has a ticket. */
-GPUSYNC__INLINE gpusync_result gpusync__submit_as(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                                  bool one, gpusync__agenda *agenda)
+static gpusync_result gpusync__submit_job(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+                                          gpusync__agenda *agenda)
 {
-    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count, 2, one);
+    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count);
     gpusync_result result;
     void *pool;
     if (!job) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (s->on_complete) agenda->busy = agenda->watch = true;
-    result = gpusync__describe_job(q, job, s, one);
+    result = gpusync__describe_job(q, job, s);
     if (result == GPUSYNC_OK) {
         pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__enter_job(q, job, s, ticket, one, agenda);
+        result = gpusync__enter_submission(q, job, s, ticket, agenda);
         gpusync__order_end_pool(q, pool);
-        if (result == GPUSYNC_OK) gpusync__announce(job, !one && job->promise_count > 1, agenda);
+        if (result == GPUSYNC_OK) gpusync__announce(job, agenda);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
     }
     gpusync__undo_job(job, agenda);
     return result;
 }
 
-static gpusync_result gpusync__submit_many(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                           gpusync__agenda *agenda)
+/* A commit of what waits or signals. Under the order lock, with a pool. NOT_READY: as gpusync__enter_job. NULL in *out:
+   nothing has been encoded into it. */
+static gpusync_result gpusync__commit_job(gpusync_queue *q, void *buffer, gpusync__job **out, gpusync_ticket *ticket,
+                                          gpusync__agenda *agenda)
 {
-    return gpusync__submit_as(q, s, ticket, false, agenda);
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync__job *job = slot ? slot->job : NULL;
+    gpusync_result result;
+    *out = NULL;
+    if (!job) return GPUSYNC_OK;
+    result = gpusync__adopt(q, buffer, GPUSYNC__PART, open, &slot);
+    if (result != GPUSYNC_OK) return result;
+    *out = job;
+    job->part_count = 1;
+    return gpusync__enter_job(q, job, ticket, agenda);
 }
 
-/* A commit that may have to be held. */
+/* A commit that is no plain one. */
 static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_submission s;
+    gpusync__job *job;
+    void *pool = gpusync__pool_push();
     gpusync_result result;
-    memset(&s, 0, sizeof s);
-    s.command_buffers = &buffer;
-    s.command_buffer_count = 1;
-    result = gpusync__submit_many(q, &s, ticket, &agenda);
+    gpusync__lock(&q->order);
+    result = gpusync__commit_job(q, buffer, &job, ticket, &agenda);
+    gpusync__order_end_pool(q, pool);
+    if (job && result == GPUSYNC_OK) {
+        gpusync__announce(job, &agenda);
+    } else if (job && result < GPUSYNC_OK) {
+        gpusync__reopen(job);
+    } else if (!job && result == GPUSYNC_OK) {
+        memset(&s, 0, sizeof s);
+        s.command_buffers = &buffer;
+        s.command_buffer_count = 1;
+        result = gpusync__submit_job(q, &s, ticket, &agenda);
+    }
     *held_ns = agenda.held_ns;
     gpusync__end_call(q->device, &agenda);
-    return result;
+    return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
 static bool gpusync__has_twins(void *const *buffers, size_t count)
@@ -6903,26 +7044,21 @@ static bool gpusync__has_twins(void *const *buffers, size_t count)
     return false;
 }
 
-GPUSYNC__RARE bool gpusync__valid_counts(const gpusync_submission *s)
-{
-    return (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2 &&
-           !gpusync__has_twins(s->command_buffers, s->command_buffer_count);
-}
-
 /* But for the command buffers themselves. */
-GPUSYNC__INLINE bool gpusync__valid_submission(const gpusync_submission *s, bool few)
+static bool gpusync__valid_submission(const gpusync_submission *s)
 {
-    if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
-        (!s->command_buffers && s->command_buffer_count) || s->flags > 7)
-        return false;
-    return few || gpusync__valid_counts(s);
+    return (s->waits || !s->wait_count) && (s->signals || !s->signal_count) &&
+           (s->command_buffers || !s->command_buffer_count) &&
+           !(s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
+           (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2 &&
+           !gpusync__has_twins(s->command_buffers, s->command_buffer_count);
 }
 
 GPUSYNC__RARE gpusync_result gpusync__submit_traced(gpusync_queue *q, const gpusync_submission *s,
                                                     gpusync_ticket *ticket, gpusync__agenda *agenda)
 {
     uint64_t began = gpusync_now_ns();
-    gpusync_result result = gpusync__submit_many(q, s, ticket, agenda);
+    gpusync_result result = gpusync__submit_job(q, s, ticket, agenda);
     if (result != GPUSYNC_OK) return result;
     gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
     if (agenda->held_ns) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda->held_ns);
@@ -6935,17 +7071,13 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
     gpusync_result result;
-    bool few;
     if (!ticket) ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !submission) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    few = gpusync__is_few(submission);
-    if (!gpusync__valid_submission(submission, few)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || !submission || !gpusync__valid_submission(submission)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     if (gpusync__traced(queue->device)) result = gpusync__submit_traced(queue, submission, ticket, &agenda);
-    else if (few) result = gpusync__submit_as(queue, submission, ticket, true, &agenda);
-    else result = gpusync__submit_many(queue, submission, ticket, &agenda);
+    else result = gpusync__submit_job(queue, submission, ticket, &agenda);
     gpusync__end_call(queue->device, &agenda);
     gpusync__leave(queue);
     return result;
@@ -6953,25 +7085,135 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 
 /* -- command buffers */
 
-/* The waits at the head of one: a job that is to become part of another. */
-GPUSYNC__INLINE gpusync_result gpusync__head_as(gpusync_queue *q, const gpusync_command_buffer_desc *desc, bool one,
-                                                gpusync__job **out)
+/* What is to be encoded into a command buffer: one of the two. */
+typedef struct gpusync__encoding {
+    gpusync__need *need;
+    gpusync__promise *promise;
+    gpusync__job *memory; /* for it, if it should be needed */
+} gpusync__encoding;
+
+/* The memory of an open buffer's job for one more; NULL: it is full. */
+static gpusync__job *gpusync__place_in(gpusync__job *job, const gpusync__encoding *e)
 {
-    gpusync__job *head = *out = gpusync__job_new(q, desc->wait_count, 0, 0, 1, one);
-    return head ? gpusync__add_waits(head, desc->waits, desc->wait_count, true, one) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync__job *last = job->joined ? job->joined : job;
+    return (e->need ? last->need_count : last->promise_count) < GPUSYNC__FEW ? last : NULL;
 }
 
-GPUSYNC__RARE gpusync_result gpusync__head_of_many(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
-                                                   gpusync__job **out)
+static void gpusync__encode_need(gpusync__job *job, gpusync__job *place, const gpusync__need *from, void *buffer)
 {
-    if (desc->wait_count > UINT32_MAX / 2) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    return gpusync__head_as(q, desc, false, out);
+    gpusync__need *need = &place->own_needs[place->need_count++];
+    *need = *from;
+    need->encoded = true;
+    gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+    gpusync__append_need(job, need);
 }
 
-static gpusync_result gpusync__head_new(gpusync_queue *q, const gpusync_command_buffer_desc *desc, gpusync__job **out)
+static gpusync_result gpusync__encode_new_promise(gpusync__job *job, gpusync__job *place, const gpusync__promise *from,
+                                                  void *buffer)
 {
-    if (!desc->waits) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    return desc->wait_count == 1 ? gpusync__head_as(q, desc, true, out) : gpusync__head_of_many(q, desc, out);
+    gpusync__promise *promise = &place->own_promises[place->promise_count];
+    gpusync_result result = gpusync__check_promise(job, from);
+    if (result != GPUSYNC_OK) return result;
+    *promise = *from;
+    promise->job = job;
+    result = gpusync__link_promise(promise);
+    if (result != GPUSYNC_OK) return result;
+    place->promise_count++;
+    gpusync__encode_promise(promise, buffer);
+    gpusync__append_promise(job, promise);
+    return GPUSYNC_OK;
+}
+
+/* Under the order lock, with a pool. NOT_READY: it takes memory. */
+static gpusync_result gpusync__encode_into(gpusync__slot *slot, gpusync__encoding *e)
+{
+    gpusync__job *job = slot->job ? slot->job : e->memory, *place = job ? gpusync__place_in(job, e) : NULL;
+    gpusync_result result = GPUSYNC_OK;
+    if (e->need && job && job->promises) return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
+    if (e->need && e->need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
+    if (!place) place = e->memory;
+    if (!place) return GPUSYNC_NOT_READY;
+    if (e->need) gpusync__encode_need(job, place, e->need, slot->buffer);
+    else result = gpusync__encode_new_promise(job, place, e->promise, slot->buffer);
+    if (result != GPUSYNC_OK || place != e->memory) return result;
+    e->memory = NULL;
+    if (slot->job) {
+        place->next = job->joined;
+        job->joined = place;
+        return GPUSYNC_OK;
+    }
+    job->parts[0] = slot;
+    GPUSYNC__SET(&slot->job, job);
+    return GPUSYNC_OK;
+}
+
+/* ... of a buffer that others made: with this it becomes an open one. */
+GPUSYNC__RARE gpusync_result gpusync__encode_into_stranger(gpusync_queue *q, void *buffer, gpusync__slot **open,
+                                                           gpusync__encoding *e)
+{
+    gpusync__slot *slot = NULL;
+    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__WORK, open, &slot);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__encode_into(slot, e);
+    if (result == GPUSYNC_OK) gpusync__add_open(q, slot);
+    else gpusync__unadopt(q, slot);
+    return result;
+}
+
+/* With memory, where it takes some: none is made under the order lock. */
+static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, gpusync__encoding *e)
+{
+    gpusync__slot **open;
+    gpusync_result result;
+    do {
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        open = gpusync__find_open(q, buffer);
+        result = *open ? gpusync__encode_into(*open, e) : gpusync__encode_into_stranger(q, buffer, open, e);
+        gpusync__order_end_pool(q, pool);
+        if (result != GPUSYNC_NOT_READY) break;
+        e->memory = gpusync__job_new(q, 0, 0, 0);
+    } while (e->memory);
+    if (result == GPUSYNC_NOT_READY) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!e->memory) return result;
+    gpusync__job_drop(e->memory);
+    gpusync__job_drop(e->memory);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point)
+{
+    gpusync__need need;
+    gpusync__encoding e = {&need, NULL, NULL};
+    gpusync_result result;
+    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__need_point(queue->device, &point, false, &need);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__encode_point(queue, command_buffer, &e);
+        if (result != GPUSYNC_OK) gpusync__need_drop(queue->device, &need, false);
+        else if (need.stage == GPUSYNC__OVER) GPUSYNC__COUNT(&queue->stats.waits_skipped);
+    }
+    gpusync__leave(queue);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point)
+{
+    gpusync__promise promise;
+    gpusync__encoding e = {NULL, &promise, NULL};
+    gpusync_result result;
+    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__promise_point(queue->device, &point, &promise);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__encode_point(queue, command_buffer, &e);
+        if (result != GPUSYNC_OK) gpusync__timeline_drop(point.timeline);
+    }
+    gpusync__leave(queue);
+    return result;
 }
 
 static bool gpusync__wants_options(const gpusync_command_buffer_desc *desc)
@@ -7008,23 +7250,16 @@ static void *gpusync__new_wanted(gpusync_queue *q, const gpusync_command_buffer_
     return buffer;
 }
 
-/* With room taken. head: the waits at its head, which the slot takes over; NULL: none. */
-static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
-                                           gpusync__job *head, void **out)
+/* With room taken. */
+static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc, void **out)
 {
     void *pool = gpusync__pool_push(), *buffer = gpusync__new_wanted(q, desc);
     gpusync__slot *slot;
-    if (buffer && head) (void)gpusync__encode_waits(head, buffer, false);
     gpusync__pool_pop(pool);
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
     gpusync__lock(&q->order);
     slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
-    if (slot) {
-        GPUSYNC__SET(&slot->job, head);
-        GPUSYNC__SET(&slot->made, 1);
-        slot->next = q->open;
-        q->open = slot;
-    }
+    if (slot) gpusync__add_open(q, slot);
     gpusync__order_end(q);
     if (!slot) {
         gpusync__release_pooled(buffer);
@@ -7038,21 +7273,18 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
                                                   void **out)
 {
     uint64_t deadline = GPUSYNC_FOREVER;
-    gpusync__job *head = NULL;
     gpusync_result result;
     if (out) *out = NULL;
     if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc)) result = GPUSYNC_ERROR_UNSUPPORTED;
-    if (result == GPUSYNC_OK && desc && desc->wait_count) result = gpusync__head_new(queue, desc, &head);
     if (desc && desc->timeout_ns) deadline = gpusync__deadline(*desc->timeout_ns);
     if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
     if (result == GPUSYNC_OK) {
-        result = gpusync__open_buffer(queue, desc, head, out);
+        result = gpusync__open_buffer(queue, desc, out);
         if (result != GPUSYNC_OK) gpusync__give_room(queue);
     }
-    if (result != GPUSYNC_OK && head) gpusync__job_drop(head);
     gpusync__leave(queue);
     return result;
 }
@@ -7331,6 +7563,7 @@ static void gpusync__queue_free(gpusync_queue *q)
     if (q->metal) gpusync__release_pooled(q->metal);
     if (q->log != &q->last_failure) gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__index_free(q);
+    if (q->open != q->few_open) gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
     gpusync__rings_free(dev, q->ring);
     gpusync__free(dev, q, sizeof *q);
 }
@@ -7341,6 +7574,9 @@ static gpusync_result gpusync__queue_build(gpusync_queue *q, const gpusync_queue
 {
     gpusync_result result;
     void *pool;
+    q->open = q->few_open;
+    q->open_places = GPUSYNC__FEW_PLACES;
+    q->open_shift = 58; /* 64 places: six bits */
     q->limit = desc && desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
     q->max_in_flight = desc && desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     q->log_most = desc && desc->error_log_count ? desc->error_log_count : 64;
@@ -7416,22 +7652,6 @@ static void gpusync__settle_returns(gpusync_queue *q)
     while (GPUSYNC__GET(&q->slots)) gpusync__linger(q->device, &rounds);
 }
 
-static void gpusync__drop_heads(gpusync_queue *q)
-{
-    gpusync__slot *slot;
-    for (slot = q->open; slot; slot = slot->next)
-        if (slot->job) gpusync__job_drop(slot->job);
-}
-
-static void gpusync__drop_list(gpusync__slot *slot)
-{
-    while (slot) {
-        gpusync__slot *next = slot->next;
-        gpusync__drop(slot);
-        slot = next;
-    }
-}
-
 static void gpusync__free_list(gpusync__slot *slot)
 {
     while (slot) {
@@ -7502,14 +7722,33 @@ static void gpusync__give_up_line(gpusync_queue *q)
     gpusync__end_call(q->device, &agenda);
 }
 
+/* Command buffers that are not committed go; what they were to signal fails. */
+static void gpusync__give_up_open(gpusync_queue *q)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__promise *promise;
+    gpusync__slot *slot;
+    gpusync_error error;
+    size_t i;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "its queue was destroyed before its command buffer was committed");
+    for (i = 0; q->open_count; i++)
+        while ((slot = q->open[i]) != NULL) {
+            (void)gpusync__take_open(q, &q->open[i]);
+            for (promise = slot->job ? slot->job->promises : NULL; promise; promise = promise->along)
+                (void)gpusync__fail_timeline(promise->timeline, &error, &agenda);
+            if (slot->job) gpusync__discard_job(slot->job, &agenda);
+            gpusync__drop(slot);
+        }
+    gpusync__end_call(q->device, &agenda);
+}
+
 /* A job whose command buffers were left to themselves: it ends here, unless it is ending already. What still waits on
    the device for a ticket goes on: nobody will tell it any more. */
 static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
 {
-    uint32_t i, open = GPUSYNC__GET(&job->open);
-    const gpusync__job *bundle;
-    gpusync__need *need = NULL;
-    gpusync__job *head;
+    uint32_t open = GPUSYNC__GET(&job->open);
+    gpusync__promise *promise;
+    gpusync__need *need;
     gpusync_error error;
     do
         if (open == 0) return;
@@ -7517,10 +7756,9 @@ static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
     gpusync__blame(job, GPUSYNC__RANK_OWN, &error);
     job->disowned = true;
-    for (head = job->heads; head; head = head->next) head->disowned = true;
-    for (i = 0; i < job->promise_count; i++)
-        __atomic_store_n(&job->promises[i].timeline->handed_out, true, __ATOMIC_SEQ_CST);
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__signal_need(need);
+    for (promise = job->promises; promise; promise = promise->along)
+        __atomic_store_n(&promise->timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    for (need = job->needs; need; need = need->along) gpusync__signal_need(need);
     gpusync__seek_some(job, true); /* for what has failed by now */
     gpusync__forget_needs(job);
     /* whoever is just counting down the last command buffer finds that it was not the last */
@@ -7552,16 +7790,15 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__wake_stopped(q->device, &q->board);
     gpusync__let_out(q->device, &q->inside);
     gpusync__give_up_line(q);
+    gpusync__give_up_open(q);
     gpusync__give_up_tracked(q);
     if (drain) gpusync__drain(q);
     gpusync__remove_queue(q);
     gpusync__settle_slots(q);
     gpusync__disown_jobs(q);
-    gpusync__drop_heads(q);
     gpusync__pay(q->device, &q->owing);
     gpusync__jobs_give(q->device, q->spare_jobs);
     gpusync__keep_stats(q);
-    gpusync__drop_list(q->open); /* after the handlers, which walk these lists */
     if (q->watcher) gpusync__dispatch_release(q->watcher);
     gpusync__settle_returns(q);
     gpusync__free_list(q->returned);
@@ -8280,7 +8517,10 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
                                    const gpusync__job *waits)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
-    if (cover && cover->job != waits) /* what waits promises more */
+    if (cover && cover->encoded && !GPUSYNC__GET(&cover->job->ticket))
+        gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
+                       (unsigned long long)cover->job->queue->place.number, cover->job->parts[0]->buffer);
+    else if (cover && cover->job != waits) /* what waits promises more */
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__GET(&cover->job->ticket),
                        (unsigned long long)cover->job->queue->place.number,
@@ -8305,13 +8545,27 @@ static void gpusync__write_need(gpusync__writer *out, const gpusync__job *job, c
     gpusync__unlock(&t->board.lock);
 }
 
+/* Of its first command buffer. */
+static void gpusync__read_label(const gpusync__job *job, char *label, size_t size)
+{
+    gpusync__slot *slot = job->parts[0];
+    void *pool;
+    if (!gpusync__hold(slot, job->queue, job->ticket)) return;
+    pool = gpusync__pool_push();
+    gpusync__copy_string(label, size, gpusync__send_id(slot->buffer, gpusync__sel.label));
+    gpusync__pool_pop(pool);
+    gpusync__drop(slot);
+}
+
 static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
 {
     bool issued = GPUSYNC__GET(&job->issued) != 0;
-    const gpusync__job *bundle;
-    gpusync__need *need = NULL;
+    const gpusync__need *need;
+    char label[64];
     uint32_t i;
-    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)job->ticket, job->label,
+    gpusync__copy_text(label, sizeof label, job->label);
+    if (!issued && !label[0] && job->part_count) gpusync__read_label(job, label, sizeof label);
+    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)job->ticket, label,
                    issued ? "submitted" : "held", gpusync__ms_since(job->since_ns));
     for (i = job->first_part; issued && i < job->part_count; i++) {
         gpusync__slot *slot = job->parts[i];
@@ -8320,7 +8574,7 @@ static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
         gpusync__write_slot(out, slot);
         gpusync__drop(slot);
     }
-    while ((need = gpusync__next_need(job, &bundle, need)) != NULL) gpusync__write_need(out, job, need);
+    for (need = job->needs; need; need = need->along) gpusync__write_need(out, job, need);
 }
 
 static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64_t ticket)
@@ -8498,6 +8752,8 @@ GPUSYNC__STUB(gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value
 GPUSYNC__STUB(gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason))
 GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                     const gpusync_wait_options *options))
+GPUSYNC__STUB(gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point))
+GPUSYNC__STUB(gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point))
 GPUSYNC__STUB_OUT(gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *out))
 GPUSYNC__STUB(gpusync_cancel_held(gpusync_queue *queue))
 GPUSYNC__STUB(gpusync_release_after(gpusync_point point, void *object))
@@ -8583,6 +8839,9 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            gpusync_device_wait_ex takes these options.
            gpusync_timeline_import(device, event, desc, out) is gpusync_timeline_create with desc.shared_event.
            gpusync_command_buffer_desc has error_options and log_state.
+           gpusync_encode_wait and gpusync_encode_signal put waits and signals into command buffers, which gpusync_commit
+           takes along. gpusync_command_buffer_desc.waits is gone: gpusync_encode_wait before the work. Submissions with
+           GPUSYNC_OPEN_FOR_SIGNALS: gpusync_encode_signal behind the work, and then a commit, or a submission.
            Waits and polls look at the work that they are about. What that waits for in its turn is looked at by
            its own handlers, or by a timer of the device: it alone, and no sleeper, looks again and again. A park
            hook is told the wait's own deadline, which may be GPUSYNC_FOREVER.

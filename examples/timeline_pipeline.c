@@ -62,11 +62,13 @@ static void ended(void *user, gpusync_result result, const gpusync_error *error)
 static void *begin(int stage, unsigned frame)
 {
     char label[32];
-    gpusync_point before = {.timeline = stage == UPLOAD ? NULL : done[stage - 1], .value = frame};
-    gpusync_command_buffer_desc desc = {.label = label, .waits = &before, .wait_count = stage != UPLOAD};
+    gpusync_command_buffer_desc desc = {.label = label};
     void *command_buffer;
     snprintf(label, sizeof label, "%s %u", names[stage], frame);
     check(!gpusync_command_buffer(queues[stage], &desc, &command_buffer), "gpusync_command_buffer");
+    if (stage != UPLOAD)
+        check(!gpusync_encode_wait(queues[stage], command_buffer, gpusync_at_value(done[stage - 1], frame)),
+              "gpusync_encode_wait");
     softmetal_set_duration(command_buffer, MS);
     return command_buffer;
 }
@@ -74,12 +76,11 @@ static void *begin(int stage, unsigned frame)
 /* ... and the signal at its end. If the signal waited for is not on its way yet, this is held until it is. */
 static gpusync_ticket submit(int stage, unsigned frame, void *command_buffer)
 {
-    gpusync_point signal = {.timeline = done[stage], .value = frame};
-    gpusync_submission submission = {
-        .command_buffers = &command_buffer, .command_buffer_count = 1, .signals = &signal, .signal_count = 1,
-        .flags = GPUSYNC_OPEN_FOR_SIGNALS, .on_complete = ended, .label = names[stage]};
     gpusync_ticket ticket;
-    check(!gpusync_submit(queues[stage], &submission, &ticket), "gpusync_submit");
+    check(!gpusync_encode_signal(queues[stage], command_buffer, gpusync_at_value(done[stage], frame)),
+          "gpusync_encode_signal");
+    check(!gpusync_commit(queues[stage], command_buffer, &ticket), "gpusync_commit");
+    check(!gpusync_on_done(gpusync_at_ticket(queues[stage], ticket), ended, NULL), "gpusync_on_done");
     return ticket;
 }
 

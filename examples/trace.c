@@ -4,7 +4,7 @@
 // chrome://tracing. Without a FILE it goes to stdout.
 //
 //     threads  what the host did: calls (instants) and waits (slices)
-//     held     submissions that stayed on the host, from gpusync_submit until they were committed
+//     held     submissions that stayed on the host, from their commit on until the device got them
 //     GPU      a track for each queue: when the GPU ran what
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
@@ -157,20 +157,23 @@ static void ended(void *user, gpusync_result result, const gpusync_error *error)
 static void submit(int stage, unsigned frame)
 {
     char label[32];
-    gpusync_point before = {.timeline = stage == UPLOAD ? NULL : done[stage - 1], .value = frame};
-    gpusync_point signal = {.timeline = done[stage], .value = frame};
-    gpusync_command_buffer_desc desc = {.label = label, .waits = &before, .wait_count = stage != UPLOAD};
+    gpusync_command_buffer_desc desc = {.label = label};
+    gpusync_ticket ticket;
     void *command_buffer;
     snprintf(label, sizeof label, "%s %u", names[stage], frame);
     check(!gpusync_command_buffer(queues[stage], &desc, &command_buffer), "gpusync_command_buffer");
+    if (stage != UPLOAD)
+        check(!gpusync_encode_wait(queues[stage], command_buffer, gpusync_at_value(done[stage - 1], frame)),
+              "gpusync_encode_wait");
     softmetal_set_duration(command_buffer, durations[stage]);
     void *blit = metal_blit_begin(command_buffer);
     metal_copy(blit, memory[stage][frame % DEPTH], 0, memory[stage + 1][frame % DEPTH], 0, SIZE);
     metal_end(blit);
-    gpusync_submission submission = {
-        .command_buffers = &command_buffer, .command_buffer_count = 1, .signals = &signal, .signal_count = 1,
-        .flags = GPUSYNC_OPEN_FOR_SIGNALS, .on_complete = stage == READBACK ? ended : NULL};
-    check(!gpusync_submit(queues[stage], &submission, NULL), "gpusync_submit");
+    check(!gpusync_encode_signal(queues[stage], command_buffer, gpusync_at_value(done[stage], frame)),
+          "gpusync_encode_signal");
+    check(!gpusync_commit(queues[stage], command_buffer, &ticket), "gpusync_commit");
+    if (stage == READBACK)
+        check(!gpusync_on_done(gpusync_at_ticket(queues[stage], ticket), ended, NULL), "gpusync_on_done");
 }
 
 static void run(void)

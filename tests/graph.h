@@ -157,7 +157,7 @@ static void print_step(const step *s)
     int i;
     print_message("%3d %s", s->index, kinds[s->kind]);
     if (s->kind != HOST)
-        print_message(" on queue %d%s%s%s, %d buffers", s->queue, s->flags & GPUSYNC_OPEN_FOR_SIGNALS ? " open" : "",
+        print_message(" on queue %d%s%s%s, %d buffers", s->queue, s->flags & SIGNALS_INSIDE ? " open" : "",
                       s->flags & GPUSYNC_STRICT ? " strict" : "", s->flags & GPUSYNC_UNORDERED ? " unordered" : "",
                       s->buffers);
     for (i = 0; i < s->edges; i++) {
@@ -258,7 +258,7 @@ static void draw_promise(program *p, step *s, int timeline)
 
 static void draw_promises(program *p, step *s)
 {
-    int count = s->kind == COMMIT || chance(p, 300) ? 0 : s->kind == HOST ? 1 : 1 + number(p, 3), first, i;
+    int count = chance(p, 300) ? 0 : s->kind == HOST ? 1 : 1 + number(p, 3), first, i;
     if (count > p->timelines) count = p->timelines;
     first = number(p, p->timelines);
     for (i = 0; i < count; i++) draw_promise(p, s, (first + i) % p->timelines);
@@ -297,10 +297,10 @@ static void draw_heads(program *p, step *s)
 
 static void draw_flags(program *p, step *s)
 {
-    if (chance(p, 500)) s->flags |= GPUSYNC_OPEN_FOR_SIGNALS;
+    if (chance(p, 500)) s->flags |= SIGNALS_INSIDE;
     if (chance(p, 200)) s->flags |= GPUSYNC_STRICT;
     if (chance(p, 200)) s->flags |= GPUSYNC_UNORDERED;
-    if (p->overlap && !(s->flags & GPUSYNC_STRICT)) s->flags |= GPUSYNC_OPEN_FOR_SIGNALS;
+    if (p->overlap && !(s->flags & GPUSYNC_STRICT)) s->flags |= SIGNALS_INSIDE;
 }
 
 static void draw_step(program *p, int index)
@@ -470,18 +470,29 @@ static void *new_buffer(const step *s, const gpusync_command_buffer_desc *desc)
     return buffer;
 }
 
+/* The waits that are to be at the head of a buffer, k-th of the step. */
+static void encode_waits(const step *s, int k, void *buffer)
+{
+    gpusync_point points[EDGES];
+    size_t i, count = points_of(s, k, points);
+    gpusync_result result;
+    for (i = 0; i < count; i++) {
+        do result = gpusync_encode_wait(s->program->queue[s->queue], buffer, points[i]);
+        while (goes_again(s->program, result));
+        assert_ok(result);
+    }
+}
+
 static void *make_buffer(step *s, int k)
 {
     gpusync_command_buffer_desc desc;
-    gpusync_point points[EDGES];
     char text[32];
     void *buffer;
     memset(&desc, 0, sizeof desc);
     snprintf(text, sizeof text, "buffer %d of step %d", k, s->index);
     desc.label = text;
-    desc.waits = points;
-    desc.wait_count = points_of(s, k, points);
     buffer = new_buffer(s, &desc);
+    encode_waits(s, k, buffer);
     encode(s, k, buffer);
     snprintf(text, sizeof text, "step %d failed", s->index);
     if (s->fails == k) softmetal_fail(buffer, NULL, s->code, text);
@@ -558,6 +569,25 @@ static void explain_refusal(step *s, void **buffers, gpusync_result result)
     wrong(p, __LINE__, "a reason", "step %d is refused with %d (%s)", s->index, result, gpusync_result_string(result));
 }
 
+/* Its signals, in its last buffer. */
+static gpusync_result encode_signals(const step *s, void *buffer, const gpusync_point *signals)
+{
+    gpusync_result result = GPUSYNC_OK;
+    int i;
+    for (i = 0; i < s->promises && result == GPUSYNC_OK; i++)
+        do result = gpusync_encode_signal(s->program->queue[s->queue], buffer, signals[i]);
+        while (goes_again(s->program, result));
+    return result;
+}
+
+static gpusync_result commit(const step *s, void *buffer, gpusync_ticket *ticket)
+{
+    gpusync_result result;
+    do result = gpusync_commit(s->program->queue[s->queue], buffer, ticket);
+    while (goes_again(s->program, result));
+    return result;
+}
+
 static void submit(step *s)
 {
     program *p = s->program;
@@ -565,9 +595,10 @@ static void submit(step *s)
     gpusync_submission submission;
     gpusync_point waits[EDGES], signals[TIMELINES];
     gpusync_ticket ticket = 0;
-    gpusync_result result;
+    gpusync_result result = GPUSYNC_OK;
     void *buffers[BUFFERS];
     char label[32];
+    bool inside = s->buffers && (s->kind == COMMIT || s->flags & SIGNALS_INSIDE);
     const step *missing = refused_before(s);
     int i;
     if (missing) {
@@ -582,7 +613,7 @@ static void submit(step *s)
     submission.command_buffers = buffers;
     submission.command_buffer_count = (size_t)s->buffers;
     submission.signals = signals;
-    submission.signal_count = (size_t)s->promises;
+    submission.signal_count = inside ? 0 : (size_t)s->promises;
     memset(signals, 0, sizeof signals);
     for (i = 0; i < s->promises; i++) {
         signals[i].timeline = p->line[s->promise[i].timeline].timeline;
@@ -591,9 +622,12 @@ static void submit(step *s)
     submission.on_complete = on_complete;
     submission.user = s;
     submission.label = label;
-    submission.flags = s->flags;
-    do result = s->kind == COMMIT ? gpusync_commit(q, buffers[0], &ticket) : gpusync_submit(q, &submission, &ticket);
-    while (goes_again(p, result));
+    submission.flags = s->flags & ~SIGNALS_INSIDE;
+    if (inside) result = encode_signals(s, buffers[s->buffers - 1], signals);
+    if (result == GPUSYNC_OK && s->kind == COMMIT) result = commit(s, buffers[0], &ticket);
+    else if (result == GPUSYNC_OK)
+        do result = gpusync_submit(q, &submission, &ticket);
+        while (goes_again(p, result));
     if (result != GPUSYNC_OK) {
         explain_refusal(s, buffers, result);
         return;
@@ -606,14 +640,10 @@ static void submit(step *s)
 /* A command buffer that is not used after all takes nothing with it. */
 static void make_and_discard(step *s)
 {
-    gpusync_command_buffer_desc desc;
-    gpusync_point points[EDGES];
     void *buffer;
-    memset(&desc, 0, sizeof desc);
-    desc.waits = points;
     if (refused_before(s)) return;
-    desc.wait_count = points_of(s, s->edges ? s->edge[0].head : -1, points);
-    buffer = new_buffer(s, &desc);
+    buffer = new_buffer(s, NULL);
+    encode_waits(s, s->edges ? s->edge[0].head : -1, buffer);
     assert_ok(gpusync_command_buffer_discard(s->program->queue[s->queue], buffer));
 }
 

@@ -55,7 +55,7 @@ static MAYBE_UNUSED gpusync_result try_submit(gpusync_queue *queue, work w, gpus
     s.command_buffer_count = w.buffer != NULL;
     s.flags = w.flags;
     s.timeout_ns = w.timeout_ns;
-    return gpusync_submit(queue, &s, ticket);
+    return submit_as_told(queue, &s, ticket);
 }
 
 static MAYBE_UNUSED gpusync_ticket submit_work(gpusync_queue *queue, work w)

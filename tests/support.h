@@ -160,16 +160,47 @@ static MAYBE_UNUSED gpusync_result timeline_import(gpusync_device *device, void 
 
 /* -- work ------------------------------------------------------------------------------------------- */
 
-/* A command buffer of the queue with this wait at its head (NULL: none), which the test keeps alive. */
+/* A command buffer with these waits at its head. On an error *buffer is NULL. */
+static MAYBE_UNUSED gpusync_result make_behind(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                               const gpusync_point *waits, size_t count, void **buffer)
+{
+    gpusync_result result = gpusync_command_buffer(queue, desc, buffer);
+    size_t i;
+    for (i = 0; i < count && result == GPUSYNC_OK; i++) result = gpusync_encode_wait(queue, *buffer, waits[i]);
+    if (result == GPUSYNC_OK || !*buffer) return result;
+    assert_ok(gpusync_command_buffer_discard(queue, *buffer));
+    *buffer = NULL;
+    return result;
+}
+
+/* ... with this wait (NULL: none), which the test keeps alive. */
 static MAYBE_UNUSED void *buffer_behind(gpusync_queue *queue, const gpusync_point *wait)
 {
-    gpusync_command_buffer_desc desc;
     void *buffer = NULL;
-    memset(&desc, 0, sizeof desc);
-    desc.waits = wait;
-    desc.wait_count = wait != NULL;
-    assert_ok(gpusync_command_buffer(queue, &desc, &buffer));
+    assert_ok(make_behind(queue, NULL, wait, wait != NULL, &buffer));
     return metal_retain(buffer);
+}
+
+/* A flag of submissions in tests: the signals are encoded at the end of the last command buffer, if there is one. */
+#define SIGNALS_INSIDE (1u << 16)
+
+static MAYBE_UNUSED gpusync_result submit_as_told(gpusync_queue *queue, const gpusync_submission *submission,
+                                                  gpusync_ticket *ticket)
+{
+    gpusync_submission s = *submission;
+    size_t i;
+    if (ticket) *ticket = GPUSYNC_NO_TICKET;
+    if (s.flags & SIGNALS_INSIDE && s.command_buffer_count) {
+        for (i = 0; i < s.signal_count; i++) {
+            gpusync_result result =
+                gpusync_encode_signal(queue, s.command_buffers[s.command_buffer_count - 1], s.signals[i]);
+            if (result != GPUSYNC_OK) return result;
+        }
+        s.signals = NULL;
+        s.signal_count = 0;
+    }
+    s.flags &= ~SIGNALS_INSIDE;
+    return gpusync_submit(queue, &s, ticket);
 }
 
 /* An empty command buffer of gpusync_command_buffer. */

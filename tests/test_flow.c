@@ -678,21 +678,17 @@ static void test_a_wait_that_nothing_can_end_is_an_error_after_a_second(void **s
    flight is left, so that this is not an error after a second. */
 static void test_a_buffer_that_track_refused_is_in_the_way_once(void **state)
 {
-    gpusync_command_buffer_desc desc;
     gpusync_point wait;
     void *buffer;
     flow f;
     (void)state;
     open_flow(&f, 0);
-    memset(&desc, 0, sizeof desc);
     memset(&wait, 0, sizeof wait);
     wait.timeline = f.t;
     wait.value = 1;
-    desc.waits = &wait;
-    desc.wait_count = 1;
     commit_empty(&f.r, &f.buffer);
     begin_track(&f); /* and never committed */
-    assert_ok(gpusync_command_buffer(f.r.queue, &desc, &buffer));
+    assert_ok(make_behind(f.r.queue, NULL, &wait, 1, &buffer));
     assert_result(gpusync_track(f.r.queue, buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     act_in_park(&f, 100, finish_one); /* five seconds */
     assert_ok(gpusync_throttle(f.r.queue, 3, GPUSYNC_FOREVER));

@@ -120,7 +120,7 @@ static gpusync_result try_work(work w, gpusync_ticket *ticket)
     s.timeout_ns = w.timeout_ns;
     s.on_complete = w.ending ? note_ending : NULL;
     s.user = w.ending;
-    return gpusync_submit(w.queue, &s, ticket);
+    return submit_as_told(w.queue, &s, ticket);
 }
 
 static gpusync_ticket submit_work(work w)
@@ -396,7 +396,6 @@ static void test_a_wait_before_its_signal_on_one_queue_needs_the_flag(void **sta
 /* Nobody could end it: the value is reached when the submission has ended well. */
 static void test_a_submission_cannot_wait_for_its_own_signal(void **state)
 {
-    gpusync_command_buffer_desc desc;
     gpusync_point wait;
     gpusync_ticket ticket;
     void *buffer;
@@ -407,10 +406,7 @@ static void test_a_submission_cannot_wait_for_its_own_signal(void **state)
     assert_result(try_work(WORK(.queue = s.q[1], .waits = {value(s.t[0], 2)}, .signals = {value(s.t[0], 2)}), &ticket),
                   GPUSYNC_ERROR_NOT_RISING);
     wait = value(s.t[0], 3);
-    memset(&desc, 0, sizeof desc);
-    desc.waits = &wait;
-    desc.wait_count = 1;
-    assert_ok(gpusync_command_buffer(s.q[1], &desc, &buffer));
+    assert_ok(make_behind(s.q[1], NULL, &wait, 1, &buffer));
     assert_result(try_work(WORK(.queue = s.q[1], .buffer = buffer, .signals = {value(s.t[0], 2)}), &ticket),
                   GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
@@ -597,27 +593,23 @@ static void test_a_long_chain_that_has_run_is_told_of_when_its_first_link_is(voi
 {
     static void *buffers[LINKS];
     gpusync_submission submission;
-    gpusync_command_buffer_desc desc;
     gpusync_point wait, signal;
     unsigned i;
     scene s;
     (void)state;
     scene_open_with(&s, SOFTMETAL_MANUAL, 2, 1024);
-    memset(&desc, 0, sizeof desc);
     memset(&submission, 0, sizeof submission);
-    desc.waits = &wait;
     submission.command_buffer_count = 1;
     submission.signals = &signal;
     submission.signal_count = 1;
-    submission.flags = GPUSYNC_OPEN_FOR_SIGNALS;
+    submission.flags = SIGNALS_INSIDE;
     for (i = 0; i <= LINKS; i++) assert_ok(gpusync_timeline_create(s.r.device, NULL, &link_timelines[i]));
     for (i = 0; i < LINKS; i++) {
-        desc.wait_count = i > 0;
         wait = value(link_timelines[i], 1);
         signal = value(link_timelines[i + 1], 1);
-        assert_ok(gpusync_command_buffer(s.q[i % 2], &desc, &buffers[i]));
+        assert_ok(make_behind(s.q[i % 2], NULL, &wait, i > 0, &buffers[i]));
         submission.command_buffers = &buffers[i];
-        assert_ok(gpusync_submit(s.q[i % 2], &submission, &link_tickets[i]));
+        assert_ok(submit_as_told(s.q[i % 2], &submission, &link_tickets[i]));
     }
     softmetal_complete(buffers[0]);
     for (i = 1; i < LINKS; i++) softmetal_finish(buffers[i]);
@@ -1214,7 +1206,7 @@ static void test_of_several_failures_the_one_of_the_first_wait_is_told(void **st
             killed[i] = buffer_of(s.q[i]);
             softmetal_fail(killed[i], NULL, codes[i], NULL);
             SUBMIT(.queue = s.q[i], .signals = {value(s.t[i], 1)}, .buffer = killed[i],
-                   .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+                   .flags = SIGNALS_INSIDE);
         }
         SUBMIT(.queue = s.q[2], .waits = {value(s.t[0], 1), value(s.t[1], 1)}, .ending = &consumer);
         softmetal_fail(softmetal_last_buffer(gpusync_queue_metal(s.q[2])), NULL, 2, NULL);
@@ -1487,7 +1479,7 @@ static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
     scene_open(&s, SOFTMETAL_MANUAL, 3);
     slow = buffer_of(s.q[0]);
     SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 1)}, .buffer = slow, .ending = &producer,
-           .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+           .flags = SIGNALS_INSIDE);
     plain = buffer_of(s.q[0]);
     commit_to(s.q[0], plain);
     hold_on(s.q[1], s.t[0], 1, &flying);

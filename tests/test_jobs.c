@@ -59,7 +59,6 @@ static void do_the_io(void *user, gpusync_result result, const gpusync_error *er
 static void open_program(program *p, const gpusync_hooks *hooks, gpusync_notify_fn notify, void *notify_user)
 {
     gpusync_device_desc desc;
-    gpusync_command_buffer_desc buffer_desc;
     gpusync_point wait;
     gpusync_ticket first;
     softmetal_timing timing;
@@ -88,13 +87,11 @@ static void open_program(program *p, const gpusync_hooks *hooks, gpusync_notify_
     must(gpusync_commit(p->queue, buffer, &first) == GPUSYNC_OK);
     must(gpusync_on_done(gpusync_at_ticket(p->queue, first), do_the_io, p) == GPUSYNC_OK);
 
-    memset(&buffer_desc, 0, sizeof buffer_desc);
     memset(&wait, 0, sizeof wait);
     wait.timeline = p->read;
     wait.value = 1;
-    buffer_desc.waits = &wait;
-    buffer_desc.wait_count = 1;
-    must(gpusync_command_buffer(p->other, &buffer_desc, &buffer) == GPUSYNC_OK);
+    must(gpusync_command_buffer(p->other, NULL, &buffer) == GPUSYNC_OK);
+    must(gpusync_encode_wait(p->other, buffer, wait) == GPUSYNC_OK);
     must(gpusync_commit(p->other, buffer, &p->second) == GPUSYNC_OK);
 }
 

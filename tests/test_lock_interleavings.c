@@ -134,7 +134,6 @@ static void destroy_it_up_to_the_lock(void *argument)
    there was such a time. */
 static bool goes_at(int place, bool inside)
 {
-    gpusync_command_buffer_desc desc;
     gpusync_point wait;
     gpusync_ticket ticket;
     void *buffer;
@@ -145,10 +144,7 @@ static bool goes_at(int place, bool inside)
     d.event = metal_retain(gpusync_timeline_metal(d.timeline, &d.base));
     assert_ok(gpusync_timeline_expect(d.timeline, 5));
     wait = value_of(d.timeline, 7);
-    memset(&desc, 0, sizeof desc);
-    desc.waits = &wait;
-    desc.wait_count = 1;
-    assert_ok(gpusync_command_buffer(d.r.queue, &desc, &buffer));
+    assert_ok(make_behind(d.r.queue, NULL, &wait, 1, &buffer));
     if (inside) probe_at_any_lock(place, destroy_it_up_to_the_lock, &d);
     else probe_at_timeline_lock(d.timeline, place, destroy_it_now, &d);
     assert_ok(gpusync_commit(d.r.queue, buffer, &ticket));

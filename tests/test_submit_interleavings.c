@@ -118,17 +118,13 @@ static gpusync_result job_try(job *j)
     s.command_buffer_count = 1;
     s.on_complete = job_called_back;
     s.user = j;
-    s.flags = j->flags | GPUSYNC_OPEN_FOR_SIGNALS;
-    return gpusync_submit(j->queue, &s, &j->ticket);
+    s.flags = j->flags | SIGNALS_INSIDE;
+    return submit_as_told(j->queue, &s, &j->ticket);
 }
 
 static void job_open(job *j)
 {
-    gpusync_command_buffer_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.waits = &j->wait;
-    desc.wait_count = j->flags & GPUSYNC_STRICT ? 0 : job_waits(j);
-    assert_ok(gpusync_command_buffer(j->queue, &desc, &j->buffer));
+    assert_ok(make_behind(j->queue, NULL, &j->wait, j->flags & GPUSYNC_STRICT ? 0 : job_waits(j), &j->buffer));
     metal_retain(j->buffer);
 }
 

@@ -200,10 +200,10 @@ static gpusync_ticket submit_one(rig *r, void **buffer, gpusync_timeline *waits,
     work.signal_count = signals != NULL;
     work.command_buffers = &made;
     work.command_buffer_count = 1;
-    work.flags = GPUSYNC_OPEN_FOR_SIGNALS;
+    work.flags = SIGNALS_INSIDE;
     work.on_complete = fn;
     work.label = "the work";
-    assert_ok(gpusync_submit(r->queue, &work, &ticket));
+    assert_ok(submit_as_told(r->queue, &work, &ticket));
     if (buffer) *buffer = made;
     return ticket;
 }

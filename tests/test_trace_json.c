@@ -169,7 +169,7 @@ static void test_frames_go_through_the_stages(void **state)
             double submitted;
             char call[32];
             end = time_of(slice, "ts") + time_of(slice, "dur");
-            snprintf(call, sizeof call, "submit %s", names[stage]);
+            snprintf(call, sizeof call, "commit %s", names[stage]);
             submitted = time_of(of_frame("i", HOST, call, frame), "ts");
             assert_true(submitted <= end);
             snprintf(call, sizeof call, "scheduled %s %u", names[stage], frame);

@@ -283,24 +283,20 @@ static gpusync_point value_of(gpusync_timeline *timeline, uint64_t value)
 static gpusync_ticket submit(sides *s, unsigned side, uint64_t wait, uint64_t signal, place where)
 {
     gpusync_point before = value_of(s->timelines[!side], wait), after = value_of(s->timelines[side], signal);
-    gpusync_command_buffer_desc desc = {0};
     gpusync_submission submission = {0};
     gpusync_ticket ticket;
     void *buffer;
-    if (where == AT_HEAD) {
-        desc.waits = &before;
-        desc.wait_count = wait > 0;
-    } else {
+    if (where != AT_HEAD) {
         submission.waits = &before;
         submission.wait_count = wait > 0;
     }
-    ok(gpusync_command_buffer(s->queues[side], &desc, &buffer));
+    ok(gpusync_command_buffer(s->queues[side], NULL, &buffer));
+    if (where == AT_HEAD && wait) ok(gpusync_encode_wait(s->queues[side], buffer, before));
+    ok(gpusync_encode_signal(s->queues[side], buffer, after));
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
-    submission.signals = &after;
-    submission.signal_count = 1;
-    submission.flags = GPUSYNC_OPEN_FOR_SIGNALS;
-    ok(gpusync_submit(s->queues[side], &submission, &ticket));
+    if (where == AT_HEAD) ok(gpusync_commit(s->queues[side], buffer, &ticket));
+    else ok(gpusync_submit(s->queues[side], &submission, &ticket));
     return ticket;
 }
 

@@ -43,11 +43,14 @@ typedef struct tide {
     uint64_t value, query;
 } tide;
 
+enum { PROMISES = 6 }; /* of a submission; of each of its two buffers two */
+
 typedef struct opened {
     void *buffer; /* +1 */
     int lane;
     bool made; /* by gpusync */
-    bool tracked, headed;
+    bool tracked, headed; /* headed: it waits, or signals */
+    gpusync_point signals[2];
     gpusync_ticket ticket;
 } opened;
 
@@ -59,7 +62,7 @@ typedef struct work {
     bool tracked;     /* committed by its owner, perhaps never */
     bool done, over;
     gpusync_result told;
-    gpusync_point promises[2]; /* what it signals, while the timeline lives */
+    gpusync_point promises[PROMISES]; /* what it signals, while the timeline lives */
 } work;
 
 static struct {
@@ -288,8 +291,13 @@ static void check_work(work *w)
 static void check_promises(const tide *t, uint64_t value)
 {
     int i, k;
+    for (i = 0; i < OPENS; i++)
+        for (k = 0; k < 2; k++)
+            must(!world.opens[i].buffer || world.opens[i].signals[k].timeline != t->timeline ||
+                     world.opens[i].signals[k].value > value,
+                 "a timeline is at %llu, and what is to signal less is not committed", (unsigned long long)value);
     for (i = 0; i < world.work_count; i++)
-        for (k = 0; k < 2; k++) {
+        for (k = 0; k < PROMISES; k++) {
             const work *w = &world.works[i];
             gpusync_result kept;
             if (w->lane < 0 || w->promises[k].timeline != t->timeline || w->promises[k].value > value) continue;
@@ -320,8 +328,11 @@ static void forget_promises(const gpusync_timeline *timeline)
 {
     int i, k;
     for (i = 0; i < world.work_count; i++)
-        for (k = 0; k < 2; k++)
+        for (k = 0; k < PROMISES; k++)
             if (world.works[i].promises[k].timeline == timeline) world.works[i].promises[k].timeline = NULL;
+    for (i = 0; i < OPENS; i++)
+        for (k = 0; k < 2; k++)
+            if (world.opens[i].signals[k].timeline == timeline) world.opens[i].signals[k].timeline = NULL;
 }
 
 static void forget_work(work *w)
@@ -545,8 +556,11 @@ static bool is_promised(const tide *t)
 {
     int i, k;
     for (i = 0; i < world.work_count; i++)
-        for (k = 0; k < 2; k++)
+        for (k = 0; k < PROMISES; k++)
             if (!world.works[i].over && t->timeline && world.works[i].promises[k].timeline == t->timeline) return true;
+    for (i = 0; i < OPENS; i++)
+        for (k = 0; k < 2; k++)
+            if (world.opens[i].buffer && t->timeline && world.opens[i].signals[k].timeline == t->timeline) return true;
     return false;
 }
 
@@ -587,6 +601,7 @@ static void make_buffer_by_gpusync(void)
     opened *o = free_open();
     gpusync_command_buffer_desc desc;
     gpusync_point points[3];
+    size_t i, count;
     uint64_t time = some_time();
     if (!l || !o || (!l->given && softmetal_outstanding(l->metal) > 40)) return;
     memset(&desc, 0, sizeof desc);
@@ -594,17 +609,14 @@ static void make_buffer_by_gpusync(void)
     desc.timeout_ns = &time;
     desc.label = one_in(2) ? "a buffer" : NULL;
     desc.unretained_references = world.gentle && one_in(4);
-    desc.waits = points;
-    desc.wait_count = one_in(3) ? some_points(l->device, points, 3) : 0;
-    tell_points("the head waits for", points, desc.wait_count);
+    count = one_in(3) ? some_points(l->device, points, 3) : 0;
     if (one_in(8)) some_fault();
-    may(l->device, gpusync_command_buffer(l->queue, &desc, &o->buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL,
-        MISFITS);
+    may(l->device, gpusync_command_buffer(l->queue, &desc, &o->buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
     if (!o->buffer) return;
     (void)metal_retain(o->buffer);
     o->lane = index_of(l);
     o->made = true;
-    o->headed = desc.wait_count > 0;
+    for (i = 0; i < count; i++) put_wait(l, o, points[i]);
 }
 
 static void make_buffer_by_metal(void)
@@ -615,6 +627,47 @@ static void make_buffer_by_metal(void)
     memset(o, 0, sizeof *o);
     o->buffer = metal_queue_command_buffer(l->metal);
     o->lane = index_of(l);
+}
+
+static bool put_signal(lane *l, opened *o, gpusync_point point)
+{
+    int k = o->signals[0].timeline != NULL;
+    if (o->signals[k].timeline || o->tracked) return false;
+    tell_points("the buffer signals", &point, 1);
+    if (may(l->device, gpusync_encode_signal(l->queue, o->buffer, point), ENDS, MISFITS) != GPUSYNC_OK) return false;
+    o->made = o->headed = true;
+    o->signals[k] = point;
+    for (k = 0; k < TIMELINES; k++)
+        if (world.tides[k].timeline == point.timeline) world.tides[k].value = point.value;
+    return true;
+}
+
+static void put_wait(lane *l, opened *o, gpusync_point point)
+{
+    if (o->tracked) {
+        answer(gpusync_encode_wait(l->queue, o->buffer, point), GPUSYNC_ERROR_ALREADY_TRACKED, MISFITS, ENDS,
+               GPUSYNC_ERROR_OUT_OF_MEMORY, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_ERROR_DEVICE_LOST);
+        return;
+    }
+    tell_points("the buffer waits for", &point, 1);
+    if (may(l->device, gpusync_encode_wait(l->queue, o->buffer, point), ENDS, MISFITS) == GPUSYNC_OK)
+        o->made = o->headed = true;
+}
+
+static void encode_some(void)
+{
+    opened *o = some_open(-1);
+    lane *l = o ? &world.lanes[o->lane] : NULL;
+    gpusync_point point;
+    if (!o) return;
+    if (one_in(8)) some_fault();
+    if (one_in(2)) {
+        if (some_points(l->device, &point, 1)) put_wait(l, o, point);
+    } else {
+        tide *t = some_tide(one_in(32) ? -1 : l->device);
+        if (t) (void)put_signal(l, o, gpusync_at_value(t->timeline, t->value + 1 + below_of(4)));
+    }
+    no_faults();
 }
 
 static void let_go(opened *o)
@@ -661,7 +714,8 @@ static void commit_one(void)
         must(metal_status(o->buffer) == 0 && ticket == 0, "a commit that failed has done something");
         return;
     }
-    remember(l, ticket, o->buffer, NULL, true, false); /* behind what is held it may be given up */
+    memcpy(remember(l, ticket, o->buffer, NULL, true, false)->promises, o->signals, sizeof o->signals); /* behind what is
+                                                                                held it may be given up */
     if (metal_status(o->buffer) >= 2)
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
             GPUSYNC_ERROR_ALREADY_TRACKED);
@@ -750,7 +804,7 @@ static void submit_some(void)
 {
     lane *l = some_lane();
     gpusync_submission submission;
-    gpusync_point waits[3], signals[2];
+    gpusync_point waits[3], signals[2], promises[PROMISES];
     opened *from[2] = {NULL, NULL};
     void *buffers[2] = {NULL, NULL};
     uint64_t time = some_time();
@@ -762,6 +816,7 @@ static void submit_some(void)
     if (!l) return;
     memset(&submission, 0, sizeof submission);
     memset(signals, 0, sizeof signals);
+    memset(promises, 0, sizeof promises);
     for (i = below_of(3); i-- > 0;) {
         opened *o = some_open(index_of(l));
         if (!o || o->tracked || o == from[0]) continue;
@@ -790,6 +845,10 @@ static void submit_some(void)
     over = one_in(2) ? tally_new() : NULL;
     submission.on_complete = over ? on_tally : NULL;
     submission.user = over;
+    for (i = 0; submission.flags & 1 && submission.command_buffer_count && i < submission.signal_count; i++)
+        if (!put_signal(l, from[submission.command_buffer_count - 1], signals[i])) return;
+    if (submission.flags & 1 && submission.command_buffer_count) submission.signal_count = 0;
+    submission.flags &= ~1u;
     if (one_in(6)) some_fault();
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, NO_ROOM, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
@@ -801,7 +860,9 @@ static void submit_some(void)
         return;
     }
     if (over) over->expected = true;
-    memcpy(remember(l, ticket, buffers[0], buffers[1], true, false)->promises, signals, sizeof signals);
+    memcpy(promises, signals, submission.signal_count * sizeof *signals);
+    for (i = 0; i < submission.command_buffer_count; i++) memcpy(promises + 2 * (i + 1), from[i]->signals, sizeof signals);
+    memcpy(remember(l, ticket, buffers[0], buffers[1], true, false)->promises, promises, sizeof promises);
     for (i = 0; i < submission.command_buffer_count; i++) let_go(from[i]);
     for (i = 0; i < submission.signal_count; i++) {
         int k;
@@ -1129,7 +1190,9 @@ static void lose_a_device(void)
 static void give_up_held(void)
 {
     lane *l = some_lane();
-    if (l && one_in(4)) answer(gpusync_cancel_held(l->queue), GPUSYNC_OK);
+    if (!l) return;
+    if (one_in(4)) answer(gpusync_cancel_held(l->queue), GPUSYNC_OK);
+    else encode_some();
 }
 
 static void do_something(void)

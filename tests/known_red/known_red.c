@@ -187,9 +187,7 @@ static void *unretained_buffer(gpusync_queue *queue, const gpusync_point *wait)
     void *buffer;
     memset(&desc, 0, sizeof desc);
     desc.unretained_references = true;
-    desc.waits = wait;
-    desc.wait_count = wait != NULL;
-    assert_ok(gpusync_command_buffer(queue, &desc, &buffer));
+    assert_ok(make_behind(queue, &desc, wait, wait != NULL, &buffer));
     return metal_retain(buffer);
 }
 
@@ -226,7 +224,7 @@ static void test_an_event_stays_for_work_that_waits_for_its_value(void **state)
     event = metal_retain(gpusync_timeline_metal(timeline, NULL));
     wait = gpusync_at_value(timeline, 1);
     signalling = buffer_of(o.other);
-    (void)SUBMIT(o.other, .buffer = signalling, .signal = wait, .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+    (void)SUBMIT(o.other, .buffer = signalling, .signal = wait, .flags = SIGNALS_INSIDE);
     waiting = unretained_buffer(o.r.queue, &wait);
     (void)commit_to(o.r.queue, waiting);
     assert_int_equal(metal_status(waiting), 2);
@@ -247,7 +245,7 @@ static void test_an_event_stays_for_work_that_signals_it(void **state)
     timeline = timeline_new(&o.r);
     event = metal_retain(gpusync_timeline_metal(timeline, NULL));
     signalling = unretained_buffer(o.r.queue, NULL);
-    (void)SUBMIT(o.r.queue, .buffer = signalling, .signal = gpusync_at_value(timeline, 1), .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+    (void)SUBMIT(o.r.queue, .buffer = signalling, .signal = gpusync_at_value(timeline, 1), .flags = SIGNALS_INSIDE);
     all_goes_now(&o, timeline);
     EXPECTED_RED("an event goes before the device has signalled it", assert_kept(event));
     outlived_close(&o, signalling, event);
@@ -303,7 +301,7 @@ static void circle_open(circle *c)
     c->tickets[0] = commit_to(c->r.queue, c->buffers[0]);
     c->buffers[1] = buffer_after(c->r.queue, gpusync_at_ticket(c->r.queue, c->tickets[0]));
     c->tickets[1] = SUBMIT(c->r.queue, .buffer = c->buffers[1], .signal = gpusync_at_value(c->timeline, 4),
-                           .flags = GPUSYNC_OPEN_FOR_SIGNALS);
+                           .flags = SIGNALS_INSIDE);
     for (i = 0; i < 2; i++) assert_int_equal(metal_status(c->buffers[i]), 2);
     assert_ok(gpusync_timeline_signal(c->timeline, 29)); /* not to be seen before 4 is signalled */
     softmetal_time_out(c->buffers[0]);

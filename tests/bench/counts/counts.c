@@ -297,19 +297,21 @@ __attribute__((noinline)) void count_submit(pair *p, shape how, void *work);
 void count_submit(pair *p, shape how, void *work)
 {
     gpusync_point wait = value_of(p->before, p->value), signal = value_of(p->after, p->value);
-    gpusync_command_buffer_desc desc = {0};
     gpusync_submission submission = {0};
-    desc.waits = submission.waits = &wait;
-    desc.wait_count = submission.wait_count = 1;
     if (how == IN_THE_WORK) {
-        ok(gpusync_command_buffer(p->consumer, &desc, &work));
-        submission.wait_count = 0;
+        ok(gpusync_command_buffer(p->consumer, NULL, &work));
+        ok(gpusync_encode_wait(p->consumer, work, wait));
+        ok(gpusync_encode_signal(p->consumer, work, signal));
+        ok(gpusync_commit(p->consumer, work, NULL));
+        return;
     }
+    if (how == IN_FRONT) ok(gpusync_encode_signal(p->consumer, work, signal));
+    submission.waits = &wait;
+    submission.wait_count = 1;
     submission.command_buffers = &work;
     submission.command_buffer_count = 1;
     submission.signals = &signal;
-    submission.signal_count = 1;
-    submission.flags = how == AROUND ? 0 : GPUSYNC_OPEN_FOR_SIGNALS;
+    submission.signal_count = how == AROUND;
     ok(gpusync_submit(p->consumer, &submission, NULL));
 }
 

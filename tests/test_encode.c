@@ -1,0 +1,854 @@
+/* test_encode.c - gpusync_encode_wait and gpusync_encode_signal: waits and signals in a program's own command buffers */
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "scene.h"
+
+static gpusync_point at(gpusync_timeline *timeline, uint64_t value) { return gpusync_at_value(timeline, value); }
+
+typedef struct pair {
+    rig r;
+    gpusync_queue *other;
+    gpusync_timeline *a, *b;
+} pair;
+
+static void pair_open(pair *p)
+{
+    memset(p, 0, sizeof *p);
+    rig_open(&p->r, SOFTMETAL_MANUAL);
+    p->other = queue_new(&p->r);
+    p->a = timeline_new(&p->r);
+    p->b = timeline_new(&p->r);
+}
+
+static void pair_close(pair *p)
+{
+    if (p->a) assert_ok(gpusync_timeline_destroy(p->a));
+    if (p->b) assert_ok(gpusync_timeline_destroy(p->b));
+    if (p->other) assert_ok(gpusync_queue_destroy(p->other));
+    rig_close(&p->r);
+}
+
+static uint64_t value_of(gpusync_timeline *timeline)
+{
+    uint64_t value;
+    (void)gpusync_timeline_query(timeline, &value);
+    return value;
+}
+
+/* Messages of this name since the last time. */
+static uint64_t sent(const char *selector, uint64_t *before)
+{
+    uint64_t now = softmetal_message_count(selector), since = now - *before;
+    *before = now;
+    return since;
+}
+
+/* A buffer that signals, kept by the test. */
+static void *signaller(gpusync_queue *queue, gpusync_point point)
+{
+    void *buffer = buffer_of(queue);
+    assert_ok(gpusync_encode_signal(queue, buffer, point));
+    return buffer;
+}
+
+static void drop(void *buffer) { metal_release(buffer); }
+
+static void discard(gpusync_queue *queue, void *buffer)
+{
+    assert_ok(gpusync_command_buffer_discard(queue, buffer));
+    drop(buffer);
+}
+
+/* -- promises of open buffers -------------------------------------------------------------------------- */
+
+static void test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_ended(void **state)
+{
+    void *first, *second;
+    gpusync_ticket ticket;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    first = signaller(p.r.queue, at(p.a, 5));
+    second = buffer_of(p.other);
+    assert_result(gpusync_encode_signal(p.other, second, at(p.a, 5)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(try_submit(p.other, (work){.buffer = second, .signal = at(p.a, 5)}, &ticket),
+                  GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_timeline_signal(p.a, 9)); /* hidden until 5 has come */
+    assert_int_equal(value_of(p.a), 4);
+    ticket = commit_to(p.r.queue, first);
+    assert_int_equal(value_of(p.a), 4);
+    softmetal_finish(first);
+    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_int_equal(value_of(p.a), 9);
+    drop(first);
+    discard(p.other, second);
+    pair_close(&p);
+}
+
+static void test_what_is_refused_encodes_nothing(void **state)
+{
+    uint64_t signals = 0, waits = 0;
+    void *buffer, *stranger, *elsewhere;
+    gpusync_timeline *strange;
+    gpusync_device *device;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    assert_ok(gpusync_device_create(NULL, &device));
+    assert_ok(gpusync_timeline_create(device, NULL, &strange));
+    buffer = buffer_after(p.r.queue, at(p.b, 4));
+    stranger = metal_queue_command_buffer(p.r.metal_queue);
+    assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 3)));
+    (void)sent("encodeSignalEvent:value:", &signals);
+    (void)sent("encodeWaitForEvent:value:", &waits);
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 3)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 2)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 0)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.b, 4)), GPUSYNC_ERROR_NOT_RISING); /* it waits for it */
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, GPUSYNC_MAX_VALUE + 1)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, gpusync_at_ticket(p.r.queue, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(strange, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.r.queue, stranger, at(strange, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.r.queue, NULL, at(p.a, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(NULL, buffer, at(p.a, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(p.r.queue, NULL, at(p.a, 9)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(NULL, buffer, at(p.a, 9)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.r.queue, buffer, gpusync_at_ticket(NULL, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    /* behind a signal, whether it has been reached or not */
+    assert_result(gpusync_encode_wait(p.r.queue, buffer, at(p.b, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_timeline_signal(p.b, 1));
+    assert_result(gpusync_encode_wait(p.r.queue, buffer, at(p.b, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(sent("encodeSignalEvent:value:", &signals) + sent("encodeWaitForEvent:value:", &waits), 0);
+    assert_int_equal(softmetal_retain_count(stranger), 1);
+    elsewhere = metal_queue_command_buffer(gpusync_queue_metal(p.other));
+    assert_result(gpusync_encode_signal(p.other, elsewhere, at(p.a, 0)), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(softmetal_retain_count(elsewhere), 1);
+    assert_ok(gpusync_throttle(p.other, 1, 0)); /* it takes no room */
+    drop(elsewhere);
+    assert_result(gpusync_command_buffer_discard(p.r.queue, stranger), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    drop(stranger);
+    discard(p.r.queue, buffer);
+    assert_ok(gpusync_timeline_destroy(strange));
+    assert_ok(gpusync_device_destroy(device));
+    pair_close(&p);
+}
+
+static void test_a_discard_takes_the_promise_back(void **state)
+{
+    void *given_up, *waiting, *again;
+    gpusync_ticket ticket;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    given_up = signaller(p.r.queue, at(p.a, 5));
+    waiting = buffer_after(p.other, at(p.a, 5));
+    ticket = commit_to(p.other, waiting);
+    assert_int_equal(metal_status(waiting), 0); /* held: nobody has committed the signal */
+    assert_ok(gpusync_timeline_signal(p.a, 3));
+    assert_int_equal(value_of(p.a), 3);
+    discard(p.r.queue, given_up);
+    assert_int_equal(metal_status(waiting), 0);
+    again = signaller(p.r.queue, at(p.a, 5));
+    (void)commit_to(p.r.queue, again);
+    assert_int_equal(metal_status(waiting), 2); /* the signal is on its way */
+    softmetal_finish(again);
+    softmetal_finish(waiting);
+    assert_ok(gpusync_wait(p.other, ticket, 0));
+    drop(waiting);
+    drop(again);
+    pair_close(&p);
+}
+
+static void test_a_value_hidden_by_an_open_promise_comes_with_its_discard(void **state)
+{
+    void *buffer;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffer = signaller(p.r.queue, at(p.a, 5));
+    assert_ok(gpusync_timeline_signal(p.a, 9));
+    assert_int_equal(value_of(p.a), 4);
+    discard(p.r.queue, buffer);
+    assert_int_equal(value_of(p.a), 9);
+    pair_close(&p);
+}
+
+/* Whoever waits goes when the commit comes, in whatever order the two are committed. */
+static void test_held_work_goes_with_the_commit_of_the_signal(void **state)
+{
+    void *producer, *consumer, *last;
+    gpusync_ticket tickets[3];
+    pair p;
+    (void)state;
+    pair_open(&p);
+    last = buffer_after(p.other, at(p.b, 1));
+    consumer = buffer_after(p.r.queue, at(p.a, 1));
+    assert_ok(gpusync_encode_signal(p.r.queue, consumer, at(p.b, 1)));
+    producer = signaller(p.other, at(p.a, 1));
+    tickets[2] = commit_to(p.other, last);
+    tickets[1] = commit_to(p.r.queue, consumer);
+    assert_result(gpusync_poll(p.r.queue, tickets[1]), GPUSYNC_NOT_READY);
+    assert_int_equal(metal_status(last) + metal_status(consumer), 0);
+    assert_ok(try_submit(p.other, (work){.buffer = producer, .flags = GPUSYNC_UNORDERED}, &tickets[0]));
+    assert_int_equal(metal_status(consumer), 2);
+    assert_int_equal(metal_status(last), 2);
+    softmetal_finish(producer);
+    softmetal_finish(consumer);
+    softmetal_finish(last);
+    assert_ok(gpusync_wait(p.other, tickets[0], 0));
+    assert_ok(gpusync_wait(p.r.queue, tickets[1], 0));
+    assert_ok(gpusync_wait(p.other, tickets[2], 0));
+    assert_int_equal(value_of(p.b), 1);
+    drop(producer);
+    drop(consumer);
+    drop(last);
+    pair_close(&p);
+}
+
+enum { MANY = 20 };
+
+static void test_as_many_waits_and_signals_as_one_likes(void **state)
+{
+    gpusync_timeline *in[MANY], *out[MANY];
+    uint64_t waits = 0, signals = 0;
+    gpusync_ticket ticket;
+    void *buffer;
+    int i;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    for (i = 0; i < MANY; i++) {
+        in[i] = timeline_new(&p.r);
+        out[i] = timeline_new(&p.r);
+    }
+    buffer = buffer_of(p.r.queue);
+    (void)sent("encodeWaitForEvent:value:", &waits);
+    (void)sent("encodeSignalEvent:value:", &signals);
+    for (i = 0; i < MANY; i++) assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(in[i], 7)));
+    for (i = 0; i < MANY; i++) assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(out[i], 7)));
+    assert_int_equal(sent("encodeWaitForEvent:value:", &waits), MANY);
+    assert_int_equal(sent("encodeSignalEvent:value:", &signals), MANY);
+    ticket = commit_to(p.r.queue, buffer);
+    assert_int_equal(sent("encodeWaitForEvent:value:", &waits) + sent("encodeSignalEvent:value:", &signals), 0);
+    for (i = 0; i < MANY; i++) {
+        assert_int_equal(metal_status(buffer), 0);
+        assert_ok(gpusync_timeline_signal(in[i], 7));
+    }
+    assert_int_equal(metal_status(buffer), 2);
+    assert_int_equal(sent("encodeSignalEvent:value:", &signals), 0);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    for (i = 0; i < MANY; i++) {
+        assert_int_equal(value_of(out[i]), 7);
+        assert_ok(gpusync_timeline_destroy(in[i]));
+        assert_ok(gpusync_timeline_destroy(out[i]));
+    }
+    drop(buffer);
+    pair_close(&p);
+}
+
+static void test_a_wait_for_a_ticket_is_let_go_at_its_end(void **state)
+{
+    void *first, *second;
+    gpusync_ticket tickets[2];
+    pair p;
+    (void)state;
+    pair_open(&p);
+    tickets[0] = commit_empty(&p.r, &first);
+    second = buffer_after(p.other, gpusync_at_ticket(p.r.queue, tickets[0]));
+    tickets[1] = commit_to(p.other, second);
+    assert_int_equal(metal_status(second), 2); /* the device waits */
+    softmetal_finish(first);
+    softmetal_finish(second);
+    assert_ok(gpusync_wait(p.other, tickets[1], 0));
+    assert_result(gpusync_encode_wait(p.other, second, gpusync_at_ticket(p.other, 9)), GPUSYNC_ERROR_INVALID_TICKET);
+    drop(second);
+    pair_close(&p);
+}
+
+/* -- failures ------------------------------------------------------------------------------------------ */
+
+static void test_work_that_is_killed_fails_what_it_was_to_signal(void **state)
+{
+    void *killed, *waiting;
+    gpusync_ticket tickets[2];
+    pair p;
+    (void)state;
+    pair_open(&p);
+    killed = signaller(p.r.queue, at(p.a, 1));
+    softmetal_fail(killed, NULL, 8, NULL);
+    waiting = buffer_after(p.other, at(p.a, 2));
+    tickets[1] = commit_to(p.other, waiting);
+    tickets[0] = commit_to(p.r.queue, killed);
+    softmetal_finish(killed);
+    assert_result(gpusync_wait(p.r.queue, tickets[0], 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait(p.other, tickets[1], GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(metal_status(waiting), 0); /* never committed */
+    drop(killed);
+    drop(waiting);
+    pair_close(&p);
+}
+
+/* The timeline has failed meanwhile: the work goes, nobody hears of the signal. */
+static void test_a_promise_outlives_the_failure_of_its_timeline(void **state)
+{
+    void *buffer, *late;
+    gpusync_ticket ticket;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffer = signaller(p.r.queue, at(p.a, 1));
+    late = buffer_of(p.r.queue);
+    assert_ok(gpusync_timeline_fail(p.a, NULL));
+    assert_result(gpusync_encode_signal(p.r.queue, late, at(p.a, 2)), GPUSYNC_ERROR_EXECUTION);
+    ticket = commit_to(p.r.queue, buffer);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    drop(buffer);
+    discard(p.r.queue, late);
+    pair_close(&p);
+}
+
+/* A commit that failed leaves buffer and promises as they were, and another one may do. */
+static void test_after_a_commit_that_failed_all_is_as_before(void **state)
+{
+    void *buffer, *waiting;
+    gpusync_ticket tickets[2];
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffer = buffer_after(p.r.queue, at(p.b, 1));
+    assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(p.b, 2)));
+    assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 1)));
+    waiting = buffer_after(p.other, at(p.a, 1));
+    tickets[1] = commit_to(p.other, waiting);
+    metal_enqueue(buffer);
+    tickets[0] = 99;
+    assert_result(gpusync_commit(p.r.queue, buffer, &tickets[0]), GPUSYNC_ERROR_ENQUEUED); /* it would have to be held */
+    assert_int_equal(tickets[0], GPUSYNC_NO_TICKET);
+    assert_int_equal(metal_status(buffer), 1);
+    assert_result(gpusync_encode_signal(p.other, waiting, at(p.b, 2)), GPUSYNC_ERROR_ALREADY_TRACKED); /* held */
+    assert_result(try_submit(p.other, (work){.signal = at(p.a, 1)}, &tickets[0]), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(value_of(p.a), 0);
+    assert_ok(gpusync_timeline_signal(p.b, 2));
+    tickets[0] = commit_to(p.r.queue, buffer);
+    assert_int_equal(metal_status(waiting), 2);
+    softmetal_finish(buffer);
+    softmetal_finish(waiting);
+    assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
+    assert_ok(gpusync_wait(p.other, tickets[1], 0));
+    drop(buffer);
+    drop(waiting);
+    pair_close(&p);
+}
+
+/* What has come, or failed, meanwhile counts. */
+static void commit_again(bool fails)
+{
+    gpusync_queue_desc desc;
+    gpusync_queue *small;
+    void *held, *buffer;
+    gpusync_ticket ticket;
+    int i;
+    pair p;
+    pair_open(&p);
+    memset(&desc, 0, sizeof desc);
+    desc.max_command_buffer_count = 2; /* one of them may be held */
+    assert_ok(gpusync_queue_create(p.r.device, &desc, &small));
+    held = buffer_after(small, at(p.b, 1));
+    (void)commit_to(small, held);
+    buffer = buffer_after(small, at(p.b, 1));
+    assert_ok(gpusync_encode_wait(small, buffer, at(p.b, 2)));
+    for (i = 0; i < 2; i++) assert_result(gpusync_commit(small, buffer, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
+    if (fails) {
+        assert_ok(gpusync_timeline_fail(p.b, NULL));
+        ticket = commit_to(small, buffer);
+        assert_result(gpusync_wait(small, ticket, 0), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(metal_status(buffer), 0);
+    } else {
+        assert_ok(gpusync_timeline_signal(p.b, 1));
+        softmetal_finish(held);
+        ticket = commit_to(small, buffer); /* held: for one of its two */
+        assert_int_equal(metal_status(buffer), 0);
+        assert_ok(gpusync_timeline_signal(p.b, 2));
+        assert_int_equal(metal_status(buffer), 2);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_wait(small, ticket, 0));
+    }
+    drop(held);
+    drop(buffer);
+    assert_ok(gpusync_queue_destroy(small));
+    pair_close(&p);
+}
+
+static void test_a_second_commit_asks_again(void **state)
+{
+    (void)state;
+    commit_again(true);
+    commit_again(false);
+}
+
+static void test_without_memory_nothing_has_changed(void **state)
+{
+    long k;
+    (void)state;
+    for (k = 1; k < 30; k++) {
+        gpusync_result results[3];
+        gpusync_ticket ticket = 0;
+        void *buffer;
+        int i;
+        pair p;
+        pair_open(&p);
+        buffer = metal_queue_command_buffer(p.r.metal_queue);
+        softmetal_fail_creation((unsigned)k, false);
+        p.r.memory.fail_at = k;
+        results[0] = gpusync_encode_wait(p.r.queue, buffer, at(p.b, 1));
+        results[1] = gpusync_encode_signal(p.r.queue, buffer, at(p.a, 1));
+        for (i = 0; i < 2; i++) assert_true(results[i] == GPUSYNC_OK || results[i] == GPUSYNC_ERROR_OUT_OF_MEMORY);
+        results[2] = gpusync_commit(p.r.queue, buffer, &ticket);
+        softmetal_fail_creation(0, false);
+        p.r.memory.fail_at = 0;
+        if (results[2] != GPUSYNC_OK) {
+            assert_result(results[2], GPUSYNC_ERROR_OUT_OF_MEMORY);
+            assert_int_equal(metal_status(buffer), 0);
+            if (results[1] != GPUSYNC_OK) assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 1)));
+            ticket = commit_to(p.r.queue, buffer);
+            results[1] = GPUSYNC_OK;
+        }
+        assert_ok(gpusync_timeline_signal(p.b, 1));
+        assert_int_equal(metal_status(buffer), 2);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+        assert_int_equal(value_of(p.a), results[1] == GPUSYNC_OK);
+        drop(buffer);
+        pair_close(&p);
+    }
+}
+
+/* -- command buffers that gpusync did not make --------------------------------------------------------- */
+
+static void test_any_buffer_of_the_queue_will_do(void **state)
+{
+    void *buffer, *unused;
+    gpusync_ticket ticket;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffer = metal_queue_command_buffer(p.r.metal_queue);
+    unused = metal_queue_command_buffer(p.r.metal_queue);
+    assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(p.a, 0))); /* reached: kept all the same */
+    assert_int_equal(softmetal_retain_count(buffer), 2);
+    assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(p.a, 1)));
+    assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.b, 1)));
+    assert_int_equal(softmetal_retain_count(buffer), 2);
+    assert_ok(gpusync_encode_signal(p.r.queue, unused, at(p.b, 2)));
+    assert_result(gpusync_encode_wait(p.other, unused, at(p.a, 1)), GPUSYNC_ERROR_WRONG_QUEUE);
+    assert_ok(gpusync_command_buffer_discard(p.r.queue, unused));
+    assert_int_equal(softmetal_retain_count(unused), 1);
+    assert_result(gpusync_command_buffer_discard(p.r.queue, unused), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_ok(gpusync_timeline_signal(p.a, 1));
+    ticket = commit_to(p.r.queue, buffer);
+    assert_int_equal(metal_status(buffer), 2);
+    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.b, 3)), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_int_equal(value_of(p.b), 1);
+    drop(buffer);
+    drop(unused);
+    pair_close(&p);
+}
+
+static void test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neither_waits_nor_signals(void **state)
+{
+    void *buffer, *tracked;
+    gpusync_ticket ticket;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffer = signaller(p.r.queue, at(p.a, 1));
+    tracked = metal_queue_command_buffer(p.r.metal_queue);
+    assert_result(gpusync_track(p.r.queue, buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_track_committed(p.r.queue, buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_track(p.r.queue, tracked, &ticket));
+    assert_result(gpusync_encode_wait(p.r.queue, tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_result(gpusync_encode_signal(p.r.queue, tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_ok(gpusync_untrack(p.r.queue, ticket));
+    drop(tracked);
+    discard(p.r.queue, buffer);
+    pair_close(&p);
+}
+
+/* Found by a hash, which grows. */
+static void test_hundreds_of_open_buffers_are_told_apart(void **state)
+{
+    enum { OPEN = 700 };
+    static void *buffers[OPEN];
+    gpusync_queue_desc desc;
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    unsigned i;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    memset(&desc, 0, sizeof desc);
+    desc.max_command_buffer_count = OPEN;
+    assert_ok(gpusync_queue_create(p.r.device, &desc, &queue));
+    for (i = 0; i < OPEN; i++) {
+        p.r.memory.fail_at = i == 64; /* when it is to grow first: it does later */
+        assert_ok(gpusync_command_buffer(queue, NULL, &buffers[i]));
+        p.r.memory.fail_at = 0;
+    }
+    for (i = 0; i < OPEN; i++) {
+        void *buffer = buffers[(i * 331) % OPEN];
+        if (i % 3 == 0) assert_ok(gpusync_command_buffer_discard(queue, buffer));
+        if (i % 3 == 1) assert_ok(gpusync_commit(queue, buffer, &ticket));
+        if (i % 3 == 2) assert_ok(gpusync_encode_signal(queue, buffer, at(p.a, i)));
+    }
+    assert_int_equal(value_of(p.a), 0);
+    for (i = 2; i < OPEN; i += 3) assert_ok(gpusync_commit(queue, buffers[(i * 331) % OPEN], &ticket));
+    finish(queue);
+    assert_ok(gpusync_wait(queue, ticket, 0));
+    assert_ok(gpusync_queue_wait(queue, 0));
+    assert_int_equal(value_of(p.a), 698);
+    assert_ok(gpusync_queue_destroy(queue));
+    pair_close(&p);
+}
+
+/* -- several buffers as one ticket --------------------------------------------------------------------- */
+
+static void test_a_submission_takes_along_what_is_in_its_buffers(void **state)
+{
+    void *buffers[2];
+    uint64_t waits = 0, signals = 0;
+    gpusync_point more[2];
+    gpusync_submission s;
+    gpusync_ticket ticket;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffers[0] = buffer_after(p.r.queue, at(p.b, 1));
+    assert_ok(gpusync_encode_signal(p.r.queue, buffers[0], at(p.a, 1)));
+    buffers[1] = buffer_after(p.r.queue, at(p.b, 2));
+    assert_ok(gpusync_encode_signal(p.r.queue, buffers[1], at(p.a, 2)));
+    memset(&s, 0, sizeof s);
+    more[0] = at(p.b, 3);
+    more[1] = at(p.a, 1);
+    s.waits = &more[0];
+    s.signals = &more[1];
+    s.wait_count = s.signal_count = 1;
+    s.command_buffers = buffers;
+    s.command_buffer_count = 2;
+    assert_result(gpusync_submit(p.r.queue, &s, &ticket), GPUSYNC_ERROR_NOT_RISING); /* that is the first's */
+    more[1] = at(p.a, 3);
+    (void)sent("encodeWaitForEvent:value:", &waits);
+    (void)sent("encodeSignalEvent:value:", &signals);
+    assert_ok(gpusync_submit(p.r.queue, &s, &ticket));
+    assert_ok(gpusync_timeline_signal(p.b, 2));
+    assert_int_equal(metal_status(buffers[0]), 0); /* 3 is a wait of all */
+    assert_ok(gpusync_timeline_signal(p.b, 3));
+    assert_int_equal(metal_status(buffers[1]), 2);
+    assert_int_equal(sent("encodeWaitForEvent:value:", &waits), 0); /* all had come */
+    assert_int_equal(sent("encodeSignalEvent:value:", &signals), 1);
+    softmetal_finish(buffers[0]);
+    assert_int_equal(value_of(p.a), 0); /* when all of it has ended */
+    finish(p.r.queue);
+    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_int_equal(value_of(p.a), 3);
+    drop(buffers[0]);
+    drop(buffers[1]);
+    pair_close(&p);
+}
+
+/* The device waits once for each: in front for what the submission names, in the buffer for what stands there. */
+static void test_what_is_in_a_buffer_is_not_encoded_again(void **state)
+{
+    uint64_t waits = 0, signals = 0;
+    void *producer, *consumer;
+    gpusync_ticket tickets[2];
+    pair p;
+    (void)state;
+    pair_open(&p);
+    producer = signaller(p.other, at(p.b, 1));
+    tickets[0] = commit_to(p.other, producer);
+    consumer = buffer_after(p.r.queue, at(p.b, 1));
+    assert_ok(gpusync_encode_signal(p.r.queue, consumer, at(p.a, 1)));
+    (void)sent("encodeWaitForEvent:value:", &waits);
+    (void)sent("encodeSignalEvent:value:", &signals);
+    tickets[1] = SUBMIT(p.r.queue, .buffer = consumer, .wait = gpusync_at_ticket(p.other, tickets[0]),
+                        .signal = at(p.a, 2));
+    assert_int_equal(sent("encodeWaitForEvent:value:", &waits), 1);
+    assert_int_equal(sent("encodeSignalEvent:value:", &signals), 1);
+    finish(p.other);
+    finish(p.r.queue);
+    assert_ok(gpusync_wait(p.r.queue, tickets[1], 0));
+    assert_int_equal(value_of(p.a), 2);
+    drop(producer);
+    drop(consumer);
+    pair_close(&p);
+}
+
+/* The second buffer waits for what the first signals: as one ticket that would never end; as two it does. */
+static void test_a_submission_that_waits_for_itself_is_refused_and_its_buffers_are_as_before(void **state)
+{
+    void *buffers[2];
+    gpusync_submission s;
+    gpusync_ticket tickets[2];
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffers[0] = signaller(p.r.queue, at(p.a, 1));
+    buffers[1] = buffer_after(p.r.queue, at(p.a, 1));
+    assert_ok(gpusync_encode_signal(p.r.queue, buffers[1], at(p.b, 1)));
+    memset(&s, 0, sizeof s);
+    s.command_buffers = buffers;
+    s.command_buffer_count = 2;
+    assert_result(gpusync_submit(p.r.queue, &s, &tickets[0]), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(tickets[0], GPUSYNC_NO_TICKET);
+    assert_result(gpusync_timeline_wait(p.b, 1, 0, NULL), GPUSYNC_TIMEOUT);
+    tickets[0] = commit_to(p.r.queue, buffers[0]);
+    tickets[1] = commit_to(p.r.queue, buffers[1]);
+    finish(p.r.queue);
+    assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
+    assert_ok(gpusync_wait(p.r.queue, tickets[1], 0));
+    assert_int_equal(value_of(p.a) + value_of(p.b), 2);
+    drop(buffers[0]);
+    drop(buffers[1]);
+    pair_close(&p);
+}
+
+/* ... also when it was refused after some of its waits were asked for. */
+static void test_a_submission_that_cannot_be_held_leaves_its_buffers_as_they_were(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_error error;
+    void *buffers[2], *waiting;
+    gpusync_submission s;
+    gpusync_ticket tickets[3];
+    pair p;
+    int i;
+    (void)state;
+    pair_open(&p);
+    waiting = buffer_after(p.other, at(p.a, 2));
+    tickets[2] = commit_to(p.other, waiting);
+    for (i = 0; i < 2; i++) {
+        buffers[i] = buffer_after(p.r.queue, at(p.b, 1));
+        assert_ok(gpusync_encode_signal(p.r.queue, buffers[i], at(p.a, 1 + (uint64_t)i)));
+    }
+    metal_enqueue(buffers[0]);
+    metal_enqueue(buffers[1]);
+    memset(&s, 0, sizeof s);
+    s.command_buffers = buffers;
+    s.command_buffer_count = 2;
+    assert_result(gpusync_submit(p.r.queue, &s, &tickets[0]), GPUSYNC_ERROR_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(p.b, 1));
+    assert_int_equal(metal_status(buffers[0]), 1);
+    tickets[0] = commit_to(p.r.queue, buffers[0]);
+    assert_int_equal(metal_status(waiting), 0);
+    softmetal_fail(buffers[1], "TestDomain", 42, "killed");
+    tickets[1] = commit_to(p.r.queue, buffers[1]);
+    assert_int_equal(metal_status(waiting), 2);
+    finish(p.r.queue);
+    finish(p.other);
+    assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
+    assert_result(gpusync_wait(p.r.queue, tickets[1], 0), GPUSYNC_ERROR_EXECUTION);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    assert_result(gpusync_wait_ex(p.other, tickets[2], 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.code, 42);
+    assert_result(gpusync_timeline_wait(p.a, 2, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.code, 42); /* the promise is its own buffer's again */
+    for (i = 0; i < 2; i++) drop(buffers[i]);
+    drop(waiting);
+    pair_close(&p);
+}
+
+/* -- what goes ----------------------------------------------------------------------------------------- */
+
+static void open_promise_goes_with_its_queue(gpusync_result (*destroy)(gpusync_queue *))
+{
+    void *buffer, *waiting;
+    gpusync_ticket ticket;
+    wait_job job;
+    pair p;
+    pair_open(&p);
+    buffer = signaller(p.other, at(p.a, 1));
+    waiting = buffer_after(p.r.queue, at(p.a, 1));
+    ticket = commit_to(p.r.queue, waiting);
+    wait_job_start(&job, p.r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(p.r.device, 1);
+    assert_ok(destroy(p.other));
+    p.other = NULL;
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(owners_of(buffer), 1);
+    drop(buffer);
+    drop(waiting);
+    pair_close(&p);
+}
+
+static void test_an_open_promise_goes_with_its_queue(void **state)
+{
+    (void)state;
+    open_promise_goes_with_its_queue(gpusync_queue_destroy);
+    open_promise_goes_with_its_queue(gpusync_queue_destroy_now);
+}
+
+/* The timeline goes first: the commit comes all the same, and lets go who waits; a discard ends who waits. */
+static void timeline_goes_before(bool commits)
+{
+    void *buffer, *waiting;
+    gpusync_ticket tickets[2];
+    pair p;
+    pair_open(&p);
+    buffer = signaller(p.r.queue, at(p.a, 1));
+    waiting = buffer_after(p.other, at(p.a, 1));
+    tickets[1] = commit_to(p.other, waiting);
+    assert_ok(gpusync_timeline_destroy(p.a));
+    p.a = NULL;
+    assert_result(gpusync_poll(p.other, tickets[1]), GPUSYNC_NOT_READY);
+    if (commits) {
+        tickets[0] = commit_to(p.r.queue, buffer);
+        assert_int_equal(metal_status(waiting), 2);
+        softmetal_finish(buffer);
+        softmetal_finish(waiting);
+        assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
+        assert_ok(gpusync_wait(p.other, tickets[1], 0));
+        drop(buffer);
+    } else {
+        discard(p.r.queue, buffer);
+        assert_result(gpusync_wait(p.other, tickets[1], 0), GPUSYNC_ERROR_DESTROYED);
+    }
+    drop(waiting);
+    pair_close(&p);
+}
+
+static void test_a_timeline_may_go_while_open_buffers_name_it(void **state)
+{
+    (void)state;
+    timeline_goes_before(true);
+    timeline_goes_before(false);
+}
+
+static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
+{
+    static char text[1 << 14];
+    char wanted[128];
+    void *buffer, *waiting;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    buffer = signaller(p.other, at(p.a, 1));
+    waiting = NULL;
+    {
+        gpusync_command_buffer_desc desc;
+        gpusync_point wait = at(p.a, 1);
+        memset(&desc, 0, sizeof desc);
+        desc.label = "impatient";
+        assert_ok(make_behind(p.r.queue, &desc, &wait, 1, &waiting));
+    }
+    (void)commit_to(p.r.queue, waiting);
+    (void)gpusync_report(p.r.device, text, sizeof text);
+    assert_non_null(strstr(text, "ticket 1 'impatient': held for "));
+    snprintf(wanted, sizeof wanted, "promised by a command buffer of queue 2 (%p) that is not committed", buffer);
+    assert_non_null(strstr(text, wanted));
+    discard(p.other, buffer);
+    assert_ok(gpusync_cancel_held(p.r.queue));
+    pair_close(&p);
+}
+
+/* -- threads ------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 200 };
+
+typedef struct encoder {
+    gpusync_queue *shared, *queue;
+    gpusync_timeline *mine, *before;
+    long failures;
+    pthread_t thread;
+} encoder;
+
+/* Each thread's buffers wait for the thread before, and signal; on a queue of its own, for what is held there keeps back
+   what comes later. Others are given up, on a queue that all share. */
+static void *encode_rounds(void *argument)
+{
+    encoder *e = (encoder *)argument;
+    gpusync_queue *queue = e->queue;
+    uint64_t round;
+    for (round = 1; round <= ROUNDS; round++) {
+        void *given_up = NULL, *buffer = NULL;
+        gpusync_ticket ticket;
+        bool well = gpusync_command_buffer(e->shared, NULL, &given_up) == GPUSYNC_OK &&
+                    gpusync_encode_signal(e->shared, given_up, at(e->mine, round)) == GPUSYNC_OK &&
+                    gpusync_command_buffer_discard(e->shared, given_up) == GPUSYNC_OK &&
+                    gpusync_command_buffer(queue, NULL, &buffer) == GPUSYNC_OK &&
+                    (!e->before || gpusync_encode_wait(queue, buffer, at(e->before, round)) == GPUSYNC_OK) &&
+                    gpusync_encode_signal(queue, buffer, at(e->mine, round)) == GPUSYNC_OK &&
+                    gpusync_commit(queue, buffer, &ticket) == GPUSYNC_OK &&
+                    gpusync_timeline_wait(e->mine, round, SECONDS(60), NULL) == GPUSYNC_OK &&
+                    gpusync_wait(queue, ticket, SECONDS(60)) == GPUSYNC_OK;
+        if (!well) e->failures++;
+    }
+    return NULL;
+}
+
+static void test_threads_encode_wait_and_discard_at_once(void **state)
+{
+    encoder encoders[THREADS];
+    gpusync_timeline *timelines[THREADS];
+    pair p;
+    int i;
+    (void)state;
+    memset(&p, 0, sizeof p);
+    rig_open(&p.r, SOFTMETAL_REAL);
+    for (i = 0; i < THREADS; i++) timelines[i] = timeline_new(&p.r);
+    memset(encoders, 0, sizeof encoders);
+    for (i = 0; i < THREADS; i++) {
+        encoders[i].shared = p.r.queue;
+        encoders[i].queue = queue_new(&p.r);
+        encoders[i].mine = timelines[i];
+        encoders[i].before = i ? timelines[i - 1] : NULL;
+        encoders[i].thread = start(encode_rounds, &encoders[i]);
+    }
+    for (i = 0; i < THREADS; i++) {
+        join(encoders[i].thread);
+        assert_int_equal(encoders[i].failures, 0);
+        assert_ok(gpusync_queue_destroy(encoders[i].queue));
+    }
+    for (i = 0; i < THREADS; i++) {
+        assert_int_equal(value_of(timelines[i]), ROUNDS);
+        assert_ok(gpusync_timeline_destroy(timelines[i]));
+    }
+    pair_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_ended),
+        cmocka_unit_test(test_what_is_refused_encodes_nothing),
+        cmocka_unit_test(test_a_discard_takes_the_promise_back),
+        cmocka_unit_test(test_a_value_hidden_by_an_open_promise_comes_with_its_discard),
+        cmocka_unit_test(test_held_work_goes_with_the_commit_of_the_signal),
+        cmocka_unit_test(test_as_many_waits_and_signals_as_one_likes),
+        cmocka_unit_test(test_a_wait_for_a_ticket_is_let_go_at_its_end),
+        cmocka_unit_test(test_work_that_is_killed_fails_what_it_was_to_signal),
+        cmocka_unit_test(test_a_promise_outlives_the_failure_of_its_timeline),
+        cmocka_unit_test(test_after_a_commit_that_failed_all_is_as_before),
+        cmocka_unit_test(test_a_second_commit_asks_again),
+        cmocka_unit_test(test_without_memory_nothing_has_changed),
+        cmocka_unit_test(test_any_buffer_of_the_queue_will_do),
+        cmocka_unit_test(test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neither_waits_nor_signals),
+        cmocka_unit_test(test_hundreds_of_open_buffers_are_told_apart),
+        cmocka_unit_test(test_a_submission_takes_along_what_is_in_its_buffers),
+        cmocka_unit_test(test_what_is_in_a_buffer_is_not_encoded_again),
+        cmocka_unit_test(test_a_submission_that_waits_for_itself_is_refused_and_its_buffers_are_as_before),
+        cmocka_unit_test(test_a_submission_that_cannot_be_held_leaves_its_buffers_as_they_were),
+        cmocka_unit_test(test_an_open_promise_goes_with_its_queue),
+        cmocka_unit_test(test_a_timeline_may_go_while_open_buffers_name_it),
+        cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
+        cmocka_unit_test(test_threads_encode_wait_and_discard_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
