@@ -5065,11 +5065,11 @@ static void *gpusync__watcher(gpusync_queue *q)
 static gpusync_result gpusync__adopt_external(gpusync_queue *q, void *buffer, gpusync__slot **out)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer);
-    gpusync_result result = *open && (*open)->job ? GPUSYNC_ERROR_INVALID_ARGUMENT
-                                                  : gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, open, out);
-    if (result != GPUSYNC_OK || gpusync__issue(q, *out)) return result;
+    bool encoded = *open && (*open)->job;
+    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, open, out);
+    if (result != GPUSYNC_OK || (!encoded && gpusync__issue(q, *out))) return result;
     gpusync__unadopt(q, *out);
-    return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    return encoded ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
 static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)

@@ -470,7 +470,7 @@ static void test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neithe
     buffer = signaller(p.r.queue, at(p.a, 1));
     tracked = metal_queue_command_buffer(p.r.metal_queue);
     assert_result(gpusync_track(p.r.queue, buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_track_committed(p.r.queue, buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_track_committed(p.r.queue, buffer, NULL), GPUSYNC_ERROR_NOT_COMMITTED);
     assert_ok(gpusync_track(p.r.queue, tracked, &ticket));
     assert_result(gpusync_encode_wait(p.r.queue, tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
     assert_result(gpusync_encode_signal(p.r.queue, tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);

@@ -595,6 +595,31 @@ static void tell_points(const char *what, const gpusync_point *points, size_t co
         }
 }
 
+static bool put_signal(lane *l, opened *o, gpusync_point point)
+{
+    int k = o->signals[0].timeline != NULL;
+    if (o->signals[k].timeline || o->tracked) return false;
+    tell_points("the buffer signals", &point, 1);
+    if (may(l->device, gpusync_encode_signal(l->queue, o->buffer, point), ENDS, MISFITS) != GPUSYNC_OK) return false;
+    o->made = o->headed = true;
+    o->signals[k] = point;
+    for (k = 0; k < TIMELINES; k++)
+        if (world.tides[k].timeline == point.timeline) world.tides[k].value = point.value;
+    return true;
+}
+
+static void put_wait(lane *l, opened *o, gpusync_point point)
+{
+    if (o->tracked) {
+        answer(gpusync_encode_wait(l->queue, o->buffer, point), GPUSYNC_ERROR_ALREADY_TRACKED, MISFITS, ENDS,
+               GPUSYNC_ERROR_OUT_OF_MEMORY, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_ERROR_DEVICE_LOST);
+        return;
+    }
+    tell_points("the buffer waits for", &point, 1);
+    if (may(l->device, gpusync_encode_wait(l->queue, o->buffer, point), ENDS, MISFITS) == GPUSYNC_OK)
+        o->made = o->headed = true;
+}
+
 static void make_buffer_by_gpusync(void)
 {
     lane *l = some_lane();
@@ -627,31 +652,6 @@ static void make_buffer_by_metal(void)
     memset(o, 0, sizeof *o);
     o->buffer = metal_queue_command_buffer(l->metal);
     o->lane = index_of(l);
-}
-
-static bool put_signal(lane *l, opened *o, gpusync_point point)
-{
-    int k = o->signals[0].timeline != NULL;
-    if (o->signals[k].timeline || o->tracked) return false;
-    tell_points("the buffer signals", &point, 1);
-    if (may(l->device, gpusync_encode_signal(l->queue, o->buffer, point), ENDS, MISFITS) != GPUSYNC_OK) return false;
-    o->made = o->headed = true;
-    o->signals[k] = point;
-    for (k = 0; k < TIMELINES; k++)
-        if (world.tides[k].timeline == point.timeline) world.tides[k].value = point.value;
-    return true;
-}
-
-static void put_wait(lane *l, opened *o, gpusync_point point)
-{
-    if (o->tracked) {
-        answer(gpusync_encode_wait(l->queue, o->buffer, point), GPUSYNC_ERROR_ALREADY_TRACKED, MISFITS, ENDS,
-               GPUSYNC_ERROR_OUT_OF_MEMORY, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_ERROR_DEVICE_LOST);
-        return;
-    }
-    tell_points("the buffer waits for", &point, 1);
-    if (may(l->device, gpusync_encode_wait(l->queue, o->buffer, point), ENDS, MISFITS) == GPUSYNC_OK)
-        o->made = o->headed = true;
 }
 
 static void encode_some(void)
