@@ -163,8 +163,8 @@ commit_row() { # TITLE SCENARIO EVENTS LIMIT EXTRA: messages and retains besides
 }
 
 # One release comes later, in the handler. Buffers made elsewhere are asked for their queue and retained.
-commit_row "gpusync_commit, own part" commit commit_messages 175 1
-commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 235 3
+commit_row "gpusync_commit, own part" commit commit_messages 172 1
+commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 226 3
 
 hand_row() { # TITLE SCENARIO
     local calls inclusive own out system allocs
@@ -186,14 +186,15 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
         "$allocs" "$system" "$verdict"
 }
 
-# Handlers, and the status of the program's buffer (a second commit is found by it), are all that gpusync adds. A wait at
-# the head is not one of gpusync_submit: it takes gpusync_command_buffer, which is counted with it.
+# Handlers, and the status of the program's buffer (a second commit is found by it), are all that gpusync adds. With a
+# wait in front the signal is encoded by a call of its own. Where both are encoded there are four calls: the making of the
+# buffer, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit.
 hand_row "wait in front, by hand" hand_front
-submit_row "... gpusync_submit" front addCompletedHandler:=2,status=1 570
+submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1350
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 600
-hand_row "wait at the head, by hand" hand_head
-submit_row "... both calls" head addCompletedHandler:=1,status=1 710
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1000
+hand_row "both encoded, by hand" hand_head
+submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 900
 
 many_row() { # KIND: instructions of gpusync_wait_many for a point
     local few many
