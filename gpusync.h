@@ -1710,7 +1710,7 @@ static __attribute__((noinline)) bool gpusync__in_callback(void)
 /* ------------------------------------------------------------------------------- >>queue -- */
 
 #define GPUSYNC__EVENT_POOL 32
-#define GPUSYNC__FEW_PLACES 64
+#define GPUSYNC__FEW_PLACES 16
 
 /* A callback, or a release, whose time has come. */
 typedef struct gpusync__due {
@@ -1760,15 +1760,13 @@ typedef struct gpusync__need {
     struct gpusync__need *along; /* the job's next */
 } gpusync__need;
 
-/* A value that a job will signal. On the list of its timeline, by rising value, until the job is over. */
+/* A value that a job will signal. On the list of its timeline until the job is over. */
 typedef struct gpusync__promise {
+    gpusync__node node; /* first; the number is the value */
     struct gpusync__job *job;
     gpusync_timeline *timeline;
-    uint64_t value;
-    bool issued; /* the device has the job, or gets it without a wait */
-    bool linked;
+    bool issued;  /* the device has the job, or gets it without a wait */
     bool encoded; /* the device signals it */
-    struct gpusync__promise *next, *previous;
     struct gpusync__promise *along; /* the job's next */
 } gpusync__promise;
 
@@ -1819,6 +1817,8 @@ typedef struct gpusync__job {
     size_t memory_size;
     struct gpusync__job *joined; /* the last first */
     struct gpusync__job *next, *previous; /* in the queue's line of held ones; next: also in the pool, and of joined ones */
+    struct gpusync__job *next_stirred, *before_stirred;
+    bool lined, stirred; /* in the line; and something about it has changed. Under the job lock */
     struct gpusync__job *next_ended, *next_issued; /* on an agenda */
     uint64_t since_ns, issued_ns;
     uint32_t depth;  /* in the queue's list of spare ones */
@@ -1832,18 +1832,22 @@ typedef struct gpusync__job {
     gpusync_error error;
 } gpusync__job;
 
+typedef struct gpusync__line {
+    gpusync__job *first, *last;
+} gpusync__line;
+
 /* What is left to do, outside of all locks, after something was found or changed. */
 typedef struct gpusync__agenda {
     gpusync__job *ended, *last_ended; /* publish how, in this order */
     gpusync__job *issued; /* tell who waits for their signals */
+    gpusync_queue *pumps; /* have held work that can go; entered */
     bool busy;            /* there is something on it */
-    bool pump;            /* a queue has held work that can go */
     bool calls;           /* a callback is due */
     bool watch;           /* there is a new reason for sweeps */
     uint64_t held_ns;     /* when this call held its job back */
 } gpusync__agenda;
 
-#define GPUSYNC__NOTHING {NULL, NULL, NULL, false, false, false, false, 0}
+#define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 
 struct gpusync_device {
     void *metal;
@@ -1950,6 +1954,9 @@ struct gpusync_queue {
     gpusync__slot *returned; /* free slots, pushed without a lock */
     uint32_t slots;          /* that are the queue's: not free, and not orphaned */
     uint32_t wanted;      /* held work can go, or must: whoever can get the order lock sees to it */
+    uint32_t on_agenda;
+    gpusync_queue *next_pump; /* there */
+    gpusync__job *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's job lock */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
     gpusync__mutex order;
     gpusync__slot *spare; /* free slots */
@@ -1957,7 +1964,7 @@ struct gpusync_queue {
     uint32_t open_count, open_places, open_shift; /* shift: leaves those bits */
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
     struct gpusync__index *index; /* of what is in flight, where somebody asks for that; else NULL */
-    gpusync__job *line, *line_end; /* held, in the order of their tickets */
+    gpusync__line line, loose; /* held, in the order of their tickets; loose: UNORDERED */
     uint32_t lined, lined_ordered; /* how many; how many of them hold up what comes later */
     uint32_t held_buffers;
     gpusync__board board; /* its lock is over all that follows */
@@ -1994,7 +2001,8 @@ struct gpusync_timeline {
     uint64_t on_event; /* ... and known to stand on the event */
     uint64_t coming;   /* every promise up to here is the device's, or was kept */
     uint64_t expected; /* somebody else signals up to here */
-    gpusync__promise *promises, *last_promise;
+    gpusync__list promises;
+    uint32_t promised; /* how many; read without the lock */
     uint64_t last; /* reached before it failed */
     gpusync_error error;
     char label[64];
@@ -2291,8 +2299,9 @@ static bool gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outc
     return first;
 }
 
-/* Twice the size, for the tickets from `first` on. Under the order lock. */
-GPUSYNC__RARE bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
+/* Twice the size, for the tickets from `first` on. Under the order lock. Not `cold`, for then a compiler clears memory the
+   short and slow way. */
+static __attribute__((noinline)) bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
 {
     gpusync__ring *ring = gpusync__ring_new(q->device, q->ring->size * 2);
     if (!ring) return false;
@@ -3883,7 +3892,7 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
     gpusync__catch caught;
     bool writes = false;
     gpusync__catch_nothing(&caught);
-    if (t->promises && t->promises->value <= value) value = t->promises->value - 1;
+    if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;
     if (value > t->value) { /* and it has not failed */
         GPUSYNC__PUT(&t->value, value);
         gpusync__take_numbers(&t->board, 0, value, NULL, &caught, agenda);
@@ -4316,7 +4325,7 @@ static bool gpusync__signal(gpusync_timeline *t, uint64_t value, gpusync__agenda
     bool rises;
     gpusync__lock(&t->board.lock);
     cover = gpusync__cover(t, value);
-    rises = value > t->kept && t->value != GPUSYNC__FAILED_VALUE && !(cover && cover->value == value);
+    rises = value > t->kept && t->value != GPUSYNC__FAILED_VALUE && !(cover && cover->node.number == value);
     if (!rises) {
         gpusync__unlock(&t->board.lock);
         return false;
@@ -4349,7 +4358,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
 
 static void gpusync__listen_for_needs(gpusync_timeline *t);
 GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                       const gpusync__promise *cover, gpusync__agenda *agenda);
+                                       const gpusync__node *cover, gpusync__agenda *agenda);
 
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
 {
@@ -4661,6 +4670,12 @@ GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const cha
     return buffer;
 }
 
+/* With gpusync__want: a read-modify-write on either side, so that of unlock and try_lock nothing is asked but the lock. */
+static inline bool gpusync__is_wanted(gpusync_queue *q)
+{
+    return __atomic_fetch_add(&q->wanted, 0, __ATOMIC_SEQ_CST) != 0;
+}
+
 GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
@@ -4672,7 +4687,7 @@ GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 static void gpusync__order_end(gpusync_queue *q)
 {
     gpusync__unlock(&q->order);
-    if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
+    if (gpusync__is_wanted(q)) gpusync__pump_for_others(q);
 }
 
 /* ... and of a pool: none is held while hooks run. */
@@ -4680,7 +4695,7 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
     gpusync__pool_pop(pool);
-    if (GPUSYNC__GET(&q->wanted)) gpusync__pump_for_others(q);
+    if (gpusync__is_wanted(q)) gpusync__pump_for_others(q);
 }
 
 /* -- open buffers. Under the order lock */
@@ -4921,13 +4936,12 @@ typedef struct gpusync__commit_watch {
     bool admitted;
 } gpusync__commit_watch;
 
-GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, uint32_t kind,
-                                                    gpusync__commit_watch *watch)
+GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_watch *watch)
 {
     watch->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
     watch->held = 0;
     watch->admitted = false;
-    if (kind != GPUSYNC__WORK || q->max_in_flight >= q->limit) return GPUSYNC_OK;
+    if (q->max_in_flight >= q->limit) return GPUSYNC_OK;
     return gpusync__admit(q, buffer, &watch->admitted);
 }
 
@@ -4950,37 +4964,32 @@ GPUSYNC__RARE gpusync_result gpusync__commit_otherwise(gpusync_queue *q, void *b
 }
 
 /* The caller is inside the queue. */
-static gpusync_result gpusync__commit_inside(gpusync_queue *q, void *buffer, uint32_t kind, gpusync_ticket *ticket)
+GPUSYNC__INLINE gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
     gpusync__commit_watch watch;
-    gpusync_result result = q->watched ? gpusync__before_commit(q, buffer, kind, &watch) : GPUSYNC_OK;
+    gpusync_result result = q->watched ? gpusync__before_commit(q, buffer, &watch) : GPUSYNC_OK;
     void *pool;
     if (result != GPUSYNC_OK) return result;
     pool = gpusync__pool_push();
     gpusync__lock(&q->order);
-    result = kind == GPUSYNC__WORK ? gpusync__commit_ordered(q, buffer, ticket) : gpusync__track_ordered(q, buffer, ticket);
+    result = gpusync__commit_ordered(q, buffer, ticket);
     gpusync__order_end_pool(q, pool);
     if (result != GPUSYNC_OK) result = gpusync__commit_otherwise(q, buffer, result, ticket, &watch.held);
     if (q->watched) gpusync__after_commit(q, &watch, result, *ticket);
     return result;
 }
 
-static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, uint32_t kind, gpusync_ticket *ticket)
+GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q && buffer) result = gpusync__enter_working(q);
+    if (queue && command_buffer) result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
-        result = gpusync__commit_inside(q, buffer, kind, &issued);
-        gpusync__leave(q);
+        result = gpusync__commit(queue, command_buffer, &issued);
+        gpusync__leave(queue);
     }
     if (ticket) *ticket = issued;
     return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    return gpusync__commit(queue, command_buffer, GPUSYNC__WORK, ticket);
 }
 
 GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
@@ -4997,9 +5006,31 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
     return result;
 }
 
+/* The caller is inside the queue. */
+static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
+    void *pool = gpusync__pool_push();
+    gpusync_result result;
+    gpusync__lock(&q->order);
+    result = gpusync__track_ordered(q, buffer, ticket);
+    gpusync__order_end_pool(q, pool);
+    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
+    else if (began) gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, began);
+    return result;
+}
+
 GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
-    return gpusync__commit(queue, command_buffer, GPUSYNC__TRACKED, ticket);
+    gpusync_ticket issued = GPUSYNC_NO_TICKET;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue && command_buffer) result = gpusync__enter_working(queue);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__track(queue, command_buffer, &issued);
+        gpusync__leave(queue);
+    }
+    if (ticket) *ticket = issued;
+    return result;
 }
 
 /* Leave the slot to its handler, which may never come. Who holds it goes on; nobody new gets a hold. False: the handler
@@ -5577,11 +5608,53 @@ static void gpusync__end_note(gpusync__note *note, const gpusync_error *error, g
     gpusync__push_due(dev, &note->due, agenda);
 }
 
-/* Held work of the queue can go, or must be ended. The job that says so is not over. */
+/* Held work of the queue can go, or must be ended. The queue is there: the job that says so is not over. Where somebody
+   else has the queue on an agenda it is pumped after this. One that closes ends by itself what it holds. */
 static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
 {
-    GPUSYNC__PUT(&q->wanted, 1);
-    agenda->pump = agenda->busy = true;
+    __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
+    if (!gpusync__swap32(&q->on_agenda, 0, 1)) return;
+    if (!gpusync__enter(q)) {
+        GPUSYNC__PUT(&q->on_agenda, 0);
+        return;
+    }
+    q->next_pump = agenda->pumps;
+    agenda->pumps = q;
+    agenda->busy = true;
+}
+
+/* Under the job lock. */
+static void gpusync__list_stirred(gpusync__job *job)
+{
+    gpusync_queue *q = job->queue;
+    if (!job->lined || job->stirred) return;
+    job->stirred = true;
+    job->next_stirred = NULL;
+    job->before_stirred = q->last_stirred;
+    if (q->last_stirred) q->last_stirred->next_stirred = job;
+    else q->stirred = job;
+    q->last_stirred = job;
+}
+
+static void gpusync__unlist_stirred(gpusync__job *job)
+{
+    gpusync_queue *q = job->queue;
+    if (!job->stirred) return;
+    job->stirred = false;
+    if (job->next_stirred) job->next_stirred->before_stirred = job->before_stirred;
+    else q->last_stirred = job->before_stirred;
+    if (job->before_stirred) job->before_stirred->next_stirred = job->next_stirred;
+    else q->stirred = job->next_stirred;
+}
+
+/* What keeps the job on the host has changed; it is not over. One that is still coming in is asked when it is in. A
+   board's lock may be held. */
+static void gpusync__stir(gpusync__job *job, gpusync__agenda *agenda)
+{
+    gpusync__lock(&job->device->job_lock);
+    gpusync__list_stirred(job);
+    gpusync__unlock(&job->device->job_lock);
+    gpusync__want(job->queue, agenda);
 }
 
 static void gpusync__push_ended(gpusync__job *job, gpusync__agenda *agenda)
@@ -5600,7 +5673,7 @@ static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__age
     GPUSYNC__PUT(&need->stage, stage);
     if (!need->holds || job->flags & GPUSYNC_STRICT) return; /* a note holds nothing */
     need->holds = false;
-    if (GPUSYNC__SUB(&job->missing, 1) == 1) gpusync__want(job->queue, agenda);
+    if (GPUSYNC__SUB(&job->missing, 1) == 1) gpusync__stir(job, agenda);
 }
 
 /* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
@@ -5626,7 +5699,7 @@ static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, 
     gpusync__job *job = need->job;
     if (error) gpusync__doom(job, need->rank, error);
     if ((need->holds && GPUSYNC__SUB(&job->missing, 1) == 1) || (error && !GPUSYNC__GET(&job->issued)))
-        gpusync__want(job->queue, agenda);
+        gpusync__stir(job, agenda);
     /* the last touch, unless it is the last that was open */
     if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
 }
@@ -5741,10 +5814,7 @@ static void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
 /* The promise that decides about the value: the smallest that is not below it. Under the board's lock. */
 static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value)
 {
-    gpusync__promise *promise = t->last_promise;
-    if (!promise || promise->value < value) return NULL;
-    while (promise->previous && promise->previous->value >= value) promise = promise->previous;
-    return promise;
+    return (gpusync__promise *)(void *)gpusync__list_from(&t->promises, value);
 }
 
 /* May the value be promised? Under the board's lock. */
@@ -5752,16 +5822,17 @@ static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t v
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
     if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
-    return value <= t->kept || (cover && cover->value == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
+    return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
 GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                       const gpusync__promise *cover, gpusync__agenda *agenda);
+                                       const gpusync__node *cover, gpusync__agenda *agenda);
 
 /* From this promise on; every one below it is issued. Under the board's lock. */
-static void gpusync__let_come(gpusync_timeline *t, const gpusync__promise *promise)
+static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
-    for (; promise && promise->issued; promise = promise->next) GPUSYNC__PUT(&t->coming, promise->value);
+    for (; node && ((const gpusync__promise *)(const void *)node)->issued; node = node->beside[1])
+        GPUSYNC__PUT(&t->coming, node->number);
 }
 
 /* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
@@ -5769,25 +5840,23 @@ static void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *a
 {
     gpusync_timeline *t = promise->timeline;
     promise->issued = true;
-    if (!promise->previous || promise->previous->value <= t->coming) gpusync__let_come(t, promise);
-    if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->value, promise, agenda);
+    if (!promise->node.beside[0] || promise->node.beside[0]->number <= t->coming) gpusync__let_come(t, &promise->node);
+    if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
 }
 
-static gpusync_result gpusync__link_promise(gpusync__promise *promise)
+/* issue: nothing keeps the job from the device but this. */
+static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issue, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
     gpusync_result result;
     gpusync__lock(&t->board.lock);
-    result = gpusync__may_promise(t, promise->value);
+    result = gpusync__may_promise(t, promise->node.number);
     if (result == GPUSYNC_OK) {
-        promise->linked = true;
-        promise->next = gpusync__cover(t, promise->value);
-        promise->previous = promise->next ? promise->next->previous : t->last_promise;
-        if (promise->next) promise->next->previous = promise;
-        else t->last_promise = promise;
-        if (promise->previous) promise->previous->next = promise;
-        else GPUSYNC__PUT(&t->promises, promise);
-        if (promise->value <= t->coming) GPUSYNC__PUT(&t->coming, promise->previous ? promise->previous->value : 0);
+        gpusync__list_add(&t->promises, &promise->node);
+        GPUSYNC__PUT(&t->promised, t->promised + 1);
+        if (issue) gpusync__issue_promise(promise, agenda);
+        else if (promise->node.number <= t->coming)
+            GPUSYNC__PUT(&t->coming, promise->node.beside[0] ? promise->node.beside[0]->number : 0);
     }
     gpusync__unlock(&t->board.lock);
     return result;
@@ -5797,31 +5866,28 @@ static gpusync_result gpusync__link_promise(gpusync__promise *promise)
 static void gpusync__unlink_promise(gpusync__promise *promise)
 {
     gpusync_timeline *t = promise->timeline;
-    if (!promise->linked) return;
-    promise->linked = false;
-    if (promise->next) promise->next->previous = promise->previous;
-    else t->last_promise = promise->previous;
-    if (promise->previous) promise->previous->next = promise->next;
-    else GPUSYNC__PUT(&t->promises, promise->next);
+    if (!promise->node.linked) return;
+    gpusync__list_remove(&t->promises, &promise->node);
+    GPUSYNC__PUT(&t->promised, t->promised - 1);
 }
 
 GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync__lock(&promise->timeline->board.lock);
     gpusync__unlink_promise(promise);
-    gpusync__let_come(promise->timeline, promise->timeline->promises);
+    gpusync__let_come(promise->timeline, promise->timeline->promises.end[0]);
     gpusync__raise_unlock(promise->timeline, agenda);
     if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
 }
 
 /* Of a submission; what is encoded has been promised. On an error gpusync__undo_job takes them back, without the order
-   lock. */
-static gpusync_result gpusync__make_promises(gpusync__job *job)
+   lock: so only the last can be the device's at once. */
+static gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, gpusync__agenda *agenda)
 {
     gpusync__promise *promise;
     gpusync_result result = GPUSYNC_OK;
     for (promise = job->promises; promise && result == GPUSYNC_OK; promise = promise->along)
-        if (!promise->linked) result = gpusync__link_promise(promise);
+        if (!promise->node.linked) result = gpusync__link_promise(promise, issue && !promise->along, agenda);
     return result;
 }
 
@@ -5831,11 +5897,10 @@ static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
     gpusync_timeline *t = promise->timeline;
     gpusync__lock(&t->board.lock);
     gpusync__unlink_promise(promise);
-    if (promise->value > t->kept) t->kept = promise->value;
-    if (promise->value > t->on_event && promise->encoded)
-        GPUSYNC__PUT(&t->on_event, promise->value);
+    if (promise->node.number > t->kept) t->kept = promise->node.number;
+    if (promise->node.number > t->on_event && promise->encoded) GPUSYNC__PUT(&t->on_event, promise->node.number);
     gpusync__raise_unlock(t, agenda);
-    if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->value);
+    if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->node.number);
     gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
 }
 
@@ -5848,10 +5913,10 @@ static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
 /* Up to this value the signals need not be submitted any more, for those that this promise covers (NULL: none). Under
    the board's lock. */
 GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                       const gpusync__promise *cover, gpusync__agenda *agenda)
+                                       const gpusync__node *cover, gpusync__agenda *agenda)
 {
-    const gpusync__promise *below = cover ? cover->previous : t->last_promise;
-    uint64_t low = below && below->value > t->on_event ? below->value : t->on_event;
+    const gpusync__node *below = cover ? cover->beside[0] : t->promises.end[1];
+    uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
     gpusync__need *need = gpusync__first_need(&t->board, low + 1);
     for (; need && need->node.number <= value; need = gpusync__need_after(need))
         if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, agenda);
@@ -5860,7 +5925,7 @@ GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint
 static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync__lock(&promise->timeline->board.lock);
-    if (promise->linked) gpusync__issue_promise(promise, agenda);
+    if (promise->node.linked) gpusync__issue_promise(promise, agenda);
     gpusync__unlock(&promise->timeline->board.lock);
 }
 
@@ -6147,16 +6212,11 @@ static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__promise *promise;
     if (gpusync__traced(job->device))
         gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
-    for (promise = job->promises; promise; promise = promise->along) gpusync__announce_promise(promise, agenda);
+    for (promise = job->promises; promise; promise = promise->along)
+        if (!promise->issued) gpusync__announce_promise(promise, agenda);
     if (GPUSYNC__GET(&job->queue->board.count)) gpusync__announce_ticket(job->queue, job->ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
-}
-
-static void gpusync__pump_all(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = NULL;
-    while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__pump(q, agenda);
 }
 
 /* Work off an agenda, but for the callbacks. No lock is held. Of user code only the log hook and unpark run. */
@@ -6164,15 +6224,18 @@ static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
 {
     while (agenda->busy) {
         gpusync__job *job;
+        gpusync_queue *q;
         if ((job = agenda->ended) != NULL) {
             agenda->ended = job->next_ended;
             gpusync__publish(job, agenda);
         } else if ((job = agenda->issued) != NULL) {
             agenda->issued = job->next_issued;
             gpusync__announce(job, agenda);
-        } else if (agenda->pump) {
-            agenda->pump = false;
-            gpusync__pump_all(dev, agenda);
+        } else if ((q = agenda->pumps) != NULL) {
+            agenda->pumps = q->next_pump;
+            GPUSYNC__PUT(&q->on_agenda, 0); /* before it is pumped: see gpusync__want */
+            gpusync__pump(q, agenda);
+            gpusync__leave(q);
         } else {
             if (agenda->watch) gpusync__keep_watch(dev);
             agenda->busy = agenda->watch = false;
@@ -6202,7 +6265,7 @@ static void gpusync__look_job(gpusync__job *job)
     if (GPUSYNC__GET(&job->issued)) {
         gpusync__look_parts(job);
     } else if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
-        gpusync__want(job->queue, &agenda);
+        gpusync__stir(job, &agenda);
         gpusync__end_call(job->device, &agenda);
     }
 }
@@ -6211,9 +6274,9 @@ static void gpusync__look_job(gpusync__job *job)
 static gpusync__job *gpusync__first_promiser(gpusync_timeline *t)
 {
     gpusync__job *job;
-    if (!GPUSYNC__GET(&t->promises)) return NULL;
+    if (!GPUSYNC__GET(&t->promised)) return NULL;
     gpusync__lock(&t->board.lock);
-    job = t->promises ? t->promises->job : NULL;
+    job = t->promised ? gpusync__cover(t, 0)->job : NULL;
     if (job && GPUSYNC__GET(&job->ticket) == 0) job = NULL; /* still coming in */
     if (job) GPUSYNC__ADD(&job->holders, 1); /* not zero: it is not over */
     gpusync__unlock(&t->board.lock);
@@ -6346,28 +6409,44 @@ static void gpusync__sweep(void *context)
 
 /* -- held jobs, and the pump. Under the order lock */
 
+static bool gpusync__is_loose(const gpusync__job *job) { return (job->flags & GPUSYNC_UNORDERED) != 0; }
+
+/* What has changed while it came in is seen here, or gpusync__stir finds it in the line. */
 static void gpusync__line_up(gpusync_queue *q, gpusync__job *job)
 {
+    gpusync__line *line = gpusync__is_loose(job) ? &q->loose : &q->line;
     job->next = NULL;
-    job->previous = q->line_end;
-    if (q->line_end) q->line_end->next = job;
-    else q->line = job;
-    q->line_end = job;
+    job->previous = line->last;
+    if (line->last) line->last->next = job;
+    else line->first = job;
+    line->last = job;
     GPUSYNC__ADD(&q->lined, 1); /* the sweeper looks at it without the lock */
-    if (!(job->flags & GPUSYNC_UNORDERED)) q->lined_ordered++;
+    if (!gpusync__is_loose(job)) q->lined_ordered++;
     q->held_buffers += job->part_count;
     GPUSYNC__COUNT(&q->stats.held);
+    gpusync__lock(&q->device->job_lock);
+    job->lined = true;
+    if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
+        gpusync__list_stirred(job);
+        __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* for the end of the order lock */
+    }
+    gpusync__unlock(&q->device->job_lock);
 }
 
 static void gpusync__leave_line(gpusync_queue *q, gpusync__job *job)
 {
+    gpusync__line *line = gpusync__is_loose(job) ? &q->loose : &q->line;
     if (job->next) job->next->previous = job->previous;
-    else q->line_end = job->previous;
+    else line->last = job->previous;
     if (job->previous) job->previous->next = job->next;
-    else q->line = job->next;
+    else line->first = job->next;
     GPUSYNC__SUB(&q->lined, 1);
-    if (!(job->flags & GPUSYNC_UNORDERED)) q->lined_ordered--;
+    if (!gpusync__is_loose(job)) q->lined_ordered--;
     q->held_buffers -= job->part_count;
+    gpusync__lock(&q->device->job_lock);
+    gpusync__unlist_stirred(job);
+    job->lined = false;
+    gpusync__unlock(&q->device->job_lock);
 }
 
 static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
@@ -6391,7 +6470,7 @@ static unsigned gpusync__encode_waits(gpusync__job *job, void *buffer)
 static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
 {
     gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
-                    promise->value + promise->timeline->base);
+                    promise->node.number + promise->timeline->base);
     promise->encoded = true;
 }
 
@@ -6445,38 +6524,64 @@ GPUSYNC__RARE void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
     if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
 }
 
-static void gpusync__pump_line(gpusync_queue *q, gpusync__agenda *agenda)
+static void gpusync__give_up(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
 {
-    bool lost = (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) != 0, blocked = false;
-    gpusync__job *job, *next;
+    gpusync__leave_line(q, job);
+    gpusync__abandon(job, agenda);
+}
+
+/* End what is held. Under the order lock. */
+static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why, gpusync__agenda *agenda)
+{
+    gpusync__job *job;
     gpusync_error error;
-    if (lost) gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held");
-    for (job = q->line; job; job = next) {
-        bool unordered = (job->flags & GPUSYNC_UNORDERED) != 0;
-        next = job->next;
-        if (lost) gpusync__doom(job, GPUSYNC__RANK_OWN, &error);
-        if (GPUSYNC__GET(&job->doomed)) {
-            gpusync__leave_line(q, job);
-            gpusync__abandon(job, agenda);
-        } else if (GPUSYNC__GET(&job->missing) == 0 && (unordered || !blocked)) {
-            gpusync__leave_line(q, job);
-            gpusync__issue_job(job, gpusync_now_ns());
-            job->next_issued = agenda->issued;
-            agenda->issued = job;
-            agenda->busy = true;
-        } else if (!unordered) {
-            blocked = true;
-        }
+    gpusync__own_error(&error, result, why);
+    while ((job = q->line.first ? q->line.first : q->loose.first) != NULL) {
+        gpusync__doom(job, GPUSYNC__RANK_OWN, &error);
+        gpusync__give_up(q, job, agenda);
     }
+}
+
+static void gpusync__go(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
+{
+    gpusync__leave_line(q, job);
+    gpusync__issue_job(job, gpusync_now_ns());
+    job->next_issued = agenda->issued;
+    agenda->issued = job;
+    agenda->busy = true;
+}
+
+/* The first that was stirred, and is in the line all the time. */
+static gpusync__job *gpusync__next_stirred(gpusync_queue *q)
+{
+    gpusync__job *job;
+    gpusync__lock(&q->device->job_lock);
+    job = q->stirred;
+    if (job) gpusync__unlist_stirred(job); /* before the look: who changes more stirs it again */
+    gpusync__unlock(&q->device->job_lock);
+    return job;
+}
+
+static void gpusync__pump_held(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    gpusync__job *job;
+    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST)
+        gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
+    while ((job = gpusync__next_stirred(q)) != NULL) {
+        if (GPUSYNC__GET(&job->doomed)) gpusync__give_up(q, job, agenda);
+        else if (gpusync__is_loose(job) && GPUSYNC__GET(&job->missing) == 0) gpusync__go(q, job, agenda);
+    }
+    while ((job = q->line.first) != NULL && GPUSYNC__GET(&job->missing) == 0 && !GPUSYNC__GET(&job->doomed))
+        gpusync__go(q, job, agenda);
 }
 
 /* Issue what can go. Never waits for the order lock: who has it comes in here after letting go. */
 static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
 {
-    while (GPUSYNC__GET(&q->wanted) && gpusync__try_lock(&q->order)) {
+    while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
         void *pool = gpusync__pool_push();
         (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* what was wanted before is seen in what follows */
-        gpusync__pump_line(q, agenda);
+        gpusync__pump_held(q, agenda);
         gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
     }
@@ -6596,7 +6701,7 @@ static bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *
 {
     const gpusync__need *need;
     for (need = job->needs; need; need = need->along)
-        if (need->timeline == promise->timeline && need->node.number >= promise->value) return true;
+        if (need->timeline == promise->timeline && need->node.number >= promise->node.number) return true;
     return false;
 }
 
@@ -6605,7 +6710,7 @@ static bool gpusync__is_out_of_order(const gpusync__job *job, const gpusync__pro
 {
     const gpusync__promise *other;
     for (other = job->promises; other && other != promise; other = other->along)
-        if (other->timeline == promise->timeline && other->value >= promise->value) return true;
+        if (other->timeline == promise->timeline && other->node.number >= promise->node.number) return true;
     return false;
 }
 
@@ -6638,8 +6743,8 @@ static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_
     if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
     promise->timeline = t;
-    promise->value = point->value;
-    promise->issued = promise->linked = promise->encoded = false;
+    promise->node.number = point->value;
+    promise->issued = promise->node.linked = promise->encoded = false;
     if (gpusync__is_outside(t)) gpusync__look_timeline(t);
     return GPUSYNC_OK;
 }
@@ -6830,7 +6935,7 @@ GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job, gpusync__agenda *agenda)
     gpusync_queue *q = job->queue;
     uint32_t i, taken = gpusync__own_taken(job);
     for (i = job->promise_count; i--;)
-        if (job->own_promises[i].linked) gpusync__take_back(&job->own_promises[i], agenda);
+        if (job->own_promises[i].node.linked) gpusync__take_back(&job->own_promises[i], agenda);
     gpusync__unseek(job);
     gpusync__lock(&q->order);
     gpusync__put_back(job);
@@ -6920,7 +7025,7 @@ static void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t n
 GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t number, gpusync_ticket *ticket,
                                                  gpusync__agenda *agenda)
 {
-    gpusync_result result = gpusync__make_promises(job);
+    gpusync_result result = gpusync__make_promises(job, false, agenda);
     uint32_t i;
     if (result != GPUSYNC_OK) return result;
     for (i = 0; i < job->part_count; i++) GPUSYNC__SET(&job->parts[i]->ticket, number); /* a report looks at them */
@@ -6941,7 +7046,7 @@ static gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job *job, gp
     if (!gpusync__trust_all(job) || q->lined_ordered || job->flags & GPUSYNC_STRICT)
         result = gpusync__seek_all(job, agenda);
     if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
-    if (result == GPUSYNC_OK) result = gpusync__make_promises(job);
+    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, agenda);
     if (result != GPUSYNC_OK) return result;
     now = gpusync_now_ns();
     gpusync__give_ticket(q, job, next, now, ticket);
@@ -7035,23 +7140,41 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
-static bool gpusync__has_twins(void *const *buffers, size_t count)
+static bool gpusync__is_among(void *const *buffers, size_t count, const void *buffer)
 {
-    size_t i, k;
-    for (i = 0; i < count; i++)
-        for (k = 0; k < i; k++)
-            if (buffers[k] == buffers[i]) return true;
+    while (count)
+        if (buffers[--count] == buffer) return true;
     return false;
 }
 
+/* Of many, with a table of them, where there is memory for that. */
+GPUSYNC__RARE bool gpusync__has_twins(gpusync_device *dev, void *const *buffers, size_t count)
+{
+    size_t size = 32, i, at;
+    bool found = false;
+    void **table;
+    while (size < 2 * count) size *= 2;
+    table = count > 16 ? (void **)gpusync__allocate(dev, size * sizeof *table, 16) : NULL;
+    for (i = 0; i < count && !found; i++) {
+        at = gpusync__index_place(buffers[i]);
+        if (table)
+            while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
+        found = table ? buffers[i] && table[at & (size - 1)] == buffers[i]
+                      : gpusync__is_among(buffers, i, buffers[i]);
+        if (table) table[at & (size - 1)] = buffers[i];
+    }
+    gpusync__free(dev, table, size * sizeof *table);
+    return found;
+}
+
 /* But for the command buffers themselves. */
-static bool gpusync__valid_submission(const gpusync_submission *s)
+static bool gpusync__valid_submission(gpusync_device *dev, const gpusync_submission *s)
 {
     return (s->waits || !s->wait_count) && (s->signals || !s->signal_count) &&
            (s->command_buffers || !s->command_buffer_count) &&
            !(s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
            (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2 &&
-           !gpusync__has_twins(s->command_buffers, s->command_buffer_count);
+           (s->command_buffer_count < 2 || !gpusync__has_twins(dev, s->command_buffers, s->command_buffer_count));
 }
 
 GPUSYNC__RARE gpusync_result gpusync__submit_traced(gpusync_queue *q, const gpusync_submission *s,
@@ -7073,7 +7196,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result;
     if (!ticket) ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !submission || !gpusync__valid_submission(submission)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || !submission || !gpusync__valid_submission(queue->device, submission))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     if (gpusync__traced(queue->device)) result = gpusync__submit_traced(queue, submission, ticket, &agenda);
@@ -7116,7 +7240,7 @@ static gpusync_result gpusync__encode_new_promise(gpusync__job *job, gpusync__jo
     if (result != GPUSYNC_OK) return result;
     *promise = *from;
     promise->job = job;
-    result = gpusync__link_promise(promise);
+    result = gpusync__link_promise(promise, false, NULL);
     if (result != GPUSYNC_OK) return result;
     place->promise_count++;
     gpusync__encode_promise(promise, buffer);
@@ -7289,23 +7413,13 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     return result;
 }
 
-/* End what is held. Under the order lock. */
-static void gpusync__cancel_line(gpusync_queue *q, const char *why, gpusync__agenda *agenda)
-{
-    gpusync__job *job;
-    gpusync_error error;
-    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, why);
-    for (job = q->line; job; job = job->next) gpusync__doom(job, GPUSYNC__RANK_OWN, &error);
-    gpusync__pump_line(q, agenda);
-}
-
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
-    gpusync__cancel_line(queue, "cancelled while it was held", &agenda);
+    gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &agenda);
     gpusync__order_end(queue);
     gpusync__end_call(queue->device, &agenda);
     gpusync__leave(queue);
@@ -7576,7 +7690,7 @@ static gpusync_result gpusync__queue_build(gpusync_queue *q, const gpusync_queue
     void *pool;
     q->open = q->few_open;
     q->open_places = GPUSYNC__FEW_PLACES;
-    q->open_shift = 58; /* 64 places: six bits */
+    q->open_shift = 60; /* 16 places: four bits */
     q->limit = desc && desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
     q->max_in_flight = desc && desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     q->log_most = desc && desc->error_log_count ? desc->error_log_count : 64;
@@ -7717,7 +7831,7 @@ static void gpusync__give_up_line(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__lock(&q->order);
-    gpusync__cancel_line(q, "its queue was destroyed while it was held", &agenda);
+    gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", &agenda);
     gpusync__unlock(&q->order);
     gpusync__end_call(q->device, &agenda);
 }
@@ -7730,6 +7844,7 @@ static void gpusync__give_up_open(gpusync_queue *q)
     gpusync__slot *slot;
     gpusync_error error;
     size_t i;
+    if (!q->open_count) return;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "its queue was destroyed before its command buffer was committed");
     for (i = 0; q->open_count; i++)
         while ((slot = q->open[i]) != NULL) {
