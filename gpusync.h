@@ -6471,7 +6471,7 @@ static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
 {
     gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
                     promise->node.number + promise->timeline->base);
-    promise->encoded = true;
+    GPUSYNC__PUT(&promise->encoded, true);
 }
 
 static void gpusync__encode_signals(gpusync__job *job, void *buffer)
@@ -6674,7 +6674,6 @@ static void gpusync__append_need(gpusync__job *job, gpusync__need *need)
 
 static void gpusync__append_promise(gpusync__job *job, gpusync__promise *promise)
 {
-    promise->job = job;
     promise->along = NULL;
     *job->promises_end = promise;
     job->promises_end = &promise->along;
@@ -6753,8 +6752,11 @@ static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_poin
 {
     gpusync_result result = GPUSYNC_OK;
     for (; count && result == GPUSYNC_OK; count--, point++) {
-        result = gpusync__promise_point(job->device, point, &job->own_promises[job->promise_count]);
-        if (result == GPUSYNC_OK) job->promise_count++;
+        gpusync__promise *promise = &job->own_promises[job->promise_count];
+        result = gpusync__promise_point(job->device, point, promise);
+        if (result != GPUSYNC_OK) break;
+        promise->job = job;
+        job->promise_count++;
     }
     return result;
 }
@@ -7257,6 +7259,7 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, gpusync__encodin
     if (e->need && e->need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
     if (!place) place = e->memory;
     if (!place) return GPUSYNC_NOT_READY;
+    if (!slot->job) job->parts[0] = slot; /* a report may want to know */
     if (e->need) gpusync__encode_need(job, place, e->need, slot->buffer);
     else result = gpusync__encode_new_promise(job, place, e->promise, slot->buffer);
     if (result != GPUSYNC_OK || place != e->memory) return result;
@@ -7266,7 +7269,6 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, gpusync__encodin
         job->joined = place;
         return GPUSYNC_OK;
     }
-    job->parts[0] = slot;
     GPUSYNC__SET(&slot->job, job);
     return GPUSYNC_OK;
 }
@@ -8632,7 +8634,7 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
                                    const gpusync__job *waits)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
-    if (cover && cover->encoded && !GPUSYNC__GET(&cover->job->ticket))
+    if (cover && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&cover->job->ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)cover->job->queue->place.number, cover->job->parts[0]->buffer);
     else if (cover && cover->job != waits) /* what waits promises more */

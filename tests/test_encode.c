@@ -758,6 +758,66 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
     pair_close(&p);
 }
 
+/* -- while a commit comes in ---------------------------------------------------------------------------- */
+
+static void signal_b(void *argument) { assert_ok(gpusync_timeline_signal(((pair *)argument)->b, 1)); }
+static void fail_b(void *argument) { assert_ok(gpusync_timeline_fail(((pair *)argument)->b, NULL)); }
+
+/* What it waits for comes, or fails, after it was asked for, and before it is in the line: at the lock of the timeline that
+   a submission signals, which comes in between. */
+static void comes_in_between(void (*act)(void *), uint32_t flags, gpusync_result expected)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    pair p;
+    pair_open(&p);
+    buffer = buffer_after(p.r.queue, at(p.b, 1));
+    probe_at_timeline_lock(p.a, 1, act, &p);
+    ticket = SUBMIT(p.r.queue, .buffer = buffer, .signal = at(p.a, 1), .flags = flags);
+    assert_true(probe_has_acted());
+    if (expected == GPUSYNC_OK) assert_int_equal(metal_status(buffer), 2);
+    finish(p.r.queue);
+    assert_result(gpusync_wait(p.r.queue, ticket, 0), expected);
+    drop(buffer);
+    pair_close(&p);
+}
+
+static void test_what_comes_before_work_is_in_the_line_is_seen_there(void **state)
+{
+    (void)state;
+    comes_in_between(signal_b, 0, GPUSYNC_OK);
+    comes_in_between(signal_b, GPUSYNC_UNORDERED, GPUSYNC_OK);
+    comes_in_between(fail_b, 0, GPUSYNC_ERROR_EXECUTION);
+    comes_in_between(fail_b, GPUSYNC_UNORDERED, GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_a_buffer_that_comes_twice_is_refused_however_many_there_are(void **state)
+{
+    enum { COUNT = 40 };
+    void *buffers[COUNT];
+    gpusync_submission s;
+    gpusync_ticket ticket;
+    size_t i, count;
+    pair p;
+    (void)state;
+    pair_open(&p);
+    for (i = 0; i < COUNT; i++) buffers[i] = i == 17 ? buffers[3] : open_buffer(&p.r);
+    memset(&s, 0, sizeof s);
+    s.command_buffers = buffers;
+    for (count = COUNT; count >= 18; count -= 11) {
+        s.command_buffer_count = count;
+        p.r.memory.fail_at = count == 18; /* the table is a help, no need */
+        assert_result(gpusync_submit(p.r.queue, &s, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+        p.r.memory.fail_at = 0;
+    }
+    s.command_buffer_count = 17;
+    assert_ok(gpusync_submit(p.r.queue, &s, &ticket));
+    finish(p.r.queue);
+    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    for (i = 18; i < COUNT; i++) assert_ok(gpusync_command_buffer_discard(p.r.queue, buffers[i]));
+    pair_close(&p);
+}
+
 /* -- threads ------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 200 };
@@ -848,6 +908,8 @@ int main(void)
         cmocka_unit_test(test_an_open_promise_goes_with_its_queue),
         cmocka_unit_test(test_a_timeline_may_go_while_open_buffers_name_it),
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
+        cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
+        cmocka_unit_test(test_a_buffer_that_comes_twice_is_refused_however_many_there_are),
         cmocka_unit_test(test_threads_encode_wait_and_discard_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
