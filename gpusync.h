@@ -1039,13 +1039,14 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
        order    of a queue: ticket order is queue order. Callbacks and handlers only try it.
        device   its lists
        board    of a queue, timeline or warm-up: who waits, what is needed, promised, on record
-       job, waiter   of a device: free ones, what is due
+       job, waiter   of a device: free ones, what is due, held work that may go
        global   slots, registrations, selectors, calls in progress
 
-   Under the order lock come the messages that a commit sends, the device's listener is made and asked for values, and
-   rings and indexes grow; under it, the job and the waiter lock the allocator is called, under the board's malloc. Under
-   the job lock a ticket is marked whose callback becomes due with it. No hook, log or trace function runs under a lock, no
-   callback, no release of what the program may have made. */
+   Under the order lock come the messages that a commit sends, and those that encode a wait or a signal, the device's
+   listener is made and asked for values, and rings, indexes and the places of open buffers grow; under it, the job and
+   the waiter lock the allocator is called, under the board's malloc. Under the job lock a ticket is marked whose
+   callback becomes due with it. No hook, log or trace function runs under a lock, no callback, no release of what the
+   program may have made. */
 
 #include <errno.h>
 #include <pthread.h>
@@ -1536,7 +1537,7 @@ enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART };
 typedef struct gpusync__slot {
     gpusync__block block; /* first: the handler gets a pointer to it */
     uint32_t state;       /* see above */
-    uint32_t holders; /* the handler (or the list of open buffers) and everybody who looks at the buffer */
+    uint32_t holders; /* the handler (or its place among the open ones) and everybody who looks at the buffer */
     void *buffer;
     gpusync_queue *queue;
     uint64_t ticket;
@@ -5143,8 +5144,11 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
    timeline or queue that it is about, but for a need that is TRUSTED. A job that nothing holds goes to the device in
    the call. Of others, whoever ends a need counts the job down:
 
-       missing 0   the job can be issued: the pump of its queue does it, under the order lock
+       missing 0   the job can be issued: it is stirred, and the pump of its queue does it, under the order lock
        open 0      needs and command buffers are over: the job is published
+
+   gpusync_encode_wait and gpusync_encode_signal make the job of an open command buffer: its promises are on their lists at
+   once, its needs from the commit on.
 
    Nothing of this calls itself: what follows from a change goes on an agenda, which is worked off without a lock, so
    that neither a long chain of jobs nor Metal's small stacks matter. */

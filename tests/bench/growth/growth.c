@@ -689,6 +689,25 @@ static void act_fail(void)
     dispatch_all();
 }
 
+/* On a stack of 256 KB: nothing recurses along a chain. */
+static void *run_act(void *act)
+{
+    (*(void (**)(void))act)();
+    return NULL;
+}
+
+static void on_small_stack(void (*act)(void))
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    must(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, 256 * 1024), "a small stack");
+    must(!pthread_create(&thread, &attributes, run_act, &act), "a thread");
+    must(!pthread_join(thread, NULL) && !pthread_attr_destroy(&attributes), "its end");
+}
+
+static void act_signal_one_on_a_small_stack(void) { on_small_stack(act_signal_one); }
+static void act_fail_on_a_small_stack(void) { on_small_stack(act_fail); }
+
 static void act_destroy_queue(void)
 {
     ok(gpusync_queue_destroy(queue));
@@ -1380,6 +1399,8 @@ static const row rows[] = {
     {"chain_end", make_issued_chain, act_end_all, check_done, RISING},
     {"chain_cancel", make_chain, act_cancel, check_given_up, RISING},
     {"chain_fail", make_chain, act_fail, check_given_up, RISING},
+    {"chain_release_far", make_chain, act_signal_one_on_a_small_stack, check_chain_issued, RISING},
+    {"chain_fail_far", make_chain, act_fail_on_a_small_stack, check_given_up, RISING},
     {"chain_destroy", make_chain, act_destroy_queue, check_queue_gone, RISING},
     {"promises_top_down", make_promises, act_signal_each, check_issued, RISING}, /* n issued, n wait for them */
     IN_EACH_ORDER("submit_after_tickets", make_ticket_waits, act_wait_for_tickets, check_other_done),
