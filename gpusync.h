@@ -830,8 +830,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
 
 /* Have what comes later in the command buffer wait for the point, on the device: a value, or a ticket of any queue of the
    device. Call it between encoders: before the first one, to hold up everything. Any buffer of the Metal queue will do
-   that is not committed; one that gpusync did not make is kept from here on, until its commit or
-   gpusync_command_buffer_discard. Nothing is encoded for a point that has been reached.
+   that is not committed; one that gpusync did not make is kept from here on, until gpusync_commit, gpusync_submit or
+   gpusync_command_buffer_discard. Commit it with gpusync alone: what it was to signal stays promised until one of these. Nothing is encoded for a point that has been reached.
    The whole buffer is held until all its waits are on their way: so waits come before signals. A ticket is waited for by
    the host, which signals an event at its end; for one of gpusync_track_committed, or of gpusync_track that is not
    committed yet, the buffer is held meanwhile. When what is waited for fails, so does the commit's ticket.
@@ -5821,6 +5821,13 @@ static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t valu
     return (gpusync__promise *)(void *)gpusync__list_from(&t->promises, value);
 }
 
+/* Has somebody else than who needs the value promised it? Under the board's lock. */
+static bool gpusync__is_promised(const gpusync__need *need)
+{
+    const gpusync__promise *cover = gpusync__cover(need->timeline, need->node.number);
+    return cover && cover->job != need->job;
+}
+
 /* May the value be promised? Under the board's lock. */
 static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
 {
@@ -5956,7 +5963,7 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda
     gpusync__lock(&t->board.lock);
     for (need = gpusync__first_need(&t->board, 0); need; need = next) {
         next = gpusync__need_after(need);
-        if (!need->job || (need->holds && need->node.number > t->kept && !gpusync__cover(t, need->node.number)))
+        if (!need->job || (need->holds && need->node.number > t->kept && !gpusync__is_promised(need)))
             gpusync__take_need(&t->board, need, &error, &caught, agenda);
     }
     gpusync__unlock(&t->board.lock);
@@ -6001,7 +6008,7 @@ static void gpusync__seek_listed(gpusync__need *need)
     GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
     failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
     gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
-           need->node.number > t->kept && !gpusync__cover(t, need->node.number);
+           need->node.number > t->kept && !gpusync__is_promised(need);
     over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
     if (over) gpusync__unlink_need(need);
     need->holds = !over && !issued && (need->stage == GPUSYNC__AWAITED || job->flags & GPUSYNC_STRICT);

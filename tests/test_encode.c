@@ -731,6 +731,55 @@ static void test_a_timeline_may_go_while_open_buffers_name_it(void **state)
     timeline_goes_before(false);
 }
 
+/* Work waits for 1 of a timeline and signals 2 of it; with `chained` other work waits for 2. Nobody has promised 1, and
+   nobody can any more. inside: the signal is in the work's own buffer, which is committed after the timeline went. */
+static void timeline_goes_under(bool chained, bool commit_behind, bool inside)
+{
+    gpusync_ticket first = 0, second = 0;
+    void *buffer = NULL;
+    pair p;
+    pair_open(&p);
+    if (inside) {
+        buffer = buffer_after(p.r.queue, at(p.a, 1));
+        assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 2)));
+    } else {
+        first = SUBMIT(p.r.queue, .wait = at(p.a, 1), .signal = at(p.a, 2));
+    }
+    if (chained) second = SUBMIT(p.r.queue, .wait = at(p.a, 2), .signal = at(p.a, 3), .flags = GPUSYNC_UNORDERED);
+    if (commit_behind) second = commit_empty(&p.r, NULL);
+    assert_ok(gpusync_timeline_destroy(p.a));
+    p.a = NULL;
+    if (inside) {
+        first = commit_to(p.r.queue, buffer);
+        drop(buffer);
+    }
+    assert_result(gpusync_poll(p.r.queue, first), GPUSYNC_ERROR_DESTROYED);
+    if (chained) assert_result(gpusync_poll(p.r.queue, second), GPUSYNC_ERROR_DESTROYED);
+    finish(p.r.queue);
+    if (commit_behind) assert_ok(gpusync_poll(p.r.queue, second));
+    pair_close(&p);
+}
+
+static void test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for(void **state)
+{
+    (void)state;
+    timeline_goes_under(false, false, false);
+    timeline_goes_under(false, false, true);
+}
+
+static void test_a_timeline_that_goes_ends_a_chain_of_work_along_it(void **state)
+{
+    (void)state;
+    timeline_goes_under(true, false, false);
+    timeline_goes_under(true, false, true);
+}
+
+static void test_a_timeline_that_goes_lets_the_commit_behind_such_work_go(void **state)
+{
+    (void)state;
+    timeline_goes_under(false, true, false);
+}
+
 static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
 {
     static char text[1 << 14];
@@ -907,6 +956,9 @@ int main(void)
         cmocka_unit_test(test_a_submission_that_cannot_be_held_leaves_its_buffers_as_they_were),
         cmocka_unit_test(test_an_open_promise_goes_with_its_queue),
         cmocka_unit_test(test_a_timeline_may_go_while_open_buffers_name_it),
+        cmocka_unit_test(test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for),
+        cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
+        cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_a_buffer_that_comes_twice_is_refused_however_many_there_are),

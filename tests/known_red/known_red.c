@@ -125,45 +125,6 @@ static void test_what_cannot_be_held_is_told_so_at_once(void **state)
 
 /* == what goes while it is needed ================================================================================ */
 
-/* Work waits for 1 of a timeline and signals 2 of it; with `chained` other work waits for 2. Nobody has promised 1, and
-   nobody can any more. */
-static void check_timeline_goes(bool chained, bool commit_behind)
-{
-    gpusync_timeline *timeline;
-    gpusync_ticket first, second = 0;
-    rig r;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    timeline = timeline_new(&r);
-    first = SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1), .signal = gpusync_at_value(timeline, 2));
-    if (chained) second = SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 2), .signal = gpusync_at_value(timeline, 3));
-    if (commit_behind) second = commit_empty(&r, NULL);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    EXPECTED_RED("what waits for a value of a destroyed timeline, and signals a higher one of it, is held for ever",
-                 assert_result(gpusync_poll(r.queue, first), GPUSYNC_ERROR_DESTROYED));
-    if (chained) assert_result(gpusync_poll(r.queue, second), GPUSYNC_ERROR_DESTROYED);
-    finish(r.queue);
-    if (commit_behind) assert_ok(gpusync_poll(r.queue, second));
-    rig_close(&r);
-}
-
-static void test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for(void **state)
-{
-    (void)state;
-    check_timeline_goes(false, false);
-}
-
-static void test_a_timeline_that_goes_ends_a_chain_of_work_along_it(void **state)
-{
-    (void)state;
-    check_timeline_goes(true, false);
-}
-
-static void test_a_timeline_that_goes_lets_the_commit_behind_such_work_go(void **state)
-{
-    (void)state;
-    check_timeline_goes(false, true);
-}
-
 /* -- events that the device is not through with ------------------------------------------------------------------- */
 
 typedef struct outlived {
@@ -353,9 +314,6 @@ static void test_destroy_ends_when_all_work_was_killed(void **state)
 
 static const struct CMUnitTest all[] = {
     cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
-    cmocka_unit_test(test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for),
-    cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
-    cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
     cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
     cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
     cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_a_ticket),
