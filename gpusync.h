@@ -6138,16 +6138,28 @@ static bool gpusync__is_hidden(const gpusync__need *need)
     return need->node.linked && need->node.number <= need->timeline->kept;
 }
 
-/* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. */
+/* By itself, or through what it waited for? */
+static bool gpusync__has_failed(gpusync__job *job)
+{
+    bool failed;
+    gpusync__lock(&job->device->job_lock);
+    failed = job->rank != GPUSYNC__RANK_NONE;
+    gpusync__unlock(&job->device->job_lock);
+    return failed;
+}
+
+/* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. Work that
+   was killed asks no further: what hides the value may wait for this very work. */
 GPUSYNC__RARE void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync__need *need;
+    bool failed = gpusync__has_failed(job);
     gpusync__seek_some(job, true);
     for (need = job->needs; need; need = need->along) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
         gpusync__lock(gpusync__need_lock(need));
-        if (gpusync__is_hidden(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
+        if (!failed && gpusync__is_hidden(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
         gpusync__unlock(gpusync__need_lock(need));
         if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__drop_need(need);
     }

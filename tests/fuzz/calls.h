@@ -551,24 +551,8 @@ static void make_timeline(void)
     t->value = t->event ? 0 : desc.initial_value;
 }
 
-/* Does work that is not over signal it? */
-static bool is_promised(const tide *t)
-{
-    int i, k;
-    for (i = 0; i < world.work_count; i++)
-        for (k = 0; k < PROMISES; k++)
-            if (!world.works[i].over && t->timeline && world.works[i].promises[k].timeline == t->timeline) return true;
-    for (i = 0; i < OPENS; i++)
-        for (k = 0; k < 2; k++)
-            if (world.opens[i].buffer && t->timeline && world.opens[i].signals[k].timeline == t->timeline) return true;
-    return false;
-}
-
 static void destroy_timeline(tide *t)
 {
-    /* Else work that waits for what its own consumer promises below it never ends, once others have signalled that:
-       "a ticket whose command buffer was killed never ends" of known_red.c. */
-    if (t->event && is_promised(t)) (void)gpusync_timeline_fail(t->timeline, NULL);
     come_to_rest_now(); /* no callback is in a call of what goes, */
     world.destroying = true; /* ... and none makes one */
     forget_promises(t->timeline);

@@ -242,74 +242,6 @@ static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
     outlived_close(&o, waiting, event);
 }
 
-/* == work that is killed, held up, or lost ======================================================================== */
-
-/* The first waits, on the device, for a value that comes only when the second has ended, which waits for the first:
-   the program's mistake. The watchdog ends the first, and the second, where that still waits. */
-typedef struct circle {
-    rig r;
-    gpusync_timeline *timeline;
-    void *event, *buffers[2];
-    gpusync_ticket tickets[2];
-} circle;
-
-static void circle_open(circle *c)
-{
-    int i;
-    rig_open(&c->r, SOFTMETAL_MANUAL);
-    c->timeline = timeline_over(&c->r, &c->event);
-    c->buffers[0] = buffer_after(c->r.queue, gpusync_at_value(c->timeline, 18));
-    c->tickets[0] = commit_to(c->r.queue, c->buffers[0]);
-    c->buffers[1] = buffer_after(c->r.queue, gpusync_at_ticket(c->r.queue, c->tickets[0]));
-    c->tickets[1] = SUBMIT(c->r.queue, .buffer = c->buffers[1], .signal = gpusync_at_value(c->timeline, 4),
-                           .flags = SIGNALS_INSIDE);
-    for (i = 0; i < 2; i++) assert_int_equal(metal_status(c->buffers[i]), 2);
-    assert_ok(gpusync_timeline_signal(c->timeline, 29)); /* not to be seen before 4 is signalled */
-    softmetal_time_out(c->buffers[0]);
-    softmetal_finish(c->buffers[0]);
-    assert_int_equal(metal_status(c->buffers[0]), 5);
-}
-
-static void end_the_second(circle *c)
-{
-    if (gpusync_poll(c->r.queue, c->tickets[0]) == GPUSYNC_NOT_READY) softmetal_time_out(c->buffers[1]);
-    softmetal_finish(c->buffers[1]);
-    assert_int_equal(softmetal_outstanding(c->r.metal_queue), 0);
-}
-
-static void circle_close(circle *c)
-{
-    int i;
-    for (i = 0; i < 2; i++) metal_release(c->buffers[i]);
-    assert_ok(gpusync_timeline_destroy(c->timeline));
-    metal_release(c->event);
-    rig_close(&c->r);
-}
-
-static void test_the_ticket_of_work_that_was_killed_ends(void **state)
-{
-    circle c;
-    (void)state;
-    circle_open(&c);
-    EXPECTED_RED("a ticket whose command buffer was killed never ends",
-                 assert_result(gpusync_poll(c.r.queue, c.tickets[0]), GPUSYNC_ERROR_EXECUTION));
-    end_the_second(&c);
-    assert_result(gpusync_poll(c.r.queue, c.tickets[1]), GPUSYNC_ERROR_EXECUTION); /* as what it waited for */
-    circle_close(&c);
-}
-
-static void test_destroy_ends_when_all_work_was_killed(void **state)
-{
-    circle c;
-    (void)state;
-    circle_open(&c);
-    end_the_second(&c);
-    EXPECTED_RED("gpusync_queue_destroy hangs though nothing is in flight",
-                 assert_ok(gpusync_queue_destroy(c.r.queue)));
-    c.r.queue = NULL;
-    circle_close(&c);
-}
-
 /* == one of them ================================================================================================== */
 
 static const struct CMUnitTest all[] = {
@@ -317,8 +249,6 @@ static const struct CMUnitTest all[] = {
     cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
     cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
     cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_a_ticket),
-    cmocka_unit_test(test_the_ticket_of_work_that_was_killed_ends),
-    cmocka_unit_test(test_destroy_ends_when_all_work_was_killed),
 };
 
 static int run_one(const struct CMUnitTest *test)
