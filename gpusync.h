@@ -557,8 +557,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue);
 
 /* As gpusync_queue_destroy, but leaves alone what is in flight: it goes on (without waiting any longer for tickets of
-   other queues), and nobody is told of its end: its tickets and what it was to signal end with ERROR_CANCELLED. For a
-   GPU that hangs, or an exit that must not wait for it. (It waits for handlers and waits that are on their way out, and
+   other queues), and nobody is told of its end: tickets of plain commits end with ERROR_DESTROYED, those of work that
+   waits or signals and of submissions with ERROR_CANCELLED, and so does what they were to signal. For a GPU that hangs,
+   or an exit that must not wait for it. (It waits for handlers and waits that are on their way out, and
    for waits in mode BLOCKING, which nothing can end.) */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue);
 
@@ -582,7 +583,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
                                                                     void **out);
 
 /* Give back a buffer of gpusync_command_buffer that will not be committed, or one that something was encoded into by
-   gpusync_encode_wait or gpusync_encode_signal: what it was to signal is promised no more.
+   gpusync_encode_wait or gpusync_encode_signal: what it was to signal is promised no more. Work that is held for that stays
+   so, until somebody else signals it, or it is cancelled.
    Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never kept here; ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
@@ -593,7 +595,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
    Tickets are in the order of these calls, and so is the queue, unless the program has enqueued buffers in another
    order: Metal keeps to that. is_done and is_idle go by the tickets, poll and wait by each buffer.
    Returns  OK. On any error the buffer is untouched and still yours: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
-            ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
+            ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track, or it is held; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
             ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_ENQUEUED and ERROR_QUEUE_FULL: it would have to
             be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: ERROR_WOULD_DEADLOCK.
             Another try may do after ERROR_OUT_OF_MEMORY; after ERROR_ENQUEUED and ERROR_QUEUE_FULL, once what is held
@@ -629,7 +631,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
    Metal's waitUntilCompleted: on one buffer of the gpusync_queue after the other. Polls and waits read the status
    besides. Nothing is sent to the GPU. After gpusync_queue_destroy_now that wait goes on until the work ends, and keeps
    a thread of the dispatch pool.
-   Returns  as gpusync_commit, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED. ERROR_ALREADY_TRACKED: it has a
+   Returns  as gpusync_track, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED. ERROR_ALREADY_TRACKED: it has a
             ticket and has not ended. One that has ended gets a ticket, whatever it had: that is over at once. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
                                                                      gpusync_ticket *ticket);
@@ -764,8 +766,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
                                                                      const gpusync_timeline_desc *desc,
                                                                      gpusync_timeline **out);
 
-/* Waits that sleep or spin in it return ERROR_DESTROYED; no other call may be running or begin. Submissions that name
-   it go on with its event; those held for a value that nobody has promised end with ERROR_DESTROYED.
+/* Waits that sleep or spin in it return ERROR_DESTROYED; no other call may be running or begin. Work that names
+   it goes on with its event, committed or not; what is held, then or later, for a value that nobody else has promised
+   ends with ERROR_DESTROYED.
    Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done. */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
 
@@ -775,13 +778,13 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
    without gpusync, name the value with gpusync_timeline_expect. */
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base);
 
-/* The present value: signalled, with every promise of a submission up to it kept. Reads the event where others may
-   signal it.
+/* The present value: up to it all has been signalled. Below the lowest promise that is not kept yet it stays, whatever was
+   signalled above. Reads the event where others may signal it.
    Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
 /* Raise the timeline from the host and wake who waits for it, on the host and on the device: at once, or, where a
-   submission has promised a lower value, when that promise is kept.
+   lower value is promised, when that promise is kept or taken back. What is promised itself cannot be signalled.
    Returns  OK; ERROR_NOT_RISING: the value is unchanged; the result of the failure; ERROR_DEVICE_LOST;
             ERROR_DESTROYED.
    Threads  any; of two at a time the larger value counts. Held submissions that waited for it are committed here. */
@@ -821,7 +824,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
 
    Work goes to the device once each of its waits has been reached or its signal is on its way there. Until then it is
    held on the host, where no watchdog ends it; what is committed or submitted to its queue later lines up behind it
-   (gpusync_track does not). Held command buffers are not committed: never call waitUntilCompleted on one.
+   (gpusync_track does not). So the signal must not come from there: gpusync_report shows such a thing, gpusync_cancel_held
+   ends it. Held command buffers are not committed: never call waitUntilCompleted on one.
 
    Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource. So a
    wait in a command buffer of its own in front, which is where gpusync_submit has to put it, and a signal in one behind,
@@ -831,7 +835,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
 /* Have what comes later in the command buffer wait for the point, on the device: a value, or a ticket of any queue of the
    device. Call it between encoders: before the first one, to hold up everything. Any buffer of the Metal queue will do
    that is not committed; one that gpusync did not make is kept from here on, until gpusync_commit, gpusync_submit or
-   gpusync_command_buffer_discard. Commit it with gpusync alone: what it was to signal stays promised until one of these. Nothing is encoded for a point that has been reached.
+   gpusync_command_buffer_discard. Commit it with gpusync alone: what it was to signal stays promised until one of these.
+   Nothing is encoded for a point that has been reached; the buffer is kept all the same.
    The whole buffer is held until all its waits are on their way: so waits come before signals. A ticket is waited for by
    the host, which signals an event at its end; for one of gpusync_track_committed, or of gpusync_track that is not
    committed yet, the buffer is held meanwhile. When what is waited for fails, so does the commit's ticket.
@@ -854,11 +859,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 
 /* Submit work to the queue, as one ticket. It is done when all its command buffers have ended, and what it waited for
    is known to have ended well: the wait for the ticket returns the first error of either.
-   Waits that were encoded into the command buffers are the submission's too, after its own, and signals before its own.
+   Waits that were encoded into the command buffers are the submission's too, after its own, and signals before its own;
+   of a timeline that has failed since, these are no error.
    Returns  OK: the command buffers are gpusync's, and were committed or held, or ended at once, where something waited
             for had failed. On any error nothing has changed, the command buffers are still yours: as gpusync_commit,
             for any of them; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a signal is not above what was signalled, or is
-            promised by others, or is waited for by this one; the failure of a timeline that is to be
+            promised by others, is waited for by this one, or by one of its buffers what another signals, or its buffers
+            signal one timeline in falling order; the failure of a timeline that is to be
             signalled; ERROR_QUEUE_FULL: it would have to be held, and too many are (at once, whatever timeout_ns says):
             see max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
             ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there is no room. ERROR_UNSUPPORTED also:
@@ -881,9 +888,9 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
    what is behind it.
    Callbacks and releases of one device run one at a time, in the order in which they became due. Those of one point
    keep the order of their registration. A slow one delays the others.
-   Destroy calls what is left of its queue or timeline. What was never committed is told ERROR_CANCELLED. A commit that
-   gpusync_queue_destroy_now left in flight is told ERROR_DESTROYED, and so is a value that was not reached. Where the
-   device is lost, what did not end is told ERROR_DEVICE_LOST.
+   Destroy calls what is left of its queue or timeline. What was never committed is told ERROR_CANCELLED. What
+   gpusync_queue_destroy_now left in flight is told what it says there; a value that was not reached when its timeline
+   went, ERROR_DESTROYED. Where the device is lost, what did not end is told ERROR_DEVICE_LOST.
    While it waits, destroy runs only what is due of its own queue. Run first what others' work waits for, where nobody
    else runs callbacks: in MANUAL mode, and on the thread of the callback_queue.
    Returns  OK; ERROR_INVALID_TICKET: also for GPUSYNC_EVERYTHING; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE;
@@ -4965,7 +4972,7 @@ GPUSYNC__RARE gpusync_result gpusync__commit_otherwise(gpusync_queue *q, void *b
 }
 
 /* The caller is inside the queue. */
-GPUSYNC__INLINE gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
     gpusync__commit_watch watch;
     gpusync_result result = q->watched ? gpusync__before_commit(q, buffer, &watch) : GPUSYNC_OK;
@@ -6784,6 +6791,31 @@ static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_poin
     return result;
 }
 
+/* May so many command buffers more be held? Some room must be left for what will let them go. Under the order lock. */
+static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
+{
+    return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
+}
+
+/* Would the job have to be held at this moment, as far as its own waits for values tell, where no more may be? Then it
+   need not wait for room. */
+GPUSYNC__RARE bool gpusync__is_past_holding(gpusync_queue *q, const gpusync__job *job, size_t buffers)
+{
+    const gpusync__need *need;
+    bool held, full;
+    gpusync__lock(&q->order);
+    full = !gpusync__may_hold_more(q, buffers);
+    held = q->lined_ordered && !gpusync__is_loose(job);
+    for (need = job->needs; full && !held && need; need = need->along) {
+        if (!need->timeline) continue;
+        gpusync__lock(&need->timeline->board.lock);
+        held = gpusync__stage_of(need) == GPUSYNC__AWAITED;
+        gpusync__unlock(&need->timeline->board.lock);
+    }
+    gpusync__order_end(q);
+    return full && held;
+}
+
 /* Room for command buffers of our own: all or none, so that no two submissions wait for each other's. */
 GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, const uint64_t *timeout_ns)
 {
@@ -6820,6 +6852,7 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__job *job, 
     if (front && s->command_buffer_count == 0) back = false;
     if (!front && !back) return GPUSYNC_OK;
     if (!gpusync__take_rooms(q, q->limit, (uint32_t)front + back)) {
+        if (gpusync__is_past_holding(q, job, s->command_buffer_count + front + back)) return GPUSYNC_ERROR_QUEUE_FULL;
         result = gpusync__room_for_own(q, (uint32_t)front + back, s->timeout_ns);
         if (result != GPUSYNC_OK) return result;
     }
@@ -6980,11 +7013,11 @@ static void gpusync__discard_job(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__job_drop(job);
 }
 
-/* May the job be held? Some room must be left for what will let it go. */
+/* May the job be held? */
 GPUSYNC__RARE gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__job *job)
 {
-    uint32_t i, spare = q->limit / 8 ? q->limit / 8 : 1;
-    if (q->held_buffers + job->part_count + spare > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
+    uint32_t i;
+    if (!gpusync__may_hold_more(q, job->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
     for (i = 0; i < job->part_count; i++)
         if (gpusync__status(job->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
     return GPUSYNC_OK;
@@ -7870,7 +7903,7 @@ static void gpusync__give_up_open(gpusync_queue *q)
     gpusync_error error;
     size_t i;
     if (!q->open_count) return;
-    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "its queue was destroyed before its command buffer was committed");
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed before its command buffer was committed");
     for (i = 0; q->open_count; i++)
         while ((slot = q->open[i]) != NULL) {
             (void)gpusync__take_open(q, &q->open[i]);

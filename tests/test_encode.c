@@ -31,7 +31,7 @@ static void pair_close(pair *p)
 static uint64_t value_of(gpusync_timeline *timeline)
 {
     uint64_t value;
-    (void)gpusync_timeline_query(timeline, &value);
+    assert_ok(gpusync_timeline_query(timeline, &value));
     return value;
 }
 
@@ -746,8 +746,8 @@ static void open_promise_goes_with_its_queue(gpusync_result (*destroy)(gpusync_q
     await_sleepers(p.r.device, 1);
     assert_ok(destroy(p.other));
     p.other = NULL;
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DESTROYED);
-    assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_CANCELLED);
     assert_int_equal(owners_of(buffer), 1);
     drop(buffer);
     drop(waiting);
@@ -871,6 +871,53 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
     discard(p.other, buffer);
     assert_ok(gpusync_cancel_held(p.r.queue));
     pair_close(&p);
+}
+
+/* -- room ---------------------------------------------------------------------------------------------- */
+
+static struct {
+    unsigned parks;
+    void *buffer; /* finished in the first of them */
+} room_sleep;
+
+static void finish_in_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    if (room_sleep.parks++ == 0) softmetal_finish(room_sleep.buffer);
+}
+
+static void unpark_nobody(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+
+/* A queue of eight: seven held, which is all that may be, and one that is running. */
+static void test_what_cannot_be_held_is_told_so_at_once(void **state)
+{
+    static const uint64_t none = 0;
+    gpusync_hooks hooks = {NULL, finish_in_park, unpark_nobody, NULL};
+    gpusync_timeline *timeline;
+    gpusync_result result;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 8);
+    timeline = timeline_new(&r);
+    commit_empty(&r, &room_sleep.buffer);
+    for (i = 0; i < 7; i++) {
+        void *buffer = buffer_of(r.queue);
+        (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1), .buffer = buffer, .flags = GPUSYNC_STRICT);
+        metal_release(buffer);
+    }
+    /* it would be held for 2, with a command buffer of our own */
+    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2), .timeout_ns = &none}, &ticket);
+    assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
+    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2)}, &ticket);
+    assert_int_equal(room_sleep.parks, 0);
+    assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
+    softmetal_finish(room_sleep.buffer);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    finish(r.queue);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
 }
 
 /* -- while a commit comes in ---------------------------------------------------------------------------- */
@@ -1028,6 +1075,7 @@ int main(void)
         cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
         cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
+        cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_a_buffer_that_comes_twice_is_refused_however_many_there_are),
         cmocka_unit_test(test_threads_encode_wait_and_discard_at_once),

@@ -75,6 +75,8 @@ int main(void)
     UNSUPPORTED(gpusync_timeline_signal(timeline, 1));
     UNSUPPORTED(gpusync_timeline_expect(timeline, 1));
     UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
+    UNSUPPORTED(gpusync_encode_wait(queue, &device, gpusync_at_value(NULL, 1)));
+    UNSUPPORTED(gpusync_encode_signal(queue, &device, gpusync_at_value(NULL, 1)));
     UNSUPPORTED(gpusync_submit(queue, NULL, &ticket));
     UNSUPPORTED(gpusync_cancel_held(queue));
     UNSUPPORTED(gpusync_release_after(gpusync_at_ticket(queue, 1), NULL));

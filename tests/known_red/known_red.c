@@ -75,54 +75,6 @@ static void end_by_the_limit(int number)
     _exit(defect ? RED : RED_ELSEWHERE);
 }
 
-/* == room ======================================================================================================== */
-
-static struct {
-    unsigned parks;
-    void *buffer; /* finished in the first of them */
-} room_sleep;
-
-static void finish_in_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    (void)user, (void)waiter, (void)deadline_ns;
-    if (room_sleep.parks++ == 0) softmetal_finish(room_sleep.buffer);
-}
-
-static void unpark_nobody(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
-
-/* A queue of eight: seven held, which is all that may be, and one that is running. */
-static void test_what_cannot_be_held_is_told_so_at_once(void **state)
-{
-    static const uint64_t none = 0;
-    gpusync_hooks hooks = {NULL, finish_in_park, unpark_nobody, NULL};
-    gpusync_timeline *timeline;
-    gpusync_result result;
-    gpusync_ticket ticket;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 8);
-    timeline = timeline_new(&r);
-    commit_empty(&r, &room_sleep.buffer);
-    for (i = 0; i < 7; i++) {
-        void *buffer = buffer_of(r.queue);
-        (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1), .buffer = buffer, .flags = GPUSYNC_STRICT);
-        metal_release(buffer);
-    }
-    /* it would be held for 2, with a command buffer of our own */
-    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2), .timeout_ns = &none}, &ticket);
-    EXPECTED_RED("a submission that cannot be held is told that it has no room yet",
-                 assert_result(result, GPUSYNC_ERROR_QUEUE_FULL));
-    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2)}, &ticket);
-    EXPECTED_RED("a submission that cannot be held waits for room first", assert_int_equal(room_sleep.parks, 0));
-    assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
-    softmetal_finish(room_sleep.buffer);
-    assert_ok(gpusync_timeline_signal(timeline, 1));
-    finish(r.queue);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    rig_close(&r);
-}
-
 /* == what goes while it is needed ================================================================================ */
 
 /* -- events that the device is not through with ------------------------------------------------------------------- */
@@ -245,7 +197,6 @@ static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
 /* == one of them ================================================================================================== */
 
 static const struct CMUnitTest all[] = {
-    cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
     cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
     cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
     cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_a_ticket),
