@@ -269,6 +269,7 @@ static void test_ticket_order_is_queue_order_with_many_threads_committing(void *
     softmetal_unhang(first);
     metal_release(first);
     assert_ok(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER));
+    assert_true(softmetal_settle(SECONDS(10))); /* the handlers bring the times */
     last = 1 + COMMITTERS * COMMITS_EACH;
     assert_int_equal(stats_of(r.queue).commits, last);
     for (ticket = 1; ticket <= last; ticket++) {
