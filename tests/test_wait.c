@@ -911,8 +911,8 @@ static void test_early_returns_do_not_extend_the_deadline(void **state)
     log.early = INT32_MAX; /* park never sleeps */
     ticket = commit_empty(&r, &buffer);
     begun = gpusync_now_ns();
-    assert_result(gpusync_wait(r.queue, ticket, MS(5)), GPUSYNC_TIMEOUT);
-    assert_true(gpusync_now_ns() - begun >= MS(5));
+    assert_result(gpusync_wait(r.queue, ticket, MS(200)), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_now_ns() - begun >= MS(200));
     assert_true(log.parks > 1);
     assert_true(stats_of(r.queue).spurious_wakes > 0);
     softmetal_finish(buffer);
@@ -931,9 +931,9 @@ static void test_a_park_is_told_the_deadline_of_the_wait(void **state)
     rig_open_hooked(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     begun = gpusync_now_ns();
-    assert_result(gpusync_wait(r.queue, ticket, MS(3)), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(r.queue, ticket, MS(200)), GPUSYNC_TIMEOUT);
     ended = gpusync_now_ns();
-    assert_in_range(log.last_deadline, begun + MS(3), ended);
+    assert_in_range(log.last_deadline, begun + MS(200), ended);
     assert_int_equal(log.parks, 1);
     wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
