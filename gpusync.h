@@ -557,10 +557,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue);
 
 /* As gpusync_queue_destroy, but leaves alone what is in flight: it goes on (without waiting any longer for tickets of
-   other queues), and nobody is told of its end: tickets of plain commits end with ERROR_DESTROYED, those of work that
-   waits or signals and of submissions with ERROR_CANCELLED, and so does what they were to signal. For a GPU that hangs,
-   or an exit that must not wait for it. (It waits for handlers and waits that are on their way out, and
-   for waits in mode BLOCKING, which nothing can end.) */
+   other queues), and nobody is told of its end. Tickets of plain commits end with ERROR_DESTROYED. Those of submissions
+   and of commits that wait or signal end with ERROR_CANCELLED, as does what they were to signal. It is for a GPU that
+   hangs, or an exit that must not wait for it. (It waits for handlers and waits that are on their way out, and for waits
+   in mode BLOCKING, which nothing can end.) */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue);
 
 /* The Metal object behind it, borrowed. NULL for NULL. */
@@ -582,9 +582,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
                                                                     const gpusync_command_buffer_desc *desc,
                                                                     void **out);
 
-/* Give back a buffer of gpusync_command_buffer that will not be committed, or one that something was encoded into by
-   gpusync_encode_wait or gpusync_encode_signal: what it was to signal is promised no more. Work that is held for that stays
-   so, until somebody else signals it, or it is cancelled.
+/* Give back a buffer that will not be committed: of gpusync_command_buffer, or one of yours that gpusync_encode_wait or
+   gpusync_encode_signal kept. What it was to signal is promised no more. Work that is held for that stays held until
+   somebody else signals it, or it is cancelled.
    Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never kept here; ERROR_DESTROYED. */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
@@ -595,9 +595,9 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
    Tickets are in the order of these calls, and so is the queue, unless the program has enqueued buffers in another
    order: Metal keeps to that. is_done and is_idle go by the tickets, poll and wait by each buffer.
    Returns  OK. On any error the buffer is untouched and still yours: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
-            ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track, or it is held; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-            ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_ENQUEUED and ERROR_QUEUE_FULL: it would have to
-            be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: ERROR_WOULD_DEADLOCK.
+            ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track, or it is held; ERROR_OUT_OF_MEMORY;
+            ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_ENQUEUED and ERROR_QUEUE_FULL:
+            it would have to be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: ERROR_WOULD_DEADLOCK.
             Another try may do after ERROR_OUT_OF_MEMORY; after ERROR_ENQUEUED and ERROR_QUEUE_FULL, once what is held
             has gone; after ERROR_WOULD_DEADLOCK, outside the callback. The others are for good: a buffer that gpusync
             made is discarded then.
@@ -778,7 +778,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
    without gpusync, name the value with gpusync_timeline_expect. */
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base);
 
-/* The present value: up to it all has been signalled. Below the lowest promise that is not kept yet it stays, whatever was
+/* The present value: up to it all has been signalled. It stays below the lowest promise that is not kept yet, whatever was
    signalled above. Reads the event where others may signal it.
    Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -850,7 +850,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
 
 /* Have the device signal the value when it gets here in the command buffer, and promise it now. For the host it is reached
    when the whole buffer has ended well. After a commit that failed the promise stands, as the buffer does;
-   gpusync_command_buffer_discard takes it back; destroying the queue fails the timeline.
+   gpusync_command_buffer_discard takes it back; destroying the queue fails the timeline, with ERROR_CANCELLED.
    Returns  as gpusync_encode_wait; ERROR_NOT_RISING: the value is not above what was signalled, is promised already, is
             waited for by this buffer, or is below another that it signals; the failure of the timeline.
    Threads  as gpusync_encode_wait. */
@@ -864,10 +864,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
    Returns  OK: the command buffers are gpusync's, and were committed or held, or ended at once, where something waited
             for had failed. On any error nothing has changed, the command buffers are still yours: as gpusync_commit,
             for any of them; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a signal is not above what was signalled, or is
-            promised by others, is waited for by this one, or by one of its buffers what another signals, or its buffers
-            signal one timeline in falling order; the failure of a timeline that is to be
-            signalled; ERROR_QUEUE_FULL: it would have to be held, and too many are (at once, whatever timeout_ns says):
-            see max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
+            promised by others, or is waited for by this one; one of its buffers waits for what another signals; its
+            buffers signal one timeline in falling order; the failure of a timeline that is to be signalled;
+            ERROR_QUEUE_FULL: it would have to be held, and too many are (at once, whatever timeout_ns says): see
+            max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
             ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there is no room. ERROR_UNSUPPORTED also:
             STRICT, and no listener to be had for a timeline that others signal.
    Owns     retains command buffers until their handlers ran, timelines and events until the submission is over.
@@ -4804,7 +4804,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint32_t kind
     return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
 }
 
-/* The slot for a buffer that becomes work. Under the order lock, with a pool. */
+/* A slot for a buffer that is not open. Under the order lock, with a pool, as what follows. */
 GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **out)
 {
     gpusync_result result = gpusync__check_stranger(q, buffer, kind);
@@ -4819,7 +4819,7 @@ GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *b
     return GPUSYNC_OK;
 }
 
-/* ... the one that it has while it is open, where the link leads; else a new one. */
+/* The slot for a buffer that becomes work: the one that it has while it is open, where the link leads; else a new one. */
 GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **open,
                                                   gpusync__slot **out)
 {
@@ -4832,7 +4832,7 @@ GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer
     return GPUSYNC_OK;
 }
 
-/* ... for who is not in the hurry of a commit. */
+/* Not inlined, for who is not in the hurry of a commit. */
 GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **open,
                                             gpusync__slot **out)
 {
@@ -5014,31 +5014,37 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
     return result;
 }
 
-/* The caller is inside the queue. */
-static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+static gpusync_result gpusync__track_open(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
-    uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
     void *pool = gpusync__pool_push();
     gpusync_result result;
     gpusync__lock(&q->order);
     result = gpusync__track_ordered(q, buffer, ticket);
     gpusync__order_end_pool(q, pool);
     if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-    else if (began) gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, began);
+    return result;
+}
+
+/* A buffer that somebody else commits, or has committed: `track` knows which. It is called inside the queue. */
+static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket,
+                                     gpusync_result (*track)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket))
+{
+    gpusync_ticket issued = GPUSYNC_NO_TICKET;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (q && buffer) result = gpusync__enter_working(q);
+    if (result == GPUSYNC_OK) {
+        uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
+        result = track(q, buffer, &issued);
+        if (result == GPUSYNC_OK && began) gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
+        gpusync__leave(q);
+    }
+    if (ticket) *ticket = issued;
     return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
-    gpusync_ticket issued = GPUSYNC_NO_TICKET;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue && command_buffer) result = gpusync__enter_working(queue);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__track(queue, command_buffer, &issued);
-        gpusync__leave(queue);
-    }
-    if (ticket) *ticket = issued;
-    return result;
+    return gpusync__track(queue, command_buffer, ticket, gpusync__track_open);
 }
 
 /* Leave the slot to its handler, which may never come. Who holds it goes on; nobody new gets a hold. False: the handler
@@ -5132,18 +5138,7 @@ static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gp
 
 GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
-    gpusync_ticket issued = GPUSYNC_NO_TICKET;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    uint64_t began = queue && gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
-    if (queue && command_buffer) result = gpusync__enter_working(queue);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__track_external(queue, command_buffer, &issued);
-        if (result == GPUSYNC_OK && gpusync__traced(queue->device))
-            gpusync__trace_ticket(queue, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
-        gpusync__leave(queue);
-    }
-    if (ticket) *ticket = issued;
-    return result;
+    return gpusync__track(queue, command_buffer, ticket, gpusync__track_external);
 }
 
 /* ------------------------------------------------------------------------------ >>submit --
@@ -6050,8 +6045,7 @@ static void gpusync__seek(gpusync__need *need)
     if (q) gpusync__leave(q);
 }
 
-/* trusted: those that were, because the job is held after all, or the
-   device is through with its work; else the rest. */
+/* trusted: those that were, because the job is held after all, or the device is through with its work; else the rest. */
 static void gpusync__seek_some(gpusync__job *job, bool trusted)
 {
     gpusync__need *need;
@@ -6872,7 +6866,7 @@ static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
     }
 }
 
-/* What has been encoded into one of its buffers becomes the job's. Under the order lock. */
+/* The promises of one job are another's from here on. Under the order lock, as what follows. */
 static void gpusync__promises_of(gpusync__job *from, gpusync__job *job)
 {
     gpusync__promise *promise = from->promises, *end = *from->promises_end;
@@ -6883,6 +6877,7 @@ static void gpusync__promises_of(gpusync__job *from, gpusync__job *job)
     }
 }
 
+/* What has been encoded into one of its buffers becomes the job's. */
 GPUSYNC__RARE void gpusync__join(gpusync__job *job, gpusync__job *more)
 {
     gpusync__promises_of(more, job);
@@ -6898,7 +6893,7 @@ GPUSYNC__RARE void gpusync__join(gpusync__job *job, gpusync__job *more)
     job->joined = more;
 }
 
-/* ... and its buffer's again. */
+/* What was joined last is its buffer's again. */
 GPUSYNC__RARE void gpusync__part_again(gpusync__job *job)
 {
     gpusync__job *more = job->joined;
@@ -6909,12 +6904,11 @@ GPUSYNC__RARE void gpusync__part_again(gpusync__job *job)
     GPUSYNC__SET(&more->parts[0]->job, more);
 }
 
-/* Take over one command buffer of the program. Under the order lock, as all that follow. */
+/* Take over one command buffer of the program. */
 static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__job *job, void *buffer)
 {
     gpusync__slot *slot = NULL;
-    gpusync_result result = buffer ? gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot)
-                                   : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
     if (result != GPUSYNC_OK) return result;
     if (slot->job) gpusync__join(job, slot->job);
     GPUSYNC__SET(&slot->job, job);
@@ -7056,7 +7050,7 @@ static bool gpusync__trust_all(gpusync__job *job)
 GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->queue;
-    bool lined = q->lined_ordered && !(job->flags & GPUSYNC_UNORDERED), all;
+    bool lined = q->lined_ordered && !gpusync__is_loose(job), all;
     gpusync_result result;
     agenda->busy = agenda->watch = true;
     gpusync__seek_some(job, false);
@@ -7071,7 +7065,7 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, gpusync__agend
 
 /* Nothing can fail any more, and no callback has asked for it yet. */
 static void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t number, uint64_t now,
-                                          gpusync_ticket *ticket)
+                                 gpusync_ticket *ticket)
 {
     *ticket = number;
     GPUSYNC__PUT(&job->ticket, number);
@@ -7198,41 +7192,34 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
-static bool gpusync__is_among(void *const *buffers, size_t count, const void *buffer)
+/* Are they all there, each once? With a table of them. */
+GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
 {
-    while (count)
-        if (buffers[--count] == buffer) return true;
-    return false;
-}
-
-/* Of many, with a table of them, where there is memory for that. */
-GPUSYNC__RARE bool gpusync__has_twins(gpusync_device *dev, void *const *buffers, size_t count)
-{
-    size_t size = 32, i, at;
-    bool found = false;
-    void **table;
+    void *few[32] = {NULL}, **table = few;
+    size_t size = sizeof few / sizeof few[0], i, at;
+    gpusync_result result = GPUSYNC_OK;
     while (size < 2 * count) size *= 2;
-    table = count > 16 ? (void **)gpusync__allocate(dev, size * sizeof *table, 16) : NULL;
-    for (i = 0; i < count && !found; i++) {
+    if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
+    if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < count && result == GPUSYNC_OK; i++) {
         at = gpusync__index_place(buffers[i]);
-        if (table)
-            while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
-        found = table ? buffers[i] && table[at & (size - 1)] == buffers[i]
-                      : gpusync__is_among(buffers, i, buffers[i]);
-        if (table) table[at & (size - 1)] = buffers[i];
+        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
+        if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+        table[at & (size - 1)] = buffers[i];
     }
-    gpusync__free(dev, table, size * sizeof *table);
-    return found;
+    if (table != few) gpusync__free(dev, table, size * sizeof *table);
+    return result;
 }
 
-/* But for the command buffers themselves. */
-static bool gpusync__valid_submission(gpusync_device *dev, const gpusync_submission *s)
+static gpusync_result gpusync__check_submission(gpusync_device *dev, const gpusync_submission *s)
 {
-    return (s->waits || !s->wait_count) && (s->signals || !s->signal_count) &&
-           (s->command_buffers || !s->command_buffer_count) &&
-           !(s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
-           (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2 &&
-           (s->command_buffer_count < 2 || !gpusync__has_twins(dev, s->command_buffers, s->command_buffer_count));
+    bool valid = (s->waits || !s->wait_count) && (s->signals || !s->signal_count) &&
+                 (s->command_buffers || !s->command_buffer_count) &&
+                 !(s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
+                 (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2;
+    if (!valid) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (s->command_buffer_count > 1) return gpusync__check_buffers(dev, s->command_buffers, s->command_buffer_count);
+    return s->command_buffer_count && !s->command_buffers[0] ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
 }
 
 GPUSYNC__RARE gpusync_result gpusync__submit_traced(gpusync_queue *q, const gpusync_submission *s,
@@ -7254,10 +7241,14 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result;
     if (!ticket) ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !submission || !gpusync__valid_submission(queue->device, submission))
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || !submission) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
+    result = gpusync__check_submission(queue->device, submission);
+    if (result != GPUSYNC_OK) {
+        gpusync__leave(queue);
+        return result;
+    }
     if (gpusync__traced(queue->device)) result = gpusync__submit_traced(queue, submission, ticket, &agenda);
     else result = gpusync__submit_job(queue, submission, ticket, &agenda);
     gpusync__end_call(queue->device, &agenda);
@@ -7356,6 +7347,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, gpus
         if (result != GPUSYNC_NOT_READY) break;
         e->memory = gpusync__job_new(q, 0, 0, 0);
     } while (e->memory);
+    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
     if (result == GPUSYNC_NOT_READY) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (!e->memory) return result;
     gpusync__job_drop(e->memory);

@@ -920,6 +920,52 @@ static void test_what_cannot_be_held_is_told_so_at_once(void **state)
     rig_close(&r);
 }
 
+typedef struct sleeper {
+    pair p;
+    gpusync_queue *queue;
+    gpusync_result result;
+    bool woken;
+    pthread_t thread;
+} sleeper;
+
+static void *wait_for_room(void *argument)
+{
+    sleeper *s = (sleeper *)argument;
+    uint64_t begun = gpusync_now_ns();
+    s->result = gpusync_throttle(s->queue, 1, SECONDS(20));
+    s->woken = gpusync_now_ns() - begun < SECONDS(15); /* not by its deadline */
+    return NULL;
+}
+
+static void sleep_for_room(void *argument)
+{
+    sleeper *s = (sleeper *)argument;
+    s->thread = start(wait_for_room, s);
+    await_sleepers(s->p.r.device, 1);
+}
+
+/* While it is found that the value is taken, the buffer has room: who falls asleep over that is woken. */
+static void test_a_refused_signal_gives_back_its_room(void **state)
+{
+    void *stranger, *first;
+    sleeper s;
+    (void)state;
+    memset(&s, 0, sizeof s);
+    pair_open(&s.p);
+    s.queue = s.p.r.queue;
+    first = signaller(s.p.other, at(s.p.a, 1));
+    stranger = metal_queue_command_buffer(s.p.r.metal_queue);
+    probe_at_timeline_lock(s.p.a, 1, sleep_for_room, &s);
+    assert_result(gpusync_encode_signal(s.queue, stranger, at(s.p.a, 1)), GPUSYNC_ERROR_NOT_RISING);
+    assert_true(probe_has_acted());
+    join(s.thread);
+    assert_ok(s.result);
+    assert_true(s.woken);
+    drop(stranger);
+    discard(s.p.other, first);
+    pair_close(&s.p);
+}
+
 /* -- while a commit comes in ---------------------------------------------------------------------------- */
 
 static void signal_b(void *argument) { assert_ok(gpusync_timeline_signal(((pair *)argument)->b, 1)); }
@@ -968,9 +1014,9 @@ static void test_a_buffer_that_comes_twice_is_refused_however_many_there_are(voi
     s.command_buffers = buffers;
     for (count = COUNT; count >= 18; count -= 11) {
         s.command_buffer_count = count;
-        p.r.memory.fail_at = count == 18; /* the table is a help, no need */
+        p.r.memory.fail_at = 1; /* the table that finds it */
+        assert_result(gpusync_submit(p.r.queue, &s, &ticket), GPUSYNC_ERROR_OUT_OF_MEMORY);
         assert_result(gpusync_submit(p.r.queue, &s, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
-        p.r.memory.fail_at = 0;
     }
     s.command_buffer_count = 17;
     assert_ok(gpusync_submit(p.r.queue, &s, &ticket));
@@ -1076,6 +1122,7 @@ int main(void)
         cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
         cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
+        cmocka_unit_test(test_a_refused_signal_gives_back_its_room),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_a_buffer_that_comes_twice_is_refused_however_many_there_are),
         cmocka_unit_test(test_threads_encode_wait_and_discard_at_once),
