@@ -1122,6 +1122,7 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
 
 #define GPUSYNC__SELECTORS(X)                                                                        \
     X(addCompletedHandler, "addCompletedHandler:")                                                   \
+    X(addObject, "addObject:")                                                                       \
     X(addScheduledHandler, "addScheduledHandler:")                                                   \
     X(alloc, "alloc")                                                                                \
     X(code, "code")                                                                                  \
@@ -1173,6 +1174,13 @@ static struct gpusync__selectors {
 #define GPUSYNC__STATUS_COMMITTED 2ul
 #define GPUSYNC__STATUS_COMPLETED 4ul
 #define GPUSYNC__STATUS_ERROR 5ul
+
+/* +1, or NULL where there is no such class. */
+static void *gpusync__new_object(const char *name)
+{
+    void *cls = gpusync__class_named(name);
+    return cls ? gpusync__send_id(gpusync__send_id(cls, gpusync__sel.alloc), gpusync__sel.init) : NULL;
+}
 
 /* +0, for the caller's pool. */
 static void *gpusync__string(const char *text)
@@ -1346,16 +1354,16 @@ static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
     node->below[0] = node->below[1] = NULL;
     node->beside[!side] = at;
     node->beside[side] = at ? at->beside[side] : NULL;
+    if (at) at->below[side] = node;
+    else list->root = node;
     for (side = 0; side < 2; side++) {
         if (node->beside[side]) node->beside[side]->beside[!side] = node;
         else list->end[side] = node;
     }
-    if (at) at->below[node->beside[0] == at] = node;
-    else list->root = node;
     list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
     node->weight = list->random;
-    while (node->above && node->above->weight < node->weight) gpusync__list_lift(list, node);
     node->linked = true;
+    while (node->above && node->above->weight < node->weight) gpusync__list_lift(list, node);
 }
 
 static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
@@ -1537,9 +1545,11 @@ typedef struct gpusync__block {
                                                            slot alone
 
    A handler holds its slot until it has run, so a slot that is armed serves one command buffer; what object the handler
-   is given is nobody's concern. */
+   is given is nobody's concern. A submission has a slot too, without a buffer: OPEN while it comes in or is held, ARMED
+   from its issue on. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
-enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART };
+/* PLAN: a submission's own. PART: one of its command buffers. The others have a ticket of their own. */
+enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__PLAN };
 
 typedef struct gpusync__slot {
     gpusync__block block; /* first: the handler gets a pointer to it */
@@ -1548,17 +1558,17 @@ typedef struct gpusync__slot {
     void *buffer;
     gpusync_queue *queue;
     uint64_t ticket;
-    uint64_t since_ns;          /* committed */
-    uint64_t scheduled_ns;      /* its scheduled handler has run. Of one that is traced */
+    uint64_t since_ns;          /* committed, or submitted */
     struct gpusync__slot *next; /* in the pool, or at its place among the queue's open buffers */
-    uint32_t kind;
+    uint16_t kind;
     /* from here on: only for who holds it; all zero in one that is free */
-    uint32_t kept;     /* open again, when its submission fails */
+    uint16_t kept;     /* open again, when its submission fails */
     uint32_t claimed;  /* by the handler, or who else reads what there is to tell of the end */
     uint32_t roomless; /* its room in the queue is given back */
-    uint32_t released; /* of an orphan: its buffer */
-    uint32_t traced;   /* it has a scheduled handler */
-    struct gpusync__job *job; /* of PART; of an OPEN slot: what has been encoded into it, or NULL */
+    uint32_t traits;   /* see gpusync__let_go_otherwise */
+    struct gpusync__job *job; /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
+    void *events;             /* of an orphan: an NSArray, +1, of what the device may still use */
+    uint64_t scheduled_ns;    /* its scheduled handler has run. Of one that is traced */
     uint64_t ended_ns;        /* the end was seen, and no handler; or 0 */
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
@@ -1647,11 +1657,35 @@ static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
 }
 
 static void gpusync__slot_free(gpusync__slot *slot);
+static void gpusync__job_free(struct gpusync__job *job);
+
+/* How a slot differs from others. */
+enum {
+    GPUSYNC__IS_PLAN = 1,     /* for good: kind PLAN */
+    GPUSYNC__IS_BARE = 2,     /* an orphan whose buffer is released */
+    GPUSYNC__KEEPS_EVENTS = 4 /* an orphan */
+};
+
+GPUSYNC__RARE void gpusync__let_go_otherwise(gpusync__slot *slot, uint32_t traits)
+{
+    if (traits & GPUSYNC__IS_PLAN) {
+        gpusync__job_free(slot->job);
+        return;
+    }
+    if (!(traits & GPUSYNC__IS_BARE)) gpusync__release_pooled(slot->buffer);
+    if (traits & GPUSYNC__KEEPS_EVENTS) gpusync__release_pooled(slot->events);
+    gpusync__slot_free(slot);
+}
 
 /* The last holder lets go. */
 static inline void gpusync__let_go(gpusync__slot *slot)
 {
-    if (!GPUSYNC__GET(&slot->released)) gpusync__release_pooled(slot->buffer);
+    uint32_t traits = GPUSYNC__GET(&slot->traits);
+    if (traits) {
+        gpusync__let_go_otherwise(slot, traits);
+        return;
+    }
+    gpusync__release_pooled(slot->buffer);
     gpusync__slot_free(slot);
 }
 
@@ -1664,7 +1698,7 @@ static void gpusync__drop(gpusync__slot *slot)
     do {
         GPUSYNC_ASSERT(holders > 0);
         if (holders == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&
-            gpusync__swap32(&slot->released, 0, 1))
+            !(__atomic_fetch_or(&slot->traits, GPUSYNC__IS_BARE, __ATOMIC_SEQ_CST) & GPUSYNC__IS_BARE))
             gpusync__release_pooled(slot->buffer);
     } while (!GPUSYNC__SWAP(&slot->holders, &holders, holders - 1));
     if (holders == 1) gpusync__let_go(slot);
@@ -1743,13 +1777,12 @@ typedef struct gpusync__post {
 /* Where a need stands:
      AWAITED  nobody has submitted the signal: what needs it is held on the host
      COMING   work that signals it is on the device
-     TRUSTED  ... with all that is promised below it: not listed before the work that needs it is over
      ABROAD   somebody whom we do not see signals it
      OVER     reached, or it never will be */
-enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__TRUSTED, GPUSYNC__ABROAD, GPUSYNC__OVER };
+enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
-/* A value or a ticket that a job needs. While it is neither over nor TRUSTED it is on the list of the timeline or
-   queue, under the lock of its board; whoever takes it off tells the job. */
+/* A value or a ticket that a job needs. Where the job is `listed`, and until it is over, it is on the list of the timeline
+   or queue, under the lock of its board; whoever takes it off tells the job. */
 typedef struct gpusync__need {
     gpusync__node node;         /* first; the number is that of the ticket, or the value */
     struct gpusync__job *job;   /* NULL: a note's */
@@ -1801,19 +1834,17 @@ typedef struct gpusync__note {
    to its own. A job that is joined to another only keeps the memory of needs and promises, which are the other's. */
 typedef struct gpusync__job {
     gpusync__due due; /* first */
+    gpusync__slot work; /* where it is found by its ticket. Holders: itself, until it is over and announced (2), others */
     gpusync_device *device;
-    gpusync_queue *queue;
-    uint64_t ticket;
-    uint32_t holders; /* the submission until it is over and announced (2), and whoever looks at it */
     uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
     uint32_t open;    /* needs that are not over, + 1 for its command buffers */
     uint32_t running; /* command buffers that have not ended, + 1 until it is announced. From its issue on */
     uint32_t doomed;  /* not to be issued any more */
-    uint32_t issued;
     uint32_t flags;
     uint32_t need_count, promise_count; /* in its own memory */
     uint32_t part_count, first_part;
     uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
+    uint32_t listed; /* its needs are, or were: not while the device has all that they need, before it is through itself */
     bool disowned; /* its command buffers may still run */
     void *front, *back; /* command buffers of our own, until they have a slot */
     gpusync__need *needs, **needs_end;          /* what it waits for */
@@ -1828,7 +1859,7 @@ typedef struct gpusync__job {
     struct gpusync__job *next_stirred, *before_stirred;
     bool lined, stirred; /* in the line; and something about it has changed. Under the job lock */
     struct gpusync__job *next_ended, *next_issued; /* on an agenda */
-    uint64_t since_ns, issued_ns;
+    uint64_t issued_ns;
     uint32_t depth;  /* in the queue's list of spare ones */
     gpusync_done_fn on_complete;
     void *user;
@@ -1903,7 +1934,7 @@ struct gpusync_device {
    until they are known, it is GPUSYNC__NOT_YET: whoever finds the end swaps that for what it found. So several may find
    it, the first one counts, and who comes late writes nothing into an entry that has gone on. */
 typedef struct gpusync__entry {
-    uintptr_t holder; /* the slot, or the job + 1 */
+    gpusync__slot *holder;
     uint64_t done; /* ticket * 2, + 1 when it failed */
     uint64_t gpu_start, gpu_end; /* bits of a double, which is not negative */
 } gpusync__entry;
@@ -2222,7 +2253,7 @@ GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
 
 /* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
    memory. */
-GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint32_t kind, uint32_t state)
+GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint16_t kind, uint32_t state)
 {
     gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take(&q->returned);
     if (!slot) return NULL;
@@ -2239,9 +2270,6 @@ GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer,
 }
 
 /* -------------------------------------------------------------------------------- >>ring -- */
-
-static void gpusync__job_free(gpusync__job *job);
-GPUSYNC__INLINE void gpusync__job_drop(gpusync__job *job);
 
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
@@ -2332,56 +2360,35 @@ static inline bool gpusync__ring_ready(gpusync_queue *q, uint64_t ticket)
     return !gpusync__ring_full(q, ticket) || gpusync__ring_grow(q, ticket);
 }
 
-/* Give the next ticket to what holds it. */
-GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, uint64_t ticket, uintptr_t holder)
+/* The slot's ticket, which is the next of its queue and has a place. */
+GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint64_t ticket, uint32_t state)
 {
     gpusync__entry *entry = gpusync__entry_in(q->ring, ticket);
+    GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
+    GPUSYNC__SET(&slot->ticket, ticket);
+    GPUSYNC__SET(&slot->state, state);
     GPUSYNC__SET(&entry->done, GPUSYNC__NOT_YET(ticket));
     __atomic_store_n(&entry->gpu_start, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE); /* after it: gpusync__times_of */
     __atomic_store_n(&entry->gpu_end, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE);
-    __atomic_store_n(&entry->holder, holder, __ATOMIC_RELEASE); /* after `done`: gpusync__next_owed */
+    __atomic_store_n(&entry->holder, slot, __ATOMIC_RELEASE); /* after `done`: gpusync__next_owed */
     /* before [commit]: `completed` must never be seen to run ahead. It publishes the entry */
     GPUSYNC__ADD(&q->head.committed, 1);
 }
 
-/* The slot's ticket: the next of its queue. 0: no memory. */
+/* A command buffer's ticket: the next of its queue. 0: no memory. */
 static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t ticket = gpusync__committed(q) + 1;
     if (!gpusync__ring_ready(q, ticket)) return 0;
-    GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
-    GPUSYNC__SET(&slot->ticket, ticket);
-    GPUSYNC__SET(&slot->state, (uint32_t)GPUSYNC__ARMED);
-    gpusync__enter_ring(q, ticket, (uintptr_t)slot);
+    gpusync__enter_ring(q, slot, ticket, GPUSYNC__ARMED);
     return ticket;
 }
 
-/* Hold the slot of a ticket; NULL when it has ended and its slot went on, and for a job's. */
+/* Hold the slot of a ticket; NULL when it has ended and its slot went on. */
 static gpusync__slot *gpusync__hold_ticket(const gpusync_queue *q, uint64_t ticket)
 {
-    uintptr_t holder = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
-    gpusync__slot *slot = (gpusync__slot *)holder;
-    return holder && !(holder & 1) && gpusync__hold(slot, q, ticket) ? slot : NULL;
-}
-
-/* As gpusync__hold. */
-static bool gpusync__hold_job(gpusync__job *job, const gpusync_queue *q, uint64_t ticket)
-{
-    uint32_t holders = GPUSYNC__GET(&job->holders);
-    do
-        if (holders == 0) return false;
-    while (!GPUSYNC__SWAP(&job->holders, &holders, holders + 1));
-    if (GPUSYNC__GET(&job->queue) == q && GPUSYNC__GET(&job->ticket) == ticket) return true;
-    gpusync__job_drop(job);
-    return false;
-}
-
-/* Hold the job of a ticket; NULL when there is none (any more). */
-static gpusync__job *gpusync__job_of(const gpusync_queue *q, uint64_t ticket)
-{
-    uintptr_t holder = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
-    gpusync__job *job = (gpusync__job *)(holder & ~(uintptr_t)1);
-    return holder & 1 && gpusync__hold_job(job, q, ticket) ? job : NULL;
+    gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    return slot && gpusync__hold(slot, q, ticket) ? slot : NULL;
 }
 
 /* ----------------------------------------------------------------------------- >>failure -- */
@@ -2691,9 +2698,9 @@ GPUSYNC__RARE bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__sl
 GPUSYNC__RARE gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
 {
     const gpusync__entry *entry = gpusync__entry_of(goal->queue, goal->ticket);
-    uintptr_t holder = GPUSYNC__GET(&entry->holder);
-    gpusync__slot *slot = (gpusync__slot *)holder;
-    if (goal->kind == GPUSYNC__ONE && holder && !(holder & 1) && GPUSYNC__GET(&entry->done) >> 1 == goal->ticket)
+    gpusync__slot *slot = GPUSYNC__GET(&entry->holder);
+    if (goal->kind == GPUSYNC__ONE && slot && GPUSYNC__GET(&slot->kind) != GPUSYNC__PLAN &&
+        GPUSYNC__GET(&entry->done) >> 1 == goal->ticket)
         return gpusync__is_owed(goal, slot) ? slot : NULL;
     while ((slot = gpusync__next_slot_unheld(goal->queue, &goal->at)) != NULL)
         if (gpusync__is_owed(goal, slot)) return slot;
@@ -3159,7 +3166,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 /* Told by the handler: it is there after the one that took the time. */
 GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
 {
-    uint64_t at = GPUSYNC__GET(&slot->traced) ? GPUSYNC__GET(&slot->scheduled_ns) : 0;
+    uint64_t at = GPUSYNC__GET(&slot->scheduled_ns);
     if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
 }
 
@@ -3202,26 +3209,31 @@ static void gpusync__completed(void *block, void *buffer)
 static void gpusync__look_job(gpusync__job *job);
 static void gpusync__look_value(gpusync_timeline *t);
 
-/* Read the status of a ticket and finish it when it has ended. True: it has ended (and is marked, or is being
-   marked). */
+/* Of a command buffer, which the caller holds. True: it has ended. */
+static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
+{
+    unsigned long status = gpusync__status(slot->buffer);
+    if (status < GPUSYNC__STATUS_COMPLETED) return false;
+    gpusync__finish(q, slot, status);
+    return true;
+}
+
+/* Look whether a ticket has ended, and finish it when it has. True: it has ended (and is marked, or is being marked). */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot;
-    gpusync__job *job;
-    unsigned long status;
+    bool ended;
     if (gpusync__marked(q, ticket)) return true;
-    job = gpusync__job_of(q, ticket);
-    if (job) {
-        gpusync__look_job(job);
-        gpusync__job_drop(job);
-        return gpusync__marked(q, ticket);
-    }
     slot = gpusync__hold_ticket(q, ticket);
     if (!slot) return true;
-    status = gpusync__status(slot->buffer);
-    if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(q, slot, status);
+    if (slot->kind == GPUSYNC__PLAN) {
+        gpusync__look_job(slot->job);
+        ended = gpusync__marked(q, ticket);
+    } else {
+        ended = gpusync__look_slot(q, slot);
+    }
     gpusync__drop(slot);
-    return status >= GPUSYNC__STATUS_COMPLETED;
+    return ended;
 }
 
 /* A handler that has not come this long after the end is taken for lost. */
@@ -3483,7 +3495,7 @@ static void gpusync__block_ticket(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__hold_ticket(q, ticket);
     if (!slot) return;
-    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
+    if (slot->buffer && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
         void *pool = gpusync__pool_push();
         gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
         gpusync__pool_pop(pool);
@@ -4083,13 +4095,10 @@ static void gpusync__notify(gpusync_device *dev, void *event, uint64_t raw, gpus
 /* The device's listener, made when it is first needed; NULL where Metal has none. */
 static void *gpusync__listener(gpusync_device *dev)
 {
-    void *cls, *listener = GPUSYNC__GET(&dev->listener);
+    void *listener = GPUSYNC__GET(&dev->listener);
     if (listener) return listener;
     gpusync__lock(&dev->lock);
-    cls = dev->listener ? NULL : gpusync__class_named("MTLSharedEventListener");
-    if (cls)
-        GPUSYNC__PUT(&dev->listener,
-                     gpusync__send_id(gpusync__send_id(cls, gpusync__sel.alloc), gpusync__sel.init));
+    if (!dev->listener) GPUSYNC__PUT(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
     listener = dev->listener;
     gpusync__unlock(&dev->lock);
     return listener;
@@ -4748,7 +4757,7 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
 
 static void gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
-    GPUSYNC__SET(&slot->kind, (uint32_t)GPUSYNC__WORK);
+    GPUSYNC__SET(&slot->kind, (uint16_t)GPUSYNC__WORK);
     GPUSYNC__SET(&slot->kept, 1);
     gpusync__put_open(q, slot);
     if (++q->open_count > q->open_places) gpusync__more_places(q);
@@ -4783,7 +4792,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 }
 
 /* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
-GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint32_t kind)
+GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint16_t kind)
 {
     if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
@@ -4797,7 +4806,7 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
 }
 
 /* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. */
-GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint32_t kind)
+GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint16_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
     if (kind == GPUSYNC__EXTERNAL) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
@@ -4805,7 +4814,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint32_t kind
 }
 
 /* A slot for a buffer that is not open. Under the order lock, with a pool, as what follows. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **out)
+GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **out)
 {
     gpusync_result result = gpusync__check_stranger(q, buffer, kind);
     gpusync__slot *slot;
@@ -4820,7 +4829,7 @@ GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *b
 }
 
 /* The slot for a buffer that becomes work: the one that it has while it is open, where the link leads; else a new one. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **open,
+GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
                                                   gpusync__slot **out)
 {
     gpusync_result result;
@@ -4833,7 +4842,7 @@ GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer
 }
 
 /* Not inlined, for who is not in the hurry of a commit. */
-GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint32_t kind, gpusync__slot **open,
+GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
                                             gpusync__slot **out)
 {
     return gpusync__adopt_now(q, buffer, kind, open, out);
@@ -4875,8 +4884,6 @@ static gpusync__block gpusync__scheduled_block = {
 /* Before the commit. Under the order lock. */
 GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
 {
-    GPUSYNC__SET(&slot->scheduled_ns, 0);
-    GPUSYNC__SET(&slot->traced, 1);
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
@@ -5026,8 +5033,8 @@ static gpusync_result gpusync__track_open(gpusync_queue *q, void *buffer, gpusyn
 }
 
 /* A buffer that somebody else commits, or has committed: `track` knows which. It is called inside the queue. */
-static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket,
-                                     gpusync_result (*track)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket))
+GPUSYNC__INLINE gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket,
+                                              gpusync_result (*track)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket))
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5143,8 +5150,9 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
 
 /* ------------------------------------------------------------------------------ >>submit --
    A submission is a job. What it waits for are its needs, what it signals its promises; each is on a list of the
-   timeline or queue that it is about, but for a need that is TRUSTED. A job that nothing holds goes to the device in
-   the call. Of others, whoever ends a need counts the job down:
+   timeline or queue that it is about. A job that nothing holds goes to the device in the call; where the device has all
+   that it needs by then, its needs are listed only when its command buffers are over. Whoever ends a need counts the job
+   down:
 
        missing 0   the job can be issued: it is stirred, and the pump of its queue does it, under the order lock
        open 0      needs and command buffers are over: the job is published
@@ -5160,6 +5168,9 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
 #define GPUSYNC__STORE_JOBS 8
 #define GPUSYNC__SPARE_JOBS 128 /* that a queue has at most, besides those in use */
 
+/* Has the device got it? */
+static bool gpusync__is_issued(const gpusync__job *job) { return GPUSYNC__GET(&job->work.state) == GPUSYNC__ARMED; }
+
 /* As a free job is: what most submissions leave so. */
 static void gpusync__job_clear(gpusync__job *job)
 {
@@ -5174,15 +5185,15 @@ static void gpusync__job_clear(gpusync__job *job)
     job->joined = NULL;
     job->need_count = job->promise_count = job->part_count = job->first_part = 0;
     job->rank = GPUSYNC__RANK_NONE;
-    job->disowned = false;
+    job->listed = job->disowned = false;
     job->on_complete = NULL;
     job->gpu_start = job->gpu_end = 0;
     job->label[0] = '\0';
     job->flags = 0;
     GPUSYNC__SET(&job->doomed, 0);
-    GPUSYNC__SET(&job->issued, 0);
-    GPUSYNC__SET(&job->ticket, 0);
-    GPUSYNC__PUT(&job->queue, NULL);
+    GPUSYNC__SET(&job->work.state, (uint32_t)GPUSYNC__OPEN);
+    GPUSYNC__SET(&job->work.ticket, 0);
+    GPUSYNC__PUT(&job->work.queue, NULL);
 }
 
 /* Under the job lock. */
@@ -5193,6 +5204,9 @@ static void gpusync__jobs_new(gpusync_device *dev)
     for (; left; left--, job++) {
         job->device = dev;
         job->due.is_job = true;
+        job->work.kind = GPUSYNC__PLAN;
+        job->work.traits = GPUSYNC__IS_PLAN;
+        job->work.job = job;
         gpusync__job_clear(job);
         job->next = dev->free_jobs;
         dev->free_jobs = job;
@@ -5296,19 +5310,19 @@ static gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t pro
         gpusync__job_spare(q, job);
         return NULL;
     }
-    GPUSYNC__SET(&job->queue, q);
+    GPUSYNC__SET(&job->work.queue, q);
     GPUSYNC__SET(&job->missing, 1);
     GPUSYNC__SET(&job->open, 1);
     GPUSYNC__ADD(&q->owing, 1);
-    GPUSYNC__PUT(&job->holders, 2); /* last, as in gpusync__slot_new */
+    GPUSYNC__PUT(&job->work.holders, 2); /* last, as in gpusync__slot_new */
     return job;
 }
 
 /* Command buffers that were taken over, but not committed. No lock is held. */
 static void gpusync__drop_parts(gpusync__job *job)
 {
-    gpusync_queue *q = job->queue;
-    uint32_t i, count = GPUSYNC__GET(&job->issued) ? job->first_part : job->part_count;
+    gpusync_queue *q = job->work.queue;
+    uint32_t i, count = gpusync__is_issued(job) ? job->first_part : job->part_count;
     for (i = 0; i < count; i++) {
         gpusync__drop(job->parts[i]);
         gpusync__give_room(q);
@@ -5324,7 +5338,7 @@ static void gpusync__need_drop(gpusync_device *dev, const gpusync__need *need, b
 static void gpusync__job_free(gpusync__job *job)
 {
     gpusync_device *dev = job->device;
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     uint32_t i;
     while (job->joined) {
         gpusync__job *joined = job->joined;
@@ -5343,7 +5357,14 @@ static void gpusync__job_free(gpusync__job *job)
 /* The last holder frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__job_drop(gpusync__job *job)
 {
-    if (GPUSYNC__SUB(&job->holders, 1) == 1) gpusync__job_free(job);
+    if (GPUSYNC__SUB(&job->work.holders, 1) == 1) gpusync__job_free(job);
+}
+
+/* One that has no ticket. */
+static void gpusync__job_end(gpusync__job *job)
+{
+    gpusync__job_drop(job);
+    gpusync__job_drop(job);
 }
 
 /* -- callbacks that are due. One at a time of a device, in the order in which they became due: on its dispatch queue, in
@@ -5415,8 +5436,8 @@ static void gpusync__call_job(gpusync__job *job)
 {
     gpusync__need about;
     memset(&about, 0, sizeof about);
-    about.queue = job->queue;
-    about.node.number = job->ticket;
+    about.queue = job->work.queue;
+    about.node.number = job->work.ticket;
     gpusync__call_back(job->device, job->on_complete, job->user, job->rank == GPUSYNC__RANK_NONE ? NULL : &job->error,
                        &about, job->label);
 }
@@ -5632,7 +5653,7 @@ static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
 /* Under the job lock. */
 static void gpusync__list_stirred(gpusync__job *job)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     if (!job->lined || job->stirred) return;
     job->stirred = true;
     job->next_stirred = NULL;
@@ -5644,7 +5665,7 @@ static void gpusync__list_stirred(gpusync__job *job)
 
 static void gpusync__unlist_stirred(gpusync__job *job)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     if (!job->stirred) return;
     job->stirred = false;
     if (job->next_stirred) job->next_stirred->before_stirred = job->before_stirred;
@@ -5660,7 +5681,7 @@ static void gpusync__stir(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__lock(&job->device->job_lock);
     gpusync__list_stirred(job);
     gpusync__unlock(&job->device->job_lock);
-    gpusync__want(job->queue, agenda);
+    gpusync__want(job->work.queue, agenda);
 }
 
 static void gpusync__push_ended(gpusync__job *job, gpusync__agenda *agenda)
@@ -5704,7 +5725,7 @@ static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, 
 {
     gpusync__job *job = need->job;
     if (error) gpusync__doom(job, need->rank, error);
-    if ((need->holds && GPUSYNC__SUB(&job->missing, 1) == 1) || (error && !GPUSYNC__GET(&job->issued)))
+    if ((need->holds && GPUSYNC__SUB(&job->missing, 1) == 1) || (error && !gpusync__is_issued(job)))
         gpusync__stir(job, agenda);
     /* the last touch, unless it is the last that was open */
     if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
@@ -5758,7 +5779,7 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
 static void gpusync__signal_need(gpusync__need *need)
 {
     void *pool;
-    if (!need->job || !need->queue || !need->event) return;
+    if (!need->queue || !need->event || !need->job) return;
     pool = gpusync__pool_push();
     GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
     gpusync__pool_pop(pool);
@@ -5974,13 +5995,12 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda
 
 /* -- registering what a job needs */
 
-/* Is the ticket that of a held submission? Jobs and slots are never freed, so one that went on is safe to look at. */
+/* Is the ticket that of a held submission? Slots are never freed, so one that went on is safe to look at. */
 static bool gpusync__is_held(const gpusync_queue *q, uint64_t ticket)
 {
-    uintptr_t holder = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
-    const gpusync__job *job = (const gpusync__job *)(holder & ~(uintptr_t)1);
-    return (holder & 1) && GPUSYNC__GET(&job->queue) == q && GPUSYNC__GET(&job->ticket) == ticket &&
-           !GPUSYNC__GET(&job->issued);
+    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    return GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN && GPUSYNC__GET(&slot->queue) == q &&
+           GPUSYNC__GET(&slot->ticket) == ticket;
 }
 
 /* Under the need's lock. */
@@ -6003,7 +6023,7 @@ static void gpusync__seek_listed(gpusync__need *need)
     const gpusync_timeline *t = need->timeline;
     gpusync__job *job = need->job;
     gpusync_error error;
-    bool over, gone, failed, issued = GPUSYNC__GET(&job->issued) != 0;
+    bool over, gone, failed, issued = gpusync__is_issued(job);
     gpusync__lock(gpusync__need_lock(need));
     GPUSYNC__ADD(&job->open, 1);
     gpusync__link_need(need);
@@ -6045,16 +6065,15 @@ static void gpusync__seek(gpusync__need *need)
     if (q) gpusync__leave(q);
 }
 
-/* trusted: those that were, because the job is held after all, or the device is through with its work; else the rest. */
-static void gpusync__seek_some(gpusync__job *job, bool trusted)
+/* All of them, once: because the device cannot have them all yet, or is through with the work. */
+static void gpusync__seek_needs(gpusync__job *job)
 {
     gpusync__need *need;
     uint32_t rank = 0;
+    if (!gpusync__swap32(&job->listed, 0, 1)) return;
     for (need = job->needs; need; need = need->along) {
-        uint32_t at = rank++;
-        if ((GPUSYNC__GET(&need->stage) == GPUSYNC__TRUSTED) != trusted) continue;
         need->job = job;
-        need->rank = at;
+        need->rank = rank++;
         gpusync__seek(need);
     }
 }
@@ -6155,7 +6174,7 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda
 {
     gpusync__need *need;
     bool failed = gpusync__has_failed(job);
-    gpusync__seek_some(job, true);
+    gpusync__seek_needs(job);
     for (need = job->needs; need; need = need->along) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
@@ -6183,13 +6202,13 @@ static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outco
 static void gpusync__record_job(gpusync__job *job)
 {
     gpusync_error *error = &job->error;
-    error->ticket = job->ticket;
+    error->ticket = job->work.ticket;
     if (!error->label[0] && !error->queue_label[0]) { /* an error of our own */
         gpusync__copy_text(error->label, sizeof error->label, job->label);
-        gpusync__copy_text(error->queue_label, sizeof error->queue_label, job->queue->label);
+        gpusync__copy_text(error->queue_label, sizeof error->queue_label, job->work.queue->label);
     }
     error->dropped = job->rank != GPUSYNC__RANK_OWN;
-    gpusync__record(job->queue, error);
+    gpusync__record(job->work.queue, error);
     error->dropped = 0;
 }
 
@@ -6198,17 +6217,17 @@ static void gpusync__record_job(gpusync__job *job)
 GPUSYNC__RARE void gpusync__mark_and_call(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda)
 {
     gpusync_device *dev = job->device;
-    GPUSYNC__ADD(&job->holders, 1); /* until it has been called */
+    GPUSYNC__ADD(&job->work.holders, 1); /* until it has been called */
     gpusync__lock(&dev->job_lock);
     gpusync__append_due(dev, &job->due, agenda);
-    (void)gpusync__mark(job->queue, job->ticket, outcome);
+    (void)gpusync__mark(job->work.queue, job->work.ticket, outcome);
     gpusync__unlock(&dev->job_lock);
 }
 
 /* Nothing is open any more: tell how it went. First its signals, so that they are known when the ticket is. */
 static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     bool failed = job->rank != GPUSYNC__RANK_NONE;
     gpusync__outcome outcome;
     gpusync__promise *promise;
@@ -6221,11 +6240,11 @@ static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
     memcpy(&outcome.gpu_end, &job->gpu_end, sizeof job->gpu_end);
     outcome.failed = failed;
     outcome.result = job->error.result;
-    if (gpusync__traced(q->device)) gpusync__trace_end(q, job->ticket, job->label, &outcome);
+    if (gpusync__traced(q->device)) gpusync__trace_end(q, job->work.ticket, job->label, &outcome);
     if (job->on_complete) gpusync__mark_and_call(job, &outcome, agenda);
-    else (void)gpusync__mark(q, job->ticket, &outcome);
+    else (void)gpusync__mark(q, job->work.ticket, &outcome);
     gpusync__drop_parts(job);
-    gpusync__tell(q, job->ticket, agenda);
+    gpusync__tell(q, job->work.ticket, agenda);
     if (failed) gpusync__log_failures(q);
     gpusync__job_drop(job); /* with the last job the queue may go */
 }
@@ -6235,10 +6254,10 @@ static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync__promise *promise;
     if (gpusync__traced(job->device))
-        gpusync__trace_ticket(job->queue, GPUSYNC_TRACE_ISSUE, job->ticket, job->label, job->issued_ns);
+        gpusync__trace_ticket(job->work.queue, GPUSYNC_TRACE_ISSUE, job->work.ticket, job->label, job->issued_ns);
     for (promise = job->promises; promise; promise = promise->along)
         if (!promise->issued) gpusync__announce_promise(promise, agenda);
-    if (GPUSYNC__GET(&job->queue->board.count)) gpusync__announce_ticket(job->queue, job->ticket, agenda);
+    if (GPUSYNC__GET(&job->work.queue->board.count)) gpusync__announce_ticket(job->work.queue, job->work.ticket, agenda);
     if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
     gpusync__job_drop(job);
 }
@@ -6274,10 +6293,8 @@ static void gpusync__look_parts(gpusync__job *job)
     uint32_t i;
     for (i = job->first_part; i < job->part_count; i++) {
         gpusync__slot *slot = job->parts[i];
-        unsigned long status;
-        if (!gpusync__hold(slot, job->queue, job->ticket)) continue;
-        status = gpusync__status(slot->buffer);
-        if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__finish(job->queue, slot, status);
+        if (!gpusync__hold(slot, job->work.queue, job->work.ticket)) continue;
+        (void)gpusync__look_slot(job->work.queue, slot);
         gpusync__drop(slot);
     }
 }
@@ -6286,7 +6303,7 @@ static void gpusync__look_parts(gpusync__job *job)
 static void gpusync__look_job(gpusync__job *job)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    if (GPUSYNC__GET(&job->issued)) {
+    if (gpusync__is_issued(job)) {
         gpusync__look_parts(job);
     } else if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
         gpusync__stir(job, &agenda);
@@ -6301,8 +6318,8 @@ static gpusync__job *gpusync__first_promiser(gpusync_timeline *t)
     if (!GPUSYNC__GET(&t->promised)) return NULL;
     gpusync__lock(&t->board.lock);
     job = t->promised ? gpusync__cover(t, 0)->job : NULL;
-    if (job && GPUSYNC__GET(&job->ticket) == 0) job = NULL; /* still coming in */
-    if (job) GPUSYNC__ADD(&job->holders, 1); /* not zero: it is not over */
+    if (job && GPUSYNC__GET(&job->work.ticket) == 0) job = NULL; /* still coming in */
+    if (job) GPUSYNC__ADD(&job->work.holders, 1); /* not zero: it is not over */
     gpusync__unlock(&t->board.lock);
     return job;
 }
@@ -6315,9 +6332,9 @@ static void gpusync__look_value(gpusync_timeline *t)
     while ((job = gpusync__first_promiser(t)) != NULL) {
         bool again = job != last;
         last = job;
-        if (again && gpusync__enter(job->queue)) { /* which is there as long as the job, but may be closing */
+        if (again && gpusync__enter(job->work.queue)) { /* which is there as long as the job, but may be closing */
             gpusync__look_job(job);
-            gpusync__leave(job->queue);
+            gpusync__leave(job->work.queue);
         }
         gpusync__job_drop(job);
         if (!again) return;
@@ -6353,9 +6370,9 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
 /* Is somebody to be called when the ticket ends? */
 static bool gpusync__has_callback(gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__job *job = gpusync__job_of(q, ticket);
-    bool has = job && job->on_complete;
-    if (job) gpusync__job_drop(job);
+    gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
+    bool has = slot && slot->kind == GPUSYNC__PLAN && slot->job->on_complete;
+    if (slot) gpusync__drop(slot);
     return has;
 }
 
@@ -6509,7 +6526,7 @@ static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_
 {
     void *buffer = slot->buffer;
     GPUSYNC__SET(&slot->since_ns, now);
-    GPUSYNC__SET(&slot->ticket, job->ticket);
+    GPUSYNC__SET(&slot->ticket, job->work.ticket);
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED);
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
     gpusync__send_void(buffer, gpusync__sel.commit);
@@ -6529,11 +6546,11 @@ static void gpusync__issue_job(gpusync__job *job, uint64_t now)
         (job->part_count > 1 || !job->promises)) { /* it has nothing to do */
         job->first_part = 1;
         part++;
-        GPUSYNC__COUNT(&job->queue->stats.buffers_saved);
+        GPUSYNC__COUNT(&job->work.queue->stats.buffers_saved);
     }
     if (!(job->flags & GPUSYNC_STRICT) && job->promises) gpusync__encode_signals(job, end[-1]->buffer);
     GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
-    GPUSYNC__PUT(&job->issued, 1);
+    GPUSYNC__PUT(&job->work.state, (uint32_t)GPUSYNC__ARMED);
     job->issued_ns = now;
     if (gpusync__traced(job->device)) gpusync__trace_parts(job);
     for (; part != end; part++) gpusync__commit_part(job, *part, now);
@@ -6715,7 +6732,7 @@ static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point 
         gpusync__append_need(job, need);
     }
     if (count != job->need_count)
-        __atomic_fetch_add(&job->queue->stats.waits_skipped, count - job->need_count, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&job->work.queue->stats.waits_skipped, count - job->need_count, __ATOMIC_RELAXED);
     return result;
 }
 
@@ -6825,12 +6842,12 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t co
 /* With room taken for them. */
 static gpusync_result gpusync__make_own_buffers(gpusync__job *job, bool front, bool back, const char *label)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     void *pool = gpusync__pool_push();
     if (front) job->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
     if (back) job->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
     gpusync__pool_pop(pool);
-    if (front == (job->front != NULL) && back == (job->back != NULL)) return GPUSYNC_OK;
+    if ((job->front || !front) && (job->back || !back)) return GPUSYNC_OK;
     if (front && !job->front) gpusync__give_room(q);
     if (back && !job->back) gpusync__give_room(q);
     return GPUSYNC_ERROR_METAL_NIL;
@@ -6862,7 +6879,7 @@ static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
     if (job->back) buffers[count++] = job->back;
     for (i = taken; i < count; i++) {
         gpusync__release_pooled(buffers[i]);
-        gpusync__give_room(job->queue);
+        gpusync__give_room(job->work.queue);
     }
 }
 
@@ -6947,7 +6964,7 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__job *job, c
 /* The program's buffers are open again, with what was encoded into them. */
 static void gpusync__put_back(gpusync__job *job)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     uint32_t i, rest = 0;
     for (i = 0; i < job->part_count; i++) {
         gpusync__slot *slot = job->parts[i];
@@ -6964,17 +6981,20 @@ static void gpusync__put_back(gpusync__job *job)
 static void gpusync__unseek(gpusync__job *job)
 {
     unsigned rounds = 0;
+    gpusync__need *need;
     gpusync__forget_needs(job);
     while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(job->device, &rounds);
+    for (need = job->needs; need; need = need->along) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
 }
 
 /* Back to what it was before its command buffer was to be committed. */
 GPUSYNC__RARE void gpusync__reopen(gpusync__job *job)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     gpusync__unseek(job);
     GPUSYNC__PUT(&job->missing, 1);
     GPUSYNC__PUT(&job->doomed, 0);
+    GPUSYNC__PUT(&job->listed, 0);
     job->rank = GPUSYNC__RANK_NONE;
     gpusync__lock(&q->order);
     gpusync__add_open(q, job->parts[0]);
@@ -6984,7 +7004,7 @@ GPUSYNC__RARE void gpusync__reopen(gpusync__job *job)
 /* The submission has failed: nothing has happened. */
 GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job, gpusync__agenda *agenda)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     uint32_t i, taken = gpusync__own_taken(job);
     for (i = job->promise_count; i--;)
         if (job->own_promises[i].node.linked) gpusync__take_back(&job->own_promises[i], agenda);
@@ -6994,8 +7014,7 @@ GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job, gpusync__agenda *agenda)
     gpusync__order_end(q);
     gpusync__drop_parts(job);
     gpusync__drop_own_buffers(job, taken);
-    gpusync__job_drop(job);
-    gpusync__job_drop(job);
+    gpusync__job_end(job);
 }
 
 /* Its command buffer will not be committed. */
@@ -7003,8 +7022,7 @@ static void gpusync__discard_job(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync__promise *promise;
     for (promise = job->promises; promise; promise = promise->along) gpusync__take_back(promise, agenda);
-    gpusync__job_drop(job);
-    gpusync__job_drop(job);
+    gpusync__job_end(job);
 }
 
 /* May the job be held? */
@@ -7020,42 +7038,35 @@ GPUSYNC__RARE gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__
 GPUSYNC__RARE void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync__line_up(q, job);
-    agenda->held_ns = job->since_ns;
+    agenda->held_ns = job->work.since_ns;
     gpusync__listen_for(job);
     if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
 }
 
 /* Has the device what signals the value, and whatever is promised below? In this order: the value may follow
    meanwhile. */
-static bool gpusync__trust(gpusync__need *need)
+static bool gpusync__is_coming(const gpusync__need *need)
 {
-    gpusync_timeline *t = need->timeline;
-    bool coming = t && GPUSYNC__GET(&t->value) < need->node.number && GPUSYNC__GET(&t->coming) >= need->node.number &&
-                  GPUSYNC__GET(&t->on_event) < need->node.number;
-    GPUSYNC__SET(&need->stage, coming ? (uint32_t)GPUSYNC__TRUSTED : (uint32_t)GPUSYNC__AWAITED);
-    return coming;
+    const gpusync_timeline *t = need->timeline;
+    return t && GPUSYNC__GET(&t->value) < need->node.number && GPUSYNC__GET(&t->coming) >= need->node.number &&
+           GPUSYNC__GET(&t->on_event) < need->node.number;
 }
 
-/* Can the device be trusted with all needs of the job? */
-static bool gpusync__trust_all(gpusync__job *job)
+static bool gpusync__all_coming(const gpusync__job *job)
 {
-    gpusync__need *need;
-    bool all = true;
-    for (need = job->needs; need; need = need->along)
-        if (!gpusync__trust(need)) all = false;
-    return all;
+    const gpusync__need *need = job->needs;
+    while (need && gpusync__is_coming(need)) need = need->along;
+    return !need;
 }
 
 /* Look after its needs. NOT_READY: the job is not for the device, yet or at all. */
 GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, gpusync__agenda *agenda)
 {
-    gpusync_queue *q = job->queue;
+    gpusync_queue *q = job->work.queue;
     bool lined = q->lined_ordered && !gpusync__is_loose(job), all;
     gpusync_result result;
     agenda->busy = agenda->watch = true;
-    gpusync__seek_some(job, false);
-    if (lined || job->flags & GPUSYNC_STRICT || GPUSYNC__GET(&job->missing) != 1 || GPUSYNC__GET(&job->doomed))
-        gpusync__seek_some(job, true);
+    gpusync__seek_needs(job);
     all = GPUSYNC__SUB(&job->missing, 1) == 1;
     if (GPUSYNC__GET(&job->doomed)) return GPUSYNC_NOT_READY;
     if (all && !lined) return GPUSYNC_OK;
@@ -7063,17 +7074,7 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, gpusync__agend
     return result == GPUSYNC_OK ? GPUSYNC_NOT_READY : result;
 }
 
-/* Nothing can fail any more, and no callback has asked for it yet. */
-static void gpusync__give_ticket(gpusync_queue *q, gpusync__job *job, uint64_t number, uint64_t now,
-                                 gpusync_ticket *ticket)
-{
-    *ticket = number;
-    GPUSYNC__PUT(&job->ticket, number);
-    job->since_ns = now;
-    gpusync__enter_ring(q, number, (uintptr_t)job | 1);
-}
-
-/* ... where the device does not get it now. */
+/* The device does not get it now. */
 GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t number, gpusync_ticket *ticket,
                                                  gpusync__agenda *agenda)
 {
@@ -7081,9 +7082,10 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t num
     uint32_t i;
     if (result != GPUSYNC_OK) return result;
     for (i = 0; i < job->part_count; i++) GPUSYNC__SET(&job->parts[i]->ticket, number); /* a report looks at them */
-    gpusync__give_ticket(job->queue, job, number, gpusync_now_ns(), ticket);
+    *ticket = number;
+    gpusync__enter_ring(job->work.queue, &job->work, number, GPUSYNC__OPEN);
     if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
-    else gpusync__hold_job_back(job->queue, job, agenda);
+    else gpusync__hold_job_back(job->work.queue, job, agenda);
     return GPUSYNC_NOT_READY;
 }
 
@@ -7093,16 +7095,16 @@ static gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job *job, gp
                                          gpusync__agenda *agenda)
 {
     gpusync_result result = GPUSYNC_OK;
-    uint64_t now, next = gpusync__committed(q) + 1;
+    uint64_t next = gpusync__committed(q) + 1;
     if (!gpusync__ring_ready(q, next)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (!gpusync__trust_all(job) || q->lined_ordered || job->flags & GPUSYNC_STRICT)
+    if (!gpusync__all_coming(job) || q->lined_ordered || job->flags & GPUSYNC_STRICT)
         result = gpusync__seek_all(job, agenda);
     if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
     if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, agenda);
     if (result != GPUSYNC_OK) return result;
-    now = gpusync_now_ns();
-    gpusync__give_ticket(q, job, next, now, ticket);
-    gpusync__issue_job(job, now);
+    *ticket = next;
+    gpusync__enter_ring(q, &job->work, next, GPUSYNC__OPEN);
+    gpusync__issue_job(job, job->work.since_ns);
     return GPUSYNC_OK;
 }
 
@@ -7262,7 +7264,6 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 typedef struct gpusync__encoding {
     gpusync__need *need;
     gpusync__promise *promise;
-    gpusync__job *memory; /* for it, if it should be needed */
 } gpusync__encoding;
 
 /* The memory of an open buffer's job for one more; NULL: it is full. */
@@ -7297,68 +7298,62 @@ static gpusync_result gpusync__encode_new_promise(gpusync__job *job, gpusync__jo
     return GPUSYNC_OK;
 }
 
-/* Under the order lock, with a pool. NOT_READY: it takes memory. */
-static gpusync_result gpusync__encode_into(gpusync__slot *slot, gpusync__encoding *e)
+/* Under the order lock, with a pool. */
+static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot, const gpusync__encoding *e)
 {
-    gpusync__job *job = slot->job ? slot->job : e->memory, *place = job ? gpusync__place_in(job, e) : NULL;
+    gpusync__job *job = slot->job, *place = job ? gpusync__place_in(job, e) : NULL, *made = NULL;
     gpusync_result result = GPUSYNC_OK;
     if (e->need && job && job->promises) return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
     if (e->need && e->need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
-    if (!place) place = e->memory;
-    if (!place) return GPUSYNC_NOT_READY;
-    if (!slot->job) job->parts[0] = slot; /* a report may want to know */
+    if (!place) place = made = gpusync__job_new(q, 0, 0, 0);
+    if (!place) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!job) {
+        job = made;
+        job->parts[0] = slot; /* a report may want to know */
+    }
     if (e->need) gpusync__encode_need(job, place, e->need, slot->buffer);
     else result = gpusync__encode_new_promise(job, place, e->promise, slot->buffer);
-    if (result != GPUSYNC_OK || place != e->memory) return result;
-    e->memory = NULL;
-    if (slot->job) {
-        place->next = job->joined;
-        job->joined = place;
-        return GPUSYNC_OK;
+    if (result != GPUSYNC_OK && made) {
+        gpusync__job_end(made);
+    } else if (made == job) {
+        GPUSYNC__SET(&slot->job, job);
+    } else if (made) {
+        made->next = job->joined;
+        job->joined = made;
     }
-    GPUSYNC__SET(&slot->job, job);
-    return GPUSYNC_OK;
+    return result;
 }
 
 /* ... of a buffer that others made: with this it becomes an open one. */
 GPUSYNC__RARE gpusync_result gpusync__encode_into_stranger(gpusync_queue *q, void *buffer, gpusync__slot **open,
-                                                           gpusync__encoding *e)
+                                                           const gpusync__encoding *e)
 {
     gpusync__slot *slot = NULL;
     gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__WORK, open, &slot);
     if (result != GPUSYNC_OK) return result;
-    result = gpusync__encode_into(slot, e);
+    result = gpusync__encode_into(q, slot, e);
     if (result == GPUSYNC_OK) gpusync__add_open(q, slot);
     else gpusync__unadopt(q, slot);
     return result;
 }
 
-/* With memory, where it takes some: none is made under the order lock. */
-static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, gpusync__encoding *e)
+static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync__encoding *e)
 {
+    void *pool = gpusync__pool_push();
     gpusync__slot **open;
     gpusync_result result;
-    do {
-        void *pool = gpusync__pool_push();
-        gpusync__lock(&q->order);
-        open = gpusync__find_open(q, buffer);
-        result = *open ? gpusync__encode_into(*open, e) : gpusync__encode_into_stranger(q, buffer, open, e);
-        gpusync__order_end_pool(q, pool);
-        if (result != GPUSYNC_NOT_READY) break;
-        e->memory = gpusync__job_new(q, 0, 0, 0);
-    } while (e->memory);
+    gpusync__lock(&q->order);
+    open = gpusync__find_open(q, buffer);
+    result = *open ? gpusync__encode_into(q, *open, e) : gpusync__encode_into_stranger(q, buffer, open, e);
+    gpusync__order_end_pool(q, pool);
     if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-    if (result == GPUSYNC_NOT_READY) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (!e->memory) return result;
-    gpusync__job_drop(e->memory);
-    gpusync__job_drop(e->memory);
     return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point)
 {
     gpusync__need need;
-    gpusync__encoding e = {&need, NULL, NULL};
+    gpusync__encoding e = {&need, NULL};
     gpusync_result result;
     if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
@@ -7376,7 +7371,7 @@ GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *comma
 GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point)
 {
     gpusync__promise promise;
-    gpusync__encoding e = {NULL, &promise, NULL};
+    gpusync__encoding e = {NULL, &promise};
     gpusync_result result;
     if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__enter_working(queue);
@@ -7411,8 +7406,7 @@ static void *gpusync__new_wanted(gpusync_queue *q, const gpusync_command_buffer_
     if (!gpusync__wants_options(desc))
         return gpusync__new_buffer(q, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer,
                                    desc ? desc->label : NULL);
-    wanted = gpusync__send_id(gpusync__send_id(gpusync__class_named("MTLCommandBufferDescriptor"), gpusync__sel.alloc),
-                              gpusync__sel.init);
+    wanted = gpusync__new_object("MTLCommandBufferDescriptor");
     if (!wanted) return NULL;
     GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained); /* BOOL: 0 or 1 in either type */
     GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
@@ -7795,6 +7789,26 @@ static void gpusync__give_up_tracked(gpusync_queue *q)
     }
 }
 
+/* What the device may still use where its work keeps nothing alive: nobody else does any more. The caller holds the slot. */
+static void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
+{
+    bool ended = slot->kind != GPUSYNC__PART || GPUSYNC__GET(&slot->claimed);
+    gpusync__slot *plan = ended ? NULL : gpusync__hold_ticket(q, slot->ticket);
+    const gpusync__promise *promise;
+    const gpusync__need *need;
+    void *pool;
+    if (!plan) return;
+    pool = gpusync__pool_push();
+    slot->events = gpusync__new_object("NSMutableArray");
+    for (need = plan->job->needs; need; need = need->along)
+        if (need->event) gpusync__send_void_id(slot->events, gpusync__sel.addObject, need->event);
+    for (promise = plan->job->promises; promise; promise = promise->along)
+        gpusync__send_void_id(slot->events, gpusync__sel.addObject, promise->timeline->event);
+    __atomic_fetch_or(&slot->traits, GPUSYNC__KEEPS_EVENTS, __ATOMIC_SEQ_CST);
+    gpusync__pool_pop(pool);
+    gpusync__drop(plan);
+}
+
 /* Cut the tie to handlers that did not come yet, and let those that run finish. */
 static void gpusync__settle_slots(gpusync_queue *q)
 {
@@ -7802,7 +7816,9 @@ static void gpusync__settle_slots(gpusync_queue *q)
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         unsigned rounds = 0;
-        bool orphan = gpusync__orphan(q, slot);
+        bool orphan;
+        gpusync__keep_events(q, slot);
+        orphan = gpusync__orphan(q, slot);
         gpusync__drop(slot);
         while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
             gpusync__linger(q->device, &rounds);
@@ -7923,8 +7939,11 @@ static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
     job->disowned = true;
     for (promise = job->promises; promise; promise = promise->along)
         __atomic_store_n(&promise->timeline->handed_out, true, __ATOMIC_SEQ_CST);
-    for (need = job->needs; need; need = need->along) gpusync__signal_need(need);
-    gpusync__seek_some(job, true); /* for what has failed by now */
+    for (need = job->needs; need; need = need->along) {
+        if (need->timeline) __atomic_store_n(&need->timeline->handed_out, true, __ATOMIC_SEQ_CST);
+        gpusync__signal_need(need);
+    }
+    gpusync__seek_needs(job); /* for what has failed by now */
     gpusync__forget_needs(job);
     /* whoever is just counting down the last command buffer finds that it was not the last */
     if (__atomic_exchange_n(&job->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&job->open, 1);
@@ -7937,10 +7956,10 @@ static void gpusync__disown_jobs(gpusync_queue *q)
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     uint64_t ticket, last = gpusync__committed(q);
     for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
-        gpusync__job *job = gpusync__job_of(q, ticket);
-        if (!job) continue;
-        gpusync__disown(job, &agenda);
-        gpusync__job_drop(job);
+        gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
+        if (!slot) continue;
+        if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->job, &agenda);
+        gpusync__drop(slot);
     }
     gpusync__run(q->device, &agenda); /* first what their tickets and promises have to tell */
     gpusync__end_needs(q, &agenda);
@@ -8682,13 +8701,13 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
                                    const gpusync__job *waits)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
-    if (cover && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&cover->job->ticket))
+    if (cover && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&cover->job->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
-                       (unsigned long long)cover->job->queue->place.number, cover->job->parts[0]->buffer);
+                       (unsigned long long)cover->job->work.queue->place.number, cover->job->parts[0]->buffer);
     else if (cover && cover->job != waits) /* what waits promises more */
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
-                       (unsigned long long)GPUSYNC__GET(&cover->job->ticket),
-                       (unsigned long long)cover->job->queue->place.number,
+                       (unsigned long long)GPUSYNC__GET(&cover->job->work.ticket),
+                       (unsigned long long)cover->job->work.queue->place.number,
                        cover->issued ? "" : ", which is held");
     else if (t->imported || value <= t->expected) gpusync__write(out, "others signal it\n");
     else gpusync__write(out, "nobody has promised it\n");
@@ -8715,7 +8734,7 @@ static void gpusync__read_label(const gpusync__job *job, char *label, size_t siz
 {
     gpusync__slot *slot = job->parts[0];
     void *pool;
-    if (!gpusync__hold(slot, job->queue, job->ticket)) return;
+    if (!gpusync__hold(slot, job->work.queue, job->work.ticket)) return;
     pool = gpusync__pool_push();
     gpusync__copy_string(label, size, gpusync__send_id(slot->buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
@@ -8724,17 +8743,17 @@ static void gpusync__read_label(const gpusync__job *job, char *label, size_t siz
 
 static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
 {
-    bool issued = GPUSYNC__GET(&job->issued) != 0;
+    bool issued = gpusync__is_issued(job);
     const gpusync__need *need;
     char label[64];
     uint32_t i;
     gpusync__copy_text(label, sizeof label, job->label);
     if (!issued && !label[0] && job->part_count) gpusync__read_label(job, label, sizeof label);
-    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)job->ticket, label,
-                   issued ? "submitted" : "held", gpusync__ms_since(job->since_ns));
+    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)job->work.ticket, label,
+                   issued ? "submitted" : "held", gpusync__ms_since(job->work.since_ns));
     for (i = job->first_part; issued && i < job->part_count; i++) {
         gpusync__slot *slot = job->parts[i];
-        if (!gpusync__hold(slot, job->queue, job->ticket)) continue;
+        if (!gpusync__hold(slot, job->work.queue, job->work.ticket)) continue;
         gpusync__write(out, "  ");
         gpusync__write_slot(out, slot);
         gpusync__drop(slot);
@@ -8744,15 +8763,11 @@ static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
 
 static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__job *job = gpusync__job_of(q, ticket);
-    gpusync__slot *slot = job ? NULL : gpusync__hold_ticket(q, ticket);
-    if (job) {
-        gpusync__write_job(out, job);
-        gpusync__job_drop(job);
-    } else if (slot) {
-        gpusync__write_slot(out, slot);
-        gpusync__drop(slot);
-    }
+    gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
+    if (!slot) return;
+    if (slot->kind == GPUSYNC__PLAN) gpusync__write_job(out, slot->job);
+    else gpusync__write_slot(out, slot);
+    gpusync__drop(slot);
 }
 
 static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)

@@ -28,8 +28,7 @@ run_limited() {
 
 rm -rf "$logs"
 mkdir -p "$logs"
-tests=$("$program")
-[ -n "$tests" ] || { echo "$program lists no tests" >&2; exit 1; }
+tests=$("$program") # none, where nothing is known
 for name in $tests; do
     {
         status=0

@@ -2,6 +2,7 @@
    called or kept afterwards; the report; autorelease pools */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "scene.h"
 
 static const gpusync_spin no_spin = {0, 0, 0};
 static const gpusync_spin endless = {0, UINT32_MAX, 0};
@@ -897,6 +898,124 @@ static void test_no_call_needs_an_autorelease_pool_of_the_caller(void **state)
 }
 
 /* An argument is a pattern of the names of the tests to run: test_a_*. */
+/* -- events that the device is not through with ------------------------------------------------------------------- */
+
+typedef struct outlived {
+    rig r;
+    gpusync_queue *other;
+    void *metal, *metal_other; /* +1 */
+} outlived;
+
+static void outlived_open(outlived *o)
+{
+    rig_open(&o->r, SOFTMETAL_MANUAL);
+    o->other = queue_new(&o->r);
+    o->metal = metal_retain(o->r.metal_queue);
+    o->metal_other = metal_retain(gpusync_queue_metal(o->other));
+}
+
+/* A command buffer that keeps nothing alive by itself, with this wait at its head, if any; +1. */
+static void *unretained_buffer(gpusync_queue *queue, const gpusync_point *wait)
+{
+    gpusync_command_buffer_desc desc;
+    void *buffer;
+    memset(&desc, 0, sizeof desc);
+    desc.unretained_references = true;
+    assert_ok(make_behind(queue, &desc, wait, wait != NULL, &buffer));
+    return metal_retain(buffer);
+}
+
+static void all_goes_now(outlived *o, gpusync_timeline *timeline)
+{
+    assert_ok(gpusync_queue_destroy_now(o->r.queue));
+    assert_ok(gpusync_queue_destroy_now(o->other));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_device_destroy(o->r.device));
+}
+
+/* Some owner besides the test. */
+static void assert_kept(void *event) { assert_true(softmetal_retain_count(event) > 1); }
+
+static void outlived_close(outlived *o, void *buffer, void *event)
+{
+    softmetal_finish_queue(o->metal_other);
+    softmetal_finish_queue(o->metal);
+    metal_release(buffer);
+    assert_int_equal(softmetal_retain_count(event), 1); /* nobody keeps it for longer */
+    metal_release(event);
+    metal_release(o->metal);
+    metal_release(o->metal_other);
+}
+
+static void test_an_event_stays_for_work_that_waits_for_its_value(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_point wait;
+    void *signalling, *waiting, *event;
+    outlived o;
+    (void)state;
+    outlived_open(&o);
+    timeline = timeline_new(&o.r);
+    event = metal_retain(gpusync_timeline_metal(timeline, NULL));
+    wait = gpusync_at_value(timeline, 1);
+    signalling = buffer_of(o.other);
+    (void)SUBMIT(o.other, .buffer = signalling, .signal = wait, .flags = SIGNALS_INSIDE);
+    waiting = unretained_buffer(o.r.queue, &wait);
+    (void)commit_to(o.r.queue, waiting);
+    assert_int_equal(metal_status(waiting), 2);
+    all_goes_now(&o, timeline);
+    softmetal_finish(signalling); /* which had kept the event */
+    metal_release(signalling);
+    assert_kept(event);
+    outlived_close(&o, waiting, event);
+}
+
+static void test_an_event_stays_for_work_that_signals_it(void **state)
+{
+    gpusync_timeline *timeline;
+    void *signalling, *event;
+    outlived o;
+    (void)state;
+    outlived_open(&o);
+    timeline = timeline_new(&o.r);
+    event = metal_retain(gpusync_timeline_metal(timeline, NULL));
+    signalling = unretained_buffer(o.r.queue, NULL);
+    (void)SUBMIT(o.r.queue, .buffer = signalling, .signal = gpusync_at_value(timeline, 1), .flags = SIGNALS_INSIDE);
+    all_goes_now(&o, timeline);
+    assert_kept(event);
+    outlived_close(&o, signalling, event);
+}
+
+static void keep_the_event(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    void **event = (void **)user;
+    if (phase == SOFTMETAL_AFTER && !*event && strcmp(selector, "signaledValue") == 0) *event = metal_retain(object);
+}
+
+static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_point wait;
+    void *before, *waiting, *event = NULL;
+    outlived o;
+    (void)state;
+    outlived_open(&o);
+    assert_ok(gpusync_timeline_destroy(timeline_new(&o.r))); /* leaves its event: it will stand for the ticket */
+    before = buffer_of(o.other);
+    wait = gpusync_at_ticket(o.other, commit_to(o.other, before));
+    softmetal_set_message_hook(keep_the_event, &event);
+    waiting = unretained_buffer(o.r.queue, &wait);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_non_null(event);
+    (void)commit_to(o.r.queue, waiting);
+    assert_int_equal(metal_status(waiting), 2);
+    timeline = timeline_new(&o.r);
+    all_goes_now(&o, timeline);
+    assert_kept(event);
+    metal_release(before);
+    outlived_close(&o, waiting, event);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -925,6 +1044,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_report_gives_ages_in_milliseconds),
         cmocka_unit_test(test_the_report_is_cut_as_by_snprintf),
         cmocka_unit_test(test_no_call_needs_an_autorelease_pool_of_the_caller),
+        cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
+        cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
+        cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_a_ticket),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
