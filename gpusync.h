@@ -463,8 +463,7 @@ typedef struct gpusync_pipeline_desc {
     const char *function;
 } gpusync_pipeline_desc;
 
-/* Work of the program's, run once: on the thread of the warm-up, in the order of the list; with `blocking` in the call.
-   */
+/* Work of the program's, run once: on the dispatch queue of the warm-up, on one thread, in the order of the list. */
 typedef struct gpusync_warmup_job {
     void (*run)(void *user);
     void *user;
@@ -477,7 +476,7 @@ typedef struct gpusync_warmup_desc {
     size_t job_count;
     gpusync_queue *queue; /* sends an empty command buffer through this one, which must outlive the warm-up; NULL:
                              through one of its own */
-    bool blocking;        /* all of it before gpusync_warmup_start returns, without a thread of its own */
+    bool blocking;        /* all of it before gpusync_warmup_start returns */
     bool disabled;        /* nothing is done, successfully: pipelines are compiled when they are first asked for */
 } gpusync_warmup_desc;
 
@@ -491,7 +490,7 @@ typedef enum gpusync_trace_kind {
                                  so not if the queue is destroyed first */
     GPUSYNC_TRACE_COMPLETED,  /* queue, ticket, result, gpu_start_s, gpu_end_s */
     GPUSYNC_TRACE_WAIT_BEGIN, /* queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several
-                                 points, a warm-up. gpusync_device_wait waits for each queue */
+                                 points. gpusync_device_wait waits for each queue */
     GPUSYNC_TRACE_WAIT_END,   /* ... with result and how */
     GPUSYNC_TRACE_SIGNAL,     /* timeline, value: signalled on the host, or by a submission that has ended */
     GPUSYNC_TRACE_CALLBACK    /* queue and ticket, or timeline and value, result: is about to run */
@@ -914,14 +913,14 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
 
 /* -- warm-up --------------------------------------------------------------------------------
    The first use of a GPU is slow: Metal makes things when they are first needed, and compiles shaders. A warm-up does
-   that before it hurts, in the background: pipelines through Metal's asynchronous calls, the rest on a thread of its
-   own that ends with it. */
+   that before it hurts, in the background: pipelines through Metal's asynchronous calls, the rest on a dispatch queue of
+   its own. A report and a trace show it as a timeline, whose value is how much is done. */
 
 /* Begin. What the desc points to is copied or retained. Pipelines that are listed twice (the same function of the same
    source text or library) are compiled once.
-   Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST: *out is NULL. What fails later is told by gpusync_warmup_wait.
-            With desc->blocking: OK when all is done, well or badly; ERROR_WOULD_DEADLOCK: in a callback, Metal is still
-            compiling, and *out is as without it.
+   Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST: *out is NULL. What fails later is told by
+            gpusync_warmup_wait. With desc->blocking: OK when all is done, well or badly; ERROR_WOULD_DEADLOCK: in a
+            callback, not all is done; ERROR_DEVICE_LOST: also meanwhile. In these two *out is as without it.
    Owns     the device must outlive it. Threads: any. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
                                                                   const gpusync_warmup_desc *desc,
@@ -1045,7 +1044,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
        order    of a queue: ticket order is queue order. Callbacks and handlers only try it.
        device   its lists
-       board    of a queue, timeline or warm-up: who waits, what is needed, promised, on record
+       board    of a queue or timeline: who waits, what is needed, promised, on record
        job, waiter   of a device: free ones, what is due, held work that may go
        global   slots, registrations, selectors, calls in progress
 
@@ -1144,10 +1143,8 @@ static void gpusync__send_void_id(void *self, void *sel, void *argument)
     X(localizedDescription, "localizedDescription")                                                  \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                           \
     X(newFunctionWithName, "newFunctionWithName:")                                                   \
-    X(newLibrary, "newLibraryWithSource:options:error:")                                             \
-    X(newLibraryLater, "newLibraryWithSource:options:completionHandler:")                            \
-    X(newPipeline, "newComputePipelineStateWithFunction:error:")                                     \
-    X(newPipelineLater, "newComputePipelineStateWithFunction:completionHandler:")                    \
+    X(newLibrary, "newLibraryWithSource:options:completionHandler:")                                 \
+    X(newPipeline, "newComputePipelineStateWithFunction:completionHandler:")                         \
     X(newSharedEvent, "newSharedEvent")                                                              \
     X(notifyListener, "notifyListener:atValue:block:")                                               \
     X(objectAtIndex, "objectAtIndex:")                                                               \
@@ -1383,7 +1380,7 @@ static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
     node->linked = false;
 }
 
-enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE, GPUSYNC__FLAG };
+enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
 
 /* Walks the slots of a queue. Start with {NULL, 0}. */
 typedef struct gpusync__cursor {
@@ -1394,9 +1391,7 @@ typedef struct gpusync__cursor {
 /* One thing to wait for. */
 typedef struct gpusync__goal {
     gpusync_queue *queue;       /* of the first three, */
-    gpusync_timeline *timeline; /* of VALUE, */
-    gpusync_warmup *warmup;     /* of FLAG */
-    const uint32_t *flag;       /* ... which is to be set */
+    gpusync_timeline *timeline; /* of VALUE */
     uint32_t kind;
     bool draining;    /* destroy's own wait: goes on though the queue is closing */
     bool handlers;    /* ONE and ALL: wait for the handlers, too, from the end on, */
@@ -1431,7 +1426,7 @@ typedef struct gpusync__watch {
 /* The role of what is listed on a board: a sleeping wait's, a job's or a note's. */
 enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
 /* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others: for
-   the handler of a ticket, by that; behind them for room, or in a warm-up. */
+   the handler of a ticket, by that; behind them for room. */
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
@@ -1902,7 +1897,6 @@ struct gpusync_device {
     uint64_t queue_count; /* ever made */
     gpusync__list timelines;
     uint64_t timeline_count;
-    gpusync_warmup *warmups;
     gpusync_stats gone;
     gpusync_stats stats; /* of waits for timelines, and for many points */
     uint32_t inside;     /* of the latter, which destroy must let out first */
@@ -2519,19 +2513,23 @@ static gpusync_failure gpusync__classify(const char *domain, int64_t code, const
     }
 }
 
-/* Read the failure off a command buffer in state Error. Needs a pool. */
+/* Needs a pool, as what follows. */
+static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
+{
+    error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+    gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
+    gpusync__copy_string(error->message, sizeof error->message,
+                         gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
+}
+
+/* Read the failure off a command buffer in state Error. */
 static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync_error *error)
 {
     void *ns_error = gpusync__send_id(slot->buffer, gpusync__sel.error);
     memset(error, 0, sizeof *error);
     error->result = GPUSYNC_ERROR_EXECUTION;
     error->ticket = slot->ticket;
-    if (ns_error) {
-        error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
-        gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
-        gpusync__copy_string(error->message, sizeof error->message,
-                             gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
-    }
+    if (ns_error) gpusync__read_ns_error(error, ns_error);
     gpusync__copy_string(error->label, sizeof error->label, gpusync__send_id(slot->buffer, gpusync__sel.label));
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error->domain, error->code, error->message);
@@ -2670,15 +2668,11 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
 
 /* -------------------------------------------------------------------------------- >>wake -- */
 
-static uint32_t *gpusync__warmup_flags(gpusync_warmup *w);
-static gpusync__board *gpusync__warmup_board(gpusync_warmup *w);
-
 /* Has it ended, or come true? The handlers are another matter. */
 static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
     if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
-    if (goal->kind == GPUSYNC__FLAG) return GPUSYNC__GET(goal->flag) != 0;
     if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < goal->ticket;
     if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
     return gpusync__marked(q, goal->ticket);
@@ -2709,7 +2703,6 @@ GPUSYNC__RARE gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
 
 static const uint32_t *gpusync__flags_of(const gpusync__goal *goal)
 {
-    if (goal->kind == GPUSYNC__FLAG) return gpusync__warmup_flags(goal->warmup);
     return goal->queue ? &goal->queue->flags : &goal->timeline->flags;
 }
 
@@ -2724,7 +2717,6 @@ static bool gpusync__over(const gpusync__goal *goal) { return gpusync__met(goal)
 
 static gpusync__board *gpusync__board_of(const gpusync__goal *goal)
 {
-    if (goal->kind == GPUSYNC__FLAG) return gpusync__warmup_board(goal->warmup);
     return goal->queue ? &goal->queue->board : &goal->timeline->board;
 }
 
@@ -2757,7 +2749,6 @@ static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
     watch->node.role = GPUSYNC__WATCH;
     watch->node.number = goal->owed ? GPUSYNC__GET(&goal->owed->ticket) : goal->ticket;
     if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket; /* who needs least comes first */
-    if (goal->kind == GPUSYNC__FLAG) watch->node.number = GPUSYNC__NO_TICKETS;
     watch->hints = board->hints;
     gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
     GPUSYNC__ADD(&watch->waiter->linked, 1);
@@ -2863,17 +2854,16 @@ static void gpusync__take_prefix(gpusync__board *board, gpusync__catch *caught)
     }
 }
 
-/* Waits for room, as many as there is, or in a warm-up. Who is told of room and does not take it passes it on. */
-static void gpusync__take_unnumbered(gpusync__board *board, gpusync__catch *caught)
+/* Waits for room, as many as there is. Who is told of it and does not take it passes it on. */
+static void gpusync__take_room_waits(gpusync__board *board, gpusync__catch *caught)
 {
     gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS), *next;
     for (; node && !caught->more; node = next) {
         gpusync__watch *watch = (gpusync__watch *)(void *)node;
-        const gpusync__goal *goal = &watch->goal;
         next = node->beside[1];
-        if (goal->kind == GPUSYNC__ROOM && GPUSYNC__GET(&goal->queue->outstanding) + caught->told >= goal->ticket) return;
-        if (gpusync__met(goal)) gpusync__take_watch(board, watch, false, caught);
-        if (goal->kind == GPUSYNC__ROOM && !node->linked) caught->told++;
+        if (GPUSYNC__GET(&watch->goal.queue->outstanding) + caught->told >= watch->goal.ticket) return;
+        gpusync__take_watch(board, watch, false, caught);
+        if (!node->linked) caught->told++;
     }
 }
 
@@ -2904,7 +2894,7 @@ static void gpusync__take_waits(gpusync__board *board, uint32_t hint, gpusync__c
     }
 }
 
-/* Wake who waits for room, or in a warm-up, or for the handler of this ticket (0: of none). Call it after the change: a
+/* Wake who waits for room, or for the handler of this ticket (0: of none). Call it after the change: a
    waiter registers first and looks after, so one of the two sees the other. */
 GPUSYNC__RARE void gpusync__wake_others_now(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
 {
@@ -2913,7 +2903,7 @@ GPUSYNC__RARE void gpusync__wake_others_now(gpusync_device *dev, gpusync__board 
     do {
         gpusync__lock(&board->lock);
         gpusync__take_handled(board, ticket, &caught);
-        gpusync__take_unnumbered(board, &caught);
+        gpusync__take_room_waits(board, &caught);
         gpusync__unlock(&board->lock);
     } while (gpusync__unpark(dev, &caught));
 }
@@ -2958,7 +2948,6 @@ static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
 
 /* The device is gone: every queue of it ends every wait. */
 static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda);
-static gpusync_warmup *gpusync__next_warmup(const gpusync_warmup *w);
 static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda);
 
 static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
@@ -2966,7 +2955,6 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync__catch caught;
     gpusync_queue *q;
     gpusync_timeline *t;
-    gpusync_warmup *w;
     if (!gpusync__swap32(&dev->lost, 0, 1)) return;
     gpusync__lock(&dev->lock);
     GPUSYNC__EACH_QUEUE(q, dev) {
@@ -2974,7 +2962,6 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
         gpusync__want(q, agenda); /* what is held will never go */
     }
     GPUSYNC__EACH_TIMELINE(t, dev) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
-    for (w = dev->warmups; w; w = gpusync__next_warmup(w)) gpusync__set_flag(gpusync__warmup_flags(w), GPUSYNC__LOST);
     GPUSYNC__EACH_QUEUE(q, dev) gpusync__lose_notes(&q->board, agenda);
     GPUSYNC__EACH_TIMELINE(t, dev) gpusync__lose_notes(&t->board, agenda);
     gpusync__unlock(&dev->lock);
@@ -2983,8 +2970,6 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
         gpusync__lock(&dev->lock);
         GPUSYNC__EACH_QUEUE(q, dev) gpusync__take_stopped(&q->board, &caught);
         GPUSYNC__EACH_TIMELINE(t, dev) gpusync__take_stopped(&t->board, &caught);
-        for (w = dev->warmups; w; w = gpusync__next_warmup(w))
-            gpusync__take_stopped(gpusync__warmup_board(w), &caught);
         gpusync__unlock(&dev->lock);
     } while (gpusync__unpark(dev, &caught));
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
@@ -3267,7 +3252,7 @@ static void gpusync__tend(gpusync_queue *q)
 }
 
 /* Read the status that stands between the goal and its being met. Of what stands in front of that the sweeper knows more;
-   room comes with the handlers, and of a warm-up Metal tells. */
+   room comes with the handlers. */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -4423,37 +4408,24 @@ static void gpusync__goal_leave(const gpusync__goal *goal)
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
     if (!gpusync__met(goal)) return gpusync__stop_reason(goal);
-    if (goal->kind == GPUSYNC__FLAG) return GPUSYNC_OK;
     if (goal->kind == GPUSYNC__VALUE) return gpusync__timeline_result(goal->timeline, error);
     return gpusync__result_of(goal->queue, goal, true, error);
-}
-
-/* Wait for one goal that is no queue's, count and trace it. The caller is inside of what it is about. */
-static gpusync_result gpusync__await_single(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
-                                            const gpusync_wait_options *options)
-{
-    gpusync_result result;
-    uint64_t *how;
-    if (gpusync__traced(dev)) gpusync__trace_wait(dev, goal, NULL, NULL, GPUSYNC_OK);
-    result = gpusync__await_goal(dev, goal, timeout_ns, options, &how);
-    if (result == GPUSYNC_OK) result = gpusync__goal_result(goal, options ? options->error : NULL);
-    GPUSYNC__COUNT(how);
-    if (gpusync__traced(dev)) gpusync__trace_wait(dev, goal, &dev->stats, how, result);
-    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
+    gpusync_device *dev;
     gpusync__goal goal;
     gpusync_result result;
-    uint64_t present;
+    uint64_t present, *how;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    dev = timeline->device;
     present = GPUSYNC__GET(&timeline->value);
-    if (present >= value && present != GPUSYNC__FAILED_VALUE && !gpusync__traced(timeline->device)) {
-        GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
+    if (present >= value && present != GPUSYNC__FAILED_VALUE && !gpusync__traced(dev)) {
+        GPUSYNC__COUNT(&dev->stats.waits_inline);
         return GPUSYNC_OK;
     }
     result = gpusync__timeline_enter(timeline);
@@ -4462,7 +4434,11 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     goal.kind = GPUSYNC__VALUE;
     goal.timeline = timeline;
     goal.ticket = value;
-    result = gpusync__await_single(timeline->device, &goal, timeout_ns, options);
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
+    result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
+    if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, options ? options->error : NULL);
+    GPUSYNC__COUNT(how);
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, &dev->stats, how, result);
     gpusync__timeline_leave(timeline);
     return result;
 }
@@ -8006,7 +7982,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     if (!device) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__lock(&device->lock);
-    in_use = device->queues.root || device->timelines.root || device->warmups != NULL;
+    in_use = device->queues.root || device->timelines.root; /* a warm-up has one */
     gpusync__unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
     while (GPUSYNC__GET(&device->inside)) gpusync__linger(device, &rounds);
@@ -8022,12 +7998,13 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 }
 
 /* ------------------------------------------------------------------------------ >>warmup --
-   Shaders are compiled by Metal, which calls back; where it cannot, and for all the rest, a thread does it. */
+   Metal compiles, and calls back. All else is done by one function on a dispatch queue of the warm-up's own. What is done
+   is counted by a timeline: who waits for anything here waits for its next value, and looks. */
 
-/* A library that is compiled from text, once for all functions in it. */
+/* Compiled once for all functions in it. */
 typedef struct gpusync__library {
     gpusync_warmup *warmup;
-    void *source;  /* NSString; nil where the text was no UTF-8 */
+    void *source;  /* NSString; nil where the text was no UTF-8, and of a library that was given */
     void *library; /* once it is compiled, or from the start */
     uint32_t started, came;
     gpusync_error error; /* result OK: it came well */
@@ -8046,29 +8023,22 @@ typedef struct gpusync__compilation {
 
 struct gpusync_warmup {
     gpusync_device *device;
-    gpusync__board board; /* of waits for its flags */
-    uint32_t flags;       /* CLOSING, LOST */
+    gpusync_timeline *progress; /* is at `done`, or on its way there */
+    uint64_t done, total;       /* compilations, jobs, and the device itself. total 0: disabled */
+    uint32_t closing;
     uint32_t inside;
-    uint32_t pending; /* compilations that Metal will call back for */
-    uint32_t working; /* somebody does the rest: */
-    pthread_t worker;
-    uint32_t all_done;
-    gpusync_warmup *next; /* of the device */
-    size_t done, total; /* total: compilations, jobs, and the device itself */
+    uint32_t pending; /* calls that are to come, of Metal's and of: */
+    void *dispatch_queue;
+    uint32_t working; /* its function runs, on: */
+    pthread_t thread;
     gpusync__compilation *compilations;
     gpusync__library *libraries;
-    size_t count, library_count;
     gpusync_warmup_job *jobs;
-    size_t job_count;
+    size_t count, library_count, job_count;
     gpusync_queue *queue;
+    bool own_queue;
     gpusync_result device_result;
-    bool own_queue, disabled, threaded;
-    pthread_t thread;
 };
-
-static uint32_t *gpusync__warmup_flags(gpusync_warmup *w) { return &w->flags; }
-static gpusync__board *gpusync__warmup_board(gpusync_warmup *w) { return &w->board; }
-static gpusync_warmup *gpusync__next_warmup(const gpusync_warmup *w) { return w->next; }
 
 /* A block with one pointer, for Metal to copy. */
 typedef struct gpusync__context_block {
@@ -8091,24 +8061,18 @@ static gpusync__context_block gpusync__context_block_of(void (*invoke)(void *, v
     return block;
 }
 
-/* One thing is done. No pool is held: this calls a hook. */
-static void gpusync__warmup_count(gpusync_warmup *w)
+/* One thing more is done. Of two that come here in the other order the second finds the timeline above its value; and one
+   that has failed, or whose device is lost, has ended its waits. */
+static void gpusync__count_done(gpusync_warmup *w)
 {
-    if (!w->disabled && GPUSYNC__ADD(&w->done, 1) + 1 == w->total) GPUSYNC__PUT(&w->all_done, 1);
-    gpusync__wake_others(w->device, &w->board, 0);
+    gpusync_result result = gpusync_timeline_signal(w->progress, GPUSYNC__ADD(&w->done, 1) + 1);
+    (void)result;
 }
 
-static bool gpusync__is_closing(gpusync_warmup *w) { return (GPUSYNC__GET(&w->flags) & GPUSYNC__CLOSING) != 0; }
-
-/* What Metal says (or, where it says nothing, text) of the compilation of this function. With a pool. */
-static void gpusync__read_compile_error(gpusync_error *error, void *ns_error, const char *text)
+/* Is the pipeline done (NULL: everything), well or badly? */
+static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation *c)
 {
-    gpusync__own_error(error, GPUSYNC_ERROR_COMPILE, text);
-    if (!ns_error) return;
-    error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
-    gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
-    gpusync__copy_string(error->message, sizeof error->message,
-                         gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
+    return c ? GPUSYNC__GET(&c->done) != 0 : GPUSYNC__GET(&w->done) >= w->total;
 }
 
 /* Done: with a pipeline, or an error that says why not. */
@@ -8123,146 +8087,96 @@ static void gpusync__compiled(gpusync__compilation *c, void *pipeline, const gpu
     }
     gpusync__pool_pop(pool);
     GPUSYNC__PUT(&c->done, 1);
-    gpusync__warmup_count(c->warmup);
+    gpusync__count_done(c->warmup);
 }
 
-static void gpusync__not_compiled(gpusync__compilation *c, const char *text)
+/* What Metal says of it, or, where it says nothing, this. */
+static void gpusync__read_compile_error(gpusync_error *error, void *ns_error, const char *text)
 {
-    gpusync_error error;
-    gpusync__own_error(&error, GPUSYNC_ERROR_COMPILE, text);
-    gpusync__compiled(c, NULL, &error);
-}
-
-static void gpusync__pipeline_came(gpusync__compilation *c, void *pipeline, void *ns_error)
-{
-    gpusync_error error;
     void *pool = gpusync__pool_push();
-    if (!pipeline) gpusync__read_compile_error(&error, ns_error, "Metal made no pipeline of it");
+    gpusync__own_error(error, GPUSYNC_ERROR_COMPILE, text);
+    if (ns_error) gpusync__read_ns_error(error, ns_error);
     gpusync__pool_pop(pool);
-    gpusync__compiled(c, pipeline, &error);
 }
 
-static void gpusync__pipeline_compiled(void *block, void *pipeline, void *ns_error)
+static void gpusync__pipeline_came(void *block, void *pipeline, void *ns_error)
 {
     gpusync__compilation *c = (gpusync__compilation *)((gpusync__context_block *)block)->context;
     gpusync_warmup *w = c->warmup;
-    gpusync__pipeline_came(c, pipeline, ns_error);
+    gpusync_error error;
+    if (!pipeline) gpusync__read_compile_error(&error, ns_error, "Metal made no pipeline of it");
+    gpusync__compiled(c, pipeline, &error);
     GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
 }
 
-static bool gpusync__has_async(gpusync_device *dev)
+/* Have Metal make a pipeline of the function, if the library has it. */
+static bool gpusync__compile_function(gpusync__compilation *c)
 {
-    void *cls = gpusync__class_of(dev->metal);
-    return gpusync__class_responds(cls, gpusync__sel.newLibraryLater) &&
-           gpusync__class_responds(cls, gpusync__sel.newPipelineLater);
-}
-
-/* The function, +1; NULL: it has none of this name. */
-static void *gpusync__function_of(gpusync__compilation *c)
-{
-    void *function, *pool = gpusync__pool_push();
-    function = GPUSYNC__AS1(void *, void *)(c->library->library, gpusync__sel.newFunctionWithName, c->name);
+    gpusync__context_block block = gpusync__context_block_of(gpusync__pipeline_came, c);
+    void *pool = gpusync__pool_push(), *metal = c->warmup->device->metal;
+    void *function = c->name ? GPUSYNC__AS1(void *, void *)(c->library->library, gpusync__sel.newFunctionWithName, c->name)
+                             : NULL;
+    if (function) {
+        GPUSYNC__ADD(&c->warmup->pending, 1);
+        ((void (*)(void *, void *, void *, void *))gpusync__send)(metal, gpusync__sel.newPipeline, function, &block);
+        gpusync__release(function);
+    }
     gpusync__pool_pop(pool);
-    return function;
+    return function != NULL;
 }
 
-static void gpusync__compile_later(gpusync__compilation *c, void *function)
+/* Its library is there, in good or bad. Once. */
+static void gpusync__compile_pipeline(gpusync__compilation *c)
 {
-    gpusync__context_block block = gpusync__context_block_of(gpusync__pipeline_compiled, c);
-    gpusync_warmup *w = c->warmup;
-    void *pool = gpusync__pool_push();
-    GPUSYNC__ADD(&w->pending, 1);
-    ((void (*)(void *, void *, void *, void *))gpusync__send)(w->device->metal, gpusync__sel.newPipelineLater, function,
-                                                              &block);
-    gpusync__pool_pop(pool);
-}
-
-static void gpusync__compile_now(gpusync__compilation *c, void *function)
-{
-    typedef void *(*send_now)(void *, void *, void *, void **);
-    void *pool = gpusync__pool_push(), *metal = c->warmup->device->metal, *ns_error = NULL, *pipeline;
-    pipeline = ((send_now)gpusync__send)(metal, gpusync__sel.newPipeline, function, &ns_error);
-    gpusync__retain(ns_error); /* past the pool: no hook runs under one */
-    gpusync__pool_pop(pool);
-    gpusync__pipeline_came(c, pipeline, ns_error);
-    gpusync__release_pooled(ns_error);
-    gpusync__release_pooled(pipeline);
-}
-
-/* Its library is there, in good or bad. */
-static void gpusync__compile_pipeline(gpusync__compilation *c, bool later)
-{
-    const gpusync__library *l = c->library;
-    void *function;
+    gpusync_error error;
     if (!gpusync__swap32(&c->started, 0, 1)) return;
-    if (gpusync__is_closing(c->warmup)) return; /* nobody asks any more */
-    function = l->library && c->name ? gpusync__function_of(c) : NULL;
-    if (!l->library) gpusync__compiled(c, NULL, &l->error);
-    else if (!function) gpusync__not_compiled(c, "the library has no function of this name");
-    else if (later) gpusync__compile_later(c, function);
-    else gpusync__compile_now(c, function);
-    gpusync__release_pooled(function);
-}
-
-/* A library has come, or will not (NULL): go on with its functions, those that are asked for where that is all. */
-static void gpusync__library_came(gpusync__library *l, void *library, void *ns_error, bool later)
-{
-    gpusync_warmup *w = l->warmup;
-    void *pool = gpusync__pool_push();
-    size_t i;
-    if (library) l->library = gpusync__retain(library);
-    else gpusync__read_compile_error(&l->error, ns_error, "Metal made no library of the source");
-    gpusync__pool_pop(pool);
-    GPUSYNC__PUT(&l->came, 1); /* who asks after this begins by himself */
-    for (i = 0; i < w->count; i++) {
-        gpusync__compilation *c = &w->compilations[i];
-        if (c->library == l && c->same_as == i && (!w->disabled || GPUSYNC__GET(&c->asked)))
-            gpusync__compile_pipeline(c, later);
+    if (GPUSYNC__GET(&c->warmup->closing)) return; /* nobody asks any more */
+    if (!c->library->library) {
+        gpusync__compiled(c, NULL, &c->library->error);
+    } else if (!gpusync__compile_function(c)) {
+        gpusync__own_error(&error, GPUSYNC_ERROR_COMPILE, "the library has no function of this name");
+        gpusync__compiled(c, NULL, &error);
     }
 }
 
-static void gpusync__library_compiled(void *block, void *library, void *ns_error)
+/* A library is there, or will not be: go on with its functions; where nothing else was wanted, with those asked for. */
+static void gpusync__compile_pipelines(gpusync__library *l)
+{
+    gpusync_warmup *w = l->warmup;
+    size_t i;
+    GPUSYNC__PUT(&l->came, 1); /* who asks after this begins by himself */
+    for (i = 0; i < w->count; i++) {
+        gpusync__compilation *c = &w->compilations[i];
+        if (c->library == l && c->same_as == i && (w->total || GPUSYNC__GET(&c->asked))) gpusync__compile_pipeline(c);
+    }
+}
+
+static void gpusync__library_came(void *block, void *library, void *ns_error)
 {
     gpusync__library *l = (gpusync__library *)((gpusync__context_block *)block)->context;
     gpusync_warmup *w = l->warmup;
-    gpusync__library_came(l, library, ns_error, true);
+    if (library) l->library = gpusync__retain(library);
+    else gpusync__read_compile_error(&l->error, ns_error, "Metal made no library of the source");
+    gpusync__compile_pipelines(l);
     GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
 }
 
-static void gpusync__compile_source_later(gpusync__library *l)
+/* Compile the library, where it is text, and its functions that are listed. Once. */
+static void gpusync__compile_library(gpusync__library *l)
 {
     typedef void (*send_later)(void *, void *, void *, void *, void *);
-    gpusync__context_block block = gpusync__context_block_of(gpusync__library_compiled, l);
-    void *pool = gpusync__pool_push();
-    GPUSYNC__ADD(&l->warmup->pending, 1);
-    ((send_later)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibraryLater, l->source, NULL, &block);
-    gpusync__pool_pop(pool);
-}
-
-static void gpusync__compile_source_now(gpusync__library *l)
-{
-    typedef void *(*send_now)(void *, void *, void *, void *, void **);
-    void *pool = gpusync__pool_push(), *ns_error = NULL, *library;
-    library = ((send_now)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibrary, l->source, NULL, &ns_error);
-    gpusync__retain(ns_error);
-    gpusync__pool_pop(pool);
-    gpusync__library_came(l, library, ns_error, false);
-    gpusync__release_pooled(ns_error);
-    gpusync__release_pooled(library);
-}
-
-/* Compile the library, where it is text, and its functions that are listed. Once. */
-static void gpusync__compile_library(gpusync__library *l, bool later)
-{
-    void *library;
+    gpusync__context_block block = gpusync__context_block_of(gpusync__library_came, l);
+    void *pool;
     if (!gpusync__swap32(&l->started, 0, 1)) return;
-    library = l->library;
-    l->library = NULL; /* of a library object: its reference moves on */
-    if (library) gpusync__library_came(l, library, NULL, later);
-    else if (!l->source) gpusync__library_came(l, NULL, NULL, later);
-    else if (later) gpusync__compile_source_later(l);
-    else gpusync__compile_source_now(l);
-    gpusync__release_pooled(library);
+    if (!l->source) {
+        if (!l->library) gpusync__read_compile_error(&l->error, NULL, "the source is no UTF-8");
+        gpusync__compile_pipelines(l);
+        return;
+    }
+    pool = gpusync__pool_push();
+    GPUSYNC__ADD(&l->warmup->pending, 1);
+    ((send_later)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibrary, l->source, NULL, &block);
+    gpusync__pool_pop(pool);
 }
 
 static void gpusync__sleep_ms(void)
@@ -8271,8 +8185,8 @@ static void gpusync__sleep_ms(void)
     nanosleep(&ms, NULL);
 }
 
-/* An empty command buffer through the queue. The program's hooks may not know the thread of a warm-up: that one asks
-   and sleeps by itself, as long as somebody wants to know. */
+/* An empty command buffer through the queue. The program's hooks may not know this thread: so it asks, and sleeps by
+   itself, as long as somebody wants to know. */
 static gpusync_result gpusync__warm_queue(gpusync_warmup *w)
 {
     static const uint64_t at_once = 0;
@@ -8281,64 +8195,53 @@ static gpusync_result gpusync__warm_queue(gpusync_warmup *w)
     gpusync_result result;
     void *buffer;
     memset(&desc, 0, sizeof desc);
-    if (w->threaded) desc.timeout_ns = &at_once;
-    while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT && !gpusync__is_closing(w))
+    desc.timeout_ns = &at_once;
+    while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT && !GPUSYNC__GET(&w->closing))
         gpusync__sleep_ms();
     if (result != GPUSYNC_OK) return result;
     result = gpusync_commit(w->queue, buffer, &ticket);
     if (result != GPUSYNC_OK) (void)gpusync_command_buffer_discard(w->queue, buffer);
-    else if (!w->threaded) result = gpusync_wait(w->queue, ticket, GPUSYNC_FOREVER);
     else
-        while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !gpusync__is_closing(w))
+        while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__GET(&w->closing))
             gpusync__sleep_ms();
     return result;
 }
 
-/* ... and an event for the pool. */
+/* ... and an event, which the timeline leaves for the next. */
 static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 {
-    gpusync_result result = GPUSYNC_OK;
-    uint64_t raw;
-    void *pool = gpusync__pool_push(), *event = gpusync__event_take(w->device, &raw);
-    if (event) gpusync__event_keep(w->device, event, true);
-    gpusync__pool_pop(pool);
+    gpusync_timeline *timeline;
+    gpusync_result made = gpusync_timeline_create(w->device, NULL, &timeline), result = GPUSYNC_OK;
+    if (made == GPUSYNC_OK) (void)gpusync_timeline_destroy(timeline);
     if (!w->queue) {
         result = gpusync_queue_create(w->device, NULL, &w->queue);
         w->own_queue = result == GPUSYNC_OK;
     }
     if (result == GPUSYNC_OK) result = gpusync__warm_queue(w);
-    return result == GPUSYNC_OK && !event ? GPUSYNC_ERROR_METAL_NIL : result;
+    return result == GPUSYNC_OK ? made : result;
 }
 
-/* All that is not done by Metal: on the thread of the warm-up, or in the call. */
-static void gpusync__warm_up(gpusync_warmup *w)
+/* On the dispatch queue. */
+static void gpusync__warm_up(void *warmup)
 {
-    bool later = gpusync__has_async(w->device);
+    gpusync_warmup *w = (gpusync_warmup *)warmup;
     size_t i;
-    w->worker = pthread_self();
+    w->thread = pthread_self();
     GPUSYNC__PUT(&w->working, 1);
-    for (i = 0; i < w->library_count && !later && !gpusync__is_closing(w); i++)
-        gpusync__compile_library(&w->libraries[i], false);
     w->device_result = gpusync__warm_device(w);
-    gpusync__warmup_count(w);
+    gpusync__count_done(w);
     for (i = 0; i < w->job_count; i++) {
-        if (!gpusync__is_closing(w)) w->jobs[i].run(w->jobs[i].user);
-        if (i + 1 == w->job_count) GPUSYNC__PUT(&w->working, 0);
-        gpusync__warmup_count(w);
+        if (!GPUSYNC__GET(&w->closing)) w->jobs[i].run(w->jobs[i].user);
+        gpusync__count_done(w);
     }
     GPUSYNC__PUT(&w->working, 0);
-}
-
-static void *gpusync__warmup_main(void *warmup)
-{
-    gpusync__warm_up((gpusync_warmup *)warmup);
-    return NULL;
+    GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
 }
 
 /* In one of its jobs? */
-static __attribute__((noinline)) bool gpusync__on_its_thread(const gpusync_warmup *w)
+static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
 {
-    return GPUSYNC__GET(&w->working) && pthread_equal(w->worker, pthread_self());
+    return GPUSYNC__GET(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
 /* The library of a pipeline: one for each text and each library object. With a pool. */
@@ -8352,15 +8255,16 @@ static gpusync__library *gpusync__find_library(gpusync_warmup *w, const gpusync_
             return w->compilations[k].library;
     l = &w->libraries[w->library_count++];
     l->warmup = w;
-    l->library = descs[i].library ? gpusync__retain(descs[i].library) : NULL;
+    l->library = gpusync__retain(descs[i].library);
     l->source = descs[i].library ? NULL : gpusync__retain(gpusync__string(descs[i].source));
     return l;
 }
 
-static void gpusync__list_pipelines(gpusync_warmup *w, const gpusync_pipeline_desc *descs)
+/* Returns how many are to be compiled. */
+static size_t gpusync__list_pipelines(gpusync_warmup *w, const gpusync_pipeline_desc *descs)
 {
     void *pool = gpusync__pool_push();
-    size_t i, k;
+    size_t i, k, different = 0;
     for (i = 0; i < w->count; i++) {
         gpusync__compilation *c = &w->compilations[i];
         c->warmup = w;
@@ -8368,14 +8272,21 @@ static void gpusync__list_pipelines(gpusync_warmup *w, const gpusync_pipeline_de
         c->name = gpusync__retain(gpusync__string(descs[i].function));
         for (k = 0; w->compilations[k].library != c->library || strcmp(descs[k].function, descs[i].function) != 0;) k++;
         c->same_as = k;
-        if (k == i) w->total++;
+        if (k == i) different++;
     }
     gpusync__pool_pop(pool);
+    return different;
+}
+
+/* With all that it lists. */
+static size_t gpusync__warmup_size(size_t pipelines, size_t jobs)
+{
+    return sizeof(gpusync_warmup) + pipelines * (sizeof(gpusync__compilation) + sizeof(gpusync__library)) +
+           jobs * sizeof(gpusync_warmup_job);
 }
 
 static void gpusync__warmup_free(gpusync_warmup *w)
 {
-    gpusync_device *dev = w->device;
     void *pool = gpusync__pool_push();
     size_t i;
     for (i = 0; i < w->count; i++) {
@@ -8387,43 +8298,35 @@ static void gpusync__warmup_free(gpusync_warmup *w)
         gpusync__release(w->libraries[i].library);
     }
     gpusync__pool_pop(pool);
-    gpusync__free(dev, w->compilations, w->count * sizeof *w->compilations);
-    gpusync__free(dev, w->libraries, w->count * sizeof *w->libraries);
-    gpusync__free(dev, w->jobs, w->job_count * sizeof *w->jobs);
-    gpusync__free(dev, w, sizeof *w);
+    gpusync__free(w->device, w, gpusync__warmup_size(w->count, w->job_count));
 }
 
-/* NULL: no memory. */
-static gpusync_warmup *gpusync__warmup_new(gpusync_device *dev, const gpusync_warmup_desc *desc)
+static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_warmup_desc *desc, gpusync_warmup **out)
 {
-    gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, sizeof *w, 128);
-    if (!w) return NULL;
+    size_t jobs = desc->disabled ? 0 : desc->job_count, pipelines = desc->pipeline_count;
+    gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, gpusync__warmup_size(pipelines, jobs), 128);
+    gpusync_timeline_desc progress;
+    gpusync_result result;
+    if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    memset(&progress, 0, sizeof progress);
+    progress.label = "warm-up";
+    result = gpusync_timeline_create(dev, &progress, &w->progress);
+    if (result != GPUSYNC_OK) {
+        gpusync__free(dev, w, gpusync__warmup_size(pipelines, jobs));
+        return result;
+    }
     w->device = dev;
-    w->disabled = desc->disabled;
     w->queue = desc->queue;
-    w->count = desc->pipeline_count;
-    w->job_count = desc->disabled ? 0 : desc->job_count;
-    if (w->count) {
-        w->compilations = (gpusync__compilation *)gpusync__allocate(dev, w->count * sizeof *w->compilations, 16);
-        w->libraries = (gpusync__library *)gpusync__allocate(dev, w->count * sizeof *w->libraries, 16);
-    }
-    if (w->job_count) w->jobs = (gpusync_warmup_job *)gpusync__allocate(dev, w->job_count * sizeof *w->jobs, 16);
-    if ((w->count && (!w->compilations || !w->libraries)) || (w->job_count && !w->jobs)) {
-        if (!w->compilations || !w->libraries) { /* nothing to release in them */
-            gpusync__free(dev, w->compilations, w->count * sizeof *w->compilations);
-            gpusync__free(dev, w->libraries, w->count * sizeof *w->libraries);
-            w->compilations = NULL;
-            w->libraries = NULL;
-            w->count = 0;
-        }
-        if (!w->jobs) w->job_count = 0;
-        gpusync__warmup_free(w);
-        return NULL;
-    }
-    if (w->job_count) memcpy(w->jobs, desc->jobs, w->job_count * sizeof *w->jobs);
-    gpusync__list_pipelines(w, desc->pipelines);
-    w->total += w->job_count + 1;
-    return w;
+    w->count = pipelines;
+    w->job_count = jobs;
+    w->compilations = (gpusync__compilation *)(void *)(w + 1);
+    w->libraries = (gpusync__library *)(void *)(w->compilations + pipelines);
+    w->jobs = (gpusync_warmup_job *)(void *)(w->libraries + pipelines);
+    if (jobs) memcpy(w->jobs, desc->jobs, jobs * sizeof *w->jobs);
+    w->total = gpusync__list_pipelines(w, desc->pipelines) + jobs + 1;
+    if (desc->disabled) w->total = 0;
+    *out = w;
+    return GPUSYNC_OK;
 }
 
 static bool gpusync__valid_warmup(gpusync_device *dev, const gpusync_warmup_desc *desc)
@@ -8441,78 +8344,70 @@ static bool gpusync__valid_warmup(gpusync_device *dev, const gpusync_warmup_desc
 }
 
 /* How what was warmed up did is told by the waits. */
-static gpusync_result gpusync__warmup_block(gpusync_warmup *w)
+static gpusync_result gpusync__await_warmup(gpusync_warmup *w)
 {
     unsigned rounds = 0;
     gpusync_result result;
-    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY &&
-           !GPUSYNC__GET(&w->all_done))
+    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY && !gpusync__is_warm(w, NULL))
         gpusync__linger(w->device, &rounds); /* no memory to sleep with */
-    return GPUSYNC__GET(&w->all_done) ? GPUSYNC_OK : result;
+    return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
 }
 
 GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
                                                 gpusync_warmup **out)
 {
     static const gpusync_warmup_desc plain = {NULL, 0, NULL, 0, NULL, false, false};
+    gpusync_result result;
     gpusync_warmup *w;
-    bool later;
     size_t i;
     if (out) *out = NULL;
     if (!desc) desc = &plain;
     if (!device || !out || !gpusync__valid_warmup(device, desc)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync_device_is_lost(device)) return GPUSYNC_ERROR_DEVICE_LOST;
-    w = gpusync__warmup_new(device, desc);
-    if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (w->disabled) { /* before the report can find it */
-        w->total = 0;
-        w->all_done = 1;
-    }
-    gpusync__lock(&device->lock);
-    w->next = device->warmups;
-    device->warmups = w;
-    if (GPUSYNC__GET(&device->lost)) gpusync__set_flag(&w->flags, GPUSYNC__LOST);
-    gpusync__unlock(&device->lock);
+    result = gpusync__warmup_new(device, desc, &w);
+    if (result != GPUSYNC_OK) return result;
     *out = w;
-    if (w->disabled) return GPUSYNC_OK;
-    later = gpusync__has_async(device);
-    for (i = 0; i < w->library_count && later; i++) gpusync__compile_library(&w->libraries[i], true);
-    w->threaded = !desc->blocking || gpusync__in_callback();
-    if (w->threaded && pthread_create(&w->thread, NULL, gpusync__warmup_main, w)) w->threaded = false;
-    if (!w->threaded) gpusync__warm_up(w);
-    if (desc->blocking) return gpusync__warmup_block(w);
-    return GPUSYNC_OK;
+    if (desc->disabled) return GPUSYNC_OK;
+    for (i = 0; i < w->library_count; i++) gpusync__compile_library(&w->libraries[i]);
+    w->dispatch_queue = gpusync__dispatch_queue_create("gpusync warm-up", NULL);
+    GPUSYNC__ADD(&w->pending, 1);
+    gpusync__dispatch_async(w->dispatch_queue, w, gpusync__warm_up);
+    return desc->blocking ? gpusync__await_warmup(w) : GPUSYNC_OK;
 }
 
 static gpusync_result gpusync__warmup_enter(gpusync_warmup *w)
 {
     GPUSYNC__ADD(&w->inside, 1);
-    if (!(GPUSYNC__GET(&w->flags) & GPUSYNC__CLOSING)) return GPUSYNC_OK;
+    if (!GPUSYNC__GET(&w->closing)) return GPUSYNC_OK;
     GPUSYNC__SUB(&w->inside, 1);
     return GPUSYNC_ERROR_DESTROYED;
 }
 
 static void gpusync__warmup_leave(gpusync_warmup *w) { GPUSYNC__SUB(&w->inside, 1); }
 
-/* OK: the flag is set. The caller is inside. */
-static gpusync_result gpusync__await_flag(gpusync_warmup *w, const uint32_t *flag, uint64_t timeout_ns)
+/* OK: it is done. The caller is inside. Whatever is done after the look raises the timeline above the value from before. */
+static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
 {
-    gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
-    goal.kind = GPUSYNC__FLAG;
-    goal.warmup = w;
-    goal.flag = flag;
-    return gpusync__await_single(w->device, &goal, timeout_ns, NULL);
+    uint64_t deadline = gpusync__deadline(timeout_ns), value;
+    gpusync_result result;
+    do {
+        result = gpusync_timeline_query(w->progress, &value);
+        if (gpusync__is_warm(w, c)) return GPUSYNC_OK;
+        if (result == GPUSYNC_OK)
+            result = gpusync_timeline_wait(w->progress, value + 1, gpusync__time_left(deadline), NULL);
+    } while (result == GPUSYNC_OK);
+    return gpusync__is_warm(w, c) ? GPUSYNC_OK : result;
 }
 
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total)
 {
+    uint64_t present;
     if (done) *done = 0;
     if (total) *total = 0;
     if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (done) *done = GPUSYNC__GET(&warmup->done);
-    if (total) *total = warmup->total;
-    return GPUSYNC__GET(&warmup->all_done) ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    present = GPUSYNC__GET(&warmup->done);
+    if (done && warmup->total) *done = (size_t)present;
+    if (total) *total = (size_t)warmup->total;
+    return present >= warmup->total ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
 GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns)
@@ -8522,10 +8417,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t 
     if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     result = gpusync__warmup_enter(warmup);
     if (result != GPUSYNC_OK) return result;
-    if (gpusync__on_its_thread(warmup)) result = GPUSYNC_ERROR_WOULD_DEADLOCK;
-    else result = gpusync__await_flag(warmup, &warmup->all_done, timeout_ns);
-    if (result == GPUSYNC_OK && !warmup->disabled) result = warmup->device_result;
-    for (i = 0; i < warmup->count && result == GPUSYNC_OK && !warmup->disabled; i++)
+    if (gpusync__in_job(warmup)) result = GPUSYNC_ERROR_WOULD_DEADLOCK;
+    else result = gpusync__await_warm(warmup, NULL, timeout_ns);
+    if (result == GPUSYNC_OK && warmup->total) result = warmup->device_result;
+    for (i = 0; i < warmup->count && result == GPUSYNC_OK && warmup->total; i++)
         result = warmup->compilations[warmup->compilations[i].same_as].error.result;
     gpusync__warmup_leave(warmup);
     return result;
@@ -8536,12 +8431,12 @@ static gpusync_result gpusync__warmup_get(gpusync_warmup *w, gpusync__compilatio
                                           gpusync_error *error)
 {
     gpusync_result result;
-    if (w->disabled) {
+    if (!w->total) {
         GPUSYNC__PUT(&c->asked, 1);
-        gpusync__compile_library(c->library, gpusync__has_async(w->device));
-        if (GPUSYNC__GET(&c->library->came)) gpusync__compile_pipeline(c, gpusync__has_async(w->device));
+        gpusync__compile_library(c->library);
+        if (GPUSYNC__GET(&c->library->came)) gpusync__compile_pipeline(c);
     }
-    result = gpusync__await_flag(w, &c->done, timeout_ns);
+    result = gpusync__await_warm(w, c, timeout_ns);
     if (result != GPUSYNC_OK) return result;
     *out = c->pipeline;
     if (error && c->error.result != GPUSYNC_OK) *error = c->error;
@@ -8564,20 +8459,18 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
 
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
-    gpusync_warmup *w = warmup, **link;
+    gpusync_warmup *w = warmup;
+    gpusync_error gone;
     unsigned rounds = 0;
     if (!w) return GPUSYNC_OK;
-    if (gpusync__in_callback() || gpusync__on_its_thread(w)) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync__set_flag(&w->flags, GPUSYNC__CLOSING);
-    gpusync__wake_stopped(w->device, &w->board);
-    gpusync__let_out(w->device, &w->inside);
-    if (w->threaded) pthread_join(w->thread, NULL);
-    while (GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);
+    if (gpusync__in_callback() || gpusync__in_job(w)) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    GPUSYNC__PUT(&w->closing, 1);
+    gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
+    (void)gpusync_timeline_fail(w->progress, &gone); /* ends the waits */
+    while (GPUSYNC__GET(&w->inside) || GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);
     if (w->own_queue) (void)gpusync_queue_destroy(w->queue);
-    gpusync__lock(&w->device->lock);
-    for (link = &w->device->warmups; *link != w;) link = &(*link)->next;
-    *link = w->next;
-    gpusync__unlock(&w->device->lock);
+    if (w->dispatch_queue) gpusync__dispatch_release(w->dispatch_queue);
+    (void)gpusync_timeline_destroy(w->progress);
     gpusync__warmup_free(w);
     return GPUSYNC_OK;
 }
@@ -8780,10 +8673,9 @@ static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
 /* Under the board's lock. */
 static void gpusync__write_watch(gpusync__writer *out, const gpusync__watch *watch)
 {
-    static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value",
-                                       "a warm-up"};
+    static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
     gpusync__write(out, "    a wait for %s%s", watch->goal.owed ? "the handler of " : "", what[watch->goal.kind]);
-    if (watch->goal.kind != GPUSYNC__ROOM && watch->goal.kind != GPUSYNC__FLAG)
+    if (watch->goal.kind != GPUSYNC__ROOM)
         gpusync__write(out, " %llu", (unsigned long long)watch->goal.ticket);
     gpusync__write(out, ", asleep for %.1f ms", gpusync__ms_since(watch->since_ns));
     if (watch->goal.kind != GPUSYNC__VALUE) {
@@ -8841,18 +8733,6 @@ static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
     gpusync__unlock(&dev->lock);
 }
 
-static void gpusync__write_warmups(gpusync__writer *out, gpusync_device *dev)
-{
-    gpusync_warmup *w;
-    gpusync__lock(&dev->lock);
-    for (w = dev->warmups; w; w = w->next) {
-        gpusync__write(out, "  warm-up: %llu of %llu done\n", (unsigned long long)GPUSYNC__GET(&w->done),
-                       (unsigned long long)w->total);
-        gpusync__write_watches(out, &w->board);
-    }
-    gpusync__unlock(&dev->lock);
-}
-
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     gpusync__writer out;
@@ -8866,7 +8746,6 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
                    GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
     while ((q = gpusync__next_queue(device, q)) != NULL) gpusync__write_queue(&out, q);
     gpusync__write_timelines(&out, device);
-    gpusync__write_warmups(&out, device);
     return out.length;
 }
 
@@ -9008,6 +8887,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            Tickets of gpusync_track_committed are of the row 1, 2, 3, ...: is_done says no while an earlier one goes on
            (gpusync_poll is exact), get_info knows them, and no empty command buffer is sent for them:
            gpusync_stats.sentinels is gone.
+           A warm-up makes no thread: its jobs run on a dispatch queue, also with `blocking`. Its progress is a timeline,
+           to the report and the trace.
            A queue that gpusync makes has just max_command_buffer_count command buffers.
            gpusync_ticket_info has the GPU's times when the completion handler has run; a status that a poll reads tells
            none.

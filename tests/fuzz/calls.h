@@ -1035,8 +1035,6 @@ static void look_around(void)
 
 /* -- warm-ups ----------------------------------------------------------------------------------------- */
 
-static void unstick(unsigned idle);
-
 static void run_a_job(void *user)
 {
     __atomic_fetch_add((unsigned *)user, 1, __ATOMIC_SEQ_CST);
@@ -1051,19 +1049,11 @@ static void tell_report(gpusync_device *device)
 
 static void await_warmup(void)
 {
-    const uint64_t later = clock_ns + SECONDS(1000); /* how often it comes round is luck, and takes no bytes */
     size_t done = 0, total = 0;
-    unsigned rounds = 0;
     while (gpusync_warmup_poll(world.warmup, &done, &total) == GPUSYNC_NOT_READY) {
-        struct timespec nap = {0, 20000};
-        come_to_rest_now();
-        if (gpu_step(0, 0, true)) continue;
-        nanosleep(&nap, NULL); /* its thread is at work */
-        if (++rounds % 256 == 0) unstick(rounds / 256 * 64);
-        if (rounds == 20000) tell_report(world.machines[world.warmup_device].device);
-        clock_ns += MS(1);
+        gpu_warm();
+        if (gpu.naps == 20000) tell_report(world.machines[world.warmup_device].device);
     }
-    PUT(&clock_ns, later);
     must(done == total, "a warm-up that is done with %zu of %zu", done, total);
 }
 
@@ -1077,6 +1067,7 @@ static void warm_up(void)
     gpusync_pipeline_desc pipelines[3];
     gpusync_warmup_desc desc;
     lane *l = some_lane();
+    uint64_t later;
     unsigned how = byte();
     gpusync_error error;
     void *pipeline = &desc;
@@ -1116,18 +1107,22 @@ static void warm_up(void)
     /* it waits for room, and behind what is held, however long that takes */
     if (!gpusync_is_idle(l->queue) || gpusync_throttle(l->queue, 1, 0) != GPUSYNC_OK) return;
     l->warming = true;
+    come_to_rest_now();
+    gpu.warming = l->metal;
+    gpu.naps = 0;
+    later = clock_ns + SECONDS(1000);
     jobs_run = 0;
     if (desc.blocking && one_in(4)) some_fault();
     world.warmed_short = world.short_of_memory;
     may(l->device, gpusync_warmup_start(world.machines[l->device].device, &desc, &world.warmup), GPUSYNC_OK);
     no_faults();
-    if (!world.warmup) {
-        l->warming = false;
-        return;
-    }
     world.warmup_device = l->device;
-    await_warmup();
-    must(jobs_run == (desc.disabled ? 0 : desc.job_count), "%u jobs", jobs_run);
+    if (world.warmup) await_warmup();
+    else l->warming = false;
+    gpu.warming = NULL;
+    come_to_rest_now();
+    PUT(&clock_ns, later);
+    must(!world.warmup || jobs_run == (desc.disabled ? 0 : desc.job_count), "%u jobs", jobs_run);
 }
 
 /* -- the whole ---------------------------------------------------------------------------------------- */

@@ -123,6 +123,8 @@ static struct {
     bool in_order; /* nothing passes what is before it on its queue, though it might */
     unsigned idle; /* parks in a row in which nothing moved */
     unsigned yields;
+    void *warming; /* the queue of a warm-up: nothing moves but this one */
+    unsigned naps; /* of the main thread, while that goes on */
     pthread_t main;
     void (*unstick)(unsigned idle); /* in a park, when nothing has moved for long */
 } gpu;
@@ -152,9 +154,10 @@ static void *find_due(void *queue, unsigned n)
     return found;
 }
 
-/* What listeners and dispatched functions have to do is done. */
+/* What listeners and dispatched functions have to do is done. The function of a warm-up has to wait for the GPU. */
 static void come_to_rest_now(void)
 {
+    if (gpu.warming) return;
     must(softmetal_settle_listeners(SECONDS(20)), "a listener does not end");
 }
 
@@ -163,7 +166,9 @@ static bool gpu_step(unsigned which, unsigned nth, bool fully)
 {
     int i;
     for (i = 0; i < gpu.count; i++) {
-        void *queue = gpu.queues[(which + (unsigned)i) % (unsigned)gpu.count], *buffer = find_due(queue, nth);
+        void *queue = gpu.queues[(which + (unsigned)i) % (unsigned)gpu.count], *buffer;
+        if (gpu.warming && queue != gpu.warming) continue;
+        buffer = find_due(queue, nth);
         if (!buffer) continue;
         if (!fully && softmetal_what_is_due(buffer) == SOFTMETAL_COMPLETE_DUE)
             softmetal_complete(buffer);
@@ -186,6 +191,17 @@ static void gpu_finish(void)
     while (gpu_step(0, 0, true)) continue;
 }
 
+/* A function of a warm-up is at work: it sleeps, and asks for its command buffer. How often this comes round is luck, and
+   takes no bytes. */
+static void gpu_warm(void)
+{
+    struct timespec nap = {0, 20000};
+    if (gpu_step(0, 0, true)) return;
+    nanosleep(&nap, NULL);
+    if (++gpu.naps % 256 == 0 && gpu.unstick) gpu.unstick(gpu.naps / 256 * 64);
+    PUT(&clock_ns, clock_ns + MS(1));
+}
+
 /* -- hooks -------------------------------------------------------------------------------------------- */
 
 /* Some look again and again, and never sleep. */
@@ -202,6 +218,10 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     if (!pthread_equal(pthread_self(), gpu.main)) { /* a warm-up's: the main thread moves on */
         struct timespec nap = {0, 20000};
         nanosleep(&nap, NULL);
+        return;
+    }
+    if (gpu.warming) {
+        gpu_warm();
         return;
     }
     come_to_rest_now();
