@@ -193,7 +193,7 @@ extern "C" {
     X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync keeps until its commit") \
     X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_next_error tells which")          \
     X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record")                         \
-    X(ERROR_CANCELLED, -14, "it was given up before it was committed")                               \
+    X(ERROR_CANCELLED, -14, "it was given up")                                                       \
     X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                   \
     X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                          \
     X(ERROR_WOULD_DEADLOCK, -17, "called inside a callback, on the thread that would have to finish it") \
@@ -363,7 +363,7 @@ typedef enum gpusync_failure {
     GPUSYNC_FAILURE_INNOCENT_VICTIM,  /* somebody else's fault reset the GPU: retry */
     GPUSYNC_FAILURE_ACCESS_REVOKED,   /* too many faults: the device is lost to this program */
     GPUSYNC_FAILURE_DEVICE_REMOVED,   /* unplugged: the device is lost */
-    GPUSYNC_FAILURE_CANCELLED,        /* never ran: gpusync_untrack, gpusync_cancel_held, destroy */
+    GPUSYNC_FAILURE_CANCELLED,        /* given up: gpusync_untrack, gpusync_cancel_held, destroy */
     GPUSYNC_FAILURE_OTHER             /* see domain, code and message */
 } gpusync_failure;
 
@@ -556,10 +556,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue);
 
 /* As gpusync_queue_destroy, but leaves alone what is in flight: it goes on (without waiting any longer for tickets of
-   other queues), and nobody is told of its end. Tickets of plain commits end with ERROR_DESTROYED. Those of submissions
-   and of commits that wait or signal end with ERROR_CANCELLED, as does what they were to signal. It is for a GPU that
-   hangs, or an exit that must not wait for it. (It waits for handlers and waits that are on their way out, and for waits
-   in mode BLOCKING, which nothing can end.) */
+   other queues), and nobody is told of its end. Tickets of plain commits that were never held end with
+   ERROR_DESTROYED. Those of submissions and of other commits end with ERROR_CANCELLED, as does what they were to signal.
+   It is for a GPU that hangs, or an exit that must not wait for it. What gpusync_release_after keeps is released, though
+   the device may still use it: for command buffers with unretained references keep that yourself. (It waits for handlers
+   and waits that are on their way out, and for waits in mode BLOCKING, which nothing can end.) */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue);
 
 /* The Metal object behind it, borrowed. NULL for NULL. */
@@ -816,15 +817,19 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
    What is to signal a value promises it: from gpusync_encode_signal, or the submission, on. The value is reached when
    that work has ended well, and every promise below it was kept. When the work ends badly, the timeline fails, with the
    error of the work, and so does whatever waits for it, on the host, on the device or held, and what that was to signal.
-   (Metal's event knows no promises: what the device signals on one queue may pass, on the device, a lower value that is
-   to come from another. Who promises values of one timeline on several queues orders that work.) A value is promised
-   before those above it: one that is promised later, by work that waits, by way of others, for a higher one, waits for
-   itself, and nobody sees that; gpusync_timeline_fail ends it.
+   A value is promised before those above it: one that is promised later, by work that waits, by way of others, for a higher
+   one, waits for itself, and nobody sees that; gpusync_timeline_fail ends it.
 
    Work goes to the device once each of its waits has been reached or its signal is on its way there. Until then it is
    held on the host, where no watchdog ends it; what is committed or submitted to its queue later lines up behind it
    (gpusync_track does not). So the signal must not come from there: gpusync_report shows such a thing, gpusync_cancel_held
    ends it. Held command buffers are not committed: never call waitUntilCompleted on one.
+
+   Several queues may signal one timeline. Work that signals more than what another queue has on the device is held until
+   that work has ended, well or badly, unless it waits for that value, or for one above it: so no larger value lets anybody
+   pass on the device who waits for a smaller one. (So a command buffer that only signals may be held, too.) Where the
+   larger went first, who waits for the smaller is held until that is reached. A ticket tells of the work and of its waits:
+   work whose signal can be kept no more, for the timeline has failed, ends well all the same.
 
    Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource. So a
    wait in a command buffer of its own in front, which is where gpusync_submit has to put it, and a signal in one behind,
@@ -1318,7 +1323,8 @@ typedef struct gpusync__list {
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
 {
     gpusync__node *at = list->root, *found = NULL;
-    if (list->end[0] && list->end[0]->number >= number) return list->end[0];
+    if (!at || list->end[1]->number < number) return NULL;
+    if (list->end[0]->number >= number) return list->end[0];
     while (at) {
         if (at->number >= number) found = at;
         at = at->below[at->number < number];
@@ -1553,7 +1559,7 @@ typedef struct gpusync__slot {
     void *buffer;
     gpusync_queue *queue;
     uint64_t ticket;
-    uint64_t since_ns;          /* committed, or submitted */
+    uint64_t since_ns;          /* it has its ticket. Not of PART */
     struct gpusync__slot *next; /* in the pool, or at its place among the queue's open buffers */
     uint16_t kind;
     /* from here on: only for who holds it; all zero in one that is free */
@@ -1789,6 +1795,7 @@ typedef struct gpusync__need {
     uint32_t stage;
     uint32_t rank;              /* of several that fail the first counts */
     bool encoded;               /* in one of the program's command buffers */
+    bool order;                 /* the promise of that value is to end, however it does: see gpusync__goes_after */
     bool far;                   /* a ticket: its end may be a long way off, or seen late */
     bool holds;                 /* counted in the job's `missing` */
     bool heard;                 /* the event's listener is to tell */
@@ -1801,8 +1808,12 @@ typedef struct gpusync__promise {
     gpusync__node node; /* first; the number is the value */
     struct gpusync__job *job;
     gpusync_timeline *timeline;
-    bool issued;  /* the device has the job, or gets it without a wait */
-    bool encoded; /* the device signals it */
+    bool going;     /* the job is issued, or just about to be */
+    bool issued;    /* the device has the job, or gets it without a wait */
+    bool overtaken; /* the device may signal a higher value first */
+    bool followed;  /* others go after it */
+    bool encoded;   /* the device signals it */
+    uint64_t largest_before; /* its timeline's, before it was going */
     struct gpusync__promise *along; /* the job's next */
 } gpusync__promise;
 
@@ -1834,7 +1845,7 @@ typedef struct gpusync__job {
     uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
     uint32_t open;    /* needs that are not over, + 1 for its command buffers */
     uint32_t running; /* command buffers that have not ended, + 1 until it is announced. From its issue on */
-    uint32_t doomed;  /* not to be issued any more */
+    uint32_t doomed;  /* bit 0: not to be issued any more; bit 1: nor does it matter how its needs end */
     uint32_t flags;
     uint32_t need_count, promise_count; /* in its own memory */
     uint32_t part_count, first_part;
@@ -1843,6 +1854,7 @@ typedef struct gpusync__job {
     bool disowned; /* its command buffers may still run */
     void *front, *back; /* command buffers of our own, until they have a slot */
     gpusync__need *needs, **needs_end;          /* what it waits for */
+    gpusync__need before;                       /* ... and before it signals; no timeline: nothing */
     gpusync__promise *promises, **promises_end; /* what it signals */
     gpusync__need *own_needs;                   /* memory for both */
     gpusync__promise *own_promises;
@@ -2033,9 +2045,11 @@ struct gpusync_timeline {
     uint64_t kept;     /* signalled, though a promise below it may be open */
     uint64_t on_event; /* ... and known to stand on the event */
     uint64_t coming;   /* every promise up to here is the device's, or was kept */
+    uint64_t largest;  /* of all that were ever going to be signalled by the device */
     uint64_t expected; /* somebody else signals up to here */
     gpusync__list promises;
     uint32_t promised; /* how many; read without the lock */
+    bool mixed; /* they are not all of one queue */
     uint64_t last; /* reached before it failed */
     gpusync_error error;
     char label[64];
@@ -2383,6 +2397,14 @@ static gpusync__slot *gpusync__hold_ticket(const gpusync_queue *q, uint64_t tick
 {
     gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
     return slot && gpusync__hold(slot, q, ticket) ? slot : NULL;
+}
+
+/* Is it that of a submission? Slots are never freed, so one that went on is safe to look at. */
+static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
+{
+    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    return slot && GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN && GPUSYNC__GET(&slot->queue) == q &&
+           GPUSYNC__GET(&slot->ticket) == ticket;
 }
 
 /* ----------------------------------------------------------------------------- >>failure -- */
@@ -4412,35 +4434,40 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_er
     return gpusync__result_of(goal->queue, goal, true, error);
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+/* Not reached, or to be traced. */
+GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    gpusync_device *dev;
+    gpusync_device *dev = t->device;
+    gpusync_result result = gpusync__timeline_enter(t);
     gpusync__goal goal;
-    gpusync_result result;
-    uint64_t present, *how;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    dev = timeline->device;
-    present = GPUSYNC__GET(&timeline->value);
-    if (present >= value && present != GPUSYNC__FAILED_VALUE && !gpusync__traced(dev)) {
-        GPUSYNC__COUNT(&dev->stats.waits_inline);
-        return GPUSYNC_OK;
-    }
-    result = gpusync__timeline_enter(timeline);
+    uint64_t *how;
     if (result != GPUSYNC_OK) return result;
     memset(&goal, 0, sizeof goal);
     goal.kind = GPUSYNC__VALUE;
-    goal.timeline = timeline;
+    goal.timeline = t;
     goal.ticket = value;
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
     result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
     if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, options ? options->error : NULL);
     GPUSYNC__COUNT(how);
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, &dev->stats, how, result);
-    gpusync__timeline_leave(timeline);
+    gpusync__timeline_leave(t);
     return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+                                                 const gpusync_wait_options *options)
+{
+    uint64_t present;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    present = GPUSYNC__GET(&timeline->value);
+    if (present < value || present == GPUSYNC__FAILED_VALUE || gpusync__traced(timeline->device))
+        return gpusync__wait_value(timeline, value, timeout_ns, options);
+    GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
+    return GPUSYNC_OK;
 }
 
 /* The goal of a point, with its queue or timeline entered. */
@@ -5152,6 +5179,7 @@ static void gpusync__job_clear(gpusync__job *job)
 {
     job->needs = NULL;
     job->needs_end = &job->needs;
+    job->before.timeline = NULL;
     job->promises = NULL;
     job->promises_end = &job->promises;
     job->own_needs = job->few_needs;
@@ -5608,6 +5636,7 @@ static void gpusync__end_note(gpusync__note *note, const gpusync_error *error, g
     gpusync_device *dev = q ? q->device : note->need.timeline->device;
     note->failed = error || (q && gpusync__ticket_result_locked(q, note->need.node.number, &note->error) != GPUSYNC_OK);
     if (error) note->error = *error;
+    if (error && q) note->error.ticket = note->need.node.number;
     gpusync__push_due(dev, &note->due, agenda);
 }
 
@@ -5674,7 +5703,7 @@ static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__age
 {
     gpusync__job *job = need->job;
     GPUSYNC__PUT(&need->stage, stage);
-    if (!need->holds || job->flags & GPUSYNC_STRICT) return; /* a note holds nothing */
+    if (!need->holds || need->order || job->flags & GPUSYNC_STRICT) return; /* a note holds nothing */
     need->holds = false;
     if (GPUSYNC__SUB(&job->missing, 1) == 1) gpusync__stir(job, agenda);
 }
@@ -5690,16 +5719,24 @@ static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error
     gpusync__unlock(&job->device->job_lock);
 }
 
+enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
+
+static bool gpusync__is_given_up(const gpusync__job *job)
+{
+    return (GPUSYNC__GET(&job->doomed) & GPUSYNC__IS_GIVEN_UP) != 0;
+}
+
 static void gpusync__doom(gpusync__job *job, uint32_t rank, const gpusync_error *error)
 {
     gpusync__blame(job, rank, error);
-    GPUSYNC__PUT(&job->doomed, 1);
+    __atomic_fetch_or(&job->doomed, GPUSYNC__IS_DOOMED, __ATOMIC_SEQ_CST);
 }
 
 /* A job's is off its list: reached, or failed with this error. No lock is held. */
 static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
 {
     gpusync__job *job = need->job;
+    if (need->order || gpusync__is_given_up(job)) error = NULL;
     if (error) gpusync__doom(job, need->rank, error);
     if ((need->holds && GPUSYNC__SUB(&job->missing, 1) == 1) || (error && !gpusync__is_issued(job)))
         gpusync__stir(job, agenda);
@@ -5799,17 +5836,37 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
     gpusync__tickets_over(q, caught.needs, NULL, agenda);
 }
 
-/* The queue goes, whatever became of its tickets. */
-static void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
+/* The queue goes. Who waits for a ticket that has ended is told how, if nobody has come to that yet; so is who waits for a
+   submission, which ends: another thread may be about to tell. What is given up itself does not care; all others are told
+   of this. */
+GPUSYNC__RARE void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
 {
-    gpusync__catch caught;
+    gpusync__catch ended, others;
+    gpusync__need *need, *next;
     gpusync_error error;
+    unsigned rounds = 0;
+    bool left;
+    if (!GPUSYNC__GET(&q->board.count)) return;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-    gpusync__catch_nothing(&caught);
-    gpusync__lock(&q->board.lock);
-    gpusync__take_numbers(&q->board, 0, ~(uint64_t)0, &error, &caught, agenda); /* nobody waits any more */
-    gpusync__unlock(&q->board.lock);
-    gpusync__tickets_over(q, caught.needs, &error, agenda);
+    do {
+        left = false;
+        gpusync__catch_nothing(&ended);
+        gpusync__catch_nothing(&others);
+        gpusync__lock(&q->board.lock);
+        for (need = gpusync__first_need(&q->board, 0); need; need = next) {
+            bool over = gpusync__marked(q, need->node.number);
+            next = gpusync__need_after(need);
+            if (!over && gpusync__is_submission(q, need->node.number) && !(need->job && gpusync__is_given_up(need->job)))
+                left = true;
+            else
+                gpusync__take_need(&q->board, need, over ? NULL : &error, over ? &ended : &others, agenda);
+        }
+        gpusync__unlock(&q->board.lock);
+        gpusync__tickets_over(q, ended.needs, NULL, agenda);
+        gpusync__tickets_over(q, others.needs, &error, agenda);
+        gpusync__run(q->device, agenda);
+        if (left) gpusync__linger(q->device, &rounds);
+    } while (left);
 }
 
 /* -- promises */
@@ -5841,63 +5898,168 @@ GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint
 /* From this promise on; every one below it is issued. Under the board's lock. */
 static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
-    for (; node && ((const gpusync__promise *)(const void *)node)->issued; node = node->beside[1])
+    for (; node; node = node->beside[1]) {
+        const gpusync__promise *promise = (const gpusync__promise *)(const void *)node;
+        if (!promise->issued || promise->overtaken) return;
         GPUSYNC__PUT(&t->coming, node->number);
+    }
+}
+
+/* Only those below this one may be all the device's. Under the board's lock. */
+GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
+{
+    gpusync_timeline *t = promise->timeline;
+    const gpusync__node *below = promise->node.beside[0];
+    if (promise->node.number <= t->coming) GPUSYNC__PUT(&t->coming, below ? below->number : 0);
 }
 
 /* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
-static void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
     promise->issued = true;
+    if (promise->overtaken) {
+        gpusync__let_come_below(promise); /* they wait until it is kept */
+        return;
+    }
     if (!promise->node.beside[0] || promise->node.beside[0]->number <= t->coming) gpusync__let_come(t, &promise->node);
     if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
 }
 
-/* issue: nothing keeps the job from the device but this. */
-static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool issue, gpusync__agenda *agenda)
+/* The device signals in the order of a queue, and in no order of several. So that nobody who waits there for a lower value
+   is let go by a higher one, a job goes after those of other queues that go, and signal less: the next of them, or 0; and
+   what goes below one that is on its way lets nobody go before it is kept. Not after those that do not go: they may wait
+   for this job. Under the board's lock. */
+GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
+{
+    const gpusync__job *job = promise->job;
+    const gpusync__need *need;
+    gpusync__node *node = promise->node.beside[0];
+    if (promise->timeline->value == GPUSYNC__FAILED_VALUE) return 0; /* nobody is waiting any more */
+    for (; node; node = node->beside[0]) {
+        gpusync__promise *below = (gpusync__promise *)(void *)node;
+        for (need = job->needs; need; need = need->along)
+            if (need->timeline == promise->timeline && need->node.number >= node->number) return 0;
+        if (!below->going || below->job->work.queue == job->work.queue) continue;
+        below->followed = true;
+        return node->number;
+    }
+    return 0;
+}
+
+/* Its job is to be issued. Not 0: after this value. Under the board's lock. */
+static inline uint64_t gpusync__set_out(gpusync__promise *promise, bool mixed)
+{
+    gpusync_timeline *t = promise->timeline;
+    uint64_t after = mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
+    if (after) return after;
+    promise->going = true;
+    promise->overtaken = promise->node.number < t->largest;
+    if (!promise->overtaken) {
+        promise->largest_before = t->largest;
+        t->largest = promise->node.number;
+    }
+    return 0;
+}
+
+/* One that is linked. The last of its job is issued with that. */
+static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    uint64_t after;
+    if (promise->going) return 0; /* only who has the order lock changes this */
+    gpusync__lock(&promise->timeline->board.lock);
+    after = gpusync__set_out(promise, promise->timeline->mixed);
+    if (!after && !promise->along) gpusync__issue_promise(promise, agenda);
+    gpusync__unlock(&promise->timeline->board.lock);
+    return after;
+}
+
+/* going: nothing keeps the job from the device but this, which may be its last promise. NOT_READY: something does. */
+static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
     gpusync_result result;
     gpusync__lock(&t->board.lock);
     result = gpusync__may_promise(t, promise->node.number);
     if (result == GPUSYNC_OK) {
+        const gpusync__promise *first = (const gpusync__promise *)(const void *)t->promises.end[0];
+        bool mixed = first && (t->mixed || first->job->work.queue != promise->job->work.queue);
+        t->mixed = mixed;
         gpusync__list_add(&t->promises, &promise->node);
         GPUSYNC__PUT(&t->promised, t->promised + 1);
-        if (issue) gpusync__issue_promise(promise, agenda);
-        else if (promise->node.number <= t->coming)
-            GPUSYNC__PUT(&t->coming, promise->node.beside[0] ? promise->node.beside[0]->number : 0);
+        if (going && gpusync__set_out(promise, mixed)) {
+            going = false;
+            result = GPUSYNC_NOT_READY;
+        }
+        if (going && !promise->along) gpusync__issue_promise(promise, agenda);
+        else gpusync__let_come_below(promise);
     }
     gpusync__unlock(&t->board.lock);
     return result;
 }
 
-/* Under the board's lock. */
-static void gpusync__unlink_promise(gpusync__promise *promise)
+/* Those that go after it. Under the board's lock. */
+GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync__board *board = &promise->timeline->board;
+    gpusync__need *need, *next;
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    for (need = gpusync__first_need(board, promise->node.number); need; need = next) {
+        if (need->node.number != promise->node.number) break;
+        next = gpusync__need_after(need);
+        if (need->order) gpusync__take_need(board, need, NULL, &caught, agenda);
+    }
+    return caught.needs;
+}
+
+/* Under the board's lock. Returns who goes after it, and is to be told without the lock. */
+static gpusync__need *gpusync__unlink_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    if (!promise->node.linked) return;
+    if (!promise->node.linked) return NULL;
     gpusync__list_remove(&t->promises, &promise->node);
     GPUSYNC__PUT(&t->promised, t->promised - 1);
+    return promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
+}
+
+/* Its job does not go after all, or not yet: nor does anybody go after it. */
+GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    gpusync__need *followers;
+    gpusync__lock(&t->board.lock);
+    followers = promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
+    if (promise->going && t->largest == promise->node.number) t->largest = promise->largest_before;
+    promise->going = promise->followed = false;
+    gpusync__unlock(&t->board.lock);
+    gpusync__needs_over(followers, NULL, agenda);
 }
 
 GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
 {
+    gpusync__need *followers;
     gpusync__lock(&promise->timeline->board.lock);
-    gpusync__unlink_promise(promise);
+    followers = gpusync__unlink_promise(promise, agenda);
     gpusync__let_come(promise->timeline, promise->timeline->promises.end[0]);
     gpusync__raise_unlock(promise->timeline, agenda);
+    gpusync__needs_over(followers, NULL, agenda);
     if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
 }
 
-/* Of a submission; what is encoded has been promised. On an error gpusync__undo_job takes them back, without the order
-   lock: so only the last can be the device's at once. */
-static gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, gpusync__agenda *agenda)
+/* Of a submission; what is encoded has been promised. going: as gpusync__link_promise. On an error gpusync__undo_job takes
+   them back, without the order lock: so only the last can be the device's at once. */
+GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__job *job, bool going, gpusync__agenda *agenda)
 {
     gpusync__promise *promise;
-    gpusync_result result = GPUSYNC_OK;
-    for (promise = job->promises; promise && result == GPUSYNC_OK; promise = promise->along)
-        if (!promise->node.linked) result = gpusync__link_promise(promise, issue && !promise->along, agenda);
+    gpusync_result result = GPUSYNC_OK, one;
+    for (promise = job->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
+        if (!promise->node.linked) one = gpusync__link_promise(promise, going, agenda);
+        else one = going && gpusync__set_out_too(promise, agenda) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
+        if (one == GPUSYNC_OK) continue;
+        result = one;
+        going = false;
+    }
     return result;
 }
 
@@ -5905,11 +6067,13 @@ static gpusync_result gpusync__make_promises(gpusync__job *job, bool issue, gpus
 static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
+    gpusync__need *followers;
     gpusync__lock(&t->board.lock);
-    gpusync__unlink_promise(promise);
+    followers = gpusync__unlink_promise(promise, agenda);
     if (promise->node.number > t->kept) t->kept = promise->node.number;
     if (promise->node.number > t->on_event && promise->encoded) GPUSYNC__PUT(&t->on_event, promise->node.number);
     gpusync__raise_unlock(t, agenda);
+    gpusync__needs_over(followers, NULL, agenda);
     if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->node.number);
     gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
 }
@@ -5986,9 +6150,13 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
     const gpusync__promise *cover;
     if (!t) return need->far || gpusync__is_held(need->queue, need->node.number) ? GPUSYNC__AWAITED : GPUSYNC__COMING;
     if (t->value >= need->node.number) return GPUSYNC__OVER;
+    if (need->order) {
+        cover = gpusync__cover(t, need->node.number);
+        return cover && cover->node.number == need->node.number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
+    }
     if (need->node.number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
     cover = gpusync__cover(t, need->node.number);
-    if (cover) return cover->issued ? GPUSYNC__COMING : GPUSYNC__AWAITED;
+    if (cover) return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
     return t->imported || need->node.number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
@@ -6009,14 +6177,14 @@ static void gpusync__seek_listed(gpusync__need *need)
            need->node.number > t->kept && !gpusync__is_promised(need);
     over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
     if (over) gpusync__unlink_need(need);
-    need->holds = !over && !issued && (need->stage == GPUSYNC__AWAITED || job->flags & GPUSYNC_STRICT);
+    need->holds = !over && !issued && (need->stage == GPUSYNC__AWAITED || need->order || job->flags & GPUSYNC_STRICT);
     if (need->holds) GPUSYNC__ADD(&job->missing, 1);
     gpusync__unlock(gpusync__need_lock(need));
     if (!over) return;
     if (failed) error = t->error; /* it does not change any more */
     else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
-    if (failed || gone) gpusync__doom(job, need->rank, &error);
+    if ((failed || gone) && !need->order) gpusync__doom(job, need->rank, &error);
     if (need->encoded) gpusync__signal_need(need);
     GPUSYNC__SUB(&job->open, 1); /* never the last: the command buffers are open */
 }
@@ -6077,6 +6245,7 @@ static void gpusync__forget_needs(gpusync__job *job)
         if (need->timeline || (place && place->number == need->queue_number)) gpusync__drop_need(need);
         if (need->queue) gpusync__unlock(&job->device->lock);
     }
+    if (job->before.timeline) gpusync__drop_need(&job->before);
 }
 
 static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
@@ -6498,10 +6667,9 @@ static void gpusync__encode_signals(gpusync__job *job, void *buffer)
         if (!promise->encoded) gpusync__encode_promise(promise, buffer);
 }
 
-static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot, uint64_t now)
+static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot)
 {
     void *buffer = slot->buffer;
-    GPUSYNC__SET(&slot->since_ns, now);
     GPUSYNC__SET(&slot->ticket, job->work.ticket);
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED);
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
@@ -6526,15 +6694,16 @@ static void gpusync__issue_job(gpusync__job *job, uint64_t now)
     }
     if (!(job->flags & GPUSYNC_STRICT) && job->promises) gpusync__encode_signals(job, end[-1]->buffer);
     GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
-    GPUSYNC__PUT(&job->work.state, (uint32_t)GPUSYNC__ARMED);
     job->issued_ns = now;
+    GPUSYNC__PUT(&job->work.state, (uint32_t)GPUSYNC__ARMED);
     if (gpusync__traced(job->device)) gpusync__trace_parts(job);
-    for (; part != end; part++) gpusync__commit_part(job, *part, now);
+    for (; part != end; part++) gpusync__commit_part(job, *part);
 }
 
 /* It will not be issued. */
 GPUSYNC__RARE void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
 {
+    __atomic_fetch_or(&job->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
     gpusync__forget_needs(job);
     GPUSYNC__PUT(&job->running, 0); /* its share of `open` is given back here */
     gpusync__job_drop(job); /* nobody will announce it; not the last, while it is open */
@@ -6579,6 +6748,33 @@ static gpusync__job *gpusync__next_stirred(gpusync_queue *q)
     return job;
 }
 
+/* Not before the promise of this value has ended. */
+static void gpusync__stay_back(gpusync__job *job, gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
+{
+    gpusync__need *before = &job->before;
+    gpusync__promise *promise;
+    for (promise = job->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
+    before->job = job; /* all else is as it is in a new job, or has a value when it is listed */
+    before->order = true;
+    before->heard = false;
+    GPUSYNC__SET(&before->node.number, value); /* a report reads them */
+    GPUSYNC__PUT(&before->timeline, t);
+    gpusync__seek(before);
+}
+
+/* Can the job be issued? What it goes after counts as a need from here on, which may be over at once. */
+static bool gpusync__may_go(gpusync__job *job, gpusync__agenda *agenda)
+{
+    while (!GPUSYNC__GET(&job->missing) && !GPUSYNC__GET(&job->doomed)) {
+        gpusync__promise *promise = job->promises;
+        uint64_t after = 0;
+        for (; promise && (after = gpusync__set_out_too(promise, agenda)) == 0;) promise = promise->along;
+        if (!promise) return true;
+        gpusync__stay_back(job, promise->timeline, after, agenda);
+    }
+    return false;
+}
+
 static void gpusync__pump_held(gpusync_queue *q, gpusync__agenda *agenda)
 {
     gpusync__job *job;
@@ -6586,10 +6782,9 @@ static void gpusync__pump_held(gpusync_queue *q, gpusync__agenda *agenda)
         gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
     while ((job = gpusync__next_stirred(q)) != NULL) {
         if (GPUSYNC__GET(&job->doomed)) gpusync__give_up(q, job, agenda);
-        else if (gpusync__is_loose(job) && GPUSYNC__GET(&job->missing) == 0) gpusync__go(q, job, agenda);
+        else if (gpusync__is_loose(job) && gpusync__may_go(job, agenda)) gpusync__go(q, job, agenda);
     }
-    while ((job = q->line.first) != NULL && GPUSYNC__GET(&job->missing) == 0 && !GPUSYNC__GET(&job->doomed))
-        gpusync__go(q, job, agenda);
+    while ((job = q->line.first) != NULL && gpusync__may_go(job, agenda)) gpusync__go(q, job, agenda);
 }
 
 /* Issue what can go. Never waits for the order lock: who has it comes in here after letting go. */
@@ -6651,13 +6846,19 @@ GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpu
                                                  gpusync__need *need)
 {
     gpusync_queue *q = point->queue;
+    gpusync__goal goal;
     gpusync_result result;
+    bool ended = false;
     if (!q || q->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
-    result = gpusync_poll(q, point->ticket);
-    if (result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_DESTROYED ||
-        result == GPUSYNC_ERROR_DEVICE_LOST)
-        return result;
+    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
+    result = gpusync__goal_of(q, point->ticket, &goal);
+    if (result == GPUSYNC_OK && !gpusync__met(&goal)) gpusync__look(&goal);
+    if (result == GPUSYNC_OK) ended = gpusync__met(&goal);
+    if (result == GPUSYNC_OK && !ended && gpusync__stopped(&goal)) result = gpusync__stop_reason(&goal);
+    if (ended) ended = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK; /* badly: it is a need, as any other */
+    gpusync__leave(q);
+    if (ended || result != GPUSYNC_OK) return result;
     need->event = strict ? NULL : gpusync__event_take(dev, &need->raw);
     if (!strict && !need->event) return GPUSYNC_ERROR_METAL_NIL;
     need->raw++;
@@ -6677,7 +6878,7 @@ static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_poi
     need->queue = NULL;
     need->event = NULL;
     need->raw = 0;
-    need->encoded = need->far = need->holds = need->heard = need->node.linked = false;
+    need->encoded = need->order = need->far = need->holds = need->heard = need->node.linked = false;
     return point->timeline ? gpusync__need_value(dev, point, strict, need)
                            : gpusync__need_ticket(dev, point, strict, need);
 }
@@ -6760,7 +6961,7 @@ static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_
     if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
     promise->timeline = t;
     promise->node.number = point->value;
-    promise->issued = promise->node.linked = promise->encoded = false;
+    promise->going = promise->issued = promise->overtaken = promise->followed = promise->encoded = promise->node.linked = false;
     if (gpusync__is_outside(t)) gpusync__look_timeline(t);
     return GPUSYNC_OK;
 }
@@ -6909,7 +7110,7 @@ static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__job *job, vo
     return GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__job *job, void *buffer)
+GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__job *job, void *buffer)
 {
     gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
     if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -6954,20 +7155,22 @@ static void gpusync__put_back(gpusync__job *job)
 
 /* Others may be ending one of its needs right now, and must be through with it before the buffers, whose waits these may
    be, are the program's again. */
-static void gpusync__unseek(gpusync__job *job)
+static void gpusync__unseek(gpusync__job *job, gpusync__agenda *agenda)
 {
     unsigned rounds = 0;
+    gpusync__promise *promise;
     gpusync__need *need;
     gpusync__forget_needs(job);
     while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(job->device, &rounds);
     for (need = job->needs; need; need = need->along) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
+    for (promise = job->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
 }
 
 /* Back to what it was before its command buffer was to be committed. */
-GPUSYNC__RARE void gpusync__reopen(gpusync__job *job)
+GPUSYNC__RARE void gpusync__reopen(gpusync__job *job, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->work.queue;
-    gpusync__unseek(job);
+    gpusync__unseek(job, agenda);
     GPUSYNC__PUT(&job->missing, 1);
     GPUSYNC__PUT(&job->doomed, 0);
     GPUSYNC__PUT(&job->listed, 0);
@@ -6984,7 +7187,7 @@ GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job, gpusync__agenda *agenda)
     uint32_t i, taken = gpusync__own_taken(job);
     for (i = job->promise_count; i--;)
         if (job->own_promises[i].node.linked) gpusync__take_back(&job->own_promises[i], agenda);
-    gpusync__unseek(job);
+    gpusync__unseek(job, agenda);
     gpusync__lock(&q->order);
     gpusync__put_back(job);
     gpusync__order_end(q);
@@ -7035,17 +7238,17 @@ static bool gpusync__all_coming(const gpusync__job *job)
     return !need;
 }
 
-/* Look after its needs. NOT_READY: the job is not for the device, yet or at all. */
-GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, gpusync__agenda *agenda)
+/* Look after its needs. stays: it does not go, though nothing of them should keep it. NOT_READY: the job is not for the
+   device, yet or at all. */
+GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, bool stays, gpusync__agenda *agenda)
 {
     gpusync_queue *q = job->work.queue;
-    bool lined = q->lined_ordered && !gpusync__is_loose(job), all;
     gpusync_result result;
+    if (q->lined_ordered && !gpusync__is_loose(job)) stays = true;
     agenda->busy = agenda->watch = true;
     gpusync__seek_needs(job);
-    all = GPUSYNC__SUB(&job->missing, 1) == 1;
     if (GPUSYNC__GET(&job->doomed)) return GPUSYNC_NOT_READY;
-    if (all && !lined) return GPUSYNC_OK;
+    if (GPUSYNC__GET(&job->missing) == 1 && !stays) return GPUSYNC_OK;
     result = gpusync__may_hold(q, job);
     return result == GPUSYNC_OK ? GPUSYNC_NOT_READY : result;
 }
@@ -7060,6 +7263,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t num
     for (i = 0; i < job->part_count; i++) GPUSYNC__SET(&job->parts[i]->ticket, number); /* a report looks at them */
     *ticket = number;
     gpusync__enter_ring(job->work.queue, &job->work, number, GPUSYNC__OPEN);
+    GPUSYNC__SUB(&job->missing, 1);
     if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
     else gpusync__hold_job_back(job->work.queue, job, agenda);
     return GPUSYNC_NOT_READY;
@@ -7074,9 +7278,12 @@ static gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job *job, gp
     uint64_t next = gpusync__committed(q) + 1;
     if (!gpusync__ring_ready(q, next)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (!gpusync__all_coming(job) || q->lined_ordered || job->flags & GPUSYNC_STRICT)
-        result = gpusync__seek_all(job, agenda);
+        result = gpusync__seek_all(job, false, agenda);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__make_promises(job, true, agenda);
+        if (result == GPUSYNC_NOT_READY) result = gpusync__seek_all(job, true, agenda);
+    }
     if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
-    if (result == GPUSYNC_OK) result = gpusync__make_promises(job, true, agenda);
     if (result != GPUSYNC_OK) return result;
     *ticket = next;
     gpusync__enter_ring(q, &job->work, next, GPUSYNC__OPEN);
@@ -7158,7 +7365,7 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     if (job && result == GPUSYNC_OK) {
         gpusync__announce(job, &agenda);
     } else if (job && result < GPUSYNC_OK) {
-        gpusync__reopen(job);
+        gpusync__reopen(job, &agenda);
     } else if (!job && result == GPUSYNC_OK) {
         memset(&s, 0, sizeof s);
         s.command_buffers = &buffer;
@@ -7766,7 +7973,7 @@ static void gpusync__give_up_tracked(gpusync_queue *q)
 }
 
 /* What the device may still use where its work keeps nothing alive: nobody else does any more. The caller holds the slot. */
-static void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
+GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
 {
     bool ended = slot->kind != GPUSYNC__PART || GPUSYNC__GET(&slot->claimed);
     gpusync__slot *plan = ended ? NULL : gpusync__hold_ticket(q, slot->ticket);
@@ -7901,7 +8108,7 @@ static void gpusync__give_up_open(gpusync_queue *q)
 
 /* A job whose command buffers were left to themselves: it ends here, unless it is ending already. What still waits on
    the device for a ticket goes on: nobody will tell it any more. */
-static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
 {
     uint32_t open = GPUSYNC__GET(&job->open);
     gpusync__promise *promise;
@@ -7912,6 +8119,7 @@ static void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
     while (!GPUSYNC__SWAP(&job->open, &open, open + 1)); /* so that nobody publishes it meanwhile */
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
     gpusync__blame(job, GPUSYNC__RANK_OWN, &error);
+    __atomic_fetch_or(&job->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
     job->disowned = true;
     for (promise = job->promises; promise; promise = promise->along)
         __atomic_store_n(&promise->timeline->handed_out, true, __ATOMIC_SEQ_CST);
@@ -8496,15 +8704,17 @@ GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cu
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
 {
     gpusync_ticket_info found;
+    gpusync_result result = GPUSYNC_OK;
     if (info) memset(info, 0, sizeof *info);
     if (!queue || !info) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     found.result = gpusync_poll(queue, ticket);
-    if (found.result == GPUSYNC_ERROR_INVALID_TICKET || found.result == GPUSYNC_ERROR_DESTROYED ||
-        found.result == GPUSYNC_NOT_READY)
-        return found.result;
-    if (ticket == GPUSYNC_NO_TICKET) return GPUSYNC_ERROR_RESULT_UNKNOWN;
-    if (!gpusync__marked(queue, ticket)) return found.result; /* of a lost device */
-    if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s)) return GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (ticket > gpusync__committed(queue)) result = GPUSYNC_ERROR_INVALID_TICKET;
+    else if (ticket == GPUSYNC_NO_TICKET) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    else if (!gpusync__marked(queue, ticket)) result = found.result;
+    else if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s)) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    gpusync__leave(queue);
+    if (result != GPUSYNC_OK) return result;
     *info = found;
     return GPUSYNC_OK;
 }
@@ -8586,7 +8796,7 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
     gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n",
                    GPUSYNC__GET(&slot->kind) == GPUSYNC__EXTERNAL ? "external " : "",
                    (unsigned long long)ticket, label, status <= 5 ? states[status] : "?",
-                   gpusync__ms_since(GPUSYNC__GET(&slot->since_ns)));
+                   gpusync__ms_since(slot->kind == GPUSYNC__PART ? slot->job->issued_ns : slot->since_ns));
 }
 
 /* Who is to signal the value. Under the board's lock. */
@@ -8608,17 +8818,18 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
 
 static void gpusync__write_need(gpusync__writer *out, const gpusync__job *job, const gpusync__need *need)
 {
-    gpusync_timeline *t = need->timeline;
-    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= need->node.number)) return;
+    gpusync_timeline *t = GPUSYNC__GET(&need->timeline);
+    uint64_t number = GPUSYNC__GET(&need->node.number);
+    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= number)) return;
     if (!t) {
         gpusync__write(out, "      waits for ticket %llu of queue %llu\n",
-                       (unsigned long long)need->node.number, (unsigned long long)need->queue_number);
+                       (unsigned long long)number, (unsigned long long)need->queue_number);
         return;
     }
     gpusync__lock(&t->board.lock);
-    gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)need->node.number,
+    gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)number,
                    (unsigned long long)t->place.number, t->label);
-    gpusync__write_promise(out, t, need->node.number, job);
+    gpusync__write_promise(out, t, number, job);
     gpusync__unlock(&t->board.lock);
 }
 
@@ -8652,6 +8863,7 @@ static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
         gpusync__drop(slot);
     }
     for (need = job->needs; need; need = need->along) gpusync__write_need(out, job, need);
+    if (GPUSYNC__GET(&job->before.timeline)) gpusync__write_need(out, job, &job->before);
 }
 
 static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64_t ticket)
@@ -8887,6 +9099,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            Tickets of gpusync_track_committed are of the row 1, 2, 3, ...: is_done says no while an earlier one goes on
            (gpusync_poll is exact), get_info knows them, and no empty command buffer is sent for them:
            gpusync_stats.sentinels is gone.
+           Work that signals more on a timeline than what another queue has on the device is held until that has ended.
            A warm-up makes no thread: its jobs run on a dispatch queue, also with `blocking`. Its progress is a timeline,
            to the report and the trace.
            A queue that gpusync makes has just max_command_buffer_count command buffers.

@@ -4,7 +4,11 @@
    the host, which waits and signals. It is submitted in another order, in which waits come before their signals. Each
    step copies a byte of everybody it waited for and then writes its own, so lost order shows as a wrong byte. Nobody
    signals a timeline without waiting for the value before his own; so the model can say what fails, and with whose
-   error.
+   error. Its signals may be in any of a step's command buffers; then who waits for them goes on while the rest runs.
+
+   Between the steps come mishaps: what is held on a queue is cancelled, a queue or a timeline is destroyed, while work
+   that names it is made, held or in flight. What names it later is left out, and whoever relies on that is told. The
+   model knows whom a mishap may touch, and with which result; everything else has to end as if there were none.
 
    Who includes this has the implementation in the same file, draws a program, opens it, runs it in his own way (submit,
    run_on_host), asks how it went (ask_steps, ask_timelines), and has check_program judge that. Whatever is wrong prints
@@ -19,6 +23,8 @@
 #define STEPS 28
 #define EDGES 6
 #define BUFFERS 3
+#define VALUES (TIMELINES + 1) /* of a step: one for each timeline, and a second one for one of them */
+#define MISHAPS 3
 #define PATIENCE SECONDS(20) /* for what is on its way */
 
 #if defined(__SANITIZE_THREAD__)
@@ -59,7 +65,18 @@ typedef struct edge {
 typedef struct promise {
     int timeline, previous; /* the step that signals before this one, or -1 */
     uint64_t value, before;
+    int at;         /* the command buffer that it is encoded into; as many as there are: the submission has it */
+    uint64_t ended; /* set of steps that have ended when the device gets there */
 } promise;
+
+/* What comes between: a cancel or a destroy. */
+typedef enum mishap_kind { CANCEL, END_TIMELINE, END_QUEUE, END_QUEUE_NOW } mishap_kind;
+typedef struct mishap {
+    mishap_kind kind;
+    int which; /* the queue or the timeline */
+    int place; /* it comes before the step at this place of the order */
+    bool done; /* its object was still there */
+} mishap;
 
 typedef struct program program;
 
@@ -70,21 +87,31 @@ typedef struct step {
     int index, queue, edges, buffers, promises;
     uint32_t flags;
     edge edge[EDGES]; /* in the order in which the first failure counts: the submission's, then by command buffer */
-    promise promise[TIMELINES];
+    promise promise[VALUES]; /* of one timeline in rising order */
+    bool backwards;  /* the last command buffer gets its signals first */
+    int place;       /* in the order of submission; -1: none, it is the host's */
+    int make_at;     /* where in that order its command buffers are made */
+    bool dropped;    /* they are discarded when its turn comes */
     int line;        /* the step before it on the queue that has memory to read, or -1 */
     int fails;       /* the command buffer that fails, or -1 */
     long code;
     uint64_t before; /* set of steps that have ended when this one's command buffers have */
     bool late_waits; /* for a command buffer that is discarded: is one made? */
     /* how it went */
-    void *memory;    /* a Metal buffer */
+    void *memory;        /* a Metal buffer */
+    void *made[BUFFERS]; /* its command buffers */
+    bool is_made;
+    bool left;           /* left out: it names what is gone, or was dropped */
+    bool given_up;       /* ... and its command buffers, which were to signal something, went with the queue */
+    bool lost;           /* held for certain when its queue was cancelled or destroyed */
     void *kept[BUFFERS]; /* its command buffers, +1, or NULL */
     gpusync_ticket ticket;
     unsigned state;
     gpusync_result result;
     gpusync_error error;
     unsigned calls, over;
-    gpusync_result signalled[TIMELINES]; /* what the host was told */
+    gpusync_result signalled[VALUES]; /* what the host was told */
+    gpusync_result polled;              /* just before its queue was destroyed */
     gpusync_result told, seen_in_callback;
     gpusync_error told_error;
 } step;
@@ -93,10 +120,16 @@ typedef struct line {
     gpusync_timeline *timeline;
     void *cell; /* a Metal buffer of one byte: the stamp of the last who signalled */
     uint64_t initial, last, value;
-    int signaller; /* the last; -1: none */
-    gpusync_result result;
+    int signaller;         /* the last; -1: none */
+    bool gone;             /* destroyed, or about to be */
+    unsigned calls;        /* of who asked to be told of the last value */
+    gpusync_result told;   /* ... with this */
+    gpusync_result result; /* of one that is gone: of the first step that did not signal it */
     gpusync_error error;
 } line;
+
+/* Who calls besides the thread that submits, and destroys. */
+enum { BY_HOST, BY_CALLBACK, CALLERS };
 
 struct program {
     rig r;
@@ -106,18 +139,26 @@ struct program {
     uint64_t patience;             /* of waits for what has to come */
     const gpusync_hooks *hooks;    /* of the device */
     bool keeps;                    /* the steps keep their command buffers, to be looked at */
+    bool plain;   /* no mishaps, all signals at the end of the steps, nothing made ahead, commits do not call back */
     bool overlap;
-    bool mute; /* steps do not read what others write */
+    bool mute;    /* steps do not read what others write */
     unsigned fail_per_mille;
-    int queues, timelines, steps;
+    int queues, timelines, steps, mishaps;
     gpusync_queue *queue[QUEUES];
+    bool queue_gone[QUEUES];   /* destroyed, or about to be */
+    const void *used[CALLERS]; /* the queue or timeline that each of them is calling */
     line line[TIMELINES];
     step step[STEPS];
+    mishap mishap[MISHAPS];
     int order[STEPS], ordered; /* of submission */
 };
 
 static struct coverage {
     uint64_t programs, held, skipped, saved, failed, inherited, refused, hosts, overlapping;
+    uint64_t mishaps;                    /* done */
+    uint64_t spread, ahead;              /* steps that signal in several buffers; that a mishap found made */
+    uint64_t lost, ended, flying;        /* ... held for certain; ended by what befell their queue; these in flight */
+    uint64_t left, given_up, unpromised; /* ... that waited for what nobody had promised */
 } coverage;
 
 static uint64_t draw(program *p)
@@ -166,11 +207,21 @@ static void print_step(const step *s)
         else print_message("; waits for %d:%llu of %d", e->timeline, (unsigned long long)e->value, e->step);
         if (e->head >= 0) print_message(" at head of buffer %d", e->head);
     }
-    for (i = 0; i < s->promises; i++)
+    for (i = 0; i < s->promises; i++) {
         print_message("; signals %d:%llu", s->promise[i].timeline, (unsigned long long)s->promise[i].value);
+        if (s->promise[i].at < s->buffers) print_message(" in buffer %d", s->promise[i].at);
+    }
+    if (s->make_at < s->place) print_message("; made at %d", s->make_at);
+    if (s->dropped) print_message("; dropped");
     if (s->fails >= 0) print_message("; buffer %d fails, code %ld", s->fails, s->code);
     print_message(" -> %s, ticket %llu, %d %s\n", GET(&s->state) == REFUSED ? "refused" : "made",
                   (unsigned long long)GET(&s->ticket), s->result, s->result ? s->error.message : "");
+}
+
+static void print_mishap(const mishap *m)
+{
+    static const char *const kinds[] = {"cancel queue", "destroy timeline", "destroy queue", "destroy now queue"};
+    print_message("at %d of the order: %s %d%s\n", m->place, kinds[m->kind], m->which, m->done ? "" : " (not done)");
 }
 
 static void print_program(program *p)
@@ -182,8 +233,10 @@ static void print_program(program *p)
     print_message("in the order");
     for (i = 0; i < p->ordered; i++) print_message(" %d", p->order[i]);
     print_message("\n");
+    for (i = 0; i < p->mishaps; i++) print_mishap(&p->mishap[i]);
     for (i = 0; i < p->timelines; i++)
-        print_message("timeline %d: value %llu, %d %s\n", i, (unsigned long long)p->line[i].value, p->line[i].result,
+        print_message("timeline %d%s: value %llu, %d %s\n", i, GET(&p->line[i].gone) ? " (gone)" : "",
+                      (unsigned long long)p->line[i].value, p->line[i].result,
                       p->line[i].result ? p->line[i].error.message : "");
     gpusync_report(p->r.device, text, sizeof text);
     print_message("%s\n", text);
@@ -203,15 +256,25 @@ __attribute__((format(printf, 4, 5))) static void wrong(program *p, int at, cons
     va_end(arguments);
     print_program(p);
     print_error("not so: %s: %s\n", condition, text);
-    if (!p->source) print_error("GRAPH_SEED=%llu\n", (unsigned long long)p->seed);
     _fail(__FILE__, at);
 }
 
 /* -- drawing a program -------------------------------------------------------------------------------- */
 
-static void depend(step *s, int on)
+/* The promise that brings this value. */
+static const promise *promise_of(const step *s, int timeline, uint64_t value)
 {
-    s->before |= s->program->step[on].before | (uint64_t)1 << on;
+    int i = 0;
+    while (s->promise[i].timeline != timeline || s->promise[i].value < value) i++;
+    return &s->promise[i];
+}
+
+/* Set of steps that have ended when the wait is over. */
+static uint64_t ended_by(const program *p, const edge *e)
+{
+    const step *on = &p->step[e->step];
+    if (e->timeline >= 0) return promise_of(on, e->timeline, e->value)->ended;
+    return on->before | (uint64_t)1 << e->step;
 }
 
 static void add_edge(step *s, int on, int timeline, uint64_t value)
@@ -222,7 +285,7 @@ static void add_edge(step *s, int on, int timeline, uint64_t value)
     e->timeline = timeline;
     e->value = value;
     e->head = -1;
-    depend(s, on);
+    s->before |= ended_by(s->program, e);
 }
 
 /* Wait for a step by its ticket or by one of its signals; in vain where it has neither. */
@@ -249,11 +312,19 @@ static void draw_promise(program *p, step *s, int timeline)
     if (p->step[made->previous].kind != HOST && chance(p, 200)) {
         add_edge(s, made->previous, -1, 0);
     } else {
-        const step *other = &p->step[made->previous];
-        int i = 0;
-        while (other->promise[i].timeline != timeline) i++;
-        add_edge(s, made->previous, timeline, made->before - below(p, made->before - other->promise[i].before));
+        const promise *other = promise_of(&p->step[made->previous], timeline, made->before);
+        add_edge(s, made->previous, timeline, made->before - below(p, made->before - other->before));
     }
+}
+
+/* A second signal of one timeline. */
+static void draw_promise_again(program *p, step *s)
+{
+    const promise *first = &s->promise[number(p, s->promises)];
+    promise *made = &s->promise[s->promises++];
+    *made = *first;
+    made->before = first->value;
+    made->value = first->value + 1 + below(p, 5);
 }
 
 static void draw_promises(program *p, step *s)
@@ -262,6 +333,7 @@ static void draw_promises(program *p, step *s)
     if (count > p->timelines) count = p->timelines;
     first = number(p, p->timelines);
     for (i = 0; i < count; i++) draw_promise(p, s, (first + i) % p->timelines);
+    if (!p->plain && count && s->kind != HOST && chance(p, 150)) draw_promise_again(p, s);
 }
 
 /* From here on others can wait for it. */
@@ -295,6 +367,39 @@ static void draw_heads(program *p, step *s)
     }
 }
 
+/* The first command buffer that may signal this: with what has to come before it at its head, or before its own. */
+static int first_place(const step *s, const promise *made)
+{
+    const promise *other;
+    int i, at = 0;
+    for (i = 0; i < s->edges; i++) {
+        const edge *e = &s->edge[i];
+        if ((e->timeline == made->timeline || e->step == made->previous) && e->head > at) at = e->head;
+    }
+    for (other = s->promise; other != made; other++)
+        if (other->timeline == made->timeline && other->at > at) at = other->at;
+    return at;
+}
+
+/* All at the end, or in whatever command buffers. */
+static void draw_places(program *p, step *s)
+{
+    bool inside = s->buffers && (s->kind == COMMIT || s->flags & SIGNALS_INSIDE);
+    bool spread = !p->plain && s->buffers && s->kind == SUBMIT && chance(p, 500);
+    int last = inside ? s->buffers - 1 : s->buffers, i, k;
+    for (i = 0; i < s->promises; i++) {
+        promise *made = &s->promise[i];
+        int first = spread ? first_place(s, made) : last;
+        made->at = first + (spread ? number(p, last - first + 1) : 0);
+        made->ended = s->before | (uint64_t)1 << s->index;
+        if (made->at >= s->buffers - 1) continue;
+        made->ended = 0; /* who waits for it goes on when that command buffer has ended */
+        for (k = 0; k < s->edges; k++)
+            if (s->edge[k].head <= made->at) made->ended |= ended_by(p, &s->edge[k]);
+    }
+    s->backwards = spread && chance(p, 300);
+}
+
 static void draw_flags(program *p, step *s)
 {
     if (chance(p, 500)) s->flags |= SIGNALS_INSIDE;
@@ -310,6 +415,7 @@ static void draw_step(program *p, int index)
     int waits = number(p, 4);
     s->program = p;
     s->index = index;
+    s->place = s->make_at = -1;
     s->kind = chance(p, 170) ? HOST : chance(p, 170) ? COMMIT : SUBMIT;
     s->queue = number(p, p->queues);
     s->fails = s->line = -1;
@@ -320,6 +426,7 @@ static void draw_step(program *p, int index)
     draw_promises(p, s);
     make_promises_known(p, s);
     draw_heads(p, s);
+    draw_places(p, s);
     if (s->buffers && chance(p, p->fail_per_mille)) s->fails = number(p, s->buffers);
     s->code = codes[number(p, 5)];
     s->late_waits = chance(p, 100);
@@ -353,8 +460,99 @@ static void draw_order(program *p)
         if (count == 0) return;
         i = candidates[how == 0 ? 0 : how == 1 ? count - 1 : number(p, count)];
         placed[i] = true;
+        p->step[i].place = p->step[i].make_at = p->ordered;
         p->order[p->ordered++] = i;
     }
+}
+
+/* Some get their command buffers, with all that is encoded into them, as soon as the tickets are there for that, or a
+   while later; and some of these come to nothing. */
+static void draw_makes(program *p)
+{
+    int i, k;
+    for (i = 0; i < p->steps && !p->plain; i++) {
+        step *s = &p->step[i];
+        int first = 0;
+        if (s->buffers == 0 || !chance(p, 200)) continue;
+        for (k = 0; k < s->edges; k++)
+            if (s->edge[k].timeline < 0 && p->step[s->edge[k].step].place >= first)
+                first = p->step[s->edge[k].step].place + 1;
+        s->make_at = first + number(p, s->place - first + 1);
+        s->dropped = chance(p, 100) && s->make_at < s->place;
+    }
+}
+
+static bool is_about(const program *p, const mishap *m, const step *s)
+{
+    bool timeline = m->kind == END_TIMELINE;
+    int i;
+    if (!timeline && s->queue == m->which) return true;
+    for (i = 0; i < s->edges; i++)
+        if (timeline ? s->edge[i].timeline == m->which
+                     : s->edge[i].timeline < 0 && p->step[s->edge[i].step].queue == m->which)
+            return true;
+    for (i = 0; timeline && i < s->promises; i++)
+        if (s->promise[i].timeline == m->which) return true;
+    return false;
+}
+
+/* Behind the last step that names it, or just before the last that was made ahead: so that there is something to lose.
+   Or anywhere in the second half. */
+static int draw_mishap_place(program *p, const mishap *m)
+{
+    uint64_t how = below(p, 4);
+    int i, last = -1;
+    for (i = 0; i < p->ordered && how < 3; i++) {
+        const step *s = &p->step[p->order[i]];
+        if (is_about(p, m, s) && (how < 2 || s->make_at < i)) last = i;
+    }
+    if (last >= 0) return how < 2 ? last + 1 : last;
+    return p->ordered / 2 + number(p, p->ordered - p->ordered / 2 + 1);
+}
+
+/* The timeline of a wait at the head of its command buffers that nobody has promised when it is submitted, or of a
+   signal in those that are dropped; -1: it has none. */
+static int loose_timeline(const program *p, const step *s)
+{
+    int k;
+    for (k = 0; k < s->edges; k++) {
+        const edge *e = &s->edge[k];
+        const step *other = &p->step[e->step];
+        if (e->timeline >= 0 && e->head >= 0 && (other->kind == HOST || other->make_at > s->place)) return e->timeline;
+    }
+    for (k = 0; k < s->promises && s->dropped; k++)
+        if (s->promise[k].at < s->buffers) return s->promise[k].timeline;
+    return -1;
+}
+
+/* A timeline goes just before the turn of a step whose command buffers are made. */
+static bool aim_at_made(program *p, mishap *m)
+{
+    int first = number(p, p->steps), i;
+    for (i = 0; i < p->steps; i++) {
+        const step *s = &p->step[(first + i) % p->steps];
+        if (s->make_at == s->place || loose_timeline(p, s) < 0) continue;
+        m->which = loose_timeline(p, s);
+        m->place = s->place;
+        return true;
+    }
+    return false;
+}
+
+static void draw_mishap(program *p, mishap *m)
+{
+    m->kind = (mishap_kind)number(p, 4);
+    if (m->kind == END_TIMELINE && chance(p, 300) && aim_at_made(p, m)) return;
+    m->which = number(p, m->kind == END_TIMELINE ? p->timelines : p->queues);
+    m->place = draw_mishap_place(p, m);
+}
+
+static void draw_mishaps(program *p)
+{
+    int i;
+    if (p->plain || chance(p, 400)) return;
+    p->mishaps = 1 + number(p, MISHAPS);
+    for (i = 0; i < p->mishaps; i++) draw_mishap(p, &p->mishap[i]);
 }
 
 /* Steps on a queue that neither may pass the other are in order there, without a wait, as they share tracked memory. */
@@ -377,6 +575,7 @@ static void draw_program(program *p, uint64_t seed, uint64_t (*source)(void))
     memset(p, 0, sizeof *p);
     p->seed = seed;
     p->source = source;
+    p->plain = source != NULL; /* the programs that a corpus was made for stay what they are */
     p->random = seed * 0x9E3779B97F4A7C15u + 1;
     for (i = 0; i < 8 && !source; i++) (void)draw(p);
     p->queues = 1 + number(p, QUEUES);
@@ -389,46 +588,119 @@ static void draw_program(program *p, uint64_t seed, uint64_t (*source)(void))
         p->line[i].signaller = -1;
     }
     for (i = 0; i < p->steps; i++) draw_step(p, i);
-    /* work that waits for a timeline that fails is let go at once, and reads what is being written */
-    for (i = 0; i < p->steps && THREAD_SANITIZER; i++) p->mute = p->mute || p->step[i].fails >= 0;
     draw_lines(p);
     draw_order(p);
+    draw_makes(p);
+    draw_mishaps(p);
+    /* work that waits for a timeline that fails is let go at once, and reads what is being written */
+    for (i = 0; i < p->steps && THREAD_SANITIZER; i++)
+        p->mute = p->mute || p->mishaps || p->step[i].dropped || p->step[i].fails >= 0;
+}
+
+/* -- what may go while others use it ------------------------------------------------------------------- */
+
+/* Before a call with it. False: it is gone. */
+static bool begin_use(program *p, int caller, const void *object, const bool *gone)
+{
+    PUT(&p->used[caller], object);
+    if (!GET(gone)) return true;
+    PUT(&p->used[caller], NULL);
+    return false;
+}
+
+static bool begin_timeline(program *p, int caller, int timeline)
+{
+    return begin_use(p, caller, p->line[timeline].timeline, &p->line[timeline].gone);
+}
+
+static void end_use(program *p, int caller)
+{
+    PUT(&p->used[caller], NULL);
+}
+
+/* Nobody begins a call with it from here on. Who is in one sleeps, and is waked by the destroy, or gets through. */
+static void take_away(program *p, const void *object, bool *gone)
+{
+    PUT(gone, true);
+    while (GET(&p->used[BY_CALLBACK]) == object) sched_yield();
+    while (GET(&p->used[BY_HOST]) == object && sleepers_of(p->r.device) == 0) sched_yield();
+}
+
+static bool is_gone(const program *p, const edge *e)
+{
+    return e->timeline >= 0 ? GET(&p->line[e->timeline].gone) : GET(&p->queue_gone[p->step[e->step].queue]);
+}
+
+/* Would the next call with the step name something that is gone? What has been encoded is not named again. */
+static bool names_gone(const step *s)
+{
+    const program *p = s->program;
+    int i;
+    if (GET(&p->queue_gone[s->queue])) return true;
+    for (i = 0; i < s->edges; i++)
+        if (is_gone(p, &s->edge[i]) && !(s->is_made && s->edge[i].head >= 0)) return true;
+    for (i = 0; i < s->promises; i++)
+        if (GET(&p->line[s->promise[i].timeline].gone) && !(s->is_made && s->promise[i].at < s->buffers)) return true;
+    return false;
 }
 
 /* -- running it --------------------------------------------------------------------------------------- */
 
-/* The step whose stamp tells that this one has ended: itself, or, where it writes nothing, what it waited for. */
-static const step *witness(const program *p, int index)
+/* The step that has left a byte when the wait is over, and where: who was waited for or, where that writes nothing,
+   what it waited for itself. */
+static const step *witness(const program *p, const edge *e, size_t *at)
 {
-    const step *s = &p->step[index];
-    while (s->kind != HOST && s->buffers == 0) {
+    const step *s = &p->step[e->step];
+    for (; s->kind != HOST && s->buffers == 0; s = &p->step[e->step]) {
         if (s->edges == 0) return NULL;
-        s = &p->step[s->edge[0].step];
+        e = &s->edge[0];
+    }
+    *at = STAMP;
+    if (s->kind != HOST && e->timeline >= 0) {
+        const promise *made = promise_of(s, e->timeline, e->value);
+        if (made->at < s->buffers) *at = (size_t)(MARKS + made->at);
     }
     return s;
+}
+
+/* The signal that stands for the step in the timeline's cell. */
+static bool is_first_of_its_timeline(const step *s, const promise *made)
+{
+    const promise *other = s->promise;
+    while (other->timeline != made->timeline) other++;
+    return other == made;
+}
+
+/* Who signals in this command buffer writes to the cell of the timeline. */
+static void encode_cells(const step *s, int k, void *blit)
+{
+    program *p = s->program;
+    int i;
+    for (i = 0; i < s->promises && !p->mute; i++) {
+        const promise *made = &s->promise[i];
+        void *cell = p->line[made->timeline].cell;
+        if (k != (made->at < s->buffers ? made->at : s->buffers - 1) || !is_first_of_its_timeline(s, made)) continue;
+        metal_copy(blit, cell, 0, s->memory, (size_t)(CELLS + made->timeline), 1);
+        metal_fill(blit, cell, 0, 1, stamp_of(s));
+    }
 }
 
 static void encode(step *s, int k, void *buffer)
 {
     program *p = s->program;
     void *blit = metal_blit_begin(buffer);
+    size_t at;
     int i;
     if (k == 0 && s->line >= 0 && !p->mute) metal_copy(blit, p->step[s->line].memory, STAMP, s->memory, LINE, 1);
     if (k > 0) metal_copy(blit, s->memory, (size_t)(MARKS + k - 1), s->memory, (size_t)(LINKS + k), 1);
     for (i = 0; i < s->edges && !p->mute; i++) {
-        const step *from = witness(p, s->edge[i].step);
+        const step *from = witness(p, &s->edge[i], &at);
         if (from && (s->edge[i].head < 0 ? 0 : s->edge[i].head) == k)
-            metal_copy(blit, from->memory, STAMP, s->memory, (size_t)(SEEN + i), 1);
+            metal_copy(blit, from->memory, at, s->memory, (size_t)(SEEN + i), 1);
     }
     metal_fill(blit, s->memory, (size_t)(MARKS + k), 1, stamp_of(s));
-    if (k == s->buffers - 1) {
-        for (i = 0; i < s->promises && !p->mute; i++) {
-            int timeline = s->promise[i].timeline;
-            metal_copy(blit, p->line[timeline].cell, 0, s->memory, (size_t)(CELLS + timeline), 1);
-            metal_fill(blit, p->line[timeline].cell, 0, 1, stamp_of(s));
-        }
-        metal_fill(blit, s->memory, STAMP, 1, stamp_of(s));
-    }
+    encode_cells(s, k, blit);
+    if (k == s->buffers - 1) metal_fill(blit, s->memory, STAMP, 1, stamp_of(s));
     metal_end(blit);
 }
 
@@ -471,70 +743,122 @@ static void *new_buffer(const step *s, const gpusync_command_buffer_desc *desc)
 }
 
 /* The waits that are to be at the head of a buffer, k-th of the step. */
-static void encode_waits(const step *s, int k, void *buffer)
+static gpusync_result encode_waits(const step *s, int k, void *buffer)
 {
     gpusync_point points[EDGES];
     size_t i, count = points_of(s, k, points);
-    gpusync_result result;
-    for (i = 0; i < count; i++) {
+    gpusync_result result = GPUSYNC_OK;
+    for (i = 0; i < count && result == GPUSYNC_OK; i++) {
         do result = gpusync_encode_wait(s->program->queue[s->queue], buffer, points[i]);
         while (goes_again(s->program, result));
-        assert_ok(result);
     }
+    return result;
 }
 
-static void *make_buffer(step *s, int k)
+static gpusync_result make_buffer(step *s, int k)
 {
+    gpusync_result result;
     gpusync_command_buffer_desc desc;
     char text[32];
     void *buffer;
     memset(&desc, 0, sizeof desc);
     snprintf(text, sizeof text, "buffer %d of step %d", k, s->index);
     desc.label = text;
-    buffer = new_buffer(s, &desc);
-    encode_waits(s, k, buffer);
+    s->made[k] = buffer = new_buffer(s, &desc);
+    result = encode_waits(s, k, buffer);
+    if (result != GPUSYNC_OK) return result;
     encode(s, k, buffer);
     snprintf(text, sizeof text, "step %d failed", s->index);
     if (s->fails == k) softmetal_fail(buffer, NULL, s->code, text);
     if (s->program->keeps) s->kept[k] = metal_retain(buffer);
-    return buffer;
+    return GPUSYNC_OK;
 }
 
 /* What it signals must be known by now, one way or the other. */
 static void on_complete(void *user, gpusync_result result, const gpusync_error *error)
 {
     step *s = (step *)user;
+    program *p = s->program;
     int i;
     __atomic_fetch_add(&s->calls, 1, __ATOMIC_SEQ_CST);
     s->told = result;
     if (error) s->told_error = *error;
     if (!error != !result) s->seen_in_callback = GPUSYNC_ERROR_INVALID_ARGUMENT;
     for (i = 0; i < s->promises; i++) {
-        gpusync_timeline *timeline = s->program->line[s->promise[i].timeline].timeline;
-        gpusync_result seen = gpusync_timeline_wait(timeline, s->promise[i].value, s->program->patience, NULL);
+        const line *l = &p->line[s->promise[i].timeline];
+        gpusync_result seen;
+        if (!begin_timeline(p, BY_CALLBACK, s->promise[i].timeline)) continue;
+        seen = gpusync_timeline_wait(l->timeline, s->promise[i].value, p->patience, NULL);
+        end_use(p, BY_CALLBACK);
         if (seen == GPUSYNC_OK && result) s->seen_in_callback = GPUSYNC_NOT_READY;
         if (seen > 0 || seen == GPUSYNC_ERROR_WOULD_DEADLOCK) s->seen_in_callback = seen;
     }
     PUT(&s->over, 1);
 }
 
+static void on_last_value(void *user, gpusync_result result, const gpusync_error *error)
+{
+    line *l = (line *)user;
+    l->told = !error != !result ? GPUSYNC_ERROR_INVALID_ARGUMENT : result;
+    __atomic_fetch_add(&l->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+static bool has_callback(const step *s)
+{
+    return s->state == ISSUED && (s->kind == SUBMIT || !s->program->plain);
+}
+
 static void fail_promises(step *s)
 {
-    int i;
-    for (i = 0; i < s->promises; i++)
-        (void)gpusync_timeline_fail(s->program->line[s->promise[i].timeline].timeline, &s->error);
+    program *p = s->program;
+    int i, caller = s->kind == HOST ? BY_HOST : CALLERS;
+    for (i = 0; i < s->promises; i++) {
+        const line *l = &p->line[s->promise[i].timeline];
+        if (caller == BY_HOST ? !begin_timeline(p, caller, s->promise[i].timeline) : GET(&l->gone)) continue;
+        (void)gpusync_timeline_fail(l->timeline, &s->error);
+        if (caller == BY_HOST) end_use(p, caller);
+    }
 }
 
 /* The submission was not taken, or a ticket that it needs does not exist: whoever relies on it has to be told. */
-static void refuse(step *s, void **buffers, const gpusync_error *error)
+static void refuse(step *s, const gpusync_error *error)
 {
     int k;
     s->error = *error;
     s->result = error->result;
-    for (k = 0; buffers && k < s->buffers; k++)
-        assert_ok(gpusync_command_buffer_discard(s->program->queue[s->queue], buffers[k]));
+    for (k = 0; k < s->buffers && s->made[k] && !GET(&s->program->queue_gone[s->queue]); k++)
+        assert_ok(gpusync_command_buffer_discard(s->program->queue[s->queue], s->made[k]));
     fail_promises(s);
     PUT(&s->state, REFUSED);
+}
+
+/* It names what is gone, or was dropped. */
+static gpusync_error leave_out(step *s)
+{
+    gpusync_error error;
+    memset(&error, 0, sizeof error);
+    error.result = GPUSYNC_ERROR_DESTROYED;
+    error.failure = GPUSYNC_FAILURE_OTHER;
+    snprintf(error.message, sizeof error.message, "step %d is left out", s->index);
+    snprintf(error.label, sizeof error.label, "step %d", s->index);
+    snprintf(error.queue_label, sizeof error.queue_label, "queue %d", s->queue);
+    s->left = true;
+    return error;
+}
+
+/* Its command buffers went with the queue: what they were to signal has failed. */
+static void check_given_up(step *s)
+{
+    program *p = s->program;
+    int i;
+    for (i = 0; i < s->promises; i++) {
+        const promise *made = &s->promise[i];
+        if (made->at == s->buffers) continue;
+        s->given_up = true;
+        if (GET(&p->line[made->timeline].gone)) continue;
+        expect(p, gpusync_timeline_wait(p->line[made->timeline].timeline, made->value, 0, NULL) < 0,
+               "step %d was given up, and timeline %d has not failed", s->index, made->timeline);
+    }
 }
 
 /* A step that was refused, of those whose tickets this one needs. */
@@ -548,7 +872,7 @@ static const step *refused_before(const step *s)
     return NULL;
 }
 
-static void explain_refusal(step *s, void **buffers, gpusync_result result)
+static void explain_refusal(step *s, gpusync_result result)
 {
     program *p = s->program;
     gpusync_wait_options options;
@@ -558,81 +882,104 @@ static void explain_refusal(step *s, void **buffers, gpusync_result result)
     memset(&error, 0, sizeof error);
     options.error = &error;
     for (i = 0; i < s->promises; i++) {
-        gpusync_timeline *timeline = p->line[s->promise[i].timeline].timeline;
-        gpusync_result why = gpusync_timeline_wait(timeline, s->promise[i].value, 0, &options);
-        if (why < 0) {
-            expect(p, why == result, "step %d is refused with %d, its timeline failed with %d", s->index, result, why);
-            refuse(s, buffers, &error);
-            return;
-        }
+        const line *l = &p->line[s->promise[i].timeline];
+        if (GET(&l->gone) || gpusync_timeline_wait(l->timeline, s->promise[i].value, 0, &options) != result) continue;
+        refuse(s, &error);
+        return;
     }
     wrong(p, __LINE__, "a reason", "step %d is refused with %d (%s)", s->index, result, gpusync_result_string(result));
 }
 
-/* Its signals, in its last buffer. */
-static gpusync_result encode_signals(const step *s, void *buffer, const gpusync_point *signals)
+static gpusync_point signal_of(const program *p, const promise *made)
 {
+    return gpusync_at_value(p->line[made->timeline].timeline, made->value);
+}
+
+/* The signals that are in its command buffers. */
+static gpusync_result encode_signals(const step *s)
+{
+    const program *p = s->program;
     gpusync_result result = GPUSYNC_OK;
-    int i;
-    for (i = 0; i < s->promises && result == GPUSYNC_OK; i++)
-        do result = gpusync_encode_signal(s->program->queue[s->queue], buffer, signals[i]);
-        while (goes_again(s->program, result));
+    int n, i;
+    for (n = 0; n < s->buffers; n++) {
+        int k = s->backwards ? s->buffers - 1 - n : n;
+        for (i = 0; i < s->promises && result == GPUSYNC_OK; i++) {
+            if (s->promise[i].at != k) continue;
+            do result = gpusync_encode_signal(p->queue[s->queue], s->made[k], signal_of(p, &s->promise[i]));
+            while (goes_again(p, result));
+        }
+    }
     return result;
 }
 
-static gpusync_result commit(const step *s, void *buffer, gpusync_ticket *ticket)
+static gpusync_result commit(const step *s, gpusync_ticket *ticket)
 {
     gpusync_result result;
-    do result = gpusync_commit(s->program->queue[s->queue], buffer, ticket);
+    do result = gpusync_commit(s->program->queue[s->queue], s->made[0], ticket);
     while (goes_again(s->program, result));
     return result;
+}
+
+static gpusync_result submit_all(step *s, gpusync_ticket *ticket)
+{
+    program *p = s->program;
+    gpusync_submission submission;
+    gpusync_point waits[EDGES], signals[VALUES];
+    gpusync_result result;
+    char label[32];
+    int i;
+    snprintf(label, sizeof label, "step %d", s->index);
+    memset(&submission, 0, sizeof submission);
+    submission.waits = waits;
+    submission.wait_count = points_of(s, -1, waits);
+    submission.command_buffers = s->made;
+    submission.command_buffer_count = (size_t)s->buffers;
+    submission.signals = signals;
+    for (i = 0; i < s->promises; i++)
+        if (s->promise[i].at == s->buffers) signals[submission.signal_count++] = signal_of(p, &s->promise[i]);
+    submission.on_complete = on_complete;
+    submission.user = s;
+    submission.label = label;
+    submission.flags = s->flags & ~SIGNALS_INSIDE;
+    do result = gpusync_submit(p->queue[s->queue], &submission, ticket);
+    while (goes_again(p, result));
+    return result;
+}
+
+/* Its command buffers, with all that is encoded into them: as soon as that can be. */
+static void make(step *s)
+{
+    gpusync_result result = GPUSYNC_OK;
+    int k;
+    if (s->is_made || refused_before(s) || names_gone(s)) return;
+    for (k = 0; k < s->buffers && result == GPUSYNC_OK; k++) result = make_buffer(s, k);
+    s->is_made = true;
+    if (result == GPUSYNC_OK) result = encode_signals(s);
+    if (result != GPUSYNC_OK) explain_refusal(s, result);
 }
 
 static void submit(step *s)
 {
     program *p = s->program;
-    gpusync_queue *q = p->queue[s->queue];
-    gpusync_submission submission;
-    gpusync_point waits[EDGES], signals[TIMELINES];
-    gpusync_ticket ticket = 0;
-    gpusync_result result = GPUSYNC_OK;
-    void *buffers[BUFFERS];
-    char label[32];
-    bool inside = s->buffers && (s->kind == COMMIT || s->flags & SIGNALS_INSIDE);
     const step *missing = refused_before(s);
-    int i;
-    if (missing) {
-        refuse(s, NULL, &missing->error);
+    gpusync_ticket ticket = 0;
+    gpusync_result result;
+    make(s);
+    if (s->state == REFUSED) return;
+    if (missing || s->dropped || names_gone(s)) {
+        gpusync_error error = missing ? missing->error : leave_out(s);
+        if (s->is_made && GET(&p->queue_gone[s->queue])) check_given_up(s);
+        refuse(s, &error);
         return;
     }
-    for (i = 0; i < s->buffers; i++) buffers[i] = make_buffer(s, i);
-    snprintf(label, sizeof label, "step %d", s->index);
-    memset(&submission, 0, sizeof submission);
-    submission.waits = waits;
-    submission.wait_count = points_of(s, -1, waits);
-    submission.command_buffers = buffers;
-    submission.command_buffer_count = (size_t)s->buffers;
-    submission.signals = signals;
-    submission.signal_count = inside ? 0 : (size_t)s->promises;
-    memset(signals, 0, sizeof signals);
-    for (i = 0; i < s->promises; i++) {
-        signals[i].timeline = p->line[s->promise[i].timeline].timeline;
-        signals[i].value = s->promise[i].value;
-    }
-    submission.on_complete = on_complete;
-    submission.user = s;
-    submission.label = label;
-    submission.flags = s->flags & ~SIGNALS_INSIDE;
-    if (inside) result = encode_signals(s, buffers[s->buffers - 1], signals);
-    if (result == GPUSYNC_OK && s->kind == COMMIT) result = commit(s, buffers[0], &ticket);
-    else if (result == GPUSYNC_OK)
-        do result = gpusync_submit(q, &submission, &ticket);
-        while (goes_again(p, result));
+    result = s->kind == COMMIT ? commit(s, &ticket) : submit_all(s, &ticket);
     if (result != GPUSYNC_OK) {
-        explain_refusal(s, buffers, result);
+        explain_refusal(s, result);
         return;
     }
     expect(p, ticket != 0, "step %d", s->index);
+    if (s->kind == COMMIT && !p->plain)
+        assert_ok(gpusync_on_done(gpusync_at_ticket(p->queue[s->queue], ticket), on_complete, s));
     PUT(&s->ticket, ticket);
     PUT(&s->state, ISSUED);
 }
@@ -640,10 +987,12 @@ static void submit(step *s)
 /* A command buffer that is not used after all takes nothing with it. */
 static void make_and_discard(step *s)
 {
+    gpusync_result result;
     void *buffer;
-    if (refused_before(s)) return;
+    if (s->is_made || refused_before(s) || names_gone(s)) return;
     buffer = new_buffer(s, NULL);
-    encode_waits(s, s->edges ? s->edge[0].head : -1, buffer);
+    result = encode_waits(s, s->edges ? s->edge[0].head : -1, buffer);
+    expect(s->program, result == GPUSYNC_OK, "step %d: %d", s->index, result);
     assert_ok(gpusync_command_buffer_discard(s->program->queue[s->queue], buffer));
 }
 
@@ -653,49 +1002,156 @@ static gpusync_result wait_on_host(step *s, const edge *e)
     program *p = s->program;
     step *other = &p->step[e->step];
     gpusync_wait_options options;
-    gpusync_result result;
+    gpusync_result result = GPUSYNC_ERROR_DESTROYED;
     memset(&options, 0, sizeof options);
     options.error = &s->error;
     if (e->timeline >= 0) {
-        result = gpusync_timeline_wait(p->line[e->timeline].timeline, e->value, p->patience, &options);
+        if (begin_timeline(p, BY_HOST, e->timeline))
+            result = gpusync_timeline_wait(p->line[e->timeline].timeline, e->value, p->patience, &options);
     } else {
         while (GET(&other->state) == PENDING) sched_yield();
         if (GET(&other->state) == REFUSED) {
             s->error = other->error;
             return other->result;
         }
-        result = gpusync_wait_ex(p->queue[other->queue], GET(&other->ticket), p->patience, &options);
+        if (begin_use(p, BY_HOST, p->queue[other->queue], &p->queue_gone[other->queue]))
+            result = gpusync_wait_ex(p->queue[other->queue], GET(&other->ticket), p->patience, &options);
     }
+    end_use(p, BY_HOST);
+    if (result == GPUSYNC_ERROR_DESTROYED && is_gone(p, e)) s->error = leave_out(s);
     return result;
+}
+
+static void signal_on_host(step *s, int i)
+{
+    program *p = s->program;
+    const promise *made = &s->promise[i];
+    line *l = &p->line[made->timeline];
+    unsigned char *memory = (unsigned char *)metal_contents(s->memory);
+    unsigned char *cell = (unsigned char *)metal_contents(l->cell);
+    s->signalled[i] = GPUSYNC_ERROR_DESTROYED;
+    if (!begin_timeline(p, BY_HOST, made->timeline)) return;
+    if (!p->mute) {
+        memory[CELLS + made->timeline] = *cell;
+        *cell = stamp_of(s);
+    }
+    do s->signalled[i] = gpusync_timeline_signal(l->timeline, made->value);
+    while (goes_again(p, s->signalled[i]));
+    end_use(p, BY_HOST);
 }
 
 static void run_on_host(step *s)
 {
     program *p = s->program;
     unsigned char *memory = (unsigned char *)metal_contents(s->memory);
+    size_t at;
     int i;
     for (i = 0; i < s->edges && s->result == GPUSYNC_OK; i++) {
-        const step *from = witness(p, s->edge[i].step);
+        const step *from = witness(p, &s->edge[i], &at);
         s->result = wait_on_host(s, &s->edge[i]);
         if (s->result == GPUSYNC_OK && from && !p->mute)
-            memory[SEEN + i] = ((const unsigned char *)metal_contents(from->memory))[STAMP];
+            memory[SEEN + i] = ((const unsigned char *)metal_contents(from->memory))[at];
     }
     if (s->result != GPUSYNC_OK) {
         fail_promises(s);
         return;
     }
     memory[STAMP] = stamp_of(s);
-    for (i = 0; i < s->promises; i++) {
-        line *l = &p->line[s->promise[i].timeline];
-        unsigned char *cell = (unsigned char *)metal_contents(l->cell);
-        if (!p->mute) {
-            memory[CELLS + s->promise[i].timeline] = *cell;
-            *cell = stamp_of(s);
-        }
-        do s->signalled[i] = gpusync_timeline_signal(l->timeline, s->promise[i].value);
-        while (goes_again(p, s->signalled[i]));
+    for (i = 0; i < s->promises; i++) signal_on_host(s, i);
+}
+
+/* -- mishaps ------------------------------------------------------------------------------------------- */
+
+/* It waits for work that is not submitted yet, or that is held for certain itself. */
+static bool waits_for_held(const program *p, const step *s, const bool *held)
+{
+    int i;
+    for (i = 0; i < s->edges; i++) {
+        const step *other = &p->step[s->edge[i].step];
+        if (other->kind != HOST && (other->state == PENDING || held[other->index])) return true;
+    }
+    return false;
+}
+
+/* What is held for certain, or was ended while it was, as something has failed. What only the host keeps from going may
+   have gone, and what is behind held work on its queue as well, once that was ended. */
+static void find_held(const program *p, bool *held)
+{
+    bool more = true;
+    int i;
+    while (more) {
+        more = false;
+        for (i = 0; i < p->steps; i++)
+            if (p->step[i].state == ISSUED && !held[i] && waits_for_held(p, &p->step[i], held)) more = held[i] = true;
     }
 }
+
+static void lose_held(program *p, int queue)
+{
+    bool held[STEPS] = {false};
+    int i;
+    find_held(p, held);
+    for (i = 0; i < p->steps; i++) p->step[i].lost = p->step[i].lost || (held[i] && p->step[i].queue == queue);
+}
+
+/* Everybody has been called back, and what had ended before has not changed. */
+static void read_ends(program *p, int queue)
+{
+    int i;
+    for (i = 0; i < p->steps; i++) {
+        step *s = &p->step[i];
+        if (s->state != ISSUED || s->queue != queue) continue;
+        expect(p, GET(&s->over) && GET(&s->calls) == 1, "step %d has been called back %u times", i, GET(&s->calls));
+        s->result = s->told;
+        if (s->result) s->error = s->told_error;
+        expect(p, s->polled == GPUSYNC_NOT_READY || s->polled == s->result,
+               "step %d had ended with %d, and now with %d", i, s->polled, s->result);
+    }
+}
+
+static void end_queue(program *p, int queue, bool now)
+{
+    gpusync_queue *q = p->queue[queue];
+    int i;
+    lose_held(p, queue);
+    for (i = 0; i < p->steps; i++)
+        if (p->step[i].state == ISSUED && p->step[i].queue == queue)
+            p->step[i].polled = gpusync_poll(q, p->step[i].ticket);
+    take_away(p, q, &p->queue_gone[queue]);
+    assert_ok(now ? gpusync_queue_destroy_now(q) : gpusync_queue_destroy(q));
+    read_ends(p, queue);
+}
+
+static void run_mishap(program *p, mishap *m)
+{
+    line *l = &p->line[m->which];
+    m->done = !(m->kind == END_TIMELINE ? l->gone : p->queue_gone[m->which]);
+    if (!m->done) return;
+    switch (m->kind) {
+    case CANCEL:
+        lose_held(p, m->which);
+        assert_ok(gpusync_cancel_held(p->queue[m->which]));
+        break;
+    case END_TIMELINE:
+        take_away(p, l->timeline, &l->gone);
+        assert_ok(gpusync_timeline_destroy(l->timeline));
+        expect(p, GET(&l->calls) == 1, "timeline %d was told of %u times", m->which, GET(&l->calls));
+        break;
+    default: end_queue(p, m->which, m->kind == END_QUEUE_NOW); break;
+    }
+}
+
+/* What comes before the step at this place of the order is submitted. */
+static MAYBE_UNUSED void prepare(program *p, int place)
+{
+    int i;
+    for (i = 0; i < p->mishaps; i++)
+        if (p->mishap[i].place == place) run_mishap(p, &p->mishap[i]);
+    for (i = 0; i < p->steps; i++)
+        if (p->step[i].make_at == place && p->step[i].place > place) make(&p->step[i]);
+}
+
+/* -- before and after ---------------------------------------------------------------------------------- */
 
 static void open_program(program *p, softmetal_clock clock)
 {
@@ -723,6 +1179,8 @@ static void open_program(program *p, softmetal_clock clock)
         desc.initial_value = p->line[i].initial;
         assert_ok(gpusync_timeline_create(p->r.device, &desc, &p->line[i].timeline));
         p->line[i].cell = metal_buffer_new(p->r.metal_device, 1);
+        if (p->plain) continue;
+        assert_ok(gpusync_on_done(gpusync_at_value(p->line[i].timeline, p->line[i].last), on_last_value, &p->line[i]));
     }
     for (i = 0; i < p->steps; i++) p->step[i].memory = metal_buffer_new(p->r.metal_device, MEMORY);
 }
@@ -734,12 +1192,29 @@ static void ask_steps(program *p)
     for (i = 0; i < p->steps; i++) {
         step *s = &p->step[i];
         gpusync_wait_options options;
-        if (s->state != ISSUED) continue;
+        if (s->state != ISSUED || p->queue_gone[s->queue]) continue;
         memset(&options, 0, sizeof options);
         options.error = &s->error;
         s->result = gpusync_wait_ex(p->queue[s->queue], s->ticket, p->patience, &options);
         expect(p, s->result <= 0, "step %d has not ended", i);
     }
+}
+
+static bool signals(const step *s, int timeline)
+{
+    int i;
+    for (i = 0; i < s->promises; i++)
+        if (s->promise[i].timeline == timeline) return true;
+    return false;
+}
+
+/* What a timeline that is gone would say. */
+static gpusync_result result_of_gone(const program *p, int timeline)
+{
+    int i;
+    for (i = 0; i < p->steps; i++)
+        if (signals(&p->step[i], timeline) && p->step[i].result) return p->step[i].result;
+    return GPUSYNC_OK;
 }
 
 /* ... and then the timelines, when the host has done its part. */
@@ -750,6 +1225,8 @@ static void ask_timelines(program *p)
         line *l = &p->line[i];
         gpusync_wait_options options;
         gpusync_result result;
+        l->result = result_of_gone(p, i);
+        if (l->gone) continue;
         memset(&options, 0, sizeof options);
         options.error = &l->error;
         l->result = gpusync_timeline_wait(l->timeline, l->last, p->patience, &options);
@@ -760,11 +1237,19 @@ static void ask_timelines(program *p)
 
 /* -- the model ---------------------------------------------------------------------------------------- */
 
-/* The same failure, whoever tells it: all but the ticket. */
+static bool has_labels(const gpusync_error *error)
+{
+    return error->label[0] || error->queue_label[0];
+}
+
+/* The same failure, whoever tells it: all but the ticket. What befell a timeline, or command buffers that were not
+   committed, has no labels, and gets those of the first work that fails of it. */
 static bool same(const gpusync_error *a, const gpusync_error *b)
 {
+    bool labels = !has_labels(a) || !has_labels(b) ||
+                  (!strcmp(a->label, b->label) && !strcmp(a->queue_label, b->queue_label));
     return a->result == b->result && a->failure == b->failure && a->code == b->code && !strcmp(a->domain, b->domain) &&
-           !strcmp(a->message, b->message) && !strcmp(a->label, b->label) && !strcmp(a->queue_label, b->queue_label);
+           !strcmp(a->message, b->message) && labels;
 }
 
 static bool is_own(const step *s, const gpusync_error *error)
@@ -777,47 +1262,11 @@ static bool is_own(const step *s, const gpusync_error *error)
            !strcmp(error->message, message) && !strcmp(error->label, label) && !strcmp(error->queue_label, queue);
 }
 
-static bool signals(const step *s, int timeline)
-{
-    int i;
-    for (i = 0; i < s->promises; i++)
-        if (s->promise[i].timeline == timeline) return true;
-    return false;
-}
-
 static uint64_t value_before(const step *s, int timeline)
 {
     int i = 0;
     while (s->promise[i].timeline != timeline) i++;
     return s->promise[i].before;
-}
-
-/* Can the timeline have failed before `s` had asked it, through `culprit`? Not through somebody who waited for s and
-   then died in his own work. */
-static bool may_have_broken(const step *culprit, const line *l, const step *s)
-{
-    return culprit != s && culprit->result && same(&culprit->error, &l->error) &&
-           !((culprit->before >> s->index & 1) && is_own(culprit, &culprit->error));
-}
-
-/* What the wait must have said. A timeline fails as a whole: values that were reached before can be asked for too
-   late, then MAYBE. */
-typedef enum verdict { WELL, MAYBE, BADLY } verdict;
-static verdict judge(const program *p, const step *s, const edge *e, const gpusync_error **error)
-{
-    const step *other = &p->step[e->step];
-    verdict v = WELL;
-    int i;
-    *error = &other->error;
-    if (e->timeline < 0) return other->result ? BADLY : WELL;
-    *error = &p->line[e->timeline].error;
-    for (i = 0; i < p->steps; i++) {
-        const step *one = &p->step[i];
-        if (!signals(one, e->timeline) || !one->result) continue;
-        if (e->value > value_before(one, e->timeline)) return BADLY;
-        if (may_have_broken(one, &p->line[e->timeline], s)) v = MAYBE;
-    }
-    return v;
 }
 
 static const unsigned char *bytes_of(const step *s)
@@ -833,38 +1282,196 @@ static bool has_run(const step *s)
     return false;
 }
 
-/* Every failure begins with work that failed by itself, and that the step depends on or shares a timeline with. */
+/* Is this what a timeline says that the step has broken? */
+static bool is_told_of(const step *s, const gpusync_error *error)
+{
+    return s->result && (same(&s->error, error) || (s->given_up && error->result == GPUSYNC_ERROR_CANCELLED));
+}
+
+/* The destroy of the queue, if there was one. */
+static const mishap *end_of_queue(const program *p, int queue)
+{
+    int i;
+    for (i = 0; i < p->mishaps; i++) {
+        const mishap *m = &p->mishap[i];
+        if (m->done && m->which == queue && (m->kind == END_QUEUE || m->kind == END_QUEUE_NOW)) return m;
+    }
+    return NULL;
+}
+
+/* Did it end with what was known when its queue was destroyed at once? */
+static bool was_cut_short(const step *s)
+{
+    const mishap *m = s->state == ISSUED ? end_of_queue(s->program, s->queue) : NULL;
+    return m && m->kind == END_QUEUE_NOW;
+}
+
+/* Can the timeline have failed before `s` had asked it, through `culprit`? Not through somebody who waited for s and
+   then died in his own work. */
+static bool may_have_broken(const step *culprit, const line *l, const step *s)
+{
+    return culprit != s && culprit->result && (l->gone || is_told_of(culprit, &l->error)) &&
+           !((culprit->before >> s->index & 1) && is_own(culprit, &culprit->error) && !was_cut_short(culprit));
+}
+
+/* A commit that neither waits nor signals; nothing is encoded for a wait that has been reached. */
+static bool may_be_plain(const step *s)
+{
+    return s->kind == COMMIT && s->promises == 0;
+}
+
+/* Has somebody else promised what the wait is for? The smallest promise that is not below it counts: without that no
+   larger one is kept. What the host is about to signal is not promised. */
+static bool is_promised(const program *p, const step *s, const edge *e)
+{
+    uint64_t least = GPUSYNC_FOREVER;
+    int i, k, by = s->index;
+    for (i = 0; i < p->steps; i++) {
+        const step *one = &p->step[i];
+        for (k = 0; k < one->promises && one->state == ISSUED; k++) {
+            const promise *made = &one->promise[k];
+            if (made->timeline != e->timeline || made->value < e->value || made->value >= least) continue;
+            least = made->value;
+            by = i;
+        }
+    }
+    return by != s->index;
+}
+
+/* Did something that befell its queue end the step? What is held never runs then; what is in flight goes on. */
+static bool was_ended(const step *s)
+{
+    const program *p = s->program;
+    bool cancelled = s->result == GPUSYNC_ERROR_CANCELLED, destroyed = s->result == GPUSYNC_ERROR_DESTROYED;
+    int i;
+    for (i = 0; i < p->mishaps && s->state == ISSUED; i++) {
+        const mishap *m = &p->mishap[i];
+        bool now = m->kind == END_QUEUE_NOW;
+        if (!m->done || m->kind == END_TIMELINE || m->which != s->queue || m->place <= s->place) continue;
+        if (cancelled && (!has_run(s) || now)) return true;
+        if (destroyed && now && may_be_plain(s)) return true;
+    }
+    return false;
+}
+
+/* Could the wait itself end with ERROR_DESTROYED? For a value that nobody else has promised; for a ticket that was
+   asked for when its queue was gone, or for a plain commit that this left in flight. */
+static bool may_be_destroyed(const program *p, const step *s, const edge *e)
+{
+    const step *other = &p->step[e->step];
+    const mishap *m;
+    if (e->timeline >= 0) return p->line[e->timeline].gone && !is_promised(p, s, e);
+    m = end_of_queue(p, other->queue);
+    return m && (s->place >= m->place || (m->kind == END_QUEUE_NOW && may_be_plain(other)));
+}
+
+/* Has the host not signalled the value, as the timeline was gone? */
+static bool is_left_out(const program *p, const edge *e)
+{
+    const step *other = &p->step[e->step];
+    return other->kind == HOST && p->line[e->timeline].gone &&
+           other->signalled[promise_of(other, e->timeline, e->value) - other->promise] != GPUSYNC_OK;
+}
+
+/* What the wait must have said. A timeline fails as a whole: values that were reached before can be asked for too
+   late, then MAYBE. */
+typedef enum verdict { WELL, MAYBE, BADLY } verdict;
+static verdict judge(const program *p, const step *s, const edge *e)
+{
+    const step *other = &p->step[e->step];
+    verdict v = WELL;
+    int i;
+    if (e->timeline < 0) return other->result ? BADLY : may_be_destroyed(p, s, e) ? MAYBE : WELL;
+    if (is_left_out(p, e)) return BADLY;
+    for (i = 0; i < p->steps; i++) {
+        const step *one = &p->step[i];
+        if (!signals(one, e->timeline) || !one->result) continue;
+        if (e->value > value_before(one, e->timeline)) return BADLY;
+        if (may_have_broken(one, &p->line[e->timeline], s)) v = MAYBE;
+    }
+    return v;
+}
+
+/* Of a timeline that is gone nobody knows who broke it first: may it have been somebody with the step's error? */
+static bool is_broken_by_others(const program *p, const step *s, int timeline)
+{
+    int i;
+    for (i = 0; i < p->steps; i++)
+        if (i != s->index && signals(&p->step[i], timeline) && is_told_of(&p->step[i], &s->error)) return true;
+    return false;
+}
+
+/* What the wait has said: is that the step's error? */
+static bool is_from(const program *p, const step *s, const edge *e)
+{
+    if (s->error.result == GPUSYNC_ERROR_DESTROYED && may_be_destroyed(p, s, e)) return true;
+    if (e->timeline < 0) return same(&s->error, &p->step[e->step].error);
+    if (!p->line[e->timeline].gone) return same(&s->error, &p->line[e->timeline].error);
+    return is_broken_by_others(p, s, e->timeline);
+}
+
+/* Every failure begins with work that failed by itself, and that the step depends on or shares a timeline with; or with
+   somebody whom a mishap has touched. */
+static bool is_origin(const program *p, const step *s, const gpusync_error *error)
+{
+    int i;
+    if (s->given_up && is_told_of(s, error)) return true;
+    if (!s->result || !same(&s->error, error)) return false;
+    if (s->left || was_ended(s) || (is_own(s, error) && s->state == ISSUED)) return true;
+    for (i = 0; i < s->edges; i++)
+        if (error->result == GPUSYNC_ERROR_DESTROYED && may_be_destroyed(p, s, &s->edge[i]) &&
+            judge(p, s, &s->edge[i]) != WELL)
+            return true;
+    return false;
+}
+
 static void check_origin(program *p, const gpusync_error *error, int by)
 {
     int i;
     for (i = 0; i < p->steps; i++)
-        if (is_own(&p->step[i], error) && p->step[i].state == ISSUED && same(&p->step[i].error, error)) return;
+        if (is_origin(p, &p->step[i], error)) return;
     wrong(p, __LINE__, "somebody's failure", "%d has \"%s\"", by, error->message);
+}
+
+static void count_failed(const program *p, const step *s, bool ended)
+{
+    int i;
+    coverage.failed++;
+    coverage.inherited += !is_own(s, &s->error) && !ended && !s->left;
+    coverage.refused += s->state == REFUSED;
+    coverage.ended += ended;
+    coverage.flying += ended && has_run(s);
+    coverage.left += s->left;
+    coverage.given_up += s->given_up;
+    for (i = 0; i < s->edges && !ended; i++)
+        if (s->edge[i].timeline >= 0 && s->error.result == GPUSYNC_ERROR_DESTROYED &&
+            may_be_destroyed(p, s, &s->edge[i])) {
+            coverage.unpromised++;
+            break;
+        }
 }
 
 static void check_failed(program *p, const step *s)
 {
-    const gpusync_error *error;
-    bool found = false;
+    bool ended = was_ended(s), found = ended || s->left;
     int i;
     for (i = 0; i < s->edges && !found; i++) {
-        verdict v = judge(p, s, &s->edge[i], &error);
-        found = v != WELL && same(&s->error, error);
+        verdict v = judge(p, s, &s->edge[i]);
+        found = v != WELL && is_from(p, s, &s->edge[i]);
         /* what never ran was ended by the first failure that came, what ran waited for all of them */
-        if (v == BADLY && !found)
-            expect(p, s->kind != HOST && !has_run(s), "step %d does not tell what its wait %d said: %s", s->index, i,
-                   error->message);
+        if (v == BADLY && !found && !was_cut_short(s))
+            expect(p, s->kind != HOST && !has_run(s), "step %d does not tell what its wait %d said", s->index, i);
     }
     for (i = 0; i < s->promises && s->state == REFUSED; i++) {
         const line *l = &p->line[s->promise[i].timeline];
-        found = found || (l->result && same(&s->error, &l->error));
+        found = found || (l->gone ? is_broken_by_others(p, s, s->promise[i].timeline)
+                                  : l->result && same(&s->error, &l->error));
     }
     expect(p, found || is_own(s, &s->error), "step %d failed with \"%s\"", s->index, s->error.message);
     expect(p, s->state != REFUSED || !has_run(s), "step %d ran", s->index);
+    expect(p, !s->lost || !has_run(s), "step %d was held, and given up, and ran", s->index);
     check_origin(p, &s->error, s->index);
-    coverage.failed++;
-    coverage.inherited += !is_own(s, &s->error);
-    coverage.refused += s->state == REFUSED;
+    count_failed(p, s, ended);
 }
 
 static void check_bytes(program *p, const step *s)
@@ -877,7 +1484,8 @@ static void check_bytes(program *p, const step *s)
         expect(p, bytes[LINKS + k] == stamp_of(s), "step %d: buffer %d ran before the one in front", s->index, k);
     if (p->mute) return;
     for (i = 0; i < s->edges; i++) {
-        const step *from = witness(p, s->edge[i].step);
+        size_t at;
+        const step *from = witness(p, &s->edge[i], &at);
         expect(p, !from || bytes[SEEN + i] == stamp_of(from), "step %d: wait %d saw %u", s->index, i, bytes[SEEN + i]);
     }
     if (s->line >= 0 && p->step[s->line].result == GPUSYNC_OK)
@@ -891,7 +1499,7 @@ static void check_cells(program *p, const step *s)
     if (p->mute || (s->kind != HOST && s->buffers == 0)) return;
     for (i = 0; i < s->promises; i++) {
         int timeline = s->promise[i].timeline, previous = s->promise[i].previous;
-        if (p->line[timeline].result) continue;
+        if (p->line[timeline].result || s->signalled[i]) continue;
         while (previous >= 0 && p->step[previous].kind != HOST && p->step[previous].buffers == 0) {
             const step *other = &p->step[previous];
             int k = 0;
@@ -905,14 +1513,16 @@ static void check_cells(program *p, const step *s)
 
 static void check_well(program *p, const step *s)
 {
-    const gpusync_error *error;
     int i;
     expect(p, s->fails < 0, "step %d had work that failed", s->index);
+    expect(p, !s->lost, "step %d was held, and given up, and went well", s->index);
     for (i = 0; i < s->edges; i++)
-        expect(p, judge(p, s, &s->edge[i], &error) != BADLY, "step %d went well, its wait %d had failed", s->index, i);
-    for (i = 0; i < s->promises; i++)
-        expect(p, !s->signalled[i] || s->signalled[i] == p->line[s->promise[i].timeline].result,
-               "step %d signalled and was told %d", s->index, s->signalled[i]);
+        expect(p, judge(p, s, &s->edge[i]) != BADLY, "step %d went well, its wait %d had failed", s->index, i);
+    for (i = 0; i < s->promises; i++) {
+        const line *l = &p->line[s->promise[i].timeline];
+        expect(p, !s->signalled[i] || l->gone || s->signalled[i] == l->result, "step %d signalled and was told %d",
+               s->index, s->signalled[i]);
+    }
     check_bytes(p, s);
     check_cells(p, s);
 }
@@ -927,9 +1537,9 @@ static void check_timeline(program *p, int timeline)
         const step *s = &p->step[i];
         if (!signals(s, timeline) || !s->result) continue;
         if (!failed) reached = value_before(s, timeline);
-        own = own && same(&s->error, &l->error) && (failed || is_own(s, &s->error));
+        own = own && same(&s->error, &l->error) && (failed || (is_own(s, &s->error) && !was_cut_short(s)));
         failed = true;
-        found = found || same(&s->error, &l->error);
+        found = found || is_told_of(s, &l->error);
     }
     expect(p, failed == (l->result != GPUSYNC_OK), "timeline %d: %d", timeline, l->result);
     if (!failed) {
@@ -938,23 +1548,24 @@ static void check_timeline(program *p, int timeline)
     }
     expect(p, found && l->result == l->error.result, "timeline %d failed with \"%s\"", timeline, l->error.message);
     check_origin(p, &l->error, timeline);
-    /* one that died of something else may have ended the timeline before its time */
+    /* one that died of something else, or with its queue, may have ended the timeline before its time */
     expect(p, l->value <= reached && (!own || l->value == reached), "timeline %d had reached %llu, not %llu", timeline,
            (unsigned long long)l->value, (unsigned long long)reached);
 }
 
-/* Each failure is on record once, and the counts add up. */
+/* Each failure is on record once, and the counts add up. What was cancelled is on record, but counts as no failure. */
 static void check_queue(program *p, int queue)
 {
     gpusync_stats stats = stats_of(p->queue[queue]);
     gpusync_error error;
-    uint64_t cursor = 0, made = 0, failed = 0, recorded = 0;
+    uint64_t cursor = 0, made = 0, failed = 0, ended = 0, recorded = 0;
     int i;
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
         if (s->kind == HOST || s->queue != queue || s->state != ISSUED) continue;
         made++;
         failed += s->result != GPUSYNC_OK;
+        ended += was_ended(s);
     }
     while (gpusync_next_error(p->queue[queue], &cursor, &error) == GPUSYNC_OK) {
         for (i = 0; i < p->steps; i++) {
@@ -966,11 +1577,48 @@ static void check_queue(program *p, int queue)
     }
     expect(p, stats.commits == made && stats.completions == made, "queue %d: %llu and %llu of %llu", queue,
            (unsigned long long)stats.commits, (unsigned long long)stats.completions, (unsigned long long)made);
-    expect(p, stats.failures == failed && recorded == failed, "queue %d: %llu failures, %llu recorded of %llu", queue,
-           (unsigned long long)stats.failures, (unsigned long long)recorded, (unsigned long long)failed);
+    expect(p, stats.failures <= failed && stats.failures + ended >= failed && recorded == failed,
+           "queue %d: %llu failures, %llu recorded of %llu", queue, (unsigned long long)stats.failures,
+           (unsigned long long)recorded, (unsigned long long)failed);
+}
+
+/* What has gone is counted as well. */
+static void check_device(program *p)
+{
+    gpusync_stats stats;
+    uint64_t made = 0;
+    int i;
+    for (i = 0; i < p->steps; i++) made += p->step[i].state == ISSUED;
+    assert_ok(gpusync_device_get_stats(p->r.device, &stats));
+    expect(p, stats.commits == made, "%llu of %llu", (unsigned long long)stats.commits, (unsigned long long)made);
     coverage.held += stats.held;
     coverage.skipped += stats.waits_skipped;
     coverage.saved += stats.buffers_saved;
+}
+
+static bool signals_in_several(const step *s)
+{
+    int i, first = -1;
+    for (i = 0; i < s->promises; i++) {
+        int at = s->promise[i].at;
+        if (at == s->buffers) continue;
+        if (first >= 0 && at != first) return true;
+        first = at;
+    }
+    return false;
+}
+
+static void count_step(const program *p, const step *s)
+{
+    int i;
+    coverage.hosts += s->kind == HOST;
+    coverage.spread += s->state == ISSUED && signals_in_several(s);
+    coverage.lost += s->lost;
+    for (i = 0; i < p->mishaps; i++)
+        if (s->is_made && s->make_at < p->mishap[i].place && p->mishap[i].place <= s->place) {
+            coverage.ahead++;
+            break;
+        }
 }
 
 static void check_program(program *p)
@@ -978,13 +1626,20 @@ static void check_program(program *p)
     int i;
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
-        if (s->state == ISSUED && s->result) expect(p, s->error.ticket == s->ticket, "step %d", i);
+        /* of what its queue left in flight not everybody has a record */
+        if (s->state == ISSUED && s->result && !(s->result == GPUSYNC_ERROR_DESTROYED && was_ended(s)))
+            expect(p, s->error.ticket == s->ticket, "step %d: the error is of ticket %llu", i,
+                   (unsigned long long)s->error.ticket);
         if (s->result) check_failed(p, s);
         else check_well(p, s);
-        coverage.hosts += s->kind == HOST;
+        count_step(p, s);
     }
-    for (i = 0; i < p->timelines; i++) check_timeline(p, i);
-    for (i = 0; i < p->queues; i++) check_queue(p, i);
+    for (i = 0; i < p->timelines; i++)
+        if (!p->line[i].gone) check_timeline(p, i);
+    for (i = 0; i < p->queues; i++)
+        if (!p->queue_gone[i]) check_queue(p, i);
+    check_device(p);
+    for (i = 0; i < p->mishaps; i++) coverage.mishaps += p->mishap[i].done;
 }
 
 /* -- the end ------------------------------------------------------------------------------------------ */
@@ -992,7 +1647,8 @@ static void check_program(program *p)
 static void destroy_queues(program *p)
 {
     int i;
-    for (i = 0; i < p->queues; i++) assert_ok(gpusync_queue_destroy(p->queue[i]));
+    for (i = 0; i < p->queues; i++)
+        if (!p->queue_gone[i]) assert_ok(gpusync_queue_destroy(p->queue[i]));
     p->r.queue = NULL;
 }
 
@@ -1006,20 +1662,33 @@ static void forget_buffers(program *p)
 static void destroy_timelines(program *p)
 {
     int i;
-    for (i = 0; i < p->timelines; i++) assert_ok(gpusync_timeline_destroy(p->line[i].timeline));
+    for (i = 0; i < p->timelines; i++)
+        if (!p->line[i].gone) assert_ok(gpusync_timeline_destroy(p->line[i].timeline));
+}
+
+/* Of one that went there is nobody to ask: but nothing fails after its last value was reached. */
+static void check_line_callback(program *p, int timeline)
+{
+    const line *l = &p->line[timeline];
+    expect(p, GET(&l->calls) == 1, "timeline %d was told of %u times", timeline, GET(&l->calls));
+    if (l->gone && l->told == GPUSYNC_ERROR_DESTROYED) return;
+    if (!l->gone) expect(p, l->told == l->result, "of timeline %d was told %d", timeline, l->told);
+    else expect(p, !l->told == !l->result, "of timeline %d was told %d, its steps %d", timeline, l->told, l->result);
 }
 
 static void check_callbacks(program *p)
 {
     int i;
+    for (i = 0; i < p->timelines && !p->plain; i++) check_line_callback(p, i);
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
-        unsigned calls = s->kind == SUBMIT && s->state == ISSUED;
+        unsigned calls = has_callback(s);
         expect(p, GET(&s->calls) == calls, "step %d was called back %u times", i, GET(&s->calls));
         if (!calls) continue;
         expect(p, s->told == s->result && (!s->result || same(&s->told_error, &s->error)), "step %d was told %d", i,
                s->told);
-        expect(p, s->seen_in_callback == GPUSYNC_OK, "step %d saw %d in its callback", i, s->seen_in_callback);
+        expect(p, s->seen_in_callback == GPUSYNC_OK, "step %d saw %d in its callback", i,
+               s->seen_in_callback);
     }
 }
 
@@ -1029,7 +1698,7 @@ static void await_callbacks(program *p)
     int i;
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
-        while (s->kind == SUBMIT && s->state == ISSUED && !GET(&s->over)) sched_yield();
+        while (has_callback(s) && !GET(&s->over)) sched_yield();
     }
 }
 

@@ -3,10 +3,12 @@
    See graph.h. Here a program runs with random latencies, late handlers and failures, and the steps of the host have a
    thread of their own.
 
-   GRAPH_SEED  runs one program, and prints it; a failure prints the seed
-   STRESS      "full": 2,000 programs, however long they take */
+   GRAPH_SEED      runs one program, and prints it; what fails or hangs prints the seed
+   GRAPH_PROGRAMS  runs so many, from GRAPH_SEED on where that is given, however long they take
+   STRESS          "full": 2,000 programs, however long they take */
 #define GPUSYNC_IMPLEMENTATION
 #include "graph.h"
+#include <signal.h>
 
 static void *host_body(void *argument)
 {
@@ -42,19 +44,38 @@ static void run_program(program *p)
     int i;
     for (i = 0; i < p->ordered; i++) {
         step *s = &p->step[p->order[i]];
+        prepare(p, i);
         if (s->late_waits) make_and_discard(s);
         submit(s);
         if (s->state == ISSUED && chance(p, 200))
             (void)!gpusync_wait(p->queue[s->queue], s->ticket, below(p, 50000)); /* only to change the timing */
     }
+    prepare(p, p->ordered);
     ask_steps(p);
     join(host);
+    /* what was left to itself goes on, and waits for nothing that does not come: it is not the watchdog that ends it */
+    expect(p, !p->mishaps || softmetal_settle(PATIENCE / 4), "work of a queue that is gone does not end");
     ask_timelines(p);
+}
+
+/* 0: none. For who does not know what he belongs to: an alarm, an assertion. */
+static uint64_t running;
+
+static void tell_seed(int number)
+{
+    char text[64];
+    int length = snprintf(text, sizeof text, "%s: GRAPH_SEED=%llu\n", number == SIGALRM ? "hangs" : "died",
+                          (unsigned long long)running);
+    (void)!write(STDERR_FILENO, text, (size_t)length);
+    signal(number, SIG_DFL);
+    raise(number);
 }
 
 static void run_seed(uint64_t seed, bool verbose)
 {
     static program p;
+    running = seed;
+    alarm(100);
     draw_program(&p, seed, NULL);
     p.patience = PATIENCE;
     open_program(&p, SOFTMETAL_REAL);
@@ -65,37 +86,60 @@ static void run_seed(uint64_t seed, bool verbose)
     close_program(&p);
     coverage.programs++;
     coverage.overlapping += p.overlap;
+    running = 0;
+    alarm(0);
+}
+
+static void tell_coverage(void)
+{
+    const struct coverage *c = &coverage;
+    print_message("%llu programs, %llu overlapping; %llu held, %llu waits skipped, %llu buffers saved, "
+                  "%llu host steps; %llu failed, %llu by what they waited for, %llu refused\n",
+                  (unsigned long long)c->programs, (unsigned long long)c->overlapping, (unsigned long long)c->held,
+                  (unsigned long long)c->skipped, (unsigned long long)c->saved, (unsigned long long)c->hosts,
+                  (unsigned long long)c->failed, (unsigned long long)c->inherited, (unsigned long long)c->refused);
+    print_message("%llu mishaps: %llu steps ended by them, %llu of these in flight, %llu were held for certain; "
+                  "%llu left out, %llu given up, %llu unpromised; %llu made ahead of one, %llu with spread signals\n",
+                  (unsigned long long)c->mishaps, (unsigned long long)c->ended, (unsigned long long)c->flying,
+                  (unsigned long long)c->lost, (unsigned long long)c->left, (unsigned long long)c->given_up,
+                  (unsigned long long)c->unpromised, (unsigned long long)c->ahead, (unsigned long long)c->spread);
 }
 
 static void test_random_programs_end_as_the_model_says(void **state)
 {
-    const char *one = getenv("GRAPH_SEED"), *stress = getenv("STRESS");
-    bool full = stress && strcmp(stress, "full") == 0;
-    uint64_t begun = gpusync_now_ns(), seed = begun % 1000000007u * 10000, i;
+    const char *one = getenv("GRAPH_SEED"), *many = getenv("GRAPH_PROGRAMS"), *stress = getenv("STRESS");
+    bool full = many || (stress && strcmp(stress, "full") == 0);
+    uint64_t begun = gpusync_now_ns(), seed = one ? strtoull(one, NULL, 10) : begun % 1000000007u * 10000, i;
+    uint64_t most = many ? strtoull(many, NULL, 10) : 2000;
     (void)state;
-    if (one) {
-        run_seed(strtoull(one, NULL, 10), true);
+    signal(SIGALRM, tell_seed);
+    signal(SIGABRT, tell_seed);
+    if (one && !many) {
+        run_seed(seed, true);
         return;
     }
     memset(&coverage, 0, sizeof coverage);
-    for (i = 0; i < 2000 && (full || i < 200 || gpusync_now_ns() - begun < SECONDS(6)); i++)
+    for (i = 0; i < most && (full || i < 200 || gpusync_now_ns() - begun < SECONDS(6)); i++)
         run_seed(seed + i, false);
-    print_message("%llu programs, %llu overlapping; %llu held, %llu waits skipped, %llu buffers saved, "
-                  "%llu host steps; %llu failed, %llu by what they waited for, %llu refused\n",
-                  (unsigned long long)coverage.programs, (unsigned long long)coverage.overlapping,
-                  (unsigned long long)coverage.held, (unsigned long long)coverage.skipped,
-                  (unsigned long long)coverage.saved, (unsigned long long)coverage.hosts,
-                  (unsigned long long)coverage.failed, (unsigned long long)coverage.inherited,
-                  (unsigned long long)coverage.refused);
+    tell_coverage();
+    if (most < 200) return;
     /* it was no walk in the park */
     assert_true(coverage.held > coverage.programs && coverage.skipped && coverage.saved && coverage.hosts);
     assert_true(coverage.failed && coverage.inherited && coverage.refused);
+    assert_true(coverage.mishaps && coverage.ended && coverage.lost && coverage.left && coverage.spread);
+}
+
+static int tell_what_failed(void **state)
+{
+    (void)state;
+    if (running) print_error("GRAPH_SEED=%llu\n", (unsigned long long)running);
+    return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_programs_end_as_the_model_says),
+        cmocka_unit_test_teardown(test_random_programs_end_as_the_model_says, tell_what_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1406,13 +1406,10 @@ static void check_signalled_value_counts_as_promised(bool by_host)
     scene s;
     scene_open(&s, SOFTMETAL_MANUAL, 3);
     slow = buffer_of(s.q[0]);
+    if (!by_host) SUBMIT(.queue = s.q[1], .signals = {value(s.t[0], 10)}); /* before the other, else it goes after that */
     SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 5)}, .buffer = slow);
-    if (by_host) {
-        assert_ok(gpusync_timeline_signal(s.t[0], 10));
-    } else {
-        SUBMIT(.queue = s.q[1], .signals = {value(s.t[0], 10)});
-        softmetal_finish_queue(gpusync_queue_metal(s.q[1]));
-    }
+    if (by_host) assert_ok(gpusync_timeline_signal(s.t[0], 10));
+    else softmetal_finish_queue(gpusync_queue_metal(s.q[1]));
     hold_on(s.q[2], s.t[0], 10, &consumer);
     destroy_timeline(&s, 0);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));

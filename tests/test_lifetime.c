@@ -2,6 +2,7 @@
    called or kept afterwards; the report; autorelease pools */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include <time.h>
 #include "scene.h"
 
 static const gpusync_spin no_spin = {0, 0, 0};
@@ -1016,6 +1017,195 @@ static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
     outlived_close(&o, waiting, event);
 }
 
+/* -- who is told what, when a queue goes -------------------------------------------------------------- */
+
+typedef struct told {
+    unsigned calls;
+    gpusync_result result;
+    gpusync_error error;
+} told;
+
+static void on_told(void *user, gpusync_result result, const gpusync_error *error)
+{
+    told *t = (told *)user;
+    t->result = result;
+    if (error) t->error = *error;
+    __atomic_fetch_add(&t->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A ticket whose work ended with ERROR_DESTROYED: its timeline went while it was held. */
+static gpusync_ticket ended_destroyed(rig *r)
+{
+    gpusync_timeline *t = timeline_new(r);
+    gpusync_point wait = gpusync_at_value(t, 1);
+    void *buffer = buffer_behind(r->queue, &wait);
+    gpusync_ticket ticket;
+    assert_ok(gpusync_commit(r->queue, buffer, &ticket));
+    metal_release(buffer);
+    assert_ok(gpusync_timeline_destroy(t));
+    assert_result(gpusync_poll(r->queue, ticket), GPUSYNC_ERROR_DESTROYED);
+    return ticket;
+}
+
+/* A submission that waits for it is taken, and ends so, too. */
+static void test_what_waits_for_a_ticket_that_ended_with_its_timeline_ends_so_too(void **state)
+{
+    rig r;
+    gpusync_submission s;
+    gpusync_point wait;
+    gpusync_ticket ticket;
+    gpusync_result result;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    wait = gpusync_at_ticket(r.queue, ended_destroyed(&r));
+    memset(&s, 0, sizeof s);
+    s.waits = &wait;
+    s.wait_count = 1;
+    result = gpusync_submit(r.queue, &s, &ticket);
+    if (result == GPUSYNC_OK) assert_result(gpusync_wait(r.queue, ticket, SECONDS(2)), GPUSYNC_ERROR_DESTROYED);
+    rig_close(&r);
+    assert_ok(result);
+}
+
+static void test_the_info_of_a_ticket_that_ended_with_its_timeline(void **state)
+{
+    rig r;
+    gpusync_ticket_info info;
+    gpusync_result result;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    result = gpusync_get_info(r.queue, ended_destroyed(&r), &info);
+    rig_close(&r);
+    assert_ok(result);
+}
+
+/* What waits for a ticket of its own queue, in flight when that is destroyed at once. */
+static void test_what_waits_for_its_own_queue_goes_with_it(void **state)
+{
+    rig r;
+    told waiting = {0}, submitted = {0};
+    gpusync_timeline *t;
+    gpusync_submission s;
+    gpusync_point wait;
+    gpusync_ticket ticket;
+    gpusync_result of_timeline;
+    void *first, *second, *queue;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    t = timeline_new(&r);
+    queue = metal_retain(r.metal_queue);
+    ticket = commit_empty(&r, &first);
+    metal_retain(first);
+    wait = gpusync_at_ticket(r.queue, ticket);
+    second = buffer_behind(r.queue, &wait);
+    assert_ok(gpusync_encode_signal(r.queue, second, gpusync_at_value(t, 1)));
+    assert_ok(gpusync_commit(r.queue, second, &ticket));
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), on_told, &waiting));
+    memset(&s, 0, sizeof s);
+    s.waits = &wait;
+    s.wait_count = 1;
+    s.on_complete = on_told;
+    s.user = &submitted;
+    assert_ok(gpusync_submit(r.queue, &s, NULL));
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    of_timeline = gpusync_timeline_wait(t, 1, 0, NULL);
+    assert_ok(gpusync_timeline_destroy(t));
+    softmetal_finish_queue(queue);
+    metal_release(queue);
+    metal_release(first);
+    metal_release(second);
+    rig_close(&r);
+    assert_result(waiting.result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(submitted.result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(of_timeline, GPUSYNC_ERROR_CANCELLED);
+}
+
+/* The end of a ticket is known, and its queue is destroyed (which waits for what is in flight), before another thread,
+   which ends it, has told who waits for it. */
+static gpusync_queue *going;
+static pthread_t destroying;
+static bool is_destroying;
+
+static void *destroy_body(void *unused)
+{
+    assert_ok(gpusync_queue_destroy(going));
+    return unused;
+}
+
+static void goes(void *unused)
+{
+    struct timespec nap = {0, 30000000};
+    (void)unused;
+    destroying = start(destroy_body, NULL);
+    __atomic_store_n(&is_destroying, true, __ATOMIC_SEQ_CST);
+    nanosleep(&nap, NULL); /* it gets as far as it can */
+}
+
+static bool goes_at(int place, gpusync_result *callback, gpusync_result *later)
+{
+    rig r;
+    told ticket = {0};
+    gpusync_ticket b, c = 0;
+    gpusync_point wait;
+    gpusync_timeline *t;
+    gpusync_queue *other;
+    gpusync_submission s;
+    void *first, *second, *third;
+    bool acted;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_queue_create(r.device, NULL, &going));
+    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    t = timeline_new(&r);
+    first = metal_retain(open_buffer(&r));
+    assert_ok(gpusync_encode_signal(r.queue, first, gpusync_at_value(t, 1)));
+    assert_ok(gpusync_commit(r.queue, first, NULL));
+    wait = gpusync_at_value(t, 1);
+    second = buffer_behind(going, &wait);
+    assert_ok(gpusync_commit(going, second, &b));
+    assert_ok(gpusync_on_done(gpusync_at_ticket(going, b), on_told, &ticket));
+    wait = gpusync_at_ticket(going, b);
+    third = buffer_behind(other, &wait);
+    memset(&s, 0, sizeof s);
+    s.command_buffers = &third;
+    s.command_buffer_count = 1;
+    assert_ok(gpusync_submit(other, &s, &c));
+    softmetal_schedule(first);
+    softmetal_execute(first); /* the device has signalled, and nobody knows */
+    softmetal_finish(second);
+    probe_at_lock(place, goes, NULL);
+    softmetal_finish(first);
+    acted = probe_has_acted();
+    if (!acted) goes(NULL);
+    while (!__atomic_exchange_n(&is_destroying, false, __ATOMIC_SEQ_CST)) sched_yield(); /* the probe acts on any thread */
+    join(destroying);
+    softmetal_finish(third);
+    *callback = ticket.result;
+    *later = gpusync_wait(other, c, SECONDS(5));
+    assert_int_equal(ticket.calls, 1);
+    metal_release(first);
+    metal_release(second);
+    metal_release(third);
+    assert_ok(gpusync_queue_destroy(other));
+    assert_ok(gpusync_timeline_destroy(t));
+    rig_close(&r);
+    return acted;
+}
+
+static void test_who_waits_for_a_ticket_is_told_its_end_though_the_queue_goes(void **state)
+{
+    gpusync_result callback, later;
+    int place = 1, wrong = 0;
+    (void)state;
+    while (goes_at(place, &callback, &later)) {
+        if (callback || later) {
+                    wrong++;
+        }
+        place++;
+    }
+    assert_int_equal(wrong, 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -1047,6 +1237,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
         cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
         cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_a_ticket),
+        cmocka_unit_test(test_what_waits_for_a_ticket_that_ended_with_its_timeline_ends_so_too),
+        cmocka_unit_test(test_the_info_of_a_ticket_that_ended_with_its_timeline),
+        cmocka_unit_test(test_what_waits_for_its_own_queue_goes_with_it),
+        cmocka_unit_test(test_who_waits_for_a_ticket_is_told_its_end_though_the_queue_goes),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

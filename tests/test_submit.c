@@ -2522,9 +2522,10 @@ static void check_promises_in_and_out_of_order(bool below)
     ticket = SUBMIT(s.q[2], BUFFERS(buffer), WAITS(at(s.a, 1)));
     assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(s.b, 1));
-    assert_int_equal(metal_status(buffer), COMMITTED);
-    last = SUBMIT(s.q[3], BUFFERS(open_on(&s, 3)), WAITS(at(s.a, 2))); /* both are the device's now */
+    assert_int_equal(metal_status(buffer), NOT_ENQUEUED); /* the device may signal 2 first */
+    last = SUBMIT(s.q[3], BUFFERS(open_on(&s, 3)), WAITS(at(s.a, 2)));
     finish(&s, 0);
+    assert_int_equal(metal_status(buffer), COMMITTED);
     finish(&s, 1);
     finish(&s, 2);
     finish(&s, 3);
@@ -2541,25 +2542,197 @@ static void test_a_promise_that_is_held_holds_who_waits_for_it_whatever_is_promi
     check_promises_in_and_out_of_order(true);
 }
 
-/* The event has passed the value already, on behalf of a later one: the device would not wait. */
-static void test_work_is_held_for_a_value_that_the_event_has_passed_too_early(void **state)
+/* The event has passed the value already, on behalf of a later one, or soon will: the device would not wait. */
+static void test_work_is_held_for_a_value_that_the_event_passes_too_early(void **state)
+{
+    gpusync_ticket tickets[2];
+    void *buffers[2];
+    stage s;
+    unsigned i;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    for (i = 0; i < 2; i++) {
+        if (i == 1) finish(&s, 1);
+        buffers[i] = metal_retain(open_on(&s, 2 + i));
+        tickets[i] = SUBMIT(s.q[2 + i], BUFFERS(buffers[i]), WAITS(at(s.a, 1)));
+        assert_int_equal(metal_status(buffers[i]), NOT_ENQUEUED);
+    }
+    finish(&s, 0);
+    for (i = 0; i < 2; i++) {
+        assert_int_equal(metal_status(buffers[i]), COMMITTED);
+        finish(&s, 2 + i);
+        assert_ok(gpusync_poll(s.q[2 + i], tickets[i]));
+        metal_release(buffers[i]);
+    }
+    close_stage(&s);
+}
+
+/* The device might signal the larger value first, and let go who waits there for the smaller: so that work goes after. */
+static void check_larger_goes_after(bool encoded, bool killed, bool gone)
+{
+    gpusync_ticket ticket = 0;
+    char report[2000];
+    void *larger, *smaller;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    smaller = metal_retain(open_on(&s, 1));
+    larger = metal_retain(open_on(&s, 0));
+    if (killed) softmetal_fail(smaller, NULL, 3, NULL);
+    (void)SUBMIT(s.q[1], BUFFERS(smaller), SIGNALS(at(s.a, 1)));
+    if (encoded) assert_ok(gpusync_encode_signal(s.q[0], larger, at(s.a, 2)));
+    if (encoded) assert_ok(gpusync_commit(s.q[0], larger, &ticket));
+    else ticket = SUBMIT(s.q[0], BUFFERS(larger), SIGNALS(at(s.a, 2)));
+    assert_int_equal(metal_status(larger), NOT_ENQUEUED);
+    (void)gpusync_report(s.device, report, sizeof report);
+    assert_non_null(strstr(report, "waits for value 1 of"));
+    metal_retain(s.metal[1]);
+    if (gone) {
+        assert_ok(gpusync_queue_destroy_now(s.q[1]));
+        s.q[1] = NULL;
+    }
+    softmetal_finish_queue(s.metal[1]);
+    assert_int_equal(metal_status(larger), COMMITTED);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0)); /* it does not need the smaller one */
+    assert_result(gpusync_timeline_wait(s.a, 2, 0, NULL),
+                  gone ? GPUSYNC_ERROR_CANCELLED : killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    metal_release(smaller);
+    metal_release(larger);
+    metal_release(s.metal[1]);
+    close_stage(&s);
+}
+
+static void test_what_signals_more_goes_after_what_other_queues_have_on_the_device(void **state)
+{
+    unsigned i;
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        check_larger_goes_after(i, false, false);
+        check_larger_goes_after(i, true, false);
+        check_larger_goes_after(i, false, true);
+    }
+}
+
+static void test_work_that_goes_after_other_work_is_cancelled_and_let_go_by_a_failure(void **state)
 {
     gpusync_ticket ticket;
-    void *buffer;
+    void *larger;
+    stage s;
+    int fails;
+    (void)state;
+    for (fails = 0; fails < 2; fails++) {
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        larger = metal_retain(open_on(&s, 1));
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+        ticket = SUBMIT(s.q[1], BUFFERS(larger), SIGNALS(at(s.a, 2)));
+        assert_result(gpusync_poll(s.q[1], ticket), GPUSYNC_NOT_READY);
+        if (fails) assert_ok(gpusync_timeline_fail(s.a, NULL));
+        else assert_ok(gpusync_cancel_held(s.q[1]));
+        assert_int_equal(metal_status(larger), fails ? COMMITTED : NOT_ENQUEUED);
+        if (fails) finish(&s, 1);
+        assert_result(gpusync_wait(s.q[1], ticket, 0), fails ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED);
+        finish(&s, 0);
+        metal_release(larger);
+        close_stage(&s);
+    }
+}
+
+/* It goes after that work, and not after what is below the value: that may be behind it in its own queue. */
+static void test_work_goes_after_other_work_and_not_after_what_that_value_waits_for(void **state)
+{
+    void *lowest, *larger;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    lowest = open_on(&s, 0);
+    larger = metal_retain(open_on(&s, 0));
+    assert_ok(gpusync_encode_signal(s.q[0], lowest, at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
+    (void)SUBMIT(s.q[0], BUFFERS(larger), SIGNALS(at(s.a, 3)));
+    assert_int_equal(metal_status(larger), NOT_ENQUEUED);
+    finish(&s, 1);
+    assert_int_equal(metal_status(larger), COMMITTED);
+    assert_ok(gpusync_commit(s.q[0], lowest, NULL));
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 3);
+    metal_release(larger);
+    close_stage(&s);
+}
+
+/* What was refused because it would have to go after other work is not on its way: nobody goes after it. */
+static void test_nobody_goes_after_work_that_was_refused(void **state)
+{
+    void *refused, *larger;
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 3);
+    refused = open_on(&s, 1);
+    larger = metal_retain(open_on(&s, 2));
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
-    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
-    finish(&s, 1);
-    buffer = metal_retain(open_on(&s, 2));
-    ticket = SUBMIT(s.q[2], BUFFERS(buffer), WAITS(at(s.a, 1)));
-    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    assert_ok(gpusync_encode_signal(s.q[1], refused, at(s.b, 1)));
+    assert_ok(gpusync_encode_signal(s.q[1], refused, at(s.a, 2)));
+    metal_enqueue(refused);
+    assert_result(gpusync_commit(s.q[1], refused, NULL), GPUSYNC_ERROR_ENQUEUED);
+    (void)SUBMIT(s.q[2], BUFFERS(larger), SIGNALS(at(s.b, 2)));
+    assert_int_equal(metal_status(larger), COMMITTED);
     finish(&s, 0);
-    assert_int_equal(metal_status(buffer), COMMITTED);
+    assert_ok(gpusync_commit(s.q[1], refused, NULL));
+    finish(&s, 1);
     finish(&s, 2);
-    assert_ok(gpusync_poll(s.q[2], ticket));
-    metal_release(buffer);
+    assert_int_equal(value_of(s.b), 2);
+    metal_release(larger);
+    close_stage(&s);
+}
+
+/* ... but not where the device has it wait for that anyway. */
+static void test_what_waits_for_the_smaller_value_need_not_go_after_it(void **state)
+{
+    void *behind, *beside;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    behind = metal_retain(open_on(&s, 1));
+    beside = metal_retain(open_on(&s, 2));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(behind), WAITS(at(s.a, 1)), SIGNALS(at(s.a, 2)));
+    assert_int_equal(metal_status(behind), COMMITTED);
+    (void)SUBMIT(s.q[2], BUFFERS(beside), WAITS(at(s.a, 2)), SIGNALS(at(s.a, 3)));
+    assert_int_equal(metal_status(beside), COMMITTED);
+    finish(&s, 0);
+    finish(&s, 1);
+    finish(&s, 2);
+    assert_int_equal(value_of(s.a), 3);
+    metal_release(behind);
+    metal_release(beside);
+    close_stage(&s);
+}
+
+/* What one timeline keeps on the host is not on its way on another. */
+static void test_work_that_goes_after_other_work_keeps_nobody_else_from_going(void **state)
+{
+    void *larger, *consumer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    larger = metal_retain(open_on(&s, 1));
+    consumer = metal_retain(open_on(&s, 3));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(larger), SIGNALS(at(s.b, 5), at(s.a, 2)));
+    assert_int_equal(metal_status(larger), NOT_ENQUEUED);
+    (void)SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), SIGNALS(at(s.b, 3)));
+    (void)SUBMIT(s.q[3], BUFFERS(consumer), WAITS(at(s.b, 3)));
+    assert_int_equal(metal_status(consumer), COMMITTED);
+    finish(&s, 0);
+    assert_int_equal(metal_status(larger), NOT_ENQUEUED); /* 3 is below 5 */
+    finish(&s, 2);
+    assert_int_equal(metal_status(larger), COMMITTED);
+    finish(&s, 1);
+    finish(&s, 3);
+    assert_int_equal(value_of(s.b), 5);
+    metal_release(larger);
+    metal_release(consumer);
     close_stage(&s);
 }
 
@@ -3788,7 +3961,13 @@ int main(void)
         cmocka_unit_test(test_a_wait_whose_signal_is_on_the_device_is_listed_when_the_work_is_over),
         cmocka_unit_test(test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device),
         cmocka_unit_test(test_a_promise_that_is_held_holds_who_waits_for_it_whatever_is_promised_above),
-        cmocka_unit_test(test_work_is_held_for_a_value_that_the_event_has_passed_too_early),
+        cmocka_unit_test(test_work_is_held_for_a_value_that_the_event_passes_too_early),
+        cmocka_unit_test(test_what_signals_more_goes_after_what_other_queues_have_on_the_device),
+        cmocka_unit_test(test_work_that_goes_after_other_work_is_cancelled_and_let_go_by_a_failure),
+        cmocka_unit_test(test_work_goes_after_other_work_and_not_after_what_that_value_waits_for),
+        cmocka_unit_test(test_nobody_goes_after_work_that_was_refused),
+        cmocka_unit_test(test_what_waits_for_the_smaller_value_need_not_go_after_it),
+        cmocka_unit_test(test_work_that_goes_after_other_work_keeps_nobody_else_from_going),
         cmocka_unit_test(test_a_promise_that_goes_to_the_device_behind_a_later_one_is_waited_for),
         cmocka_unit_test(test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure),
         cmocka_unit_test(test_what_failed_before_the_queue_was_destroyed_is_the_error),

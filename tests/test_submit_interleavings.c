@@ -233,7 +233,7 @@ static void permutation_first(permutation *p, unsigned count)
 /* -- 12 ----------------------------------------------------------------------------------------- */
 
 /* Rule: a promised value is reached when the work that promised it has ended well, whatever the event stands at, and
-   only after every smaller promise. S1 promises 5, S2 on another queue promises 6. Steps: S1 completes, its handler; S2
+   only after every smaller promise. S2 promises 6, then S1 on another queue promises 5. Steps: S1 completes, its handler; S2
    completes, its handler; then, in the fifth place of the order, somebody asks (5: nobody does). */
 enum { S1_COMPLETES, S1_HANDLER, S2_COMPLETES, S2_HANDLER };
 
@@ -247,8 +247,8 @@ static void check_two_promises(const permutation *p, bool killed, bool ask)
     scene_open(&s);
     s1 = JOB(.queue = s.q[0], .signal = value(s.t[0], 5));
     s2 = JOB(.queue = s.q[1], .signal = value(s.t[0], 6));
+    job_submit(&s2); /* the other way round it would go after S1 */
     job_submit(&s1);
-    job_submit(&s2);
     if (killed) softmetal_fail(s1.buffer, NULL, 3, "killed");
     for (i = 0; i < p->count; i++) {
         if (p->steps[i] == S1_COMPLETES) softmetal_complete(s1.buffer);
@@ -325,24 +325,30 @@ static void test_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it(v
 
 /* -- 13 ----------------------------------------------------------------------------------------- */
 
+/* Somebody who is not gpusync raises the event of the timeline. */
+static void raise_behind_its_back(gpusync_timeline *timeline, uint64_t value)
+{
+    uint64_t base;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    metal_event_signal(event, value + base);
+}
+
 /* Rule: a result is published only after the producers of its waits are over. The consumer's wait for 5 passes on the
-   device, because another queue has signalled 6; its producer was killed, or is about to be. */
+   device, because somebody has raised the event to 6; its producer was killed, or is about to be. */
 typedef struct late_producer {
     scene s;
-    job producer, larger, consumer;
+    job producer, consumer;
 } late_producer;
 
 static void late_producer_open(late_producer *l, bool killed)
 {
     scene_open(&l->s);
     l->producer = JOB(.queue = l->s.q[0], .signal = value(l->s.t[0], 5));
-    l->larger = JOB(.queue = l->s.q[1], .signal = value(l->s.t[0], 6));
     l->consumer = JOB(.queue = l->s.q[2], .wait = value(l->s.t[0], 5), .signal = value(l->s.t[1], 1));
     job_submit(&l->producer);
-    job_submit(&l->larger);
     job_submit(&l->consumer);
     if (killed) softmetal_fail(l->producer.buffer, NULL, 3, "killed");
-    softmetal_finish(l->larger.buffer);
+    raise_behind_its_back(l->s.t[0], 6);
     softmetal_finish(l->consumer.buffer); /* with its handler */
 }
 
@@ -366,7 +372,6 @@ static void late_producer_close(late_producer *l, gpusync_result expected)
         assert_int_equal(l->consumer.error.ticket, l->consumer.ticket);
     }
     job_over(&l->producer);
-    job_over(&l->larger);
     job_over(&l->consumer);
     scene_close(&l->s);
 }
@@ -596,7 +601,7 @@ static void fail_in_callback(void *user, gpusync_result result, const gpusync_er
 
 static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock(void **state)
 {
-    job producer, larger, consumer, passing;
+    job producer, consumer, passing;
     gpusync_submission submission;
     pthread_t thread;
     stop at_commit;
@@ -607,13 +612,11 @@ static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_
     (void)state;
     scene_open(&s);
     producer = JOB(.queue = s.q[1], .signal = value(s.t[0], 1));
-    larger = JOB(.queue = s.q[2], .signal = value(s.t[0], 2)); /* lets the consumer pass on the device */
     consumer = JOB(.queue = s.q[2], .wait = value(s.t[0], 1));
     passing = JOB(.queue = s.q[0]); /* the first queue of the device */
     job_submit(&producer);
-    job_submit(&larger);
     job_submit(&consumer);
-    softmetal_finish(larger.buffer);
+    raise_behind_its_back(s.t[0], 2); /* lets the consumer pass on the device */
     softmetal_finish(consumer.buffer);
     assert_int_equal(calls_of(&consumer), 0);
     assert_ok(gpusync_command_buffer(s.q[1], NULL, &calling));
@@ -646,7 +649,6 @@ static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_
     softmetal_finish(producer.buffer);
     finish_queue(s.q[0]);
     job_over(&producer);
-    job_over(&larger);
     job_over(&consumer);
     job_over(&passing);
     scene_close(&s);
@@ -902,7 +904,6 @@ static void test_a_callback_that_fails_a_timeline_has_others_called(void **state
     assert_called(&l.consumer, GPUSYNC_ERROR_EXECUTION);
     run_handler(&l.producer);
     job_over(&l.producer);
-    job_over(&l.larger);
     job_over(&l.consumer);
     scene_close(&l.s);
 }

@@ -208,6 +208,35 @@ many_row ended
 many_row unmet
 many_row asleep
 
+code_row() { # WHAT OBJECT LIMIT: bytes of machine code, without data and unwind tables
+    local bytes
+    bytes=$(size -A "$2" | awk '/^\.text/ { sum += $2 } END { print sum ? sum : 999999 }')
+    judge "$bytes $3"
+    printf '%-26s %d bytes of code, at most %d  %s\n' "$1" "$bytes" "$3" "$verdict"
+}
+
+# What a linker leaves of a copy that is compiled into the program, which makes a queue, commits and waits.
+cat >"$build/alone.c" <<'EOF'
+#define GPUSYNC_STATIC
+#define GPUSYNC_IMPLEMENTATION
+#include "gpusync.h"
+int main(void)
+{
+    gpusync_device *device;
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+    if (gpusync_device_create(NULL, &device) || gpusync_queue_create(device, NULL, &queue)) return 1;
+    if (gpusync_command_buffer(queue, NULL, &buffer) || gpusync_commit(queue, buffer, &ticket)) return 1;
+    return gpusync_wait(queue, ticket, GPUSYNC_FOREVER);
+}
+EOF
+# shellcheck disable=SC2086
+"$cc" $common -w -I"$header" -ffunction-sections -fdata-sections -c -o "$build/alone.o" "$build/alone.c" &&
+    ld -r --gc-sections -e main -o "$build/alone" "$build/alone.o" || broken "does not build alone"
+code_row "all of gpusync" "$build/implementation.o" 86016
+code_row "commit and wait alone" "$build/alone" 48500
+
 parks=$(event sleep 2) unparks=$(event sleep 3) buffers=$(event sleep 4)
 judge "$parks 1" "$unparks 1" "$buffers 0"
 echo "a wait that sleeps: $parks park, $unparks unpark, $buffers extra command buffers  $verdict"
