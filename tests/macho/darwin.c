@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -451,6 +452,27 @@ static ssize_t darwin_read(int file, void *to, size_t size)
 {
     return kept(read(file, to, size));
 }
+/* Two signals that have the same number here and there. */
+static void check_signal(int number)
+{
+    if (number == SIGALRM || number == SIGABRT) return;
+    fprintf(stderr, "macho-run: signal %d is not known\n", number);
+    abort();
+}
+
+typedef void darwin_handler(int number);
+static darwin_handler *darwin_signal(int number, darwin_handler *handler)
+{
+    check_signal(number);
+    return signal(number, handler);
+}
+
+static int darwin_raise(int number)
+{
+    check_signal(number);
+    return (int)kept(raise(number));
+}
+
 static ssize_t darwin_write(int file, const void *from, size_t size)
 {
     return kept(write(file, from, size));
@@ -740,6 +762,7 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(__error, darwin_error), OURS(__assert_rtn, darwin_assert_rtn),
     DATA(__stack_chk_guard, __stack_chk_guard_value), SAME(__stack_chk_fail),
     OURS(pipe, darwin_pipe), OURS(read, darwin_read), OURS(write, darwin_write), OURS(close, darwin_close),
+    OURS(signal, darwin_signal), OURS(raise, darwin_raise),
     OURS(dup2, darwin_dup2), OURS(mkstemp, darwin_mkstemp), OURS(unlink, darwin_unlink), OURS(fork, darwin_fork),
     OURS(poll, darwin_poll), OURS(waitpid, darwin_waitpid),
     OURS(fcntl, darwin_fcntl), OURS(execl, darwin_execl), OURS(dlsym, darwin_dlsym),
