@@ -1845,7 +1845,7 @@ typedef struct gpusync__job {
     uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
     uint32_t open;    /* needs that are not over, + 1 for its command buffers */
     uint32_t running; /* command buffers that have not ended, + 1 until it is announced. From its issue on */
-    uint32_t doomed;  /* bit 0: not to be issued any more; bit 1: nor does it matter how its needs end */
+    uint32_t doomed;  /* GPUSYNC__IS_DOOMED, GPUSYNC__IS_GIVEN_UP */
     uint32_t flags;
     uint32_t need_count, promise_count; /* in its own memory */
     uint32_t part_count, first_part;
@@ -1854,7 +1854,7 @@ typedef struct gpusync__job {
     bool disowned; /* its command buffers may still run */
     void *front, *back; /* command buffers of our own, until they have a slot */
     gpusync__need *needs, **needs_end;          /* what it waits for */
-    gpusync__need before;                       /* ... and before it signals; no timeline: nothing */
+    gpusync__need before;                       /* a promise that is to end first; no timeline: none */
     gpusync__promise *promises, **promises_end; /* what it signals */
     gpusync__need *own_needs;                   /* memory for both */
     gpusync__promise *own_promises;
@@ -5719,6 +5719,7 @@ static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error
     gpusync__unlock(&job->device->job_lock);
 }
 
+/* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its needs end. */
 enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
 
 static bool gpusync__is_given_up(const gpusync__job *job)
@@ -5836,9 +5837,9 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
     gpusync__tickets_over(q, caught.needs, NULL, agenda);
 }
 
-/* The queue goes. Who waits for a ticket that has ended is told how, if nobody has come to that yet; so is who waits for a
-   submission, which ends: another thread may be about to tell. What is given up itself does not care; all others are told
-   of this. */
+/* The queue goes. Who waits for a ticket that has ended is told how, if nobody has come to that yet. A submission ends by
+   whoever has it on an agenda: who waits for it stays, for now. Two queues that go at once may wait for each other: so what
+   is given up is told at once, for it does not care how. All others are told of this. */
 GPUSYNC__RARE void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
 {
     gpusync__catch ended, others;
@@ -5926,10 +5927,9 @@ GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__
     if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
 }
 
-/* The device signals in the order of a queue, and in no order of several. So that nobody who waits there for a lower value
-   is let go by a higher one, a job goes after those of other queues that go, and signal less: the next of them, or 0; and
-   what goes below one that is on its way lets nobody go before it is kept. Not after those that do not go: they may wait
-   for this job. Under the board's lock. */
+/* The lower promise of another queue that this one goes after, or 0. The device signals in the order of a queue (unverified:
+   README, "Status"), and in no order of several: a higher value would let go who waits there for a lower one. A promise
+   that is not going is passed: its job may wait for this one, and is overtaken then. Under the board's lock. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
 {
     const gpusync__job *job = promise->job;
@@ -8415,7 +8415,7 @@ static gpusync_result gpusync__warm_queue(gpusync_warmup *w)
     return result;
 }
 
-/* ... and an event, which the timeline leaves for the next. */
+/* A timeline that goes leaves its event for the next: so one is at hand. The queue is warmed after that. */
 static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 {
     gpusync_timeline *timeline;

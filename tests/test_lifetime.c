@@ -1125,21 +1125,24 @@ static void test_what_waits_for_its_own_queue_goes_with_it(void **state)
    which ends it, has told who waits for it. */
 static gpusync_queue *going;
 static pthread_t destroying;
-static bool is_destroying;
+static bool is_destroying, is_gone;
 
 static void *destroy_body(void *unused)
 {
     assert_ok(gpusync_queue_destroy(going));
+    __atomic_store_n(&is_gone, true, __ATOMIC_SEQ_CST);
     return unused;
 }
 
+/* It gets as far as it can: to its end, where nothing makes it wait for this thread. */
 static void goes(void *unused)
 {
-    struct timespec nap = {0, 30000000};
+    int left = 20000;
     (void)unused;
+    __atomic_store_n(&is_gone, false, __ATOMIC_SEQ_CST);
     destroying = start(destroy_body, NULL);
     __atomic_store_n(&is_destroying, true, __ATOMIC_SEQ_CST);
-    nanosleep(&nap, NULL); /* it gets as far as it can */
+    while (left-- && !__atomic_load_n(&is_gone, __ATOMIC_SEQ_CST)) sched_yield();
 }
 
 static bool goes_at(int place, gpusync_result *callback, gpusync_result *later)

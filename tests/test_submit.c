@@ -2686,7 +2686,7 @@ static void test_nobody_goes_after_work_that_was_refused(void **state)
     close_stage(&s);
 }
 
-/* ... but not where the device has it wait for that anyway. */
+/* The device has it wait for the smaller value: it goes at once. */
 static void test_what_waits_for_the_smaller_value_need_not_go_after_it(void **state)
 {
     void *behind, *beside;
