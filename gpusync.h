@@ -46,9 +46,8 @@
      >>api        the calls: set-up, command buffers, commit and ask, wait, timelines, submissions,
                   callbacks, warm-up, failures, insight
      >>impl       the implementation
-         >>objc  >>platform  >>pool  >>queue  >>ring  >>failure  >>wake  >>finish  >>look
-         >>wait  >>timeline  >>commit  >>submit  >>create  >>destroy  >>warmup
-         >>public  >>stubs
+         >>objc  >>platform  >>objects  >>slots  >>ring  >>failure  >>listener  >>callbacks  >>end  >>sweep
+         >>wait  >>commit  >>timeline  >>notes  >>submit  >>create  >>destroy  >>warmup  >>insight  >>stubs
      >>history    changes, licence
 
    >>options ------------------------------------------------------------------------------------
@@ -1050,12 +1049,12 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
        order    of a queue: ticket order is queue order. Callbacks and handlers only try it.
        device   its lists
        board    of a queue or timeline: who waits, what is needed, promised, on record
-       job, waiter   of a device: free ones, what is due, held work that may go
+       plan, waiter   of a device: free ones, what is due, held work that may go
        global   slots, registrations, selectors, calls in progress
 
    Under the order lock come the messages that a commit sends, and those that encode a wait or a signal, the device's
-   listener is made and asked for values, and rings, indexes and the places of open buffers grow; under it, the job and
-   the waiter lock the allocator is called, under the board's malloc. Under the job lock a ticket is marked whose
+   listener is made and asked for values, and rings, indexes and the places of open buffers grow; under it, the plan and
+   the waiter lock the allocator is called, under the board's malloc. Under the plan lock a ticket is marked whose
    callback becomes due with it. No hook, log or trace function runs under a lock, no callback, no release of what the
    program may have made. */
 
@@ -1082,10 +1081,6 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* -------------------------------------------------------------------------------- >>objc --
-   Everything of the Objective-C runtime and of Metal that is used, declared here under private names (the
-   asm label is the real symbol), so that no SDK header is needed and none can clash. */
 
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
@@ -1225,7 +1220,7 @@ static void gpusync__release_pooled(void *object)
     gpusync__pool_pop(pool);
 }
 
-/* ---------------------------------------------------------------------------- >>platform --
+/* ----------------------------------------------------------------------------- >>platform --
    Atomics, clock, the default hooks. Sequential consistency everywhere but in statistics: the rules of the ring and of
    the waiters ("mark, then look"; "register, then look") need it, and the rest is not worth a second thought. */
 
@@ -1238,7 +1233,6 @@ static void gpusync__release_pooled(void *object)
 /* Compare and swap; on failure *expected is what was there. */
 #define GPUSYNC__SWAP(p, expected, value)                                                            \
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
-
 
 /* For what few calls do, or handlers: out of the way of the others. */
 #define GPUSYNC__RARE static __attribute__((noinline, cold))
@@ -1301,112 +1295,6 @@ extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, v
 extern void gpusync__dispatch_retain(void *queue) GPUSYNC__SYMBOL("dispatch_retain");
 extern void gpusync__dispatch_release(void *queue) GPUSYNC__SYMBOL("dispatch_release");
 
-/* What is listed by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search Trees", 1996): putting one on and
-   taking one off cost a logarithm, in whatever order they come; at both ends they cost no search. Of those with one
-   number the first to be listed is the first. */
-typedef struct gpusync__node {
-    uint64_t number;
-    struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
-    struct gpusync__node *above, *below[2]; /* [0]: smaller numbers */
-    uint32_t weight; /* random: nobody has one below it that is heavier */
-    uint32_t role;
-    bool linked;
-} gpusync__node;
-
-typedef struct gpusync__list {
-    gpusync__node *root, *end[2]; /* the first and the last */
-    uint64_t before; /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
-    uint32_t random;
-} gpusync__list;
-
-/* The first whose number is not below this one. */
-static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
-{
-    gpusync__node *at = list->root, *found = NULL;
-    if (!at || list->end[1]->number < number) return NULL;
-    if (list->end[0]->number >= number) return list->end[0];
-    while (at) {
-        if (at->number >= number) found = at;
-        at = at->below[at->number < number];
-    }
-    return found;
-}
-
-/* Above what it was below. */
-static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
-{
-    gpusync__node *under = node->above, *top = under->above;
-    int side = under->below[1] == node;
-    under->below[side] = node->below[!side];
-    if (under->below[side]) under->below[side]->above = under;
-    node->below[!side] = under;
-    under->above = node;
-    node->above = top;
-    if (top) top->below[top->below[1] == under] = node;
-    else list->root = node;
-}
-
-static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
-{
-    gpusync__node *at = NULL, *next = list->root;
-    int side = next && node->number >= list->end[0]->number;
-    if (next && side == 0) at = list->end[0];
-    else if (next && node->number >= list->end[1]->number) at = list->end[1];
-    else for (; next; next = at->below[side]) side = node->number >= (at = next)->number;
-    node->above = at;
-    node->below[0] = node->below[1] = NULL;
-    node->beside[!side] = at;
-    node->beside[side] = at ? at->beside[side] : NULL;
-    if (at) at->below[side] = node;
-    else list->root = node;
-    for (side = 0; side < 2; side++) {
-        if (node->beside[side]) node->beside[side]->beside[!side] = node;
-        else list->end[side] = node;
-    }
-    list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
-    node->weight = list->random;
-    node->linked = true;
-    while (node->above && node->above->weight < node->weight) gpusync__list_lift(list, node);
-}
-
-static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
-{
-    gpusync__node *rest;
-    int side;
-    for (side = 0; side < 2; side++) {
-        if (node->beside[side]) node->beside[side]->beside[!side] = node->beside[!side];
-        else list->end[side] = node->beside[!side];
-    }
-    while (node->below[0] && node->below[1])
-        gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
-    rest = node->below[node->below[1] != NULL];
-    if (rest) rest->above = node->above;
-    if (node->above) node->above->below[node->above->below[1] == node] = rest;
-    else list->root = rest;
-    node->linked = false;
-}
-
-enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
-
-/* Walks the slots of a queue. Start with {NULL, 0}. */
-typedef struct gpusync__cursor {
-    struct gpusync__slab *slab;
-    size_t next;
-} gpusync__cursor;
-
-/* One thing to wait for. */
-typedef struct gpusync__goal {
-    gpusync_queue *queue;       /* of the first three, */
-    gpusync_timeline *timeline; /* of VALUE */
-    uint32_t kind;
-    bool draining;    /* destroy's own wait: goes on though the queue is closing */
-    bool handlers;    /* ONE and ALL: wait for the handlers, too, from the end on, */
-    uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one */
-    uint64_t covered; /* ALL: what earlier queue-wide waits have told of */
-    struct gpusync__slot *owed; /* ... for that of this slot, */
-    gpusync__cursor at;         /* ... then for those behind it */
-} gpusync__goal;
-
 typedef struct gpusync__waiter {
     gpusync_waiter open; /* first: what the hooks get */
     pthread_mutex_t mutex;
@@ -1417,32 +1305,6 @@ typedef struct gpusync__waiter {
     uint32_t linked; /* how many of its watches are on a board */
     struct gpusync__waiter *next; /* free */
 } gpusync__waiter;
-
-/* A waiter's goal, on the board of what can meet it. */
-typedef struct gpusync__watch {
-    gpusync__node node; /* first */
-    gpusync__goal goal;
-    gpusync__waiter *waiter;
-    uint32_t hints; /* that the board had when this was listed */
-    bool left; /* of many: it is over, this is the result, and what it was about may be gone */
-    gpusync_result result;
-    uint64_t since_ns;
-} gpusync__watch;
-
-/* The role of what is listed on a board: a sleeping wait's, a job's or a note's. */
-enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
-/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others: for
-   the handler of a ticket, by that; behind them for room. */
-enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
-#define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
-
-/* Who is told when something is over. The lock is the wait lock: no message, hook or user code under it. */
-typedef struct gpusync__board {
-    gpusync__mutex lock;
-    gpusync__list lists[GPUSYNC__LISTS];
-    uint32_t count; /* on all of them. Who lists itself adds one, then looks; who changes something looks here after */
-    uint32_t hints;
-} gpusync__board;
 
 static void gpusync__cond_init(pthread_cond_t *cond)
 {
@@ -1517,11 +1379,13 @@ static void gpusync__default_release(void *user, void *memory, size_t size)
     free(memory);
 }
 
-/* -------------------------------------------------------------------------------- >>pool --
-   Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it begins with a block
-   literal that claims to be a global one, so Metal's Block_copy returns the same pointer and no commit allocates. Metal
-   still reads the block's flags when it drops it, at a time that nobody can see: so slots live in slabs that are
-   never freed, and the block header is written once. (Layout and flags: the Clang Block ABI.) */
+/* Returns the flags from before. */
+static uint32_t gpusync__set_flag(uint32_t *flags, uint32_t flag)
+{
+    return __atomic_fetch_or(flags, flag, __ATOMIC_SEQ_CST);
+}
+
+/* ------------------------------------------------------------------------------ >>objects -- */
 
 typedef struct gpusync__block_descriptor {
     uintptr_t reserved, size;
@@ -1555,7 +1419,7 @@ enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYN
 typedef struct gpusync__slot {
     gpusync__block block; /* first: the handler gets a pointer to it */
     uint32_t state;       /* see above */
-    uint32_t holders; /* the handler (or its place among the open ones) and everybody who looks at the buffer */
+    uint32_t refs; /* the handler (or its place among the open ones) and everybody who looks at the buffer */
     void *buffer;
     gpusync_queue *queue;
     uint64_t ticket;
@@ -1563,102 +1427,16 @@ typedef struct gpusync__slot {
     struct gpusync__slot *next; /* in the pool, or at its place among the queue's open buffers */
     uint16_t kind;
     /* from here on: only for who holds it; all zero in one that is free */
-    uint16_t kept;     /* open again, when its submission fails */
+    uint16_t was_open; /* open again, when its submission fails */
     uint32_t claimed;  /* by the handler, or who else reads what there is to tell of the end */
     uint32_t roomless; /* its room in the queue is given back */
-    uint32_t traits;   /* see gpusync__let_go_otherwise */
-    struct gpusync__job *job; /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
+    uint32_t traits;   /* see gpusync__last_unref_otherwise */
+    struct gpusync__plan *plan; /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
     void *events;             /* of an orphan: an NSArray, +1, of what the device may still use */
     uint64_t scheduled_ns;    /* its scheduled handler has run. Of one that is traced */
     uint64_t ended_ns;        /* the end was seen, and no handler; or 0 */
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
-
-#define GPUSYNC__SLAB_SLOTS 63
-typedef struct gpusync__slab {
-    struct gpusync__slab *next;
-    unsigned char pad[120];
-    gpusync__slot slots[GPUSYNC__SLAB_SLOTS];
-} gpusync__slab;
-
-/* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
-typedef struct gpusync__call {
-    pthread_t thread;
-    struct gpusync__call *next;
-} gpusync__call;
-
-/* All the global state there is, besides the selectors. */
-static struct gpusync__global {
-    gpusync__mutex lock;
-    bool selectors_ready;
-    gpusync__slab *slabs;
-    gpusync__slot *free;     /* under the lock */
-    gpusync__slot *returned; /* of queues that are gone; pushed without the lock */
-    struct gpusync__listening *listenings; /* free ones, under the lock */
-    struct gpusync__post *posts; /* free ones, under the lock */
-    gpusync__call *calls;    /* under the lock */
-    uint32_t call_count;
-} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, NULL, 0};
-
-static void gpusync__completed(void *block, void *buffer);
-
-static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
-
-/* A list of new slots. Under the global lock. From malloc, not the program's allocator: slabs outlive every device. */
-static gpusync__slot *gpusync__slab_new(void)
-{
-    void *memory = NULL;
-    gpusync__slab *slab;
-    size_t i;
-    if (posix_memalign(&memory, 128, sizeof(gpusync__slab))) return NULL;
-    memset(memory, 0, sizeof(gpusync__slab));
-    slab = (gpusync__slab *)memory;
-    for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
-        gpusync__slot *slot = &slab->slots[i];
-        slot->block.isa = gpusync__global_block;
-        slot->block.flags = GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE;
-        slot->block.invoke = gpusync__completed;
-        slot->block.descriptor = &gpusync__descriptor;
-        if (i) slot->next = &slab->slots[i - 1];
-    }
-    slab->next = gpusync__global.slabs;
-    gpusync__global.slabs = slab;
-    return &slab->slots[GPUSYNC__SLAB_SLOTS - 1];
-}
-
-#define GPUSYNC__SPARE_SLOTS 8
-
-/* Free slots, in a list: all that came back to the queue, or a few of those that nobody has. NULL: no memory. */
-GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
-{
-    gpusync__slot *last, *first = __atomic_exchange_n(returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    int more = GPUSYNC__SPARE_SLOTS;
-    if (first) return first;
-    gpusync__lock(&gpusync__global.lock);
-    first = gpusync__global.free;
-    if (!first) first = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    if (!first) first = gpusync__slab_new();
-    for (last = first; last && --more; last = last->next) {}
-    gpusync__global.free = last ? last->next : NULL;
-    if (last) last->next = NULL;
-    gpusync__unlock(&gpusync__global.lock);
-    return first;
-}
-
-/* From one state to another. False: the slot is doing something else. */
-static bool gpusync__turn(gpusync__slot *slot, uint32_t from, uint32_t to)
-{
-    return gpusync__swap32(&slot->state, from, to);
-}
-
-static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
-{
-    slot->next = GPUSYNC__GET(list);
-    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}
-}
-
-static void gpusync__slot_free(gpusync__slot *slot);
-static void gpusync__job_free(struct gpusync__job *job);
 
 /* How a slot differs from others. */
 enum {
@@ -1667,99 +1445,89 @@ enum {
     GPUSYNC__KEEPS_EVENTS = 4 /* an orphan */
 };
 
-GPUSYNC__RARE void gpusync__let_go_otherwise(gpusync__slot *slot, uint32_t traits)
-{
-    if (traits & GPUSYNC__IS_PLAN) {
-        gpusync__job_free(slot->job);
-        return;
-    }
-    if (!(traits & GPUSYNC__IS_BARE)) gpusync__release_pooled(slot->buffer);
-    if (traits & GPUSYNC__KEEPS_EVENTS) gpusync__release_pooled(slot->events);
-    gpusync__slot_free(slot);
-}
+#define GPUSYNC__SLAB_SLOTS 63
+typedef struct gpusync__slab {
+    struct gpusync__slab *next;
+    unsigned char pad[120];
+    gpusync__slot slots[GPUSYNC__SLAB_SLOTS];
+} gpusync__slab;
 
-/* The last holder lets go. */
-static inline void gpusync__let_go(gpusync__slot *slot)
-{
-    uint32_t traits = GPUSYNC__GET(&slot->traits);
-    if (traits) {
-        gpusync__let_go_otherwise(slot, traits);
-        return;
-    }
-    gpusync__release_pooled(slot->buffer);
-    gpusync__slot_free(slot);
-}
+/* What is listed by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search Trees", 1996): putting one on and
+   taking one off cost a logarithm, in whatever order they come; at both ends they cost no search. Of those with one
+   number the first to be listed is the first. */
+typedef struct gpusync__node {
+    uint64_t number;
+    struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
+    struct gpusync__node *above, *below[2]; /* [0]: smaller numbers */
+    uint32_t weight; /* random: nobody has one below it that is heavier */
+    uint32_t role;
+    bool linked;
+} gpusync__node;
 
-/* Let go of a hold. The last holder releases the command buffer; of an orphan, who is last besides the handler: that
-   may come late, or only when the buffer is deallocated. `state` is read after `holders`, for the handler leaves
-   ORPHANED before it lets go. */
-static void gpusync__drop(gpusync__slot *slot)
-{
-    uint32_t holders = GPUSYNC__GET(&slot->holders);
-    do {
-        GPUSYNC_ASSERT(holders > 0);
-        if (holders == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&
-            !(__atomic_fetch_or(&slot->traits, GPUSYNC__IS_BARE, __ATOMIC_SEQ_CST) & GPUSYNC__IS_BARE))
-            gpusync__release_pooled(slot->buffer);
-    } while (!GPUSYNC__SWAP(&slot->holders, &holders, holders - 1));
-    if (holders == 1) gpusync__let_go(slot);
-}
+typedef struct gpusync__list {
+    gpusync__node *root, *end[2]; /* the first and the last */
+    uint64_t before; /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
+    uint32_t random;
+} gpusync__list;
 
-/* Hold a slot that may have moved on to other work since the pointer was read: slots are never freed, so counting
-   is safe, and what it holds now is checked after. */
-static bool gpusync__hold(gpusync__slot *slot, const gpusync_queue *q, uint64_t ticket)
-{
-    uint32_t holders = GPUSYNC__GET(&slot->holders);
-    do
-        if (holders == 0) return false;
-    while (!GPUSYNC__SWAP(&slot->holders, &holders, holders + 1));
-    if (GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == ticket) return true;
-    gpusync__drop(slot);
-    return false;
-}
+enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
 
-/* These two are not inlined: the C library declares pthread_self constant, and a compiler may carry its answer
-   across a hook in which a fiber changed threads. */
-static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
-{
-    call->thread = pthread_self();
-    gpusync__lock(&gpusync__global.lock);
-    call->next = gpusync__global.calls;
-    gpusync__global.calls = call;
-    GPUSYNC__ADD(&gpusync__global.call_count, 1);
-    gpusync__unlock(&gpusync__global.lock);
-}
+/* Walks the slots of a queue. Start with {NULL, 0}. */
+typedef struct gpusync__cursor {
+    struct gpusync__slab *slab;
+    size_t next;
+} gpusync__cursor;
 
-static void gpusync__call_end(gpusync__call *call)
-{
-    gpusync__call **link = &gpusync__global.calls;
-    gpusync__lock(&gpusync__global.lock);
-    while (*link != call) link = &(*link)->next;
-    *link = call->next;
-    GPUSYNC__SUB(&gpusync__global.call_count, 1);
-    gpusync__unlock(&gpusync__global.lock);
-}
+/* One thing to wait for. */
+typedef struct gpusync__goal {
+    gpusync_queue *queue;       /* of the first three, */
+    gpusync_timeline *timeline; /* of VALUE */
+    uint32_t kind;
+    bool draining;    /* destroy's own wait: goes on though the queue is closing */
+    bool handlers;    /* ONE and ALL: wait for the handlers, too, from the end on, */
+    uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one */
+    uint64_t covered; /* ALL: what earlier queue-wide waits have told of */
+    struct gpusync__slot *owed; /* ... for that of this slot, */
+    gpusync__cursor at;         /* ... then for those behind it */
+} gpusync__goal;
 
-static __attribute__((noinline)) bool gpusync__in_callback(void)
-{
-    gpusync__call *call;
-    if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return false;
-    gpusync__lock(&gpusync__global.lock);
-    for (call = gpusync__global.calls; call && !pthread_equal(call->thread, pthread_self());) call = call->next;
-    gpusync__unlock(&gpusync__global.lock);
-    return call != NULL;
-}
+/* A waiter's goal, on the board of what can meet it. */
+typedef struct gpusync__watch {
+    gpusync__node node; /* first */
+    gpusync__goal goal;
+    gpusync__waiter *waiter;
+    uint32_t hints; /* that the board had when this was listed */
+    bool left; /* of many: it is over, this is the result, and what it was about may be gone */
+    gpusync_result result;
+    uint64_t since_ns;
+} gpusync__watch;
 
-/* ------------------------------------------------------------------------------- >>queue -- */
+/* The role of what is listed on a board: a sleeping wait's, a plan's or a note's. */
+enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
+/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others: for
+   the handler of a ticket, by that; behind them for room. */
+enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
+#define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
-#define GPUSYNC__EVENT_POOL 32
-#define GPUSYNC__FEW_PLACES 16
+/* Who is told when something is over. Under the lock no message, hook or user code under it. */
+typedef struct gpusync__board {
+    gpusync__mutex lock;
+    gpusync__list lists[GPUSYNC__LISTS];
+    uint32_t count; /* on all of them. Who lists itself adds one, then looks; who changes something looks here after */
+    uint32_t hints;
+} gpusync__board;
+
+/* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
+typedef struct gpusync__call {
+    pthread_t thread;
+    struct gpusync__call *next;
+} gpusync__call;
 
 /* A callback, or a release, whose time has come. */
 typedef struct gpusync__due {
     struct gpusync__due *next;
     uint32_t *owing; /* counts what the queue or timeline owes: it must not go before this is done */
-    bool is_job;     /* the callback of one; else a note */
+    bool is_plan;     /* the callback of one; else a note */
 } gpusync__due;
 
 /* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken back: so this is never
@@ -1767,7 +1535,7 @@ typedef struct gpusync__due {
 typedef struct gpusync__post {
     gpusync_device *device; /* NULL: gone */
     uint32_t inside;        /* calls that destroy must let out first */
-    uint32_t holders;       /* the device, and what was dispatched and has not begun */
+    uint32_t refs;       /* the device, and what was dispatched and has not begun */
     uint32_t asked;         /* a call is on its way, and has not looked at what is due */
     uint32_t timers;        /* sweeps that are on their way */
     uint64_t sweep_ns;      /* when the next one comes, at the latest; 0: nobody knows of one */
@@ -1782,11 +1550,11 @@ typedef struct gpusync__post {
      OVER     reached, or it never will be */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
-/* A value or a ticket that a job needs. Where the job is `listed`, and until it is over, it is on the list of the timeline
-   or queue, under the lock of its board; whoever takes it off tells the job. */
+/* A value or a ticket that a plan needs. Where the plan is `listed`, and until it is over, it is on the list of the timeline
+   or queue, under the lock of its board; whoever takes it off tells the plan. */
 typedef struct gpusync__need {
     gpusync__node node;         /* first; the number is that of the ticket, or the value */
-    struct gpusync__job *job;   /* NULL: a note's */
+    struct gpusync__plan *plan;   /* NULL: a note's */
     gpusync_queue *queue;       /* of a ticket, else NULL; may be gone once the need is over */
     gpusync_timeline *timeline; /* of a value */
     uint64_t queue_number;
@@ -1797,24 +1565,24 @@ typedef struct gpusync__need {
     bool encoded;               /* in one of the program's command buffers */
     bool order;                 /* the promise of that value is to end, however it does: see gpusync__goes_after */
     bool far;                   /* a ticket: its end may be a long way off, or seen late */
-    bool holds;                 /* counted in the job's `missing` */
+    bool blocks;                /* counted in the plan's `missing` */
     bool heard;                 /* the event's listener is to tell */
     struct gpusync__need *next;  /* taken off with it */
-    struct gpusync__need *along; /* the job's next */
+    struct gpusync__need *along; /* the plan's next */
 } gpusync__need;
 
-/* A value that a job will signal. On the list of its timeline until the job is over. */
+/* A value that a plan will signal. On the list of its timeline until the plan is over. */
 typedef struct gpusync__promise {
     gpusync__node node; /* first; the number is the value */
-    struct gpusync__job *job;
+    struct gpusync__plan *plan;
     gpusync_timeline *timeline;
-    bool going;     /* the job is issued, or just about to be */
-    bool issued;    /* the device has the job, or gets it without a wait */
+    bool going;     /* the plan is issued, or just about to be */
+    bool issued;    /* the device has the plan, or gets it without a wait */
     bool overtaken; /* the device may signal a higher value first */
     bool followed;  /* others go after it */
     bool encoded;   /* the device signals it */
     uint64_t largest_before; /* its timeline's, before it was going */
-    struct gpusync__promise *along; /* the job's next */
+    struct gpusync__promise *along; /* the plan's next */
 } gpusync__promise;
 
 /* To be done when a value or a ticket is over: gpusync_on_done, gpusync_release_after. */
@@ -1831,25 +1599,28 @@ typedef struct gpusync__note {
 #define GPUSYNC__FEW 4
 #define GPUSYNC__FEW_PARTS (GPUSYNC__FEW + 2) /* with two of our own */
 
-/* Whose error a job has: of the need with that number, or */
+/* Whose error a plan has: of the need with that number, or */
 #define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
 #define GPUSYNC__RANK_NONE UINT32_MAX
 
+/* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its needs end. */
+enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
+
 /* A submission, from the call until it is over. Type-stable, as slots are: the slabs live as long as the device.
    Of an open command buffer: what has been encoded into it. Its commit makes that the submission; gpusync_submit joins it
-   to its own. A job that is joined to another only keeps the memory of needs and promises, which are the other's. */
-typedef struct gpusync__job {
+   to its own. A plan that is joined to another only keeps the memory of needs and promises, which are the other's. */
+typedef struct gpusync__plan {
     gpusync__due due; /* first */
     gpusync__slot work; /* where it is found by its ticket. Holders: itself, until it is over and announced (2), others */
     gpusync_device *device;
     uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
-    uint32_t open;    /* needs that are not over, + 1 for its command buffers */
+    uint32_t unresolved; /* needs that are not over, + 1 for its command buffers */
     uint32_t running; /* command buffers that have not ended, + 1 until it is announced. From its issue on */
     uint32_t doomed;  /* GPUSYNC__IS_DOOMED, GPUSYNC__IS_GIVEN_UP */
     uint32_t flags;
     uint32_t need_count, promise_count; /* in its own memory */
     uint32_t part_count, first_part;
-    uint32_t rank; /* of the error. Under the device's job lock, with the error and the outcome */
+    uint32_t rank; /* of the error. Under the device's plan lock, with the error and the outcome */
     uint32_t listed; /* its needs are, or were: not while the device has all that they need, before it is through itself */
     bool disowned; /* its command buffers may still run */
     void *front, *back; /* command buffers of our own, until they have a slot */
@@ -1861,11 +1632,11 @@ typedef struct gpusync__job {
     gpusync__slot **parts; /* in the order of their commits. Of an open buffer: its slot */
     void *memory;          /* of these three, where there are more than a few */
     size_t memory_size;
-    struct gpusync__job *joined; /* the last first */
-    struct gpusync__job *next, *previous; /* in the queue's line of held ones; next: also in the pool, and of joined ones */
-    struct gpusync__job *next_stirred, *before_stirred;
-    bool lined, stirred; /* in the line; and something about it has changed. Under the job lock */
-    struct gpusync__job *next_ended, *next_issued; /* on an agenda */
+    struct gpusync__plan *joined; /* the last first */
+    struct gpusync__plan *next, *previous; /* in the queue's line of held ones; next: also in the pool, and of joined ones */
+    struct gpusync__plan *next_stirred, *before_stirred;
+    bool lined, stirred; /* in the line; and something about it has changed. Under the plan lock */
+    struct gpusync__plan *next_ended, *next_issued; /* on an agenda */
     uint64_t issued_ns;
     uint32_t depth;  /* in the queue's list of spare ones */
     gpusync_done_fn on_complete;
@@ -1876,24 +1647,27 @@ typedef struct gpusync__job {
     gpusync__promise few_promises[GPUSYNC__FEW];
     gpusync__slot *few_parts[GPUSYNC__FEW_PARTS];
     gpusync_error error;
-} gpusync__job;
+} gpusync__plan;
 
 typedef struct gpusync__line {
-    gpusync__job *first, *last;
+    gpusync__plan *first, *last;
 } gpusync__line;
 
 /* What is left to do, outside of all locks, after something was found or changed. */
 typedef struct gpusync__agenda {
-    gpusync__job *ended, *last_ended; /* publish how, in this order */
-    gpusync__job *issued; /* tell who waits for their signals */
+    gpusync__plan *ended, *last_ended; /* publish how, in this order */
+    gpusync__plan *issued; /* tell who waits for their signals */
     gpusync_queue *pumps; /* have held work that can go; entered */
     bool busy;            /* there is something on it */
     bool calls;           /* a callback is due */
-    bool watch;           /* there is a new reason for sweeps */
-    uint64_t held_ns;     /* when this call held its job back */
+    bool sweep;           /* there is a new reason for sweeps */
+    uint64_t held_ns;     /* when this call held its plan back */
 } gpusync__agenda;
 
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
+
+#define GPUSYNC__EVENT_POOL 32
+#define GPUSYNC__FEW_PLACES 16
 
 struct gpusync_device {
     void *metal;
@@ -1917,8 +1691,8 @@ struct gpusync_device {
     uint32_t event_count;
     gpusync__mutex waiter_lock;
     gpusync__waiter *free_waiters;
-    gpusync__mutex job_lock;
-    gpusync__job *free_jobs;
+    gpusync__mutex plan_lock;
+    gpusync__plan *free_plans;
     gpusync__note *free_notes;
     struct gpusync__store *stores; /* of all of these */
     gpusync__due *due, *last_due; /* in the order in which they became due */
@@ -1940,7 +1714,7 @@ struct gpusync_device {
    until they are known, it is GPUSYNC__NOT_YET: whoever finds the end swaps that for what it found. So several may find
    it, the first one counts, and who comes late writes nothing into an entry that has gone on. */
 typedef struct gpusync__entry {
-    gpusync__slot *holder;
+    gpusync__slot *slot;
     uint64_t done; /* ticket * 2, + 1 when it failed */
     uint64_t gpu_start, gpu_end; /* bits of a double, which is not negative */
 } gpusync__entry;
@@ -1978,9 +1752,9 @@ struct gpusync_queue {
     uint32_t flags;
     uint32_t limit; /* uncompleted buffers that Metal allows */
     uint32_t max_in_flight; /* ... and that the program allows itself */
-    bool watched;           /* commits are traced, or limited */
+    bool slow_commit;           /* commits are traced, or limited */
     gpusync__ring *ring;
-    void *watcher;      /* a dispatch queue that waits for external work, made when first needed */
+    void *external_queue; /* a dispatch queue that waits for external work, made when first needed */
     void *buffer_class; /* of the command buffers seen here: known to answer what is sent */
     gpusync_spin spin;
     gpusync_wait_mode wait_mode;
@@ -1994,17 +1768,17 @@ struct gpusync_queue {
     uint32_t tracked;     /* unfinished TRACKED slots */
     uint32_t refused;     /* who asked for room got none, and may ask again */
     gpusync_stats stats; /* but for commits and completions: they are counted by their tickets */
-    uint32_t owing;       /* jobs and notes that are not over */
-    gpusync__job *spare_jobs;
+    uint32_t owing;       /* plans and notes that are not over */
+    gpusync__plan *free_plans;
     gpusync__slot *returned; /* free slots, pushed without a lock */
     uint32_t slots;          /* that are the queue's: not free, and not orphaned */
     uint32_t wanted;      /* held work can go, or must: whoever can get the order lock sees to it */
     uint32_t on_agenda;
     gpusync_queue *next_pump; /* there */
-    gpusync__job *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's job lock */
+    gpusync__plan *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's plan lock */
     /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
     gpusync__mutex order;
-    gpusync__slot *spare; /* free slots */
+    gpusync__slot *free_slots;
     gpusync__slot **open; /* made, or encoded into, and not committed: in lists, by the first bits of a hash */
     uint32_t open_count, open_places, open_shift; /* shift: leaves those bits */
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
@@ -2029,6 +1803,18 @@ struct gpusync_queue {
 /* `value` when the timeline has failed: above every other, so that one load tells. */
 #define GPUSYNC__FAILED_VALUE (~(uint64_t)0)
 
+/* A registration with the event, for one value and all who wait for it. It belongs to the timeline's list and to the
+   block that Metal holds: nobody can take a registration back, and a block whose value never comes lives as long as the
+   event. So what the block refers to is counted, and an ORPHANED one touches nothing else. */
+typedef struct gpusync__listening {
+    uint32_t refs;
+    uint32_t state; /* ARMED -> RUNNING -> FREE, or ORPHANED */
+    gpusync_device *device;
+    gpusync_timeline *timeline;
+    uint64_t value;
+    struct gpusync__listening *next;
+} gpusync__listening;
+
 struct gpusync_timeline {
     uint64_t value; /* reached, as far as is known, or GPUSYNC__FAILED_VALUE */
     gpusync_device *device;
@@ -2036,7 +1822,7 @@ struct gpusync_timeline {
     uint64_t base; /* event value = value + base */
     uint32_t flags;
     uint32_t inside;
-    uint32_t holders; /* the program, and every job that names it */
+    uint32_t refs; /* the program, and every plan that names it */
     uint32_t owing;   /* notes that are not done */
     bool imported, fail_writes_event, handed_out;
     gpusync__node place; /* on the device's list; has the number */
@@ -2054,6 +1840,19 @@ struct gpusync_timeline {
     gpusync_error error;
     char label[64];
 };
+
+/* All the global state there is, besides the selectors. */
+static struct gpusync__global {
+    gpusync__mutex lock;
+    bool selectors_ready;
+    gpusync__slab *slabs;
+    gpusync__slot *free;     /* under the lock */
+    gpusync__slot *returned; /* of queues that are gone; pushed without the lock */
+    struct gpusync__listening *listenings; /* free ones, under the lock */
+    struct gpusync__post *posts; /* free ones, under the lock */
+    gpusync__call *calls;    /* under the lock */
+    uint32_t call_count;
+} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, NULL, 0};
 
 /* Whose place on a device's list it is. */
 static gpusync_queue *gpusync__queue_at(gpusync__node *place)
@@ -2075,6 +1874,23 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
 static uint64_t gpusync__committed(const gpusync_queue *q)
 {
     return GPUSYNC__GET(&q->head.committed);
+}
+
+/* Has the device got it? */
+static bool gpusync__is_issued(const gpusync__plan *plan) { return GPUSYNC__GET(&plan->work.state) == GPUSYNC__ARMED; }
+
+static bool gpusync__is_loose(const gpusync__plan *plan) { return (plan->flags & GPUSYNC_UNORDERED) != 0; }
+
+static bool gpusync__is_given_up(const gpusync__plan *plan)
+{
+    return (GPUSYNC__GET(&plan->doomed) & GPUSYNC__IS_GIVEN_UP) != 0;
+}
+
+static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
+
+static bool gpusync__is_outside(const gpusync_timeline *t)
+{
+    return (GPUSYNC__GET(&t->flags) & GPUSYNC__OUTSIDE) != 0;
 }
 
 static void *gpusync__allocate(gpusync_device *dev, size_t size, size_t alignment)
@@ -2115,12 +1931,6 @@ static void gpusync__stores_free(gpusync_device *dev)
     }
 }
 
-/* Returns the flags from before. */
-static uint32_t gpusync__set_flag(uint32_t *flags, uint32_t flag)
-{
-    return __atomic_fetch_or(flags, flag, __ATOMIC_SEQ_CST);
-}
-
 /* Calls that may still be running when destroy begins come in here and go out again; destroy waits for them. */
 static bool gpusync__enter(gpusync_queue *q)
 {
@@ -2143,17 +1953,192 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q)
     return flags & GPUSYNC__CLOSING ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST;
 }
 
+static gpusync_result gpusync__timeline_enter(gpusync_timeline *t)
+{
+    GPUSYNC__ADD(&t->inside, 1);
+    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return GPUSYNC_OK;
+    GPUSYNC__SUB(&t->inside, 1);
+    return GPUSYNC_ERROR_DESTROYED;
+}
+
+static void gpusync__timeline_leave(gpusync_timeline *t) { GPUSYNC__SUB(&t->inside, 1); }
+
+static void gpusync__goal_leave(const gpusync__goal *goal)
+{
+    if (goal->queue) gpusync__leave(goal->queue);
+    else gpusync__timeline_leave(goal->timeline);
+}
+
+/* These two are not inlined: the C library declares pthread_self constant, and a compiler may carry its answer
+   across a hook in which a fiber changed threads. */
+static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
+{
+    call->thread = pthread_self();
+    gpusync__lock(&gpusync__global.lock);
+    call->next = gpusync__global.calls;
+    gpusync__global.calls = call;
+    GPUSYNC__ADD(&gpusync__global.call_count, 1);
+    gpusync__unlock(&gpusync__global.lock);
+}
+
+static void gpusync__call_end(gpusync__call *call)
+{
+    gpusync__call **link = &gpusync__global.calls;
+    gpusync__lock(&gpusync__global.lock);
+    while (*link != call) link = &(*link)->next;
+    *link = call->next;
+    GPUSYNC__SUB(&gpusync__global.call_count, 1);
+    gpusync__unlock(&gpusync__global.lock);
+}
+
+static __attribute__((noinline)) bool gpusync__in_callback(void)
+{
+    gpusync__call *call;
+    if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return false;
+    gpusync__lock(&gpusync__global.lock);
+    for (call = gpusync__global.calls; call && !pthread_equal(call->thread, pthread_self());) call = call->next;
+    gpusync__unlock(&gpusync__global.lock);
+    return call != NULL;
+}
+
+/* What stands further down and is called from above it: these places, and no others. */
+static void gpusync__completed(void *block, void *buffer); /* >>end: a slot's handler */
+static void gpusync__plan_free(gpusync__plan *plan);       /* >>submit: its last reference went */
+static void gpusync__part_ended(gpusync__plan *plan, const gpusync__outcome *outcome, gpusync__agenda *agenda);
+static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda); /* >>submit: works off an agenda */
+static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda);
+static void gpusync__look_plan(gpusync__plan *plan);
+static void gpusync__look_value(gpusync_timeline *t);
+GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t);
+static void gpusync__listen(const gpusync__goal *goal);
+static void gpusync__sweep(void *context);
+static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda);
+static void gpusync__discard_plan(gpusync__plan *plan, gpusync__agenda *agenda);
+static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns);
+
+/* -------------------------------------------------------------------------------- >>slots --
+   Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it begins with a block
+   literal that claims to be a global one, so Metal's Block_copy returns the same pointer and no commit allocates. Metal
+   still reads the block's flags when it drops it, at a time that nobody can see: so slots live in slabs that are
+   never freed, and the block header is written once. (Layout and flags: the Clang Block ABI.) */
+
+static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
+
+/* A list of new slots. Under the global lock. From malloc, not the program's allocator: slabs outlive every device. */
+static gpusync__slot *gpusync__slab_new(void)
+{
+    void *memory = NULL;
+    gpusync__slab *slab;
+    size_t i;
+    if (posix_memalign(&memory, 128, sizeof(gpusync__slab))) return NULL;
+    memset(memory, 0, sizeof(gpusync__slab));
+    slab = (gpusync__slab *)memory;
+    for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
+        gpusync__slot *slot = &slab->slots[i];
+        slot->block.isa = gpusync__global_block;
+        slot->block.flags = GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE;
+        slot->block.invoke = gpusync__completed;
+        slot->block.descriptor = &gpusync__descriptor;
+        if (i) slot->next = &slab->slots[i - 1];
+    }
+    slab->next = gpusync__global.slabs;
+    gpusync__global.slabs = slab;
+    return &slab->slots[GPUSYNC__SLAB_SLOTS - 1];
+}
+
+#define GPUSYNC__SLOTS_AT_ONCE 8
+
+/* Free slots, in a list: all that came back to the queue, or a few of those that nobody has. NULL: no memory. */
+GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
+{
+    gpusync__slot *last, *first = __atomic_exchange_n(returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
+    int more = GPUSYNC__SLOTS_AT_ONCE;
+    if (first) return first;
+    gpusync__lock(&gpusync__global.lock);
+    first = gpusync__global.free;
+    if (!first) first = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
+    if (!first) first = gpusync__slab_new();
+    for (last = first; last && --more; last = last->next) {}
+    gpusync__global.free = last ? last->next : NULL;
+    if (last) last->next = NULL;
+    gpusync__unlock(&gpusync__global.lock);
+    return first;
+}
+
+/* From one state to another. False: the slot is doing something else. */
+static bool gpusync__turn(gpusync__slot *slot, uint32_t from, uint32_t to)
+{
+    return gpusync__swap32(&slot->state, from, to);
+}
+
+static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
+{
+    slot->next = GPUSYNC__GET(list);
+    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}
+}
+
 /* Back to its queue, or to all where that is gone. */
 static void gpusync__slot_free(gpusync__slot *slot)
 {
     gpusync_queue *q = GPUSYNC__GET(&slot->queue);
     GPUSYNC__SET(&slot->buffer, NULL);
     GPUSYNC__SET(&slot->ticket, 0);
-    memset((char *)slot + offsetof(gpusync__slot, kept), 0, sizeof *slot - offsetof(gpusync__slot, kept));
+    memset((char *)slot + offsetof(gpusync__slot, was_open), 0, sizeof *slot - offsetof(gpusync__slot, was_open));
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL);
     gpusync__slot_push(q ? &q->returned : &gpusync__global.returned, slot);
     if (q) GPUSYNC__SUB(&q->slots, 1); /* destroy waits for it: the queue is not touched any more */
+}
+
+GPUSYNC__RARE void gpusync__last_unref_otherwise(gpusync__slot *slot, uint32_t traits)
+{
+    if (traits & GPUSYNC__IS_PLAN) {
+        gpusync__plan_free(slot->plan);
+        return;
+    }
+    if (!(traits & GPUSYNC__IS_BARE)) gpusync__release_pooled(slot->buffer);
+    if (traits & GPUSYNC__KEEPS_EVENTS) gpusync__release_pooled(slot->events);
+    gpusync__slot_free(slot);
+}
+
+/* The last holder lets go. */
+static inline void gpusync__last_unref(gpusync__slot *slot)
+{
+    uint32_t traits = GPUSYNC__GET(&slot->traits);
+    if (traits) {
+        gpusync__last_unref_otherwise(slot, traits);
+        return;
+    }
+    gpusync__release_pooled(slot->buffer);
+    gpusync__slot_free(slot);
+}
+
+/* Let go of a hold. The last holder releases the command buffer; of an orphan, who is last besides the handler: that
+   may come late, or only when the buffer is deallocated. `state` is read after `refs`, for the handler leaves
+   ORPHANED before it lets go. */
+static void gpusync__unref(gpusync__slot *slot)
+{
+    uint32_t refs = GPUSYNC__GET(&slot->refs);
+    do {
+        GPUSYNC_ASSERT(refs > 0);
+        if (refs == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&
+            !(__atomic_fetch_or(&slot->traits, GPUSYNC__IS_BARE, __ATOMIC_SEQ_CST) & GPUSYNC__IS_BARE))
+            gpusync__release_pooled(slot->buffer);
+    } while (!GPUSYNC__SWAP(&slot->refs, &refs, refs - 1));
+    if (refs == 1) gpusync__last_unref(slot);
+}
+
+/* Hold a slot that may have moved on to other work since the pointer was read: slots are never freed, so counting
+   is safe, and what it holds now is checked after. */
+static bool gpusync__ref(gpusync__slot *slot, const gpusync_queue *q, uint64_t ticket)
+{
+    uint32_t refs = GPUSYNC__GET(&slot->refs);
+    do
+        if (refs == 0) return false;
+    while (!GPUSYNC__SWAP(&slot->refs, &refs, refs + 1));
+    if (GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == ticket) return true;
+    gpusync__unref(slot);
+    return false;
 }
 
 /* The next slot that seems to be the queue's. Slabs are never freed, so only the head of their list needs the lock. */
@@ -2182,8 +2167,18 @@ static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor
 {
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot_unheld(q, at)) != NULL)
-        if (gpusync__hold(slot, q, GPUSYNC__GET(&slot->ticket))) return slot;
+        if (gpusync__ref(slot, q, GPUSYNC__GET(&slot->ticket))) return slot;
     return NULL;
+}
+
+/* Leave the slot to its handler, which may never come. Who holds it goes on; nobody new gets a hold. False: the handler
+   has begun. */
+static bool gpusync__orphan(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (!gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) return false;
+    GPUSYNC__PUT(&slot->queue, NULL);
+    GPUSYNC__SUB(&q->slots, 1);
+    return true;
 }
 
 /* Slots by their buffers: made when a buffer is tracked, and kept from then on. What ends stays in it, for a slot that has
@@ -2263,21 +2258,21 @@ GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
    memory. */
 GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint16_t kind, uint32_t state)
 {
-    gpusync__slot *slot = q->spare ? q->spare : gpusync__slots_take(&q->returned);
+    gpusync__slot *slot = q->free_slots ? q->free_slots : gpusync__slots_take(&q->returned);
     if (!slot) return NULL;
-    q->spare = slot->next;
+    q->free_slots = slot->next;
     GPUSYNC__ADD(&q->slots, 1);
     GPUSYNC__SET(&slot->buffer, buffer);
     GPUSYNC__SET(&slot->queue, q);
     GPUSYNC__SET(&slot->kind, kind);
     GPUSYNC__SET(&slot->state, state);
     /* last: a reader with an old pointer to this slot can hold it from here on */
-    GPUSYNC__PUT(&slot->holders, 1);
+    GPUSYNC__PUT(&slot->refs, 1);
     if (q->index) gpusync__index_add(q, slot);
     return slot;
 }
 
-/* -------------------------------------------------------------------------------- >>ring -- */
+/* --------------------------------------------------------------------------------- >>ring -- */
 
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
@@ -2378,13 +2373,13 @@ GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__SET(&entry->done, GPUSYNC__NOT_YET(ticket));
     __atomic_store_n(&entry->gpu_start, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE); /* after it: gpusync__times_of */
     __atomic_store_n(&entry->gpu_end, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE);
-    __atomic_store_n(&entry->holder, slot, __ATOMIC_RELEASE); /* after `done`: gpusync__next_owed */
+    __atomic_store_n(&entry->slot, slot, __ATOMIC_RELEASE); /* after `done`: gpusync__next_owed */
     /* before [commit]: `completed` must never be seen to run ahead. It publishes the entry */
     GPUSYNC__ADD(&q->head.committed, 1);
 }
 
 /* A command buffer's ticket: the next of its queue. 0: no memory. */
-static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
+static uint64_t gpusync__give_ticket(gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t ticket = gpusync__committed(q) + 1;
     if (!gpusync__ring_ready(q, ticket)) return 0;
@@ -2393,21 +2388,21 @@ static uint64_t gpusync__issue(gpusync_queue *q, gpusync__slot *slot)
 }
 
 /* Hold the slot of a ticket; NULL when it has ended and its slot went on. */
-static gpusync__slot *gpusync__hold_ticket(const gpusync_queue *q, uint64_t ticket)
+static gpusync__slot *gpusync__ref_ticket(const gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
-    return slot && gpusync__hold(slot, q, ticket) ? slot : NULL;
+    gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
+    return slot && gpusync__ref(slot, q, ticket) ? slot : NULL;
 }
 
 /* Is it that of a submission? Slots are never freed, so one that went on is safe to look at. */
 static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
 {
-    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
+    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
     return slot && GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN && GPUSYNC__GET(&slot->queue) == q &&
            GPUSYNC__GET(&slot->ticket) == ticket;
 }
 
-/* ----------------------------------------------------------------------------- >>failure -- */
+/* ------------------------------------------------------------------------------ >>failure -- */
 
 /* Control characters, of labels and of Metal's texts, become blanks. */
 static void gpusync__make_plain(char *text, size_t length)
@@ -2434,6 +2429,12 @@ static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const cha
 }
 
 static inline bool gpusync__traced(const gpusync_device *dev) { return dev->trace != NULL; }
+
+static void gpusync__flag_trace(uint32_t *flags, bool on)
+{
+    if (on) gpusync__set_flag(flags, GPUSYNC__TRACED);
+    else __atomic_fetch_and(flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
+}
 
 GPUSYNC__RARE void gpusync__trace(gpusync_device *dev, gpusync_trace_event *event)
 {
@@ -2535,6 +2536,15 @@ static gpusync_failure gpusync__classify(const char *domain, int64_t code, const
     }
 }
 
+/* An error that Metal has no part in. */
+static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
+{
+    memset(error, 0, sizeof *error);
+    error->result = result;
+    error->failure = result == GPUSYNC_ERROR_CANCELLED ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
+    gpusync__copy_text(error->message, sizeof error->message, message);
+}
+
 /* Needs a pool, as what follows. */
 static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
 {
@@ -2573,7 +2583,7 @@ static bool gpusync__was_given_up(const gpusync_error *record)
     return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
 }
 
-/* Under the wait lock. */
+/* Under the board's lock. */
 static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
 {
     if (record->ticket > q->dropped) q->dropped = record->ticket;
@@ -2612,7 +2622,7 @@ static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
     if (!gpusync__was_given_up(error)) GPUSYNC__COUNT(&q->stats.failures);
 }
 
-/* The first record that is still kept. Under the wait lock, as the two below. */
+/* The first record that is still kept. Under the board's lock, as the two below. */
 static uint64_t gpusync__log_first(const gpusync_queue *q)
 {
     return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
@@ -2640,6 +2650,32 @@ static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_err
     }
     gpusync__unlock(&q->board.lock);
     return found;
+}
+
+static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error)
+{
+    if (error->result == GPUSYNC_ERROR_CANCELLED) return;
+    gpusync__log(q->device, GPUSYNC_LOG_ERROR,
+                 "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)",
+                 error->label, error->queue_label, (unsigned long long)error->ticket,
+                 gpusync_failure_string(error->failure), error->domain, (long long)error->code, error->message);
+}
+
+/* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
+   asking for something, would else be called from within itself, again and again. */
+static void gpusync__log_failures(gpusync_queue *q)
+{
+    gpusync_error error;
+    while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {
+        if (!gpusync__swap32(&q->logging, 0, 1)) return; /* who is at it looks again before it leaves */
+        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error);
+        GPUSYNC__PUT(&q->logging, 0);
+    }
+}
+
+static bool gpusync__means_loss(const gpusync_error *error)
+{
+    return error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
 }
 
 static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
@@ -2688,7 +2724,104 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     return result;
 }
 
-/* -------------------------------------------------------------------------------- >>wake -- */
+/* How an ended ticket ended. OK: well. Else the error is filled. Under the board's lock. */
+static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+{
+    gpusync_result result = gpusync__result_of_one(q, ticket, error);
+    if (result == GPUSYNC_ERROR_RESULT_UNKNOWN)
+        gpusync__own_error(error, result, "the work waited for ended, but how is no longer on record");
+    return result;
+}
+
+static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+{
+    gpusync_result result;
+    gpusync__lock(&q->board.lock);
+    result = gpusync__ticket_result_locked(q, ticket, error);
+    gpusync__unlock(&q->board.lock);
+    return result;
+}
+
+/* What the failure of a timeline says; OK when it has not failed. */
+static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
+{
+    gpusync_result result;
+    if (GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    gpusync__lock(&t->board.lock);
+    result = t->error.result;
+    if (error) *error = t->error;
+    gpusync__unlock(&t->board.lock);
+    return result;
+}
+
+/* ----------------------------------------------------------------------------- >>listener -- */
+
+/* The first whose number is not below this one. */
+static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
+{
+    gpusync__node *at = list->root, *found = NULL;
+    if (!at || list->end[1]->number < number) return NULL;
+    if (list->end[0]->number >= number) return list->end[0];
+    while (at) {
+        if (at->number >= number) found = at;
+        at = at->below[at->number < number];
+    }
+    return found;
+}
+
+/* Above what it was below. */
+static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *under = node->above, *top = under->above;
+    int side = under->below[1] == node;
+    under->below[side] = node->below[!side];
+    if (under->below[side]) under->below[side]->above = under;
+    node->below[!side] = under;
+    under->above = node;
+    node->above = top;
+    if (top) top->below[top->below[1] == under] = node;
+    else list->root = node;
+}
+
+static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *at = NULL, *next = list->root;
+    int side = next && node->number >= list->end[0]->number;
+    if (next && side == 0) at = list->end[0];
+    else if (next && node->number >= list->end[1]->number) at = list->end[1];
+    else for (; next; next = at->below[side]) side = node->number >= (at = next)->number;
+    node->above = at;
+    node->below[0] = node->below[1] = NULL;
+    node->beside[!side] = at;
+    node->beside[side] = at ? at->beside[side] : NULL;
+    if (at) at->below[side] = node;
+    else list->root = node;
+    for (side = 0; side < 2; side++) {
+        if (node->beside[side]) node->beside[side]->beside[!side] = node;
+        else list->end[side] = node;
+    }
+    list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
+    node->weight = list->random;
+    node->linked = true;
+    while (node->above && node->above->weight < node->weight) gpusync__list_lift(list, node);
+}
+
+static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *rest;
+    int side;
+    for (side = 0; side < 2; side++) {
+        if (node->beside[side]) node->beside[side]->beside[!side] = node->beside[!side];
+        else list->end[side] = node->beside[!side];
+    }
+    while (node->below[0] && node->below[1])
+        gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
+    rest = node->below[node->below[1] != NULL];
+    if (rest) rest->above = node->above;
+    if (node->above) node->above->below[node->above->below[1] == node] = rest;
+    else list->root = rest;
+    node->linked = false;
+}
 
 /* Has it ended, or come true? The handlers are another matter. */
 static bool gpusync__met(const gpusync__goal *goal)
@@ -2714,7 +2847,7 @@ GPUSYNC__RARE bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__sl
 GPUSYNC__RARE gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
 {
     const gpusync__entry *entry = gpusync__entry_of(goal->queue, goal->ticket);
-    gpusync__slot *slot = GPUSYNC__GET(&entry->holder);
+    gpusync__slot *slot = GPUSYNC__GET(&entry->slot);
     if (goal->kind == GPUSYNC__ONE && slot && GPUSYNC__GET(&slot->kind) != GPUSYNC__PLAN &&
         GPUSYNC__GET(&entry->done) >> 1 == goal->ticket)
         return gpusync__is_owed(goal, slot) ? slot : NULL;
@@ -2736,6 +2869,12 @@ static bool gpusync__stopped(const gpusync__goal *goal)
 }
 
 static bool gpusync__over(const gpusync__goal *goal) { return gpusync__met(goal) || gpusync__stopped(goal); }
+
+/* Why a goal that is not met will not be. */
+static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
+{
+    return GPUSYNC__GET(gpusync__flags_of(goal)) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+}
 
 static gpusync__board *gpusync__board_of(const gpusync__goal *goal)
 {
@@ -2783,6 +2922,183 @@ static bool gpusync__unlink_watch(gpusync__board *board, gpusync__watch *watch)
     return GPUSYNC__SUB(&watch->waiter->linked, 1) == 1;
 }
 
+static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
+{
+    return need->queue ? &need->queue->board.lock : &need->timeline->board.lock;
+}
+
+static gpusync__board *gpusync__need_board(const gpusync__need *need)
+{
+    return need->queue ? &need->queue->board : &need->timeline->board;
+}
+
+/* Under the lock of the board, as the next. */
+static void gpusync__link_need(gpusync__need *need)
+{
+    gpusync__board *board = gpusync__need_board(need);
+    need->node.role = need->plan ? GPUSYNC__NEED : GPUSYNC__NOTE;
+    gpusync__list_on(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
+}
+
+static void gpusync__unlink_need(gpusync__need *need)
+{
+    gpusync__board *board = gpusync__need_board(need);
+    gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
+    GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+}
+
+/* The first need, or note, from this node on; NULL: there is none. Under the lock. */
+static gpusync__need *gpusync__need_from(gpusync__node *node)
+{
+    while (node && node->role == GPUSYNC__WATCH) node = node->beside[1];
+    return (gpusync__need *)(void *)node;
+}
+
+static gpusync__need *gpusync__need_after(const gpusync__need *need)
+{
+    return gpusync__need_from(need->node.beside[1]);
+}
+
+static gpusync__need *gpusync__first_need(const gpusync__board *board, uint64_t number)
+{
+    return gpusync__need_from(gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number));
+}
+
+/* Under the plan lock. */
+static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
+{
+    due->next = NULL;
+    if (dev->due) dev->last_due->next = due;
+    else GPUSYNC__PUT(&dev->due, due);
+    dev->last_due = due;
+    dev->due_count++;
+    agenda->calls = true;
+}
+
+/* Have it called soon. A board's lock may be held. */
+static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
+{
+    gpusync__lock(&dev->plan_lock);
+    gpusync__append_due(dev, due, agenda);
+    gpusync__unlock(&dev->plan_lock);
+}
+
+/* Held work of the queue can go, or must be ended. The queue is there: the plan that says so is not over. Where somebody
+   else has the queue on an agenda it is pumped after this. One that closes ends by itself what it holds. */
+static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
+    if (!gpusync__swap32(&q->on_agenda, 0, 1)) return;
+    if (!gpusync__enter(q)) {
+        GPUSYNC__PUT(&q->on_agenda, 0);
+        return;
+    }
+    q->next_pump = agenda->pumps;
+    agenda->pumps = q;
+    agenda->busy = true;
+}
+
+/* Under the plan lock. */
+static void gpusync__list_stirred(gpusync__plan *plan)
+{
+    gpusync_queue *q = plan->work.queue;
+    if (!plan->lined || plan->stirred) return;
+    plan->stirred = true;
+    plan->next_stirred = NULL;
+    plan->before_stirred = q->last_stirred;
+    if (q->last_stirred) q->last_stirred->next_stirred = plan;
+    else q->stirred = plan;
+    q->last_stirred = plan;
+}
+
+static void gpusync__unlist_stirred(gpusync__plan *plan)
+{
+    gpusync_queue *q = plan->work.queue;
+    if (!plan->stirred) return;
+    plan->stirred = false;
+    if (plan->next_stirred) plan->next_stirred->before_stirred = plan->before_stirred;
+    else q->last_stirred = plan->before_stirred;
+    if (plan->before_stirred) plan->before_stirred->next_stirred = plan->next_stirred;
+    else q->stirred = plan->next_stirred;
+}
+
+/* What keeps the plan on the host has changed; it is not over. One that is still coming in is asked when it is in. A
+   board's lock may be held. */
+static void gpusync__stir(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync__lock(&plan->device->plan_lock);
+    gpusync__list_stirred(plan);
+    gpusync__unlock(&plan->device->plan_lock);
+    gpusync__want(plan->work.queue, agenda);
+}
+
+static void gpusync__push_ended(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    plan->next_ended = NULL;
+    if (agenda->ended) agenda->last_ended->next_ended = plan;
+    else agenda->ended = plan;
+    agenda->last_ended = plan;
+    agenda->busy = true;
+}
+
+/* Nobody has to submit the signal any more: the device can wait for it. */
+static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__agenda *agenda)
+{
+    gpusync__plan *plan = need->plan;
+    GPUSYNC__PUT(&need->stage, stage);
+    if (!need->blocks || need->order || plan->flags & GPUSYNC_STRICT) return; /* a note holds nothing */
+    need->blocks = false;
+    if (GPUSYNC__SUB(&plan->missing, 1) == 1) gpusync__stir(plan, agenda);
+}
+
+/* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
+static void gpusync__blame(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
+{
+    gpusync__lock(&plan->device->plan_lock);
+    if (rank < plan->rank) {
+        plan->rank = rank;
+        plan->error = *error;
+    }
+    gpusync__unlock(&plan->device->plan_lock);
+}
+
+static void gpusync__doom(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
+{
+    gpusync__blame(plan, rank, error);
+    __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_DOOMED, __ATOMIC_SEQ_CST);
+}
+
+static void gpusync__end_note(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = note->need.queue;
+    gpusync_device *dev = q ? q->device : note->need.timeline->device;
+    note->failed = error || (q && gpusync__ticket_result_locked(q, note->need.node.number, &note->error) != GPUSYNC_OK);
+    if (error) note->error = *error;
+    if (error && q) note->error.ticket = note->need.node.number;
+    gpusync__push_due(dev, &note->due, agenda);
+}
+
+/* A plan's is off its list: reached, or failed with this error. No lock is held. */
+static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    gpusync__plan *plan = need->plan;
+    if (need->order || gpusync__is_given_up(plan)) error = NULL;
+    if (error) gpusync__doom(plan, need->rank, error);
+    if ((need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1) || (error && !gpusync__is_issued(plan)))
+        gpusync__stir(plan, agenda);
+    /* the last touch, unless it is the last that was open */
+    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
+}
+
+static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    while (need) {
+        gpusync__need *next = need->next;
+        gpusync__need_over(need, error, agenda);
+        need = next;
+    }
+}
+
 /* What was taken off a board, for the time without its lock. Waiters are copied out, because one that was taken off may
    be in another wait by the time it is unparked. That wake-up is then one too many. */
 #define GPUSYNC__WAKE_BATCH 16
@@ -2792,7 +3108,7 @@ typedef struct gpusync__catch {
     bool more;            /* waiters were left where they are, */
     bool rest;            /* ... and are all that is looked for now */
     uint32_t told;        /* of room */
-    gpusync__need *needs; /* of jobs, in their order */
+    gpusync__need *needs; /* of plans, in their order */
     gpusync__need **end;
 } gpusync__catch;
 
@@ -2816,8 +3132,6 @@ static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
     return caught->rest;
 }
 
-static void gpusync__end_note(struct gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda);
-
 static bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
     if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) == GPUSYNC__FAILED_VALUE;
@@ -2837,7 +3151,7 @@ static void gpusync__take_watch(gpusync__board *board, gpusync__watch *watch, bo
         caught->waiters[caught->count++] = watch->waiter;
 }
 
-/* A job's or a note's. A note is due at once: before anybody can see why, and register later ones. error: of what it is
+/* A plan's or a note's. A note is due at once: before anybody can see why, and register later ones. error: of what it is
    about; NULL: its ticket tells. */
 static void gpusync__take_need(gpusync__board *board, gpusync__need *need, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__agenda *agenda)
@@ -2845,7 +3159,7 @@ static void gpusync__take_need(gpusync__board *board, gpusync__need *need, const
     gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
     GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
     need->next = NULL;
-    if (need->job) {
+    if (need->plan) {
         *caught->end = need;
         caught->end = &need->next;
     } else {
@@ -2968,9 +3282,22 @@ static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
     } while (gpusync__unpark(dev, &caught));
 }
 
-/* The device is gone: every queue of it ends every wait. */
-static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda);
-static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda);
+/* The device is lost: call back at once, for what will not end. */
+static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
+{
+    gpusync__need *need, *next;
+    gpusync__catch caught;
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
+    gpusync__catch_nothing(&caught);
+    gpusync__lock(&board->lock);
+    for (need = gpusync__first_need(board, 0); need; need = next) {
+        next = gpusync__need_after(need);
+        if (!need->plan && ((gpusync__note *)(void *)need)->fn) /* objects stay until destroy */
+            gpusync__take_need(board, need, &error, &caught, agenda);
+    }
+    gpusync__unlock(&board->lock);
+}
 
 static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
@@ -2995,6 +3322,66 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
         gpusync__unlock(&dev->lock);
     } while (gpusync__unpark(dev, &caught));
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
+}
+
+/* The event that stands for a ticket: let the device go on. */
+static void gpusync__signal_need(gpusync__need *need)
+{
+    void *pool;
+    if (!need->queue || !need->event || !need->plan) return;
+    pool = gpusync__pool_push();
+    GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
+    gpusync__pool_pop(pool);
+}
+
+/* Under the board's lock. */
+static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket)
+{
+    return gpusync__marked(q, ticket);
+}
+
+/* Of a queue: what needed its tickets is told. error NULL: they tell. No lock is held. */
+static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const gpusync_error *error,
+                                  gpusync__agenda *agenda)
+{
+    gpusync__need *next;
+    gpusync_error own;
+    for (; need; need = next) {
+        const gpusync_error *why = error;
+        next = need->next;
+        gpusync__signal_need(need);
+        if (!why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
+        gpusync__need_over(need, why, agenda);
+    }
+}
+
+/* The ticket has ended, and that is on record: tell everybody who wants to know of it, or of all up to it. Who marks a
+   ticket tells of it; so nobody has to look for others that are marked. */
+GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+{
+    gpusync__board *board = &q->board;
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    do {
+        gpusync__lock(&board->lock);
+        gpusync__take_numbers(board, 0, GPUSYNC__GET(&q->head.completed), NULL, &caught, agenda);
+        gpusync__take_numbers(board, ticket, ticket, NULL, &caught, agenda);
+        gpusync__take_prefix(board, &caught);
+        gpusync__unlock(&board->lock);
+    } while (gpusync__unpark(q->device, &caught));
+    gpusync__tickets_over(q, caught.needs, NULL, agenda);
+}
+
+/* After the mark. Who lists itself is the first of its list, or behind the first, and looks after that. */
+static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+{
+    const gpusync__list *lists = q->board.lists;
+    uint64_t done;
+    if (!GPUSYNC__GET(&q->board.count)) return;
+    done = GPUSYNC__GET(&q->head.completed);
+    if (~GPUSYNC__GET(&lists[GPUSYNC__BY_NUMBER].before) <= (ticket > done ? ticket : done) ||
+        ~GPUSYNC__GET(&lists[GPUSYNC__BY_PREFIX].before) <= done)
+        gpusync__tell_now(q, ticket, agenda);
 }
 
 /* Room for one more command buffer, against Metal's limit. It is given back by the handler, not by who read the status:
@@ -3022,271 +3409,6 @@ static void gpusync__give_room_of(gpusync_queue *q, gpusync__slot *slot)
     if (gpusync__swap32(&slot->roomless, 0, 1)) GPUSYNC__SUB(&q->outstanding, 1);
     gpusync__wake_others(q->device, &q->board, slot->ticket);
 }
-
-/* ------------------------------------------------------------------------------ >>finish --
-   The end of a command buffer, found by its handler or by somebody who read the status. Good work has nothing to be
-   said of it but its times: whoever finds its end marks it, and the handler brings the times. What has failed is put on
-   record before it is marked, by whoever claims the slot: everybody else takes the mark, not the status, for the end, so
-   nobody sees a failed ticket as done before its failure is known. */
-
-static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda);
-GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda);
-static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error *error);
-static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda);
-static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda);
-static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda);
-
-static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
-{
-    double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
-    double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
-    memcpy(&outcome->gpu_start, &start, sizeof start);
-    memcpy(&outcome->gpu_end, &end, sizeof end);
-}
-
-static bool gpusync__means_loss(const gpusync_error *error)
-{
-    return error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
-}
-
-static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error)
-{
-    if (error->result == GPUSYNC_ERROR_CANCELLED) return;
-    gpusync__log(q->device, GPUSYNC_LOG_ERROR,
-                 "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)",
-                 error->label, error->queue_label, (unsigned long long)error->ticket,
-                 gpusync_failure_string(error->failure), error->domain, (long long)error->code, error->message);
-}
-
-/* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
-   asking for something, would else be called from within itself, again and again. */
-static void gpusync__log_failures(gpusync_queue *q)
-{
-    gpusync_error error;
-    while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {
-        if (!gpusync__swap32(&q->logging, 0, 1)) return; /* who is at it looks again before it leaves */
-        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error);
-        GPUSYNC__PUT(&q->logging, 0);
-    }
-}
-
-/* After the mark. Who lists itself is the first of its list, or behind the first, and looks after that. */
-static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
-{
-    const gpusync__list *lists = q->board.lists;
-    uint64_t done;
-    if (!GPUSYNC__GET(&q->board.count)) return;
-    done = GPUSYNC__GET(&q->head.completed);
-    if (~GPUSYNC__GET(&lists[GPUSYNC__BY_NUMBER].before) <= (ticket > done ? ticket : done) ||
-        ~GPUSYNC__GET(&lists[GPUSYNC__BY_PREFIX].before) <= done)
-        gpusync__tell_now(q, ticket, agenda);
-}
-
-/* Mark the ticket of a slot that is no part, and tell who waits for it: everybody who finds the end does both, so that
-   one who is held up in between holds up nobody. */
-static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
-                                       gpusync__agenda *agenda)
-{
-    if (gpusync__mark(q, slot->ticket, outcome) && slot->kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
-    gpusync__tell(q, slot->ticket, agenda);
-}
-
-/* What there is to tell of the end is known. */
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
-                            gpusync__agenda *agenda)
-{
-    if (slot->kind == GPUSYNC__PART) {
-        gpusync__part_ended(slot->job, outcome, agenda);
-        return;
-    }
-    if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, outcome);
-    gpusync__end_ticket(q, slot, outcome, agenda);
-}
-
-/* What there is to tell of a command buffer that has failed. False: it has not. A handler that runs before the status is
-   terminal is against the rules; then the error decides. */
-static bool gpusync__ask_failure(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync_error *error)
-{
-    void *pool;
-    bool failed;
-    if (status == GPUSYNC__STATUS_COMPLETED) return false;
-    pool = gpusync__pool_push();
-    failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(slot->buffer, gpusync__sel.error);
-    if (failed) gpusync__read_failure(q, slot, error);
-    gpusync__pool_pop(pool);
-    return failed;
-}
-
-/* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot, and works off the
-   agenda. */
-static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync__agenda *agenda)
-{
-    gpusync__outcome outcome;
-    gpusync_error error;
-    bool failed;
-    if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
-    failed = gpusync__ask_failure(q, slot, status, &error);
-    gpusync__read_times(slot->buffer, &outcome);
-    outcome.failed = failed;
-    outcome.result = GPUSYNC_ERROR_EXECUTION;
-    if (failed && slot->kind == GPUSYNC__PART) gpusync__blame(slot->job, GPUSYNC__RANK_OWN, &error);
-    else if (failed) gpusync__record(q, &error);
-    gpusync__settle(q, slot, &outcome, agenda);
-    if (failed) gpusync__log_failures(q);
-    if (failed && gpusync__means_loss(&error)) gpusync__lose(q->device, agenda);
-}
-
-/* ... seen by somebody who read the status: of good work nothing is asked but that. */
-static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    if (status == GPUSYNC__STATUS_COMPLETED && slot->kind != GPUSYNC__PART) gpusync__end_ticket(q, slot, NULL, &agenda);
-    else gpusync__claim(q, slot, status, &agenda);
-    gpusync__end_call(q->device, &agenda);
-}
-
-/* An error that Metal has no part in. */
-static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
-{
-    memset(error, 0, sizeof *error);
-    error->result = result;
-    error->failure = result == GPUSYNC_ERROR_CANCELLED ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
-    gpusync__copy_text(error->message, sizeof error->message, message);
-}
-
-/* The buffer will never run. The caller holds the slot. False: it has ended otherwise. */
-static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
-{
-    static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_error error;
-    if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
-    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
-    error.ticket = slot->ticket;
-    gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
-    gpusync__record(q, &error);
-    gpusync__settle(q, slot, &outcome, &agenda);
-    gpusync__end_call(q->device, &agenda);
-    return true;
-}
-
-/* Told by the handler: it is there after the one that took the time. */
-GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
-{
-    uint64_t at = GPUSYNC__GET(&slot->scheduled_ns);
-    if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
-}
-
-/* The end, seen by the handler. Good work that nobody can cancel needs no claim. */
-static inline void gpusync__end_handled(gpusync_queue *q, gpusync__slot *slot, gpusync__agenda *agenda)
-{
-    unsigned long status = gpusync__status(slot->buffer);
-    gpusync__outcome outcome;
-    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || gpusync__traced(q->device)) {
-        gpusync__claim(q, slot, status, agenda);
-        return;
-    }
-    outcome.failed = 0;
-    gpusync__read_times(slot->buffer, &outcome);
-    gpusync__end_ticket(q, slot, &outcome, agenda);
-}
-
-/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may
-   be touched: the queue may be gone. Metal gives the thread no promise of a pool. */
-static void gpusync__completed(void *block, void *buffer)
-{
-    gpusync__slot *slot = (gpusync__slot *)block;
-    (void)buffer; /* tools that check or capture put objects of their own around Metal's */
-    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
-        gpusync__agenda agenda = GPUSYNC__NOTHING;
-        gpusync_queue *q = slot->queue;
-        gpusync__end_handled(q, slot, &agenda);
-        if (agenda.busy) gpusync__run(q->device, &agenda);
-        if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
-        gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
-        if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
-    } else {
-        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING); /* an orphan's: see gpusync__drop */
-    }
-    if (GPUSYNC__SUB(&slot->holders, 1) == 1) gpusync__let_go(slot);
-}
-
-/* -------------------------------------------------------------------------------- >>look -- */
-
-static void gpusync__look_job(gpusync__job *job);
-static void gpusync__look_value(gpusync_timeline *t);
-
-/* Of a command buffer, which the caller holds. True: it has ended. */
-static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
-{
-    unsigned long status = gpusync__status(slot->buffer);
-    if (status < GPUSYNC__STATUS_COMPLETED) return false;
-    gpusync__finish(q, slot, status);
-    return true;
-}
-
-/* Look whether a ticket has ended, and finish it when it has. True: it has ended (and is marked, or is being marked). */
-static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot;
-    bool ended;
-    if (gpusync__marked(q, ticket)) return true;
-    slot = gpusync__hold_ticket(q, ticket);
-    if (!slot) return true;
-    if (slot->kind == GPUSYNC__PLAN) {
-        gpusync__look_job(slot->job);
-        ended = gpusync__marked(q, ticket);
-    } else {
-        ended = gpusync__look_slot(q, slot);
-    }
-    gpusync__drop(slot);
-    return ended;
-}
-
-/* A handler that has not come this long after the end is taken for lost. */
-#define GPUSYNC__LOST_HANDLER_NS 50000000u
-
-/* A command buffer has ended, and its handler has not come yet. */
-static void gpusync__tend_slot(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
-{
-    uint64_t now = gpusync_now_ns(), since = GPUSYNC__GET(&slot->ended_ns);
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__finish(q, slot, status);
-    if (!since) GPUSYNC__PUT(&slot->ended_ns, now);
-    if (!since || now - since <= GPUSYNC__LOST_HANDLER_NS) return;
-    gpusync__claim(q, slot, status, &agenda);
-    gpusync__end_call(q->device, &agenda);
-    gpusync__give_room_of(q, slot);
-}
-
-/* Look after handlers that may never come: they hold the room of their buffers. */
-static void gpusync__tend(gpusync_queue *q)
-{
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
-    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) {
-            unsigned long status = gpusync__status(slot->buffer);
-            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__tend_slot(q, slot, status);
-        }
-        gpusync__drop(slot);
-    }
-}
-
-/* Read the status that stands between the goal and its being met. Of what stands in front of that the sweeper knows more;
-   room comes with the handlers. */
-static void gpusync__look(const gpusync__goal *goal)
-{
-    gpusync_queue *q = goal->queue;
-    uint64_t ticket;
-    if (goal->kind == GPUSYNC__VALUE) gpusync__look_value(goal->timeline);
-    else if (goal->kind == GPUSYNC__ONE) (void)gpusync__look_ticket(q, goal->ticket);
-    else if (goal->kind == GPUSYNC__ALL)
-        for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
-            if (!gpusync__look_ticket(q, ticket)) return;
-}
-
-/* -------------------------------------------------------------------------------- >>wait -- */
 
 #define GPUSYNC__STORE_WAITERS 16
 
@@ -3333,6 +3455,544 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
     gpusync__unlock(&dev->waiter_lock);
 }
 
+#define GPUSYNC__LINGER_NS 1000000u
+
+/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
+static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
+{
+    gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
+    if (!w) {
+        dev->hooks.yield(dev->hooks.user);
+        return;
+    }
+    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__LINGER_NS);
+    gpusync__waiter_give(dev, w);
+}
+
+/* ---------------------------------------------------------------------------- >>callbacks --
+   Callbacks that are due. One at a time of a device, in the order in which they became due: on its dispatch queue, in
+   gpusync_dispatch, or in the destroy of what they are about. */
+
+/* The last holder frees it; then no lock is held. */
+GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
+{
+    if (GPUSYNC__SUB(&plan->work.refs, 1) == 1) gpusync__plan_free(plan);
+}
+
+static void gpusync__post_unref(gpusync__post *post)
+{
+    if (GPUSYNC__SUB(&post->refs, 1) != 1) return;
+    gpusync__lock(&gpusync__global.lock);
+    post->next = gpusync__global.posts;
+    gpusync__global.posts = post;
+    gpusync__unlock(&gpusync__global.lock);
+}
+
+/* The first that is due, or, with `owing`, the first of that queue or timeline; NULL also while one is called. The
+   caller calls it now. */
+static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing)
+{
+    gpusync__due *due, *previous = NULL;
+    gpusync__lock(&dev->plan_lock);
+    for (due = dev->due; due && owing && due->owing != owing; due = due->next) previous = due;
+    if (dev->calling) {
+        dev->turned_away = true;
+        due = NULL;
+    }
+    if (due && previous) previous->next = due->next;
+    else if (due) GPUSYNC__PUT(&dev->due, due->next);
+    if (due && dev->last_due == due) dev->last_due = previous;
+    if (due) {
+        dev->calling = true;
+        dev->due_count--;
+    }
+    gpusync__unlock(&dev->plan_lock);
+    return due;
+}
+
+/* error NULL: it ended well. */
+static void gpusync__call_back(gpusync_device *dev, gpusync_done_fn fn, void *user, const gpusync_error *error,
+                               const gpusync__need *about, const char *label)
+{
+    void *pool = gpusync__pool_push();
+    if (gpusync__traced(dev)) gpusync__trace_callback(dev, about, label, error);
+    fn(user, error ? error->result : GPUSYNC_OK, error);
+    gpusync__pool_pop(pool);
+}
+
+static void gpusync__call_plan(gpusync__plan *plan)
+{
+    gpusync__need about;
+    memset(&about, 0, sizeof about);
+    about.queue = plan->work.queue;
+    about.node.number = plan->work.ticket;
+    gpusync__call_back(plan->device, plan->on_complete, plan->user, plan->rank == GPUSYNC__RANK_NONE ? NULL : &plan->error,
+                       &about, plan->label);
+}
+
+/* What gpusync__pop_due gave. */
+static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
+{
+    gpusync__plan *plan = (gpusync__plan *)(void *)due;
+    gpusync__note *note = (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due));
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    uint32_t *owing = due->owing;
+    bool is_plan = due->is_plan;
+    gpusync__call call;
+    gpusync__call_begin(&call);
+    if (is_plan) gpusync__call_plan(plan);
+    else if (note->fn) gpusync__call_back(dev, note->fn, note->user, note->failed ? &note->error : NULL, &note->need, NULL);
+    else gpusync__release_pooled(note->user); /* its dealloc is the program's code, as a callback is */
+    gpusync__call_end(&call);
+    gpusync__lock(&dev->plan_lock);
+    dev->calling = false;
+    agenda.calls = dev->turned_away && dev->due;
+    dev->turned_away = false;
+    if (!is_plan) {
+        note->next = dev->free_notes;
+        dev->free_notes = note;
+    }
+    gpusync__unlock(&dev->plan_lock);
+    gpusync__ask_for_calls(dev, &agenda);
+    if (is_plan) gpusync__plan_unref(plan);
+    else GPUSYNC__SUB(owing, 1); /* destroy waits for this */
+}
+
+/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the next, and that one the
+   next, leaves the thread to others in between. Returns how many have run. */
+static size_t gpusync__run_due(gpusync_device *dev, size_t max)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__due *due;
+    size_t n = 0;
+    gpusync__lock(&dev->plan_lock);
+    if (max > dev->due_count) max = dev->due_count;
+    gpusync__unlock(&dev->plan_lock);
+    for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++) gpusync__run_one_due(dev, due);
+    agenda.calls = n && GPUSYNC__GET(&dev->due);
+    gpusync__ask_for_calls(dev, &agenda);
+    return n;
+}
+
+/* On the dispatch queue. Who asks for it while it looks is heard: `asked` falls before the look. */
+static void gpusync__answer(void *context)
+{
+    gpusync__post *post = (gpusync__post *)context;
+    gpusync_device *dev;
+    GPUSYNC__PUT(&post->asked, 0);
+    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
+    dev = GPUSYNC__GET(&post->device);
+    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);
+    GPUSYNC__SUB(&post->inside, 1);
+    gpusync__post_unref(post);
+}
+
+/* Where something is due: have it called, by the dispatch queue or the program. No lock is held. */
+static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    if (!agenda->calls) return;
+    agenda->calls = false;
+    if (gpusync__is_manual(dev)) {
+        if (dev->notify) dev->notify(dev->notify_user);
+    } else if (gpusync__swap32(&dev->post->asked, 0, 1)) {
+        GPUSYNC__ADD(&dev->post->refs, 1);
+        gpusync__dispatch_async(dev->callback_queue, dev->post, gpusync__answer);
+    }
+}
+
+/* What the device asked for and has not begun finds nothing to do. */
+static void gpusync__close_post(gpusync_device *dev)
+{
+    gpusync__post *post = dev->post;
+    unsigned rounds = 0;
+    GPUSYNC__PUT(&post->device, NULL);
+    while (GPUSYNC__GET(&post->inside)) gpusync__linger(dev, &rounds);
+    gpusync__post_unref(post);
+    gpusync__dispatch_release(dev->sweep_queue);
+    if (dev->callback_queue) gpusync__dispatch_release(dev->callback_queue);
+}
+
+/* False: no memory. */
+static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
+{
+    gpusync__post *post;
+    gpusync__lock(&gpusync__global.lock);
+    post = gpusync__global.posts;
+    if (post) gpusync__global.posts = post->next;
+    gpusync__unlock(&gpusync__global.lock);
+    if (!post) post = (gpusync__post *)malloc(sizeof *post); /* not the program's: it outlives every device */
+    if (!post) return false;
+    memset(post, 0, sizeof *post);
+    post->refs = 1;
+    GPUSYNC__PUT(&post->device, dev);
+    dev->post = post;
+    dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
+    if (gpusync__is_manual(dev)) return true;
+    if (callback_queue) gpusync__dispatch_retain(callback_queue);
+    else callback_queue = gpusync__dispatch_queue_create("gpusync callbacks", NULL);
+    dev->callback_queue = callback_queue;
+    return true;
+}
+
+/* Call what is due of something that is to be destroyed, until nothing is owed any more. */
+static void gpusync__pay(gpusync_device *dev, const uint32_t *owing)
+{
+    unsigned rounds = 0;
+    while (GPUSYNC__GET(owing)) {
+        gpusync__due *due = gpusync__pop_due(dev, owing);
+        if (due) gpusync__run_one_due(dev, due);
+        else gpusync__linger(dev, &rounds);
+    }
+}
+
+GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
+{
+    size_t n;
+    if (count) *count = 0;
+    if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!gpusync__is_manual(device)) return GPUSYNC_OK;
+    n = gpusync__run_due(device, max);
+    if (count) *count = n;
+    return GPUSYNC_OK;
+}
+
+GPUSYNC__RARE void gpusync__end_call_now(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    gpusync__run(dev, agenda);
+    gpusync__ask_for_calls(dev, agenda);
+}
+
+static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    if (agenda->busy || agenda->calls) gpusync__end_call_now(dev, agenda);
+}
+
+/* ---------------------------------------------------------------------------------- >>end --
+   The end of a command buffer, found by its handler or by somebody who read the status. Good work has nothing to be
+   said of it but its times: whoever finds its end marks it, and the handler brings the times. What has failed is put on
+   record before it is marked, by whoever claims the slot: everybody else takes the mark, not the status, for the end, so
+   nobody sees a failed ticket as done before its failure is known. */
+
+static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
+{
+    double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
+    double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
+    memcpy(&outcome->gpu_start, &start, sizeof start);
+    memcpy(&outcome->gpu_end, &end, sizeof end);
+}
+
+/* Mark the ticket of a slot that is no part, and tell who waits for it: everybody who finds the end does both, so that
+   one who is held up in between holds up nobody. */
+static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
+                                       gpusync__agenda *agenda)
+{
+    if (gpusync__mark(q, slot->ticket, outcome) && slot->kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
+    gpusync__tell(q, slot->ticket, agenda);
+}
+
+/* What there is to tell of the end is known. */
+static void gpusync__end_known(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
+                            gpusync__agenda *agenda)
+{
+    if (slot->kind == GPUSYNC__PART) {
+        gpusync__part_ended(slot->plan, outcome, agenda);
+        return;
+    }
+    if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, outcome);
+    gpusync__end_ticket(q, slot, outcome, agenda);
+}
+
+/* What there is to tell of a command buffer that has failed. False: it has not. A handler that runs before the status is
+   terminal is against the rules; then the error decides. */
+static bool gpusync__ask_failure(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync_error *error)
+{
+    void *pool;
+    bool failed;
+    if (status == GPUSYNC__STATUS_COMPLETED) return false;
+    pool = gpusync__pool_push();
+    failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(slot->buffer, gpusync__sel.error);
+    if (failed) gpusync__read_failure(q, slot, error);
+    gpusync__pool_pop(pool);
+    return failed;
+}
+
+/* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot, and works off the
+   agenda. */
+static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync__agenda *agenda)
+{
+    gpusync__outcome outcome;
+    gpusync_error error;
+    bool failed;
+    if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
+    failed = gpusync__ask_failure(q, slot, status, &error);
+    gpusync__read_times(slot->buffer, &outcome);
+    outcome.failed = failed;
+    outcome.result = GPUSYNC_ERROR_EXECUTION;
+    if (failed && slot->kind == GPUSYNC__PART) gpusync__blame(slot->plan, GPUSYNC__RANK_OWN, &error);
+    else if (failed) gpusync__record(q, &error);
+    gpusync__end_known(q, slot, &outcome, agenda);
+    if (failed) gpusync__log_failures(q);
+    if (failed && gpusync__means_loss(&error)) gpusync__lose(q->device, agenda);
+}
+
+/* ... seen by somebody who read the status: of good work nothing is asked but that. */
+static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    if (status == GPUSYNC__STATUS_COMPLETED && slot->kind != GPUSYNC__PART) gpusync__end_ticket(q, slot, NULL, &agenda);
+    else gpusync__claim(q, slot, status, &agenda);
+    gpusync__end_call(q->device, &agenda);
+}
+
+/* The buffer will never run. The caller holds the slot. False: it has ended otherwise. */
+static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
+{
+    static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_error error;
+    if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
+    error.ticket = slot->ticket;
+    gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
+    gpusync__record(q, &error);
+    gpusync__end_known(q, slot, &outcome, &agenda);
+    gpusync__end_call(q->device, &agenda);
+    return true;
+}
+
+/* Told by the handler: it is there after the one that took the time. */
+GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
+{
+    uint64_t at = GPUSYNC__GET(&slot->scheduled_ns);
+    if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
+}
+
+/* The end, seen by the handler. Good work that nobody can cancel needs no claim. */
+static inline void gpusync__end_handled(gpusync_queue *q, gpusync__slot *slot, gpusync__agenda *agenda)
+{
+    unsigned long status = gpusync__status(slot->buffer);
+    gpusync__outcome outcome;
+    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || gpusync__traced(q->device)) {
+        gpusync__claim(q, slot, status, agenda);
+        return;
+    }
+    outcome.failed = 0;
+    gpusync__read_times(slot->buffer, &outcome);
+    gpusync__end_ticket(q, slot, &outcome, agenda);
+}
+
+/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may
+   be touched: the queue may be gone. Metal gives the thread no promise of a pool. */
+static void gpusync__completed(void *block, void *buffer)
+{
+    gpusync__slot *slot = (gpusync__slot *)block;
+    (void)buffer; /* tools that check or capture put objects of their own around Metal's */
+    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
+        gpusync__agenda agenda = GPUSYNC__NOTHING;
+        gpusync_queue *q = slot->queue;
+        gpusync__end_handled(q, slot, &agenda);
+        if (agenda.busy) gpusync__run(q->device, &agenda);
+        if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
+        gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
+        if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
+    } else {
+        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING); /* an orphan's: see gpusync__unref */
+    }
+    if (GPUSYNC__SUB(&slot->refs, 1) == 1) gpusync__last_unref(slot);
+}
+
+/* -------------------------------------------------------------------------------- >>sweep --
+   Looking: reading the status of work that nobody has told the end of. And the sweeper, which looks for those who sleep: a
+   handler that is lost, or a listener that stays silent, costs time and not a hang. A timer is on its way while somebody
+   sleeps, is to be called, or is held; what it finds to have ended, it ends. */
+
+/* Of a command buffer, which the caller holds. True: it has ended. */
+static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
+{
+    unsigned long status = gpusync__status(slot->buffer);
+    if (status < GPUSYNC__STATUS_COMPLETED) return false;
+    gpusync__finish(q, slot, status);
+    return true;
+}
+
+/* Look whether a ticket has ended, and finish it when it has. True: it has ended (and is marked, or is being marked). */
+static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__slot *slot;
+    bool ended;
+    if (gpusync__marked(q, ticket)) return true;
+    slot = gpusync__ref_ticket(q, ticket);
+    if (!slot) return true;
+    if (slot->kind == GPUSYNC__PLAN) {
+        gpusync__look_plan(slot->plan);
+        ended = gpusync__marked(q, ticket);
+    } else {
+        ended = gpusync__look_slot(q, slot);
+    }
+    gpusync__unref(slot);
+    return ended;
+}
+
+/* Read the status that stands between the goal and its being met. Of what stands in front of that the sweeper knows more;
+   room comes with the handlers. */
+static void gpusync__look(const gpusync__goal *goal)
+{
+    gpusync_queue *q = goal->queue;
+    uint64_t ticket;
+    if (goal->kind == GPUSYNC__VALUE) gpusync__look_value(goal->timeline);
+    else if (goal->kind == GPUSYNC__ONE) (void)gpusync__look_ticket(q, goal->ticket);
+    else if (goal->kind == GPUSYNC__ALL)
+        for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
+            if (!gpusync__look_ticket(q, ticket)) return;
+}
+
+/* A handler that has not come this long after the end is taken for lost. */
+#define GPUSYNC__LOST_HANDLER_NS 50000000u
+
+/* A command buffer has ended, and its handler has not come yet. */
+static void gpusync__sweep_slot(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
+{
+    uint64_t now = gpusync_now_ns(), since = GPUSYNC__GET(&slot->ended_ns);
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__finish(q, slot, status);
+    if (!since) GPUSYNC__PUT(&slot->ended_ns, now);
+    if (!since || now - since <= GPUSYNC__LOST_HANDLER_NS) return;
+    gpusync__claim(q, slot, status, &agenda);
+    gpusync__end_call(q->device, &agenda);
+    gpusync__give_room_of(q, slot);
+}
+
+/* Look after handlers that may never come: they hold the room of their buffers. */
+static void gpusync__sweep_slots(gpusync_queue *q)
+{
+    gpusync__cursor at = {NULL, 0};
+    gpusync__slot *slot;
+    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) {
+            unsigned long status = gpusync__status(slot->buffer);
+            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__sweep_slot(q, slot, status);
+        }
+        gpusync__unref(slot);
+    }
+}
+
+/* The next of a device's queues that does not close, entered; the one before, which is left, keeps the place. */
+static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before)
+{
+    gpusync_queue *q;
+    gpusync__lock(&dev->lock);
+    q = gpusync__queue_at(before ? before->place.beside[1] : dev->queues.end[0]);
+    while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
+    gpusync__unlock(&dev->lock);
+    if (before) gpusync__leave(before);
+    return q;
+}
+
+static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before)
+{
+    gpusync_timeline *t;
+    gpusync__lock(&dev->lock);
+    t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
+    while (t && gpusync__timeline_enter(t) != GPUSYNC_OK) t = gpusync__timeline_at(t->place.beside[1]);
+    gpusync__unlock(&dev->lock);
+    if (before) gpusync__timeline_leave(before);
+    return t;
+}
+
+/* Is somebody to be called when the ticket ends? */
+static bool gpusync__has_callback(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
+    bool has = slot && slot->kind == GPUSYNC__PLAN && slot->plan->on_complete;
+    if (slot) gpusync__unref(slot);
+    return has;
+}
+
+/* Look at everything in flight. found: something had ended. True: there is a reason to come again. */
+static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
+{
+    uint64_t ticket, last = gpusync__committed(q);
+    bool refused = GPUSYNC__GET(&q->refused) != 0;
+    bool reason = GPUSYNC__GET(&q->board.count) || GPUSYNC__GET(&q->lined) || refused;
+    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+        if (gpusync__marked(q, ticket)) continue;
+        if (gpusync__has_callback(q, ticket)) reason = true;
+        if (gpusync__look_ticket(q, ticket)) *found = true;
+    }
+    if (refused || GPUSYNC__GET(&q->board.count)) gpusync__sweep_slots(q);
+    if (refused && GPUSYNC__GET(&q->outstanding) < q->max_in_flight) GPUSYNC__PUT(&q->refused, 0);
+    return reason;
+}
+
+static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
+{
+    gpusync_timeline *t = NULL;
+    gpusync_queue *q = NULL;
+    bool reason = false;
+    while ((t = gpusync__next_timeline(dev, t)) != NULL) {
+        uint64_t value = GPUSYNC__GET(&t->value);
+        if (GPUSYNC__GET(&t->board.count)) reason = true;
+        gpusync__look_timeline(t);
+        if (GPUSYNC__GET(&t->value) != value) *found = true;
+    }
+    while ((q = gpusync__next_queue(dev, q)) != NULL)
+        if (gpusync__sweep_queue(q, found)) reason = true;
+    return reason;
+}
+
+#define GPUSYNC__SWEEP_NS 50000000u      /* from a new reason to the first sweep */
+#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
+
+/* Unless another is on its way that comes as early. */
+static void gpusync__start_sweep(gpusync_device *dev, uint64_t now, uint64_t delay)
+{
+    gpusync__post *post = dev->post;
+    uint64_t next = GPUSYNC__GET(&post->sweep_ns);
+    do
+        if (next && next <= now + delay) return;
+    while (!GPUSYNC__SWAP(&post->sweep_ns, &next, now + delay));
+    GPUSYNC__ADD(&post->refs, 1);
+    GPUSYNC__ADD(&post->timers, 1);
+    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
+}
+
+GPUSYNC__RARE void gpusync__arm_sweep_now(gpusync_device *dev)
+{
+    GPUSYNC__PUT(&dev->post->pace_ns, GPUSYNC__SWEEP_NS);
+    gpusync__start_sweep(dev, gpusync_now_ns(), GPUSYNC__SWEEP_NS);
+}
+
+/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes its timer back and then
+   looks for reasons, one of the two sees the other. No lock is held. */
+static inline void gpusync__arm_sweep(gpusync_device *dev)
+{
+    const gpusync__post *post = dev->post;
+    if (GPUSYNC__GET(&post->pace_ns) == GPUSYNC__SWEEP_NS && GPUSYNC__GET(&post->sweep_ns)) return; /* it comes soon */
+    gpusync__arm_sweep_now(dev);
+}
+
+/* On the dispatch queue. Of several timers the last goes on. */
+static void gpusync__sweep(void *context)
+{
+    gpusync__post *post = (gpusync__post *)context;
+    bool last, found = false;
+    gpusync_device *dev;
+    GPUSYNC__PUT(&post->sweep_ns, 0);
+    last = GPUSYNC__SUB(&post->timers, 1) == 1;
+    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
+    dev = GPUSYNC__GET(&post->device);
+    if (dev && gpusync__sweep_device(dev, &found) && last) {
+        uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__GET(&post->pace_ns);
+        GPUSYNC__PUT(&post->pace_ns, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
+        gpusync__start_sweep(dev, gpusync_now_ns(), pace);
+    }
+    GPUSYNC__SUB(&post->inside, 1);
+    gpusync__post_unref(post);
+}
+
+/* --------------------------------------------------------------------------------- >>wait -- */
+
 /* What a wait is for. ERROR_INVALID_TICKET when there is no such thing. */
 static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal)
 {
@@ -3346,13 +4006,6 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
         return GPUSYNC_OK;
     }
     return ticket > gpusync__committed(q) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
-}
-
-static void gpusync__listen(const gpusync__goal *goal);
-
-static bool gpusync__is_outside(const gpusync_timeline *t)
-{
-    return (GPUSYNC__GET(&t->flags) & GPUSYNC__OUTSIDE) != 0;
 }
 
 /* A wait for one goal or more. */
@@ -3400,9 +4053,13 @@ static bool gpusync__watch_over(gpusync__watch *watch)
     return gpusync__reached(watch) || gpusync__stopped(&watch->goal);
 }
 
-static gpusync_result gpusync__stop_reason(const gpusync__goal *goal);
-static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error);
-static void gpusync__goal_leave(const gpusync__goal *goal);
+/* How an ended goal ended. */
+static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
+{
+    if (!gpusync__met(goal)) return gpusync__stop_reason(goal);
+    if (goal->kind == GPUSYNC__VALUE) return gpusync__timeline_result(goal->timeline, error);
+    return gpusync__result_of(goal->queue, goal, true, error);
+}
 
 /* How a goal that is over ended. What ended badly says so also where the wait for its handlers was cut short; what ended
    well does not say that, then. told: error, which may be NULL, has the failure. */
@@ -3500,14 +4157,14 @@ static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *spin, uint64_
 /* Metal's own wait, for what is committed. Whatever it leaves undone, the caller sleeps for. */
 static void gpusync__block_ticket(gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__hold_ticket(q, ticket);
+    gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
     if (!slot) return;
     if (slot->buffer && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
         void *pool = gpusync__pool_push();
         gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
         gpusync__pool_pop(pool);
     }
-    gpusync__drop(slot);
+    gpusync__unref(slot);
     gpusync__look_ticket(q, ticket);
 }
 
@@ -3568,20 +4225,6 @@ static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t dead
     }
 }
 
-#define GPUSYNC__SWEEP_NS 50000000u      /* from a new reason to the first sweep */
-#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
-
-GPUSYNC__RARE void gpusync__keep_watch_from_now(gpusync_device *dev);
-
-/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes its timer back and then
-   looks for reasons, one of the two sees the other. No lock is held. */
-static inline void gpusync__keep_watch(gpusync_device *dev)
-{
-    const gpusync__post *post = dev->post;
-    if (GPUSYNC__GET(&post->pace_ns) == GPUSYNC__SWEEP_NS && GPUSYNC__GET(&post->sweep_ns)) return; /* it comes soon */
-    gpusync__keep_watch_from_now(dev);
-}
-
 /* OK: over. TIMEOUT: done at the deadline is done, this is not. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
@@ -3596,18 +4239,12 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
         wait->watches[i].since_ns = now;
     }
     (void)gpusync__enlist(wait);
-    gpusync__keep_watch(wait->device);
+    gpusync__arm_sweep(wait->device);
     gpusync__park(wait, w, deadline);
     gpusync__delist(wait);
     gpusync__waiter_give(wait->device, w);
     if (!gpusync__wait_over(wait)) gpusync__wait_look(wait);
     return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
-}
-
-/* Why a goal that is not met will not be. */
-static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
-{
-    return GPUSYNC__GET(gpusync__flags_of(goal)) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
 /* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that came about. */
@@ -3764,7 +4401,7 @@ typedef struct gpusync__target {
 } gpusync__target;
 
 /* Note what every queue has committed. At most `room` are noted; returns how many there are. */
-static size_t gpusync__note_targets(gpusync_device *dev, bool handlers, gpusync__target *targets, size_t room)
+static size_t gpusync__collect_targets(gpusync_device *dev, bool handlers, gpusync__target *targets, size_t room)
 {
     gpusync_queue *q;
     size_t count = 0;
@@ -3837,7 +4474,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
     bool handlers = options && options->handlers;
     if (!device || (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     deadline = gpusync__deadline(timeout_ns);
-    while ((count = gpusync__note_targets(device, handlers, targets, room)) > room) {
+    while ((count = gpusync__collect_targets(device, handlers, targets, room)) > room) {
         if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
         room = count + 8;
         targets = (gpusync__target *)gpusync__allocate(device, room * sizeof *targets, 16);
@@ -3851,623 +4488,6 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns)
 {
     return gpusync_device_wait_ex(device, timeout_ns, NULL);
-}
-
-#define GPUSYNC__LINGER_NS 1000000u
-
-/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
-static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
-{
-    gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
-    if (!w) {
-        dev->hooks.yield(dev->hooks.user);
-        return;
-    }
-    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__LINGER_NS);
-    gpusync__waiter_give(dev, w);
-}
-
-/* ---------------------------------------------------------------------------- >>timeline -- */
-
-static gpusync_result gpusync__timeline_enter(gpusync_timeline *t)
-{
-    GPUSYNC__ADD(&t->inside, 1);
-    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return GPUSYNC_OK;
-    GPUSYNC__SUB(&t->inside, 1);
-    return GPUSYNC_ERROR_DESTROYED;
-}
-
-static void gpusync__timeline_leave(gpusync_timeline *t) { GPUSYNC__SUB(&t->inside, 1); }
-
-/* What the failure of a timeline says; OK when it has not failed. */
-static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
-{
-    gpusync_result result;
-    if (GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    gpusync__lock(&t->board.lock);
-    result = t->error.result;
-    if (error) *error = t->error;
-    gpusync__unlock(&t->board.lock);
-    return result;
-}
-
-static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
-{
-    void *pool = gpusync__pool_push();
-    GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, raw);
-    gpusync__pool_pop(pool);
-}
-
-static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda);
-
-/* Whoever was told by a change of the timeline, and those for whom there was no place. No lock is held. */
-static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught, gpusync__agenda *agenda)
-{
-    while (gpusync__unpark(t->device, caught)) {
-        gpusync__lock(&t->board.lock);
-        gpusync__take_numbers(&t->board, 0, high, &t->error, caught, agenda);
-        gpusync__unlock(&t->board.lock);
-    }
-}
-
-/* Something was signalled, or a promise is gone: let `value` follow, as far as no promise is open. Who signals on the
-   host does not get past an open promise on the device either: the event is written when the value gets there. Takes
-   the lock of the board, which the caller has, with it. */
-static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
-{
-    uint64_t value = t->kept;
-    gpusync__catch caught;
-    bool writes = false;
-    gpusync__catch_nothing(&caught);
-    if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;
-    if (value > t->value) { /* and it has not failed */
-        GPUSYNC__PUT(&t->value, value);
-        gpusync__take_numbers(&t->board, 0, value, NULL, &caught, agenda);
-        writes = value > t->on_event;
-        if (writes) GPUSYNC__PUT(&t->on_event, value);
-    }
-    gpusync__unlock(&t->board.lock);
-    /* Two threads may come here in the other order: then the lower value is written last, and Metal ignores it
-       (documented: an event only rises). */
-    if (writes) gpusync__write_event(t, value + t->base);
-    gpusync__wake_numbers(t, value, &caught, agenda);
-    gpusync__needs_over(caught.needs, NULL, agenda);
-}
-
-/* The event stands at this value. */
-static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
-{
-    gpusync__lock(&t->board.lock);
-    if (value > t->kept) t->kept = value;
-    if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
-    gpusync__raise_unlock(t, agenda);
-}
-
-/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. */
-static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__agenda *agenda)
-{
-    gpusync__catch caught;
-    bool first;
-    gpusync__catch_nothing(&caught);
-    gpusync__lock(&t->board.lock);
-    first = t->value != GPUSYNC__FAILED_VALUE;
-    if (first) {
-        if (reason) gpusync__copy_error(&t->error, reason);
-        if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE) t->error.result = GPUSYNC_ERROR_EXECUTION;
-        if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
-        t->last = t->value;
-        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);
-        gpusync__take_numbers(&t->board, 0, GPUSYNC__FAILED_VALUE, &t->error, &caught, agenda);
-    }
-    gpusync__unlock(&t->board.lock);
-    if (!first) return false;
-    gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, agenda);
-    if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
-    gpusync__needs_over(caught.needs, &t->error, agenda);
-    return true;
-}
-
-/* Where others signal the event, it knows better. They may have written what gpusync_timeline_fail would. */
-static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
-{
-    gpusync_error error;
-    uint64_t raw;
-    if (!gpusync__is_outside(t)) return;
-    raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
-    /* as after reading a status: what was done before the signal must be read after it */
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (raw == GPUSYNC__FAILED_VALUE) {
-        if (GPUSYNC__GET(&t->value) == GPUSYNC__FAILED_VALUE) return;
-        gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
-        (void)gpusync__fail_timeline(t, &error, agenda);
-    } else if (raw > t->base && raw - t->base > GPUSYNC__GET(&t->value)) {
-        gpusync__reach(t, raw - t->base, agenda);
-    }
-}
-
-GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__read_event(t, &agenda);
-    gpusync__end_call(t->device, &agenda);
-}
-
-/* A registration with the event, for one value and all who wait for it. It belongs to the timeline's list and to the
-   block that Metal holds: nobody can take a registration back, and a block whose value never comes lives as long as the
-   event. So what the block refers to is counted, and an ORPHANED one touches nothing else. */
-typedef struct gpusync__listening {
-    uint32_t holders;
-    uint32_t state; /* ARMED -> RUNNING -> FREE, or ORPHANED */
-    gpusync_device *device;
-    gpusync_timeline *timeline;
-    uint64_t value;
-    struct gpusync__listening *next;
-} gpusync__listening;
-
-typedef struct gpusync__listener_block {
-    gpusync__block head;
-    gpusync__listening *listening;
-} gpusync__listener_block;
-
-static void gpusync__listening_give(gpusync__listening *listening)
-{
-    gpusync__lock(&gpusync__global.lock);
-    listening->next = gpusync__global.listenings;
-    gpusync__global.listenings = listening;
-    gpusync__unlock(&gpusync__global.lock);
-}
-
-static void gpusync__listening_drop(gpusync__listening *listening)
-{
-    if (GPUSYNC__SUB(&listening->holders, 1) == 1) gpusync__listening_give(listening);
-}
-
-#define GPUSYNC__SLAB_LISTENINGS 32
-
-/* With one holder. NULL: no memory. From malloc, not from the
-   program's allocator, and never freed: Metal may keep what refers to one for as long as it likes. */
-static gpusync__listening *gpusync__listening_take(gpusync_timeline *t)
-{
-    gpusync__listening *slab = NULL, *listening;
-    size_t i;
-    gpusync__lock(&gpusync__global.lock);
-    if (!gpusync__global.listenings) slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
-    for (i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
-        slab[i].next = gpusync__global.listenings;
-        gpusync__global.listenings = &slab[i];
-    }
-    listening = gpusync__global.listenings;
-    if (listening) gpusync__global.listenings = listening->next;
-    gpusync__unlock(&gpusync__global.lock);
-    if (!listening) return NULL;
-    listening->device = t->device;
-    listening->timeline = t;
-    listening->next = NULL;
-    GPUSYNC__PUT(&listening->state, (uint32_t)GPUSYNC__ARMED);
-    GPUSYNC__PUT(&listening->holders, 1);
-    return listening;
-}
-
-static void gpusync__listener_copy(void *to, const void *from)
-{
-    (void)to; /* the bytes are there already */
-    GPUSYNC__ADD(&((const gpusync__listener_block *)from)->listening->holders, 1);
-}
-
-static void gpusync__listener_dispose(const void *block)
-{
-    gpusync__listening_drop(((const gpusync__listener_block *)block)->listening);
-}
-
-/* On the listener's thread. */
-static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
-{
-    gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    (void)event;
-    (void)raw; /* may be above the value that was asked for; the event is read again */
-    if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
-    gpusync__read_event(listening->timeline, &agenda);
-    gpusync__end_call(listening->device, &agenda);
-    GPUSYNC__PUT(&listening->state, GPUSYNC__FREE); /* destroy waits for this */
-}
-
-static const struct gpusync__listener_descriptor {
-    uintptr_t reserved, size;
-    void (*copy)(void *to, const void *from);
-    void (*dispose)(const void *block);
-    const char *signature, *layout;
-} gpusync__listener_descriptor = {
-    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
-};
-
-#define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
-
-/* Hand Metal a block on this stack, which it copies. */
-static void gpusync__notify(gpusync_device *dev, void *event, uint64_t raw, gpusync__listening *listening)
-{
-    gpusync__listener_block block;
-    void *pool = gpusync__pool_push();
-    memset(&block, 0, sizeof block);
-    block.head.isa = gpusync__stack_block;
-    block.head.flags = GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE;
-    block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke;
-    block.head.descriptor = (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor;
-    block.listening = listening;
-    ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
-        event, gpusync__sel.notifyListener, dev->listener, raw, &block);
-    gpusync__pool_pop(pool);
-}
-
-/* The device's listener, made when it is first needed; NULL where Metal has none. */
-static void *gpusync__listener(gpusync_device *dev)
-{
-    void *listener = GPUSYNC__GET(&dev->listener);
-    if (listener) return listener;
-    gpusync__lock(&dev->lock);
-    if (!dev->listener) GPUSYNC__PUT(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
-    listener = dev->listener;
-    gpusync__unlock(&dev->lock);
-    return listener;
-}
-
-/* A new registration for the value, on the list; NULL when there is one, or no memory: then sleepers look by
-   themselves. Those that are over leave the list here. Under the board's lock. */
-static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
-{
-    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening;
-    while ((listening = *link) != NULL) {
-        if (GPUSYNC__GET(&listening->state) == GPUSYNC__FREE) {
-            *link = listening->next;
-            gpusync__listening_drop(listening);
-            continue;
-        }
-        if (listening->value == value) return NULL;
-        link = &listening->next;
-    }
-    listening = gpusync__listening_take(t);
-    if (!listening) return NULL;
-    listening->value = value;
-    listening->next = *first;
-    *first = listening;
-    return listening;
-}
-
-/* Be told when the event reaches the goal. */
-static void gpusync__listen(const gpusync__goal *goal)
-{
-    gpusync_timeline *t = goal->timeline;
-    gpusync__listening *listening;
-    if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
-    gpusync__lock(&t->board.lock);
-    /* under the lock: destroy takes it between closing and settling */
-    listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
-    gpusync__unlock(&t->board.lock);
-    if (listening) gpusync__notify(t->device, t->event, listening->value + t->base, listening);
-}
-
-static void gpusync__settle_listenings(gpusync_device *dev, gpusync__listening *listening)
-{
-    while (listening) {
-        gpusync__listening *next = listening->next;
-        unsigned rounds = 0;
-        if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
-            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
-        gpusync__listening_drop(listening);
-        listening = next;
-    }
-}
-
-/* A used event, and what it stands at, or a new one; +1. */
-static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
-{
-    void *event = NULL;
-    *raw = 0;
-    gpusync__lock(&dev->lock);
-    if (dev->event_count) event = dev->events[--dev->event_count];
-    gpusync__unlock(&dev->lock);
-    if (!event) return gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
-    *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
-    return event;
-}
-
-/* Keep an event for the next that needs one (making one takes Metal 80 to 180 us: MoltenVK issue 1472), or release it.
-   reusable: nobody else may still use it, and it is not used up. */
-static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
-{
-    if (reusable) {
-        gpusync__lock(&dev->lock);
-        reusable = dev->event_count < GPUSYNC__EVENT_POOL;
-        if (reusable) dev->events[dev->event_count++] = event;
-        gpusync__unlock(&dev->lock);
-    }
-    if (!reusable) gpusync__release_pooled(event);
-}
-
-static void gpusync__event_give(gpusync_timeline *t)
-{
-    bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
-    gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
-}
-
-/* Over the event, which the timeline takes over, and which stands at raw. */
-static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw, bool imported,
-                                            const gpusync_timeline_desc *desc, gpusync_timeline **out)
-{
-    gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128);
-    gpusync_result result = t ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (t) {
-        t->device = dev;
-        t->event = event;
-        t->imported = imported;
-        if (imported) t->value = raw == GPUSYNC__FAILED_VALUE ? 0 : raw; /* the caller looks again */
-        else t->value = desc->initial_value;
-        t->base = raw > t->value && !imported ? raw - t->value : 0;
-        t->kept = t->on_event = t->value;
-        t->holders = 1;
-        t->flags = imported ? GPUSYNC__OUTSIDE : 0;
-        t->fail_writes_event = !imported || desc->fail_writes_event;
-        gpusync__copy_text(t->label, sizeof t->label, desc->label);
-        gpusync__lock(&dev->lock);
-        if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
-        if (result == GPUSYNC_OK) {
-            t->place.number = ++dev->timeline_count;
-            gpusync__list_add(&dev->timelines, &t->place);
-        }
-        gpusync__unlock(&dev->lock);
-    }
-    if (result == GPUSYNC_OK) {
-        *out = t;
-        return GPUSYNC_OK;
-    }
-    gpusync__release_pooled(event);
-    gpusync__free(dev, t, sizeof *t);
-    return result;
-}
-
-/* The arguments are valid. */
-static gpusync_result gpusync__timeline_own(gpusync_device *dev, const gpusync_timeline_desc *desc,
-                                            gpusync_timeline **out)
-{
-    uint64_t raw;
-    gpusync_result result;
-    void *pool = gpusync__pool_push(), *event = gpusync__event_take(dev, &raw);
-    if (event) gpusync__send_void_id(event, gpusync__sel.setLabel, desc->label ? gpusync__string(desc->label) : NULL);
-    gpusync__pool_pop(pool);
-    if (!event) return GPUSYNC_ERROR_METAL_NIL;
-    result = gpusync__timeline_new(dev, event, raw, false, desc, out);
-    if (result == GPUSYNC_OK && desc->initial_value > raw) gpusync__write_event(*out, desc->initial_value);
-    return result;
-}
-
-static gpusync_result gpusync__timeline_over(gpusync_device *dev, const gpusync_timeline_desc *desc,
-                                             gpusync_timeline **out)
-{
-    void *event = desc->shared_event, *cls = gpusync__class_of(event);
-    gpusync_result result;
-    if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
-        !gpusync__class_responds(cls, gpusync__sel.notifyListener))
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    result = gpusync__timeline_new(dev, gpusync__retain(event), GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue),
-                                   true, desc, out);
-    if (result == GPUSYNC_OK) gpusync__look_timeline(*out);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
-                                                   gpusync_timeline **out)
-{
-    static const gpusync_timeline_desc plain = {0, NULL, NULL, false};
-    if (out) *out = NULL;
-    if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!desc) desc = &plain;
-    if (desc->shared_event) return gpusync__timeline_over(device, desc, out);
-    if (desc->initial_value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    return gpusync__timeline_own(device, desc, out);
-}
-
-/* The last holder gives it back. No lock is held. */
-static void gpusync__timeline_drop(gpusync_timeline *t)
-{
-    if (GPUSYNC__SUB(&t->holders, 1) != 1) return;
-    gpusync__event_give(t);
-    gpusync__free(t->device, t, sizeof *t);
-}
-
-static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda);
-static void gpusync__pay(gpusync_device *dev, const uint32_t *owing);
-static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before);
-static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before);
-
-/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for the sake of the rest:
-   now and then they are all made to look, so that they leave that. */
-static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
-{
-    unsigned rounds = 0;
-    while (GPUSYNC__GET(inside)) {
-        gpusync_timeline *t = NULL;
-        gpusync_queue *q = NULL;
-        gpusync__linger(dev, &rounds);
-        if (rounds % 256) continue;
-        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__hint(dev, &q->board);
-        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__hint(dev, &t->board);
-    }
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_timeline *t = timeline;
-    gpusync_device *dev;
-    unsigned i;
-    if (!t) return GPUSYNC_OK;
-    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
-    gpusync__wake_stopped(t->device, &t->board);
-    gpusync__let_out(t->device, &t->inside);
-    gpusync__lock(&t->board.lock); /* who listens for held work has the lock, or sees that the timeline goes */
-    gpusync__unlock(&t->board.lock);
-    gpusync__lock(&t->device->lock);
-    gpusync__list_remove(&t->device->timelines, &t->place);
-    gpusync__unlock(&t->device->lock);
-    for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__settle_listenings(t->device, t->listenings[i]);
-    dev = t->device;
-    gpusync__end_unpromised(t, &agenda);
-    gpusync__end_call(dev, &agenda);
-    gpusync__pay(dev, &t->owing);
-    gpusync__timeline_drop(t);
-    return GPUSYNC_OK;
-}
-
-GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
-{
-    if (base) *base = timeline ? timeline->base : 0;
-    if (!timeline) return NULL;
-    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
-    return timeline->event;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
-{
-    gpusync_result result;
-    if (value) *value = 0;
-    if (!timeline || !value) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__is_outside(timeline)) gpusync__look_timeline(timeline);
-    *value = GPUSYNC__GET(&timeline->value);
-    if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    result = gpusync__timeline_result(timeline, NULL); /* takes the lock under which `last` was written */
-    *value = timeline->last;
-    return result;
-}
-
-static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value);
-
-/* Raise it from the host. False: it would not rise. */
-static bool gpusync__signal(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
-{
-    const gpusync__promise *cover;
-    bool rises;
-    gpusync__lock(&t->board.lock);
-    cover = gpusync__cover(t, value);
-    rises = value > t->kept && t->value != GPUSYNC__FAILED_VALUE && !(cover && cover->node.number == value);
-    if (!rises) {
-        gpusync__unlock(&t->board.lock);
-        return false;
-    }
-    t->kept = value;
-    gpusync__raise_unlock(t, agenda);
-    if (gpusync__traced(t->device)) gpusync__trace_signal(t, value);
-    return true;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_result result;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    result = gpusync__timeline_enter(timeline);
-    if (result != GPUSYNC_OK) return result;
-    gpusync__read_event(timeline, &agenda);
-    if (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) result = GPUSYNC_ERROR_DEVICE_LOST;
-    else result = gpusync__timeline_result(timeline, NULL);
-    if (result == GPUSYNC_OK && !gpusync__signal(timeline, value, &agenda)) {
-        result = gpusync__timeline_result(timeline, NULL); /* failed meanwhile? */
-        if (result == GPUSYNC_OK) result = GPUSYNC_ERROR_NOT_RISING;
-    }
-    gpusync__end_call(timeline->device, &agenda);
-    gpusync__timeline_leave(timeline);
-    return result;
-}
-
-static void gpusync__listen_for_needs(gpusync_timeline *t);
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                       const gpusync__node *cover, gpusync__agenda *agenda);
-
-GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_result result;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    result = gpusync__timeline_enter(timeline);
-    if (result != GPUSYNC_OK) return result;
-    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
-    gpusync__lock(&timeline->board.lock);
-    if (value > timeline->expected) timeline->expected = value;
-    gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
-    gpusync__unlock(&timeline->board.lock);
-    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
-        gpusync__hint(timeline->device, &timeline->board); /* who sleeps did not listen */
-    gpusync__listen_for_needs(timeline);
-    gpusync__read_event(timeline, &agenda);
-    result = gpusync__timeline_result(timeline, NULL);
-    gpusync__end_call(timeline->device, &agenda);
-    gpusync__timeline_leave(timeline);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_result result;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__timeline_enter(timeline);
-    if (result != GPUSYNC_OK) return result;
-    if (!gpusync__fail_timeline(timeline, reason, &agenda)) result = gpusync__timeline_result(timeline, NULL);
-    gpusync__end_call(timeline->device, &agenda);
-    gpusync__timeline_leave(timeline);
-    return result;
-}
-
-static void gpusync__goal_leave(const gpusync__goal *goal)
-{
-    if (goal->queue) gpusync__leave(goal->queue);
-    else gpusync__timeline_leave(goal->timeline);
-}
-
-/* How an ended goal ended. */
-static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
-{
-    if (!gpusync__met(goal)) return gpusync__stop_reason(goal);
-    if (goal->kind == GPUSYNC__VALUE) return gpusync__timeline_result(goal->timeline, error);
-    return gpusync__result_of(goal->queue, goal, true, error);
-}
-
-/* Not reached, or to be traced. */
-GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
-                                                 const gpusync_wait_options *options)
-{
-    gpusync_device *dev = t->device;
-    gpusync_result result = gpusync__timeline_enter(t);
-    gpusync__goal goal;
-    uint64_t *how;
-    if (result != GPUSYNC_OK) return result;
-    memset(&goal, 0, sizeof goal);
-    goal.kind = GPUSYNC__VALUE;
-    goal.timeline = t;
-    goal.ticket = value;
-    if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
-    result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
-    if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, options ? options->error : NULL);
-    GPUSYNC__COUNT(how);
-    if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, &dev->stats, how, result);
-    gpusync__timeline_leave(t);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
-                                                 const gpusync_wait_options *options)
-{
-    uint64_t present;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    present = GPUSYNC__GET(&timeline->value);
-    if (present < value || present == GPUSYNC__FAILED_VALUE || gpusync__traced(timeline->device))
-        return gpusync__wait_value(timeline, value, timeout_ns, options);
-    GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
-    return GPUSYNC_OK;
 }
 
 /* The goal of a point, with its queue or timeline entered. */
@@ -4595,100 +4615,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     return result;
 }
 
-/* ------------------------------------------------------------------------------ >>commit -- */
-
-static void gpusync__order_end(gpusync_queue *q);
-static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda);
-static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns);
-static void gpusync__discard_job(gpusync__job *job, gpusync__agenda *agenda);
-
-/* Of the tracked ones. */
-static uint32_t gpusync__count_uncommitted(gpusync_queue *q)
-{
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
-    uint32_t count = 0;
-    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (GPUSYNC__GET(&slot->kind) == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
-            count++; /* an open one may be committed meanwhile */
-        gpusync__drop(slot);
-    }
-    return count;
-}
-
-/* Is every buffer that takes room held, or not committed? Then nothing makes room, unless the program does. */
-static bool gpusync__is_stuck(gpusync_queue *q)
-{
-    uint32_t idle;
-    gpusync__lock(&q->order);
-    idle = q->held_buffers + q->open_count;
-    gpusync__order_end(q);
-    if (GPUSYNC__GET(&q->tracked)) idle += gpusync__count_uncommitted(q);
-    return idle >= GPUSYNC__GET(&q->outstanding);
-}
-
-/* ... for so long, then a wait for ever would be one. */
-#define GPUSYNC__STUCK_NS 1000000000u
-
-/* Until there are fewer command buffers than the limit. */
-GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
-{
-    uint64_t *how;
-    gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
-    goal.queue = q;
-    goal.kind = GPUSYNC__ROOM;
-    goal.ticket = limit;
-    for (;;) {
-        uint64_t left = gpusync__time_left(deadline), committed = gpusync__committed(q);
-        bool forever = deadline == GPUSYNC_FOREVER, stuck = forever && gpusync__is_stuck(q);
-        gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
-        if (result == GPUSYNC_OK) return GPUSYNC_OK;
-        gpusync__wake_others(q->device, &q->board, 0); /* it may have been told of room */
-        if (result != GPUSYNC_TIMEOUT) return result;
-        if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
-        if (!forever && gpusync__time_left(deadline) == 0) break;
-    }
-    GPUSYNC__PUT(&q->refused, 1);
-    gpusync__keep_watch(q->device);
-    return GPUSYNC_TIMEOUT;
-}
-
-/* ... and take a place. Room is not like a ticket: another thread may have taken what ended this sleep. */
-static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint32_t limit, uint64_t deadline)
-{
-    gpusync_result result = GPUSYNC_OK;
-    while (result == GPUSYNC_OK && !gpusync__take_room(q, limit)) result = gpusync__wait_below(q, limit, deadline);
-    return result;
-}
-
-/* Metal 4 objects and other strangers lack the methods that are used here; sending them would end the program. */
-static bool gpusync__knows_class(gpusync_queue *q, void *buffer)
-{
-    void *cls = gpusync__class_of(buffer);
-    if (cls == GPUSYNC__GET(&q->buffer_class)) return true;
-    if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
-        !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
-        !gpusync__class_responds(cls, gpusync__sel.status) || !gpusync__class_responds(cls, gpusync__sel.gpuStartTime))
-        return false;
-    GPUSYNC__PUT(&q->buffer_class, cls);
-    return true;
-}
-
-GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
-{
-    gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
-}
-
-/* +1, or NULL. The caller has taken room for it, and has a pool. */
-GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const char *label)
-{
-    void *buffer = gpusync__send_id(q->metal, sel);
-    if (!buffer) return NULL;
-    gpusync__retain(buffer);
-    if (label) gpusync__set_label(buffer, label);
-    return buffer;
-}
+/* ------------------------------------------------------------------------------- >>commit -- */
 
 /* With gpusync__want: a read-modify-write on either side, so that of unlock and try_lock nothing is asked but the lock. */
 static inline bool gpusync__is_wanted(gpusync_queue *q)
@@ -4761,7 +4688,7 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
 static void gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
     GPUSYNC__SET(&slot->kind, (uint16_t)GPUSYNC__WORK);
-    GPUSYNC__SET(&slot->kept, 1);
+    GPUSYNC__SET(&slot->was_open, 1);
     gpusync__put_open(q, slot);
     if (++q->open_count > q->open_places) gpusync__more_places(q);
 }
@@ -4774,2798 +4701,92 @@ static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
     return slot;
 }
 
-GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
+/* Of the tracked ones. */
+static uint32_t gpusync__count_uncommitted(gpusync_queue *q)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__slot **open, *slot;
-    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    gpusync__lock(&queue->order);
-    open = gpusync__find_open(queue, command_buffer);
-    slot = *open ? gpusync__take_open(queue, open) : NULL;
-    gpusync__order_end(queue);
-    if (slot) {
-        if (slot->job) gpusync__discard_job(slot->job, &agenda);
-        gpusync__drop(slot);
-        gpusync__give_room(queue);
-        gpusync__end_call(queue->device, &agenda);
-    }
-    gpusync__leave(queue);
-    return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
-}
-
-/* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
-GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint16_t kind)
-{
-    if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
-    if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
-    /* Of a buffer that has ended nobody knows whether its slot is gone by now: so it does not count. */
-    if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
-    /* A commit searches only where there are tracked or held buffers to mistake it for: else the status tells. */
-    if (((kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined) &&
-        gpusync__has_slot(q, buffer))
-        return GPUSYNC_ERROR_ALREADY_TRACKED;
-    return GPUSYNC_OK;
-}
-
-/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. */
-GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint16_t kind)
-{
-    bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
-    if (kind == GPUSYNC__EXTERNAL) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
-    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
-}
-
-/* A slot for a buffer that is not open. Under the order lock, with a pool, as what follows. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **out)
-{
-    gpusync_result result = gpusync__check_stranger(q, buffer, kind);
+    gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
-    if (result == GPUSYNC_OK) result = gpusync__check_status(buffer, kind);
-    if (result != GPUSYNC_OK) return result;
-    *out = slot = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
-    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
-    gpusync__retain(buffer);
-    GPUSYNC__ADD(&q->outstanding, 1);
-    return GPUSYNC_OK;
-}
-
-/* The slot for a buffer that becomes work: the one that it has while it is open, where the link leads; else a new one. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
-                                                  gpusync__slot **out)
-{
-    gpusync_result result;
-    if (!*open) return gpusync__adopt_stranger(q, buffer, kind, out);
-    result = gpusync__check_status(buffer, kind);
-    if (result != GPUSYNC_OK) return result;
-    *out = gpusync__take_open(q, open);
-    if (kind != GPUSYNC__WORK) GPUSYNC__SET(&(*out)->kind, kind);
-    return GPUSYNC_OK;
-}
-
-/* Not inlined, for who is not in the hurry of a commit. */
-GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
-                                            gpusync__slot **out)
-{
-    return gpusync__adopt_now(q, buffer, kind, open, out);
-}
-
-/* Undo gpusync__adopt. Under the order lock. */
-static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot)
-{
-    if (slot->kept) {
-        gpusync__add_open(q, slot);
-        return;
+    uint32_t count = 0;
+    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+        if (GPUSYNC__GET(&slot->kind) == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
+            count++; /* an open one may be committed meanwhile */
+        gpusync__unref(slot);
     }
-    GPUSYNC__SUB(&q->outstanding, 1);
-    gpusync__drop(slot);
+    return count;
 }
 
-/* A scheduled handler, for all: there is nothing to tell apart but the command buffer. Its slot is found by looking at
-   every one, which only who traces pays for. It touches nothing but the slot: the queue may be gone. Where a tool hands
-   it another object, the trace lacks the time. */
-static void gpusync__scheduled(void *block, void *buffer)
+/* Is every buffer that takes room held, or not committed? Then nothing makes room, unless the program does. */
+static bool gpusync__is_stuck(gpusync_queue *q)
 {
-    gpusync__slab *slab;
-    size_t i;
-    (void)block;
-    gpusync__lock(&gpusync__global.lock);
-    slab = gpusync__global.slabs;
-    gpusync__unlock(&gpusync__global.lock);
-    for (; slab; slab = slab->next)
-        for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++)
-            if (GPUSYNC__GET(&slab->slots[i].state) == GPUSYNC__ARMED &&
-                GPUSYNC__GET(&slab->slots[i].buffer) == buffer)
-                GPUSYNC__PUT(&slab->slots[i].scheduled_ns, gpusync_now_ns());
-}
-
-static gpusync__block gpusync__scheduled_block = {
-    NULL, GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, gpusync__scheduled, &gpusync__descriptor,
-};
-
-/* Before the commit. Under the order lock. */
-GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
-{
-    gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
-}
-
-/* Ticket and handler. */
-GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, gpusync_ticket *ticket)
-{
-    gpusync_ticket issued = gpusync__issue(q, slot);
-    if (!issued) {
-        gpusync__unadopt(q, slot);
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    }
-    *ticket = issued;
-    gpusync__send_void_id(slot->buffer, gpusync__sel.addCompletedHandler, slot);
-    if (gpusync__traced(q->device)) gpusync__trace_schedule(slot);
-    return GPUSYNC_OK;
-}
-
-/* Ticket, handler, commit, as one step in the order of the queue. NOT_READY: this commit may have to be held, so it
-   must be a submission. */
-GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync_result result;
-    if (q->lined_ordered || (slot && slot->job)) return GPUSYNC_NOT_READY;
-    result = gpusync__adopt_now(q, buffer, GPUSYNC__WORK, open, &slot);
-    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, ticket);
-    if (result == GPUSYNC_OK) gpusync__send_void(buffer, gpusync__sel.commit);
-    return result;
-}
-
-GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync_result result;
-    if (slot && slot->job) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__adopt(q, buffer, GPUSYNC__TRACKED, open, &slot);
-    if (result != GPUSYNC_OK) return result;
-    GPUSYNC__ADD(&q->tracked, 1);
-    result = gpusync__arm(q, slot, ticket);
-    if (result != GPUSYNC_OK) GPUSYNC__SUB(&q->tracked, 1);
-    return result;
-}
-
-/* A command buffer that gpusync did not make comes in where the program has set a limit: take room for it, if all else
-   is right with it. */
-static gpusync_result gpusync__admit(gpusync_queue *q, void *buffer, bool *admitted)
-{
-    gpusync_result result = GPUSYNC_OK;
-    void *pool = gpusync__pool_push();
-    bool made;
+    uint32_t idle;
     gpusync__lock(&q->order);
-    made = *gpusync__find_open(q, buffer) != NULL;
-    if (!made) result = gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
-    if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
-    gpusync__order_end_pool(q, pool);
-    if (made || result != GPUSYNC_OK) return result;
-    result = gpusync__wait_for_room(q, q->max_in_flight, GPUSYNC_FOREVER);
-    *admitted = result == GPUSYNC_OK;
-    return result;
+    idle = q->held_buffers + q->open_count;
+    gpusync__order_end(q);
+    if (GPUSYNC__GET(&q->tracked)) idle += gpusync__count_uncommitted(q);
+    return idle >= GPUSYNC__GET(&q->outstanding);
 }
 
-/* What else a commit has to do where the program has set a limit, or traces. */
-typedef struct gpusync__commit_watch {
-    uint64_t began, held;
-    bool admitted;
-} gpusync__commit_watch;
+/* ... for so long, then a wait for ever would be one. */
+#define GPUSYNC__STUCK_NS 1000000000u
 
-GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_watch *watch)
+/* Until there are fewer command buffers than the limit. */
+GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
-    watch->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
-    watch->held = 0;
-    watch->admitted = false;
-    if (q->max_in_flight >= q->limit) return GPUSYNC_OK;
-    return gpusync__admit(q, buffer, &watch->admitted);
-}
-
-GPUSYNC__RARE void gpusync__after_commit(gpusync_queue *q, const gpusync__commit_watch *watch, gpusync_result result,
-                                         uint64_t ticket)
-{
-    if (watch->admitted) gpusync__give_room(q); /* it has taken its own by now, or has failed */
-    if (result != GPUSYNC_OK || !watch->began) return;
-    gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, ticket, NULL, watch->began);
-    if (watch->held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, ticket, NULL, watch->held);
-}
-
-/* What could not just be committed is held, or refused. */
-GPUSYNC__RARE gpusync_result gpusync__commit_otherwise(gpusync_queue *q, void *buffer, gpusync_result result,
-                                                       gpusync_ticket *ticket, uint64_t *held_ns)
-{
-    if (result == GPUSYNC_NOT_READY) return gpusync__submit_one(q, buffer, ticket, held_ns);
-    gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-    return result;
-}
-
-/* The caller is inside the queue. */
-static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    gpusync__commit_watch watch;
-    gpusync_result result = q->watched ? gpusync__before_commit(q, buffer, &watch) : GPUSYNC_OK;
-    void *pool;
-    if (result != GPUSYNC_OK) return result;
-    pool = gpusync__pool_push();
-    gpusync__lock(&q->order);
-    result = gpusync__commit_ordered(q, buffer, ticket);
-    gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) result = gpusync__commit_otherwise(q, buffer, result, ticket, &watch.held);
-    if (q->watched) gpusync__after_commit(q, &watch, result, *ticket);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    gpusync_ticket issued = GPUSYNC_NO_TICKET;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue && command_buffer) result = gpusync__enter_working(queue);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__commit(queue, command_buffer, &issued);
-        gpusync__leave(queue);
-    }
-    if (ticket) *ticket = issued;
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
-{
-    gpusync_result result;
-    if (!queue || !max_in_flight) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
-    if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight) {
-        result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
-        gpusync__wake_others(queue->device, &queue->board, 0); /* room that it was told of, and does not take */
-    }
-    gpusync__leave(queue);
-    return result;
-}
-
-static gpusync_result gpusync__track_open(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    void *pool = gpusync__pool_push();
-    gpusync_result result;
-    gpusync__lock(&q->order);
-    result = gpusync__track_ordered(q, buffer, ticket);
-    gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-    return result;
-}
-
-/* A buffer that somebody else commits, or has committed: `track` knows which. It is called inside the queue. */
-GPUSYNC__INLINE gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket,
-                                              gpusync_result (*track)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket))
-{
-    gpusync_ticket issued = GPUSYNC_NO_TICKET;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q && buffer) result = gpusync__enter_working(q);
-    if (result == GPUSYNC_OK) {
-        uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
-        result = track(q, buffer, &issued);
-        if (result == GPUSYNC_OK && began) gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
-        gpusync__leave(q);
-    }
-    if (ticket) *ticket = issued;
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    return gpusync__track(queue, command_buffer, ticket, gpusync__track_open);
-}
-
-/* Leave the slot to its handler, which may never come. Who holds it goes on; nobody new gets a hold. False: the handler
-   has begun. */
-static bool gpusync__orphan(gpusync_queue *q, gpusync__slot *slot)
-{
-    if (!gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) return false;
-    GPUSYNC__PUT(&slot->queue, NULL);
-    GPUSYNC__SUB(&q->slots, 1);
-    return true;
-}
-
-/* Give up a tracked buffer. The caller holds the slot. */
-static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
-{
-    if (slot->kind != GPUSYNC__TRACKED) return GPUSYNC_ERROR_INVALID_TICKET;
-    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
-    /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is its own. */
-    if (gpusync__orphan(q, slot)) gpusync__give_room_of(q, slot);
-    return GPUSYNC_OK;
-}
-
-GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync__slot *slot;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_TICKET;
-    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    slot = ticket == 0 || ticket > gpusync__committed(queue) ? NULL : gpusync__hold_ticket(queue, ticket);
-    if (slot) {
-        result = gpusync__untrack_slot(queue, slot);
-        gpusync__drop(slot);
-    }
-    gpusync__leave(queue);
-    return result;
-}
-
-/* On the queue's watcher: what the handler does for other work. Serial, so that however much external work there is, it
-   takes one thread of the dispatch pool. */
-static void gpusync__external_over(void *context)
-{
-    gpusync__slot *slot = (gpusync__slot *)context;
-    void *buffer = slot->buffer, *pool = gpusync__pool_push();
-    gpusync__send_void(buffer, gpusync__sel.waitUntilCompleted);
-    gpusync__pool_pop(pool);
-    gpusync__completed(slot, buffer);
-    gpusync__release_pooled(buffer);
-}
-
-/* The queue's watcher, made when it is first needed. */
-static void *gpusync__watcher(gpusync_queue *q)
-{
-    void *watcher = GPUSYNC__GET(&q->watcher), *made;
-    if (watcher) return watcher;
-    made = gpusync__dispatch_queue_create("gpusync external work", NULL);
-    if (GPUSYNC__SWAP(&q->watcher, &watcher, made)) return made;
-    gpusync__dispatch_release(made);
-    return watcher;
-}
-
-/* Under the order lock, with a pool. */
-static gpusync_result gpusync__adopt_external(gpusync_queue *q, void *buffer, gpusync__slot **out)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer);
-    bool encoded = *open && (*open)->job;
-    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, open, out);
-    if (result != GPUSYNC_OK || (!encoded && gpusync__issue(q, *out))) return result;
-    gpusync__unadopt(q, *out);
-    return encoded ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_ERROR_OUT_OF_MEMORY;
-}
-
-static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    void *pool = gpusync__pool_push();
-    gpusync__slot *slot = NULL;
-    gpusync_result result;
-    gpusync__lock(&q->order);
-    result = gpusync__adopt_external(q, buffer, &slot);
-    if (result == GPUSYNC_OK) *ticket = slot->ticket;
-    gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) {
-        gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-        return result;
-    }
-    gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
-    gpusync__dispatch_async(gpusync__watcher(q), slot, gpusync__external_over);
-    (void)gpusync__look_ticket(q, *ticket); /* one that has ended is over at once */
-    return GPUSYNC_OK;
-}
-
-GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    return gpusync__track(queue, command_buffer, ticket, gpusync__track_external);
-}
-
-/* ------------------------------------------------------------------------------ >>submit --
-   A submission is a job. What it waits for are its needs, what it signals its promises; each is on a list of the
-   timeline or queue that it is about. A job that nothing holds goes to the device in the call; where the device has all
-   that it needs by then, its needs are listed only when its command buffers are over. Whoever ends a need counts the job
-   down:
-
-       missing 0   the job can be issued: it is stirred, and the pump of its queue does it, under the order lock
-       open 0      needs and command buffers are over: the job is published
-
-   gpusync_encode_wait and gpusync_encode_signal make the job of an open command buffer: its promises are on their lists at
-   once, its needs from the commit on.
-
-   Nothing of this calls itself: what follows from a change goes on an agenda, which is worked off without a lock, so
-   that neither a long chain of jobs nor Metal's small stacks matter. */
-
-/* -- the pool of jobs */
-
-#define GPUSYNC__STORE_JOBS 8
-#define GPUSYNC__SPARE_JOBS 128 /* that a queue has at most, besides those in use */
-
-/* Has the device got it? */
-static bool gpusync__is_issued(const gpusync__job *job) { return GPUSYNC__GET(&job->work.state) == GPUSYNC__ARMED; }
-
-/* As a free job is: what most submissions leave so. */
-static void gpusync__job_clear(gpusync__job *job)
-{
-    job->needs = NULL;
-    job->needs_end = &job->needs;
-    job->before.timeline = NULL;
-    job->promises = NULL;
-    job->promises_end = &job->promises;
-    job->own_needs = job->few_needs;
-    job->own_promises = job->few_promises;
-    job->parts = job->few_parts;
-    job->memory = job->front = job->back = NULL;
-    job->joined = NULL;
-    job->need_count = job->promise_count = job->part_count = job->first_part = 0;
-    job->rank = GPUSYNC__RANK_NONE;
-    job->listed = job->disowned = false;
-    job->on_complete = NULL;
-    job->gpu_start = job->gpu_end = 0;
-    job->label[0] = '\0';
-    job->flags = 0;
-    GPUSYNC__SET(&job->doomed, 0);
-    GPUSYNC__SET(&job->work.state, (uint32_t)GPUSYNC__OPEN);
-    GPUSYNC__SET(&job->work.ticket, 0);
-    GPUSYNC__PUT(&job->work.queue, NULL);
-}
-
-/* Under the job lock. */
-static void gpusync__jobs_new(gpusync_device *dev)
-{
-    gpusync__job *job = (gpusync__job *)gpusync__store_new(dev, GPUSYNC__STORE_JOBS * sizeof *job);
-    int left = job ? GPUSYNC__STORE_JOBS : 0;
-    for (; left; left--, job++) {
-        job->device = dev;
-        job->due.is_job = true;
-        job->work.kind = GPUSYNC__PLAN;
-        job->work.traits = GPUSYNC__IS_PLAN;
-        job->work.job = job;
-        gpusync__job_clear(job);
-        job->next = dev->free_jobs;
-        dev->free_jobs = job;
-    }
-}
-
-/* To the device's free ones: a list. */
-static void gpusync__jobs_give(gpusync_device *dev, gpusync__job *job)
-{
-    gpusync__lock(&dev->job_lock);
-    while (job) {
-        gpusync__job *next = job->next;
-        job->next = dev->free_jobs;
-        dev->free_jobs = job;
-        job = next;
-    }
-    gpusync__unlock(&dev->job_lock);
-}
-
-/* To the spare ones of the queue, or to the device's, where that has enough. How many it has is a guess: the first may
-   have been taken meanwhile. */
-static void gpusync__job_spare(gpusync_queue *q, gpusync__job *job)
-{
-    gpusync__job *first = GPUSYNC__GET(&q->spare_jobs);
-    uint32_t depth;
-    do {
-        depth = first ? GPUSYNC__GET(&first->depth) + 1 : 1;
-        if (depth > GPUSYNC__SPARE_JOBS) {
-            job->next = NULL;
-            gpusync__jobs_give(q->device, job);
-            return;
-        }
-        GPUSYNC__PUT(&job->depth, depth);
-        job->next = first;
-    } while (!GPUSYNC__SWAP(&q->spare_jobs, &first, job));
-}
-
-GPUSYNC__RARE void gpusync__jobs_spare(gpusync_queue *q, gpusync__job *job)
-{
-    while (job) {
-        gpusync__job *next = job->next;
-        gpusync__job_spare(q, job);
-        job = next;
-    }
-}
-
-/* A few free jobs of the device, in a list, or as many new ones. NULL: no memory. */
-GPUSYNC__RARE gpusync__job *gpusync__jobs_take(gpusync_queue *q)
-{
-    gpusync_device *dev = q->device;
-    gpusync__job *jobs = NULL, *job;
-    uint32_t depth = 0;
-    gpusync__lock(&dev->job_lock);
-    if (!dev->free_jobs) gpusync__jobs_new(dev);
-    while (depth < GPUSYNC__STORE_JOBS && (job = dev->free_jobs) != NULL) {
-        dev->free_jobs = job->next;
-        job->next = jobs;
-        GPUSYNC__PUT(&job->depth, ++depth);
-        job->due.owing = &q->owing;
-        jobs = job;
-    }
-    gpusync__unlock(&dev->job_lock);
-    return jobs;
-}
-
-/* Off the list of spare ones, which is taken whole, so that none is taken that went and came back meanwhile. */
-static gpusync__job *gpusync__job_take(gpusync_queue *q)
-{
-    gpusync__job *job = __atomic_exchange_n(&q->spare_jobs, (gpusync__job *)NULL, __ATOMIC_SEQ_CST), *rest;
-    if (!job) job = gpusync__jobs_take(q);
-    if (!job || !job->next) return job;
-    rest = __atomic_exchange_n(&q->spare_jobs, job->next, __ATOMIC_SEQ_CST);
-    if (rest) gpusync__jobs_spare(q, rest); /* that came meanwhile */
-    return job;
-}
-
-/* Room for so many of each. False: no memory. */
-GPUSYNC__RARE bool gpusync__job_room(gpusync__job *job, size_t needs, size_t promises, size_t parts)
-{
-    size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
-    char *memory;
-    if (needs > limit || promises > limit || parts > limit) return false;
-    job->memory_size =
-        needs * sizeof *job->own_needs + promises * sizeof *job->own_promises + parts * sizeof *job->parts;
-    memory = (char *)gpusync__allocate(job->device, job->memory_size, 16);
-    if (!memory) return false;
-    job->memory = memory;
-    job->own_needs = (gpusync__need *)(void *)memory;
-    job->own_promises = (gpusync__promise *)(void *)(memory + needs * sizeof *job->own_needs);
-    job->parts = (gpusync__slot **)(void *)(job->own_promises + promises);
-    return true;
-}
-
-/* A job of this queue. The caller is inside the queue. NULL: no memory. */
-static gpusync__job *gpusync__job_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
-{
-    gpusync__job *job = gpusync__job_take(q);
-    if (!job) return NULL;
-    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
-        !gpusync__job_room(job, needs, promises, buffers + 2)) {
-        gpusync__job_spare(q, job);
-        return NULL;
-    }
-    GPUSYNC__SET(&job->work.queue, q);
-    GPUSYNC__SET(&job->missing, 1);
-    GPUSYNC__SET(&job->open, 1);
-    GPUSYNC__ADD(&q->owing, 1);
-    GPUSYNC__PUT(&job->work.holders, 2); /* last, as in gpusync__slot_new */
-    return job;
-}
-
-/* Command buffers that were taken over, but not committed. No lock is held. */
-static void gpusync__drop_parts(gpusync__job *job)
-{
-    gpusync_queue *q = job->work.queue;
-    uint32_t i, count = gpusync__is_issued(job) ? job->first_part : job->part_count;
-    for (i = 0; i < count; i++) {
-        gpusync__drop(job->parts[i]);
-        gpusync__give_room(q);
-    }
-}
-
-static void gpusync__need_drop(gpusync_device *dev, const gpusync__need *need, bool disowned)
-{
-    if (need->timeline) gpusync__timeline_drop(need->timeline);
-    else if (need->event) gpusync__event_keep(dev, need->event, !disowned);
-}
-
-static void gpusync__job_free(gpusync__job *job)
-{
-    gpusync_device *dev = job->device;
-    gpusync_queue *q = job->work.queue;
-    uint32_t i;
-    while (job->joined) {
-        gpusync__job *joined = job->joined;
-        job->joined = joined->next;
-        joined->disowned = job->disowned;
-        gpusync__job_free(joined);
-    }
-    for (i = 0; i < job->need_count; i++) gpusync__need_drop(dev, &job->own_needs[i], job->disowned);
-    for (i = 0; i < job->promise_count; i++) gpusync__timeline_drop(job->own_promises[i].timeline);
-    if (job->memory) gpusync__free(dev, job->memory, job->memory_size);
-    gpusync__job_clear(job);
-    gpusync__job_spare(q, job);
-    GPUSYNC__SUB(&q->owing, 1); /* destroy waits for this */
-}
-
-/* The last holder frees it; then no lock is held. */
-GPUSYNC__INLINE void gpusync__job_drop(gpusync__job *job)
-{
-    if (GPUSYNC__SUB(&job->work.holders, 1) == 1) gpusync__job_free(job);
-}
-
-/* One that has no ticket. */
-static void gpusync__job_end(gpusync__job *job)
-{
-    gpusync__job_drop(job);
-    gpusync__job_drop(job);
-}
-
-/* -- callbacks that are due. One at a time of a device, in the order in which they became due: on its dispatch queue, in
-   gpusync_dispatch, or in the destroy of what they are about. */
-
-static void gpusync__post_drop(gpusync__post *post)
-{
-    if (GPUSYNC__SUB(&post->holders, 1) != 1) return;
-    gpusync__lock(&gpusync__global.lock);
-    post->next = gpusync__global.posts;
-    gpusync__global.posts = post;
-    gpusync__unlock(&gpusync__global.lock);
-}
-
-static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
-
-/* Under the job lock. */
-static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
-{
-    due->next = NULL;
-    if (dev->due) dev->last_due->next = due;
-    else GPUSYNC__PUT(&dev->due, due);
-    dev->last_due = due;
-    dev->due_count++;
-    agenda->calls = true;
-}
-
-/* Have it called soon. A board's lock may be held. */
-static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
-{
-    gpusync__lock(&dev->job_lock);
-    gpusync__append_due(dev, due, agenda);
-    gpusync__unlock(&dev->job_lock);
-}
-
-/* The first that is due, or, with `owing`, the first of that queue or timeline; NULL also while one is called. The
-   caller calls it now. */
-static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing)
-{
-    gpusync__due *due, *previous = NULL;
-    gpusync__lock(&dev->job_lock);
-    for (due = dev->due; due && owing && due->owing != owing; due = due->next) previous = due;
-    if (dev->calling) {
-        dev->turned_away = true;
-        due = NULL;
-    }
-    if (due && previous) previous->next = due->next;
-    else if (due) GPUSYNC__PUT(&dev->due, due->next);
-    if (due && dev->last_due == due) dev->last_due = previous;
-    if (due) {
-        dev->calling = true;
-        dev->due_count--;
-    }
-    gpusync__unlock(&dev->job_lock);
-    return due;
-}
-
-/* error NULL: it ended well. */
-static void gpusync__call_back(gpusync_device *dev, gpusync_done_fn fn, void *user, const gpusync_error *error,
-                               const gpusync__need *about, const char *label)
-{
-    void *pool = gpusync__pool_push();
-    if (gpusync__traced(dev)) gpusync__trace_callback(dev, about, label, error);
-    fn(user, error ? error->result : GPUSYNC_OK, error);
-    gpusync__pool_pop(pool);
-}
-
-static void gpusync__call_job(gpusync__job *job)
-{
-    gpusync__need about;
-    memset(&about, 0, sizeof about);
-    about.queue = job->work.queue;
-    about.node.number = job->work.ticket;
-    gpusync__call_back(job->device, job->on_complete, job->user, job->rank == GPUSYNC__RANK_NONE ? NULL : &job->error,
-                       &about, job->label);
-}
-
-/* What gpusync__pop_due gave. */
-static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
-{
-    gpusync__job *job = (gpusync__job *)(void *)due;
-    gpusync__note *note = (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due));
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    uint32_t *owing = due->owing;
-    bool is_job = due->is_job;
-    gpusync__call call;
-    gpusync__call_begin(&call);
-    if (is_job) gpusync__call_job(job);
-    else if (note->fn) gpusync__call_back(dev, note->fn, note->user, note->failed ? &note->error : NULL, &note->need, NULL);
-    else gpusync__release_pooled(note->user); /* its dealloc is the program's code, as a callback is */
-    gpusync__call_end(&call);
-    gpusync__lock(&dev->job_lock);
-    dev->calling = false;
-    agenda.calls = dev->turned_away && dev->due;
-    dev->turned_away = false;
-    if (!is_job) {
-        note->next = dev->free_notes;
-        dev->free_notes = note;
-    }
-    gpusync__unlock(&dev->job_lock);
-    gpusync__ask_for_calls(dev, &agenda);
-    if (is_job) gpusync__job_drop(job);
-    else GPUSYNC__SUB(owing, 1); /* destroy waits for this */
-}
-
-/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the next, and that one the
-   next, leaves the thread to others in between. Returns how many have run. */
-static size_t gpusync__run_due(gpusync_device *dev, size_t max)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__due *due;
-    size_t n = 0;
-    gpusync__lock(&dev->job_lock);
-    if (max > dev->due_count) max = dev->due_count;
-    gpusync__unlock(&dev->job_lock);
-    for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++) gpusync__run_one_due(dev, due);
-    agenda.calls = n && GPUSYNC__GET(&dev->due);
-    gpusync__ask_for_calls(dev, &agenda);
-    return n;
-}
-
-/* On the dispatch queue. Who asks for it while it looks is heard: `asked` falls before the look. */
-static void gpusync__answer(void *context)
-{
-    gpusync__post *post = (gpusync__post *)context;
-    gpusync_device *dev;
-    GPUSYNC__PUT(&post->asked, 0);
-    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
-    dev = GPUSYNC__GET(&post->device);
-    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);
-    GPUSYNC__SUB(&post->inside, 1);
-    gpusync__post_drop(post);
-}
-
-/* Where something is due: have it called, by the dispatch queue or the program. No lock is held. */
-static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    if (!agenda->calls) return;
-    agenda->calls = false;
-    if (gpusync__is_manual(dev)) {
-        if (dev->notify) dev->notify(dev->notify_user);
-    } else if (gpusync__swap32(&dev->post->asked, 0, 1)) {
-        GPUSYNC__ADD(&dev->post->holders, 1);
-        gpusync__dispatch_async(dev->callback_queue, dev->post, gpusync__answer);
-    }
-}
-
-/* What the device asked for and has not begun finds nothing to do. */
-static void gpusync__close_post(gpusync_device *dev)
-{
-    gpusync__post *post = dev->post;
-    unsigned rounds = 0;
-    GPUSYNC__PUT(&post->device, NULL);
-    while (GPUSYNC__GET(&post->inside)) gpusync__linger(dev, &rounds);
-    gpusync__post_drop(post);
-    gpusync__dispatch_release(dev->sweep_queue);
-    if (dev->callback_queue) gpusync__dispatch_release(dev->callback_queue);
-}
-
-/* False: no memory. */
-static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
-{
-    gpusync__post *post;
-    gpusync__lock(&gpusync__global.lock);
-    post = gpusync__global.posts;
-    if (post) gpusync__global.posts = post->next;
-    gpusync__unlock(&gpusync__global.lock);
-    if (!post) post = (gpusync__post *)malloc(sizeof *post); /* not the program's: it outlives every device */
-    if (!post) return false;
-    memset(post, 0, sizeof *post);
-    post->holders = 1;
-    GPUSYNC__PUT(&post->device, dev);
-    dev->post = post;
-    dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
-    if (gpusync__is_manual(dev)) return true;
-    if (callback_queue) gpusync__dispatch_retain(callback_queue);
-    else callback_queue = gpusync__dispatch_queue_create("gpusync callbacks", NULL);
-    dev->callback_queue = callback_queue;
-    return true;
-}
-
-/* Call what is due of something that is to be destroyed, until nothing is owed any more. */
-static void gpusync__pay(gpusync_device *dev, const uint32_t *owing)
-{
-    unsigned rounds = 0;
-    while (GPUSYNC__GET(owing)) {
-        gpusync__due *due = gpusync__pop_due(dev, owing);
-        if (due) gpusync__run_one_due(dev, due);
-        else gpusync__linger(dev, &rounds);
-    }
-}
-
-GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
-{
-    size_t n;
-    if (count) *count = 0;
-    if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (!gpusync__is_manual(device)) return GPUSYNC_OK;
-    n = gpusync__run_due(device, max);
-    if (count) *count = n;
-    return GPUSYNC_OK;
-}
-
-GPUSYNC__RARE void gpusync__end_call_now(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    gpusync__run(dev, agenda);
-    gpusync__ask_for_calls(dev, agenda);
-}
-
-static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    if (agenda->busy || agenda->calls) gpusync__end_call_now(dev, agenda);
-}
-
-/* -- needs */
-
-static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
-{
-    return need->queue ? &need->queue->board.lock : &need->timeline->board.lock;
-}
-
-static gpusync__board *gpusync__need_board(const gpusync__need *need)
-{
-    return need->queue ? &need->queue->board : &need->timeline->board;
-}
-
-/* Under the lock of the board, as the next. */
-static void gpusync__link_need(gpusync__need *need)
-{
-    gpusync__board *board = gpusync__need_board(need);
-    need->node.role = need->job ? GPUSYNC__NEED : GPUSYNC__NOTE;
-    gpusync__list_on(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
-}
-
-static void gpusync__unlink_need(gpusync__need *need)
-{
-    gpusync__board *board = gpusync__need_board(need);
-    gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
-    GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
-}
-
-/* The first need, or note, from this node on; NULL: there is none. Under the lock. */
-static gpusync__need *gpusync__need_from(gpusync__node *node)
-{
-    while (node && node->role == GPUSYNC__WATCH) node = node->beside[1];
-    return (gpusync__need *)(void *)node;
-}
-
-static gpusync__need *gpusync__need_after(const gpusync__need *need)
-{
-    return gpusync__need_from(need->node.beside[1]);
-}
-
-static gpusync__need *gpusync__first_need(const gpusync__board *board, uint64_t number)
-{
-    return gpusync__need_from(gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number));
-}
-
-static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error);
-
-static void gpusync__end_note(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = note->need.queue;
-    gpusync_device *dev = q ? q->device : note->need.timeline->device;
-    note->failed = error || (q && gpusync__ticket_result_locked(q, note->need.node.number, &note->error) != GPUSYNC_OK);
-    if (error) note->error = *error;
-    if (error && q) note->error.ticket = note->need.node.number;
-    gpusync__push_due(dev, &note->due, agenda);
-}
-
-/* Held work of the queue can go, or must be ended. The queue is there: the job that says so is not over. Where somebody
-   else has the queue on an agenda it is pumped after this. One that closes ends by itself what it holds. */
-static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
-{
-    __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
-    if (!gpusync__swap32(&q->on_agenda, 0, 1)) return;
-    if (!gpusync__enter(q)) {
-        GPUSYNC__PUT(&q->on_agenda, 0);
-        return;
-    }
-    q->next_pump = agenda->pumps;
-    agenda->pumps = q;
-    agenda->busy = true;
-}
-
-/* Under the job lock. */
-static void gpusync__list_stirred(gpusync__job *job)
-{
-    gpusync_queue *q = job->work.queue;
-    if (!job->lined || job->stirred) return;
-    job->stirred = true;
-    job->next_stirred = NULL;
-    job->before_stirred = q->last_stirred;
-    if (q->last_stirred) q->last_stirred->next_stirred = job;
-    else q->stirred = job;
-    q->last_stirred = job;
-}
-
-static void gpusync__unlist_stirred(gpusync__job *job)
-{
-    gpusync_queue *q = job->work.queue;
-    if (!job->stirred) return;
-    job->stirred = false;
-    if (job->next_stirred) job->next_stirred->before_stirred = job->before_stirred;
-    else q->last_stirred = job->before_stirred;
-    if (job->before_stirred) job->before_stirred->next_stirred = job->next_stirred;
-    else q->stirred = job->next_stirred;
-}
-
-/* What keeps the job on the host has changed; it is not over. One that is still coming in is asked when it is in. A
-   board's lock may be held. */
-static void gpusync__stir(gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync__lock(&job->device->job_lock);
-    gpusync__list_stirred(job);
-    gpusync__unlock(&job->device->job_lock);
-    gpusync__want(job->work.queue, agenda);
-}
-
-static void gpusync__push_ended(gpusync__job *job, gpusync__agenda *agenda)
-{
-    job->next_ended = NULL;
-    if (agenda->ended) agenda->last_ended->next_ended = job;
-    else agenda->ended = job;
-    agenda->last_ended = job;
-    agenda->busy = true;
-}
-
-/* Nobody has to submit the signal any more: the device can wait for it. */
-static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__agenda *agenda)
-{
-    gpusync__job *job = need->job;
-    GPUSYNC__PUT(&need->stage, stage);
-    if (!need->holds || need->order || job->flags & GPUSYNC_STRICT) return; /* a note holds nothing */
-    need->holds = false;
-    if (GPUSYNC__SUB(&job->missing, 1) == 1) gpusync__stir(job, agenda);
-}
-
-/* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
-static void gpusync__blame(gpusync__job *job, uint32_t rank, const gpusync_error *error)
-{
-    gpusync__lock(&job->device->job_lock);
-    if (rank < job->rank) {
-        job->rank = rank;
-        job->error = *error;
-    }
-    gpusync__unlock(&job->device->job_lock);
-}
-
-/* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its needs end. */
-enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
-
-static bool gpusync__is_given_up(const gpusync__job *job)
-{
-    return (GPUSYNC__GET(&job->doomed) & GPUSYNC__IS_GIVEN_UP) != 0;
-}
-
-static void gpusync__doom(gpusync__job *job, uint32_t rank, const gpusync_error *error)
-{
-    gpusync__blame(job, rank, error);
-    __atomic_fetch_or(&job->doomed, GPUSYNC__IS_DOOMED, __ATOMIC_SEQ_CST);
-}
-
-/* A job's is off its list: reached, or failed with this error. No lock is held. */
-static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    gpusync__job *job = need->job;
-    if (need->order || gpusync__is_given_up(job)) error = NULL;
-    if (error) gpusync__doom(job, need->rank, error);
-    if ((need->holds && GPUSYNC__SUB(&job->missing, 1) == 1) || (error && !gpusync__is_issued(job)))
-        gpusync__stir(job, agenda);
-    /* the last touch, unless it is the last that was open */
-    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
-}
-
-/* The device is lost: call back at once, for what will not end. */
-static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
-{
-    gpusync__need *need, *next;
-    gpusync__catch caught;
-    gpusync_error error;
-    gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
-    gpusync__catch_nothing(&caught);
-    gpusync__lock(&board->lock);
-    for (need = gpusync__first_need(board, 0); need; need = next) {
-        next = gpusync__need_after(need);
-        if (!need->job && ((gpusync__note *)(void *)need)->fn) /* objects stay until destroy */
-            gpusync__take_need(board, need, &error, &caught, agenda);
-    }
-    gpusync__unlock(&board->lock);
-}
-
-static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    while (need) {
-        gpusync__need *next = need->next;
-        gpusync__need_over(need, error, agenda);
-        need = next;
-    }
-}
-
-/* How an ended ticket ended. OK: well. Else the error is filled. Under the wait lock. */
-static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
-{
-    gpusync_result result = gpusync__result_of_one(q, ticket, error);
-    if (result == GPUSYNC_ERROR_RESULT_UNKNOWN)
-        gpusync__own_error(error, result, "the work waited for ended, but how is no longer on record");
-    return result;
-}
-
-static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
-{
-    gpusync_result result;
-    gpusync__lock(&q->board.lock);
-    result = gpusync__ticket_result_locked(q, ticket, error);
-    gpusync__unlock(&q->board.lock);
-    return result;
-}
-
-/* The event that stands for a ticket: let the device go on. */
-static void gpusync__signal_need(gpusync__need *need)
-{
-    void *pool;
-    if (!need->queue || !need->event || !need->job) return;
-    pool = gpusync__pool_push();
-    GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
-    gpusync__pool_pop(pool);
-}
-
-/* Under the wait lock. */
-static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket)
-{
-    return gpusync__marked(q, ticket);
-}
-
-/* Of a queue: what needed its tickets is told. error NULL: they tell. No lock is held. */
-static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const gpusync_error *error,
-                                  gpusync__agenda *agenda)
-{
-    gpusync__need *next;
-    gpusync_error own;
-    for (; need; need = next) {
-        const gpusync_error *why = error;
-        next = need->next;
-        gpusync__signal_need(need);
-        if (!why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
-        gpusync__need_over(need, why, agenda);
-    }
-}
-
-/* The ticket has ended, and that is on record: tell everybody who wants to know of it, or of all up to it. Who marks a
-   ticket tells of it; so nobody has to look for others that are marked. */
-GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
-{
-    gpusync__board *board = &q->board;
-    gpusync__catch caught;
-    gpusync__catch_nothing(&caught);
-    do {
-        gpusync__lock(&board->lock);
-        gpusync__take_numbers(board, 0, GPUSYNC__GET(&q->head.completed), NULL, &caught, agenda);
-        gpusync__take_numbers(board, ticket, ticket, NULL, &caught, agenda);
-        gpusync__take_prefix(board, &caught);
-        gpusync__unlock(&board->lock);
-    } while (gpusync__unpark(q->device, &caught));
-    gpusync__tickets_over(q, caught.needs, NULL, agenda);
-}
-
-/* The queue goes. Who waits for a ticket that has ended is told how, if nobody has come to that yet. A submission ends by
-   whoever has it on an agenda: who waits for it stays, for now. Two queues that go at once may wait for each other: so what
-   is given up is told at once, for it does not care how. All others are told of this. */
-GPUSYNC__RARE void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
-{
-    gpusync__catch ended, others;
-    gpusync__need *need, *next;
-    gpusync_error error;
-    unsigned rounds = 0;
-    bool left;
-    if (!GPUSYNC__GET(&q->board.count)) return;
-    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-    do {
-        left = false;
-        gpusync__catch_nothing(&ended);
-        gpusync__catch_nothing(&others);
-        gpusync__lock(&q->board.lock);
-        for (need = gpusync__first_need(&q->board, 0); need; need = next) {
-            bool over = gpusync__marked(q, need->node.number);
-            next = gpusync__need_after(need);
-            if (!over && gpusync__is_submission(q, need->node.number) && !(need->job && gpusync__is_given_up(need->job)))
-                left = true;
-            else
-                gpusync__take_need(&q->board, need, over ? NULL : &error, over ? &ended : &others, agenda);
-        }
-        gpusync__unlock(&q->board.lock);
-        gpusync__tickets_over(q, ended.needs, NULL, agenda);
-        gpusync__tickets_over(q, others.needs, &error, agenda);
-        gpusync__run(q->device, agenda);
-        if (left) gpusync__linger(q->device, &rounds);
-    } while (left);
-}
-
-/* -- promises */
-
-/* The promise that decides about the value: the smallest that is not below it. Under the board's lock. */
-static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value)
-{
-    return (gpusync__promise *)(void *)gpusync__list_from(&t->promises, value);
-}
-
-/* Has somebody else than who needs the value promised it? Under the board's lock. */
-static bool gpusync__is_promised(const gpusync__need *need)
-{
-    const gpusync__promise *cover = gpusync__cover(need->timeline, need->node.number);
-    return cover && cover->job != need->job;
-}
-
-/* May the value be promised? Under the board's lock. */
-static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
-{
-    const gpusync__promise *cover = gpusync__cover(t, value);
-    if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
-    return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
-}
-
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                       const gpusync__node *cover, gpusync__agenda *agenda);
-
-/* From this promise on; every one below it is issued. Under the board's lock. */
-static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
-{
-    for (; node; node = node->beside[1]) {
-        const gpusync__promise *promise = (const gpusync__promise *)(const void *)node;
-        if (!promise->issued || promise->overtaken) return;
-        GPUSYNC__PUT(&t->coming, node->number);
-    }
-}
-
-/* Only those below this one may be all the device's. Under the board's lock. */
-GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
-{
-    gpusync_timeline *t = promise->timeline;
-    const gpusync__node *below = promise->node.beside[0];
-    if (promise->node.number <= t->coming) GPUSYNC__PUT(&t->coming, below ? below->number : 0);
-}
-
-/* The device has the job, or is about to: who waits for its signals can go there too. Under the board's lock. */
-GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync_timeline *t = promise->timeline;
-    promise->issued = true;
-    if (promise->overtaken) {
-        gpusync__let_come_below(promise); /* they wait until it is kept */
-        return;
-    }
-    if (!promise->node.beside[0] || promise->node.beside[0]->number <= t->coming) gpusync__let_come(t, &promise->node);
-    if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
-}
-
-/* The lower promise of another queue that this one goes after, or 0. The device signals in the order of a queue (unverified:
-   README, "Status"), and in no order of several: a higher value would let go who waits there for a lower one. A promise
-   that is not going is passed: its job may wait for this one, and is overtaken then. Under the board's lock. */
-GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
-{
-    const gpusync__job *job = promise->job;
-    const gpusync__need *need;
-    gpusync__node *node = promise->node.beside[0];
-    if (promise->timeline->value == GPUSYNC__FAILED_VALUE) return 0; /* nobody is waiting any more */
-    for (; node; node = node->beside[0]) {
-        gpusync__promise *below = (gpusync__promise *)(void *)node;
-        for (need = job->needs; need; need = need->along)
-            if (need->timeline == promise->timeline && need->node.number >= node->number) return 0;
-        if (!below->going || below->job->work.queue == job->work.queue) continue;
-        below->followed = true;
-        return node->number;
-    }
-    return 0;
-}
-
-/* Its job is to be issued. Not 0: after this value. Under the board's lock. */
-static inline uint64_t gpusync__set_out(gpusync__promise *promise, bool mixed)
-{
-    gpusync_timeline *t = promise->timeline;
-    uint64_t after = mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
-    if (after) return after;
-    promise->going = true;
-    promise->overtaken = promise->node.number < t->largest;
-    if (!promise->overtaken) {
-        promise->largest_before = t->largest;
-        t->largest = promise->node.number;
-    }
-    return 0;
-}
-
-/* One that is linked. The last of its job is issued with that. */
-static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    uint64_t after;
-    if (promise->going) return 0; /* only who has the order lock changes this */
-    gpusync__lock(&promise->timeline->board.lock);
-    after = gpusync__set_out(promise, promise->timeline->mixed);
-    if (!after && !promise->along) gpusync__issue_promise(promise, agenda);
-    gpusync__unlock(&promise->timeline->board.lock);
-    return after;
-}
-
-/* going: nothing keeps the job from the device but this, which may be its last promise. NOT_READY: something does. */
-static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__agenda *agenda)
-{
-    gpusync_timeline *t = promise->timeline;
-    gpusync_result result;
-    gpusync__lock(&t->board.lock);
-    result = gpusync__may_promise(t, promise->node.number);
-    if (result == GPUSYNC_OK) {
-        const gpusync__promise *first = (const gpusync__promise *)(const void *)t->promises.end[0];
-        bool mixed = first && (t->mixed || first->job->work.queue != promise->job->work.queue);
-        t->mixed = mixed;
-        gpusync__list_add(&t->promises, &promise->node);
-        GPUSYNC__PUT(&t->promised, t->promised + 1);
-        if (going && gpusync__set_out(promise, mixed)) {
-            going = false;
-            result = GPUSYNC_NOT_READY;
-        }
-        if (going && !promise->along) gpusync__issue_promise(promise, agenda);
-        else gpusync__let_come_below(promise);
-    }
-    gpusync__unlock(&t->board.lock);
-    return result;
-}
-
-/* Those that go after it. Under the board's lock. */
-GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync__board *board = &promise->timeline->board;
-    gpusync__need *need, *next;
-    gpusync__catch caught;
-    gpusync__catch_nothing(&caught);
-    for (need = gpusync__first_need(board, promise->node.number); need; need = next) {
-        if (need->node.number != promise->node.number) break;
-        next = gpusync__need_after(need);
-        if (need->order) gpusync__take_need(board, need, NULL, &caught, agenda);
-    }
-    return caught.needs;
-}
-
-/* Under the board's lock. Returns who goes after it, and is to be told without the lock. */
-static gpusync__need *gpusync__unlink_promise(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync_timeline *t = promise->timeline;
-    if (!promise->node.linked) return NULL;
-    gpusync__list_remove(&t->promises, &promise->node);
-    GPUSYNC__PUT(&t->promised, t->promised - 1);
-    return promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
-}
-
-/* Its job does not go after all, or not yet: nor does anybody go after it. */
-GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync_timeline *t = promise->timeline;
-    gpusync__need *followers;
-    gpusync__lock(&t->board.lock);
-    followers = promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
-    if (promise->going && t->largest == promise->node.number) t->largest = promise->largest_before;
-    promise->going = promise->followed = false;
-    gpusync__unlock(&t->board.lock);
-    gpusync__needs_over(followers, NULL, agenda);
-}
-
-GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync__need *followers;
-    gpusync__lock(&promise->timeline->board.lock);
-    followers = gpusync__unlink_promise(promise, agenda);
-    gpusync__let_come(promise->timeline, promise->timeline->promises.end[0]);
-    gpusync__raise_unlock(promise->timeline, agenda);
-    gpusync__needs_over(followers, NULL, agenda);
-    if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
-}
-
-/* Of a submission; what is encoded has been promised. going: as gpusync__link_promise. On an error gpusync__undo_job takes
-   them back, without the order lock: so only the last can be the device's at once. */
-GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__job *job, bool going, gpusync__agenda *agenda)
-{
-    gpusync__promise *promise;
-    gpusync_result result = GPUSYNC_OK, one;
-    for (promise = job->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
-        if (!promise->node.linked) one = gpusync__link_promise(promise, going, agenda);
-        else one = going && gpusync__set_out_too(promise, agenda) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
-        if (one == GPUSYNC_OK) continue;
-        result = one;
-        going = false;
-    }
-    return result;
-}
-
-/* The job has ended well: the value is reached as soon as those below it are. */
-static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync_timeline *t = promise->timeline;
-    gpusync__need *followers;
-    gpusync__lock(&t->board.lock);
-    followers = gpusync__unlink_promise(promise, agenda);
-    if (promise->node.number > t->kept) t->kept = promise->node.number;
-    if (promise->node.number > t->on_event && promise->encoded) GPUSYNC__PUT(&t->on_event, promise->node.number);
-    gpusync__raise_unlock(t, agenda);
-    gpusync__needs_over(followers, NULL, agenda);
-    if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->node.number);
-    gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
-}
-
-static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    (void)gpusync__fail_timeline(promise->timeline, &promise->job->error, agenda);
-    gpusync__take_back(promise, agenda); /* after: nothing above it is reached any more */
-}
-
-/* Up to this value the signals need not be submitted any more, for those that this promise covers (NULL: none). Under
-   the board's lock. */
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                       const gpusync__node *cover, gpusync__agenda *agenda)
-{
-    const gpusync__node *below = cover ? cover->beside[0] : t->promises.end[1];
-    uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
-    gpusync__need *need = gpusync__first_need(&t->board, low + 1);
-    for (; need && need->node.number <= value; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, agenda);
-}
-
-static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync__lock(&promise->timeline->board.lock);
-    if (promise->node.linked) gpusync__issue_promise(promise, agenda);
-    gpusync__unlock(&promise->timeline->board.lock);
-}
-
-GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
-{
-    gpusync__need *need;
-    gpusync__lock(&q->board.lock);
-    need = gpusync__first_need(&q->board, ticket);
-    for (; need && need->node.number == ticket; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, agenda);
-    gpusync__unlock(&q->board.lock);
-}
-
-static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
-
-/* The timeline goes: nobody can promise anything any more, and nobody is called back. */
-static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda)
-{
-    gpusync__need *need, *next;
-    gpusync__catch caught;
-    gpusync_error error;
-    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-    gpusync__catch_nothing(&caught);
-    gpusync__lock(&t->board.lock);
-    for (need = gpusync__first_need(&t->board, 0); need; need = next) {
-        next = gpusync__need_after(need);
-        if (!need->job || (need->holds && need->node.number > t->kept && !gpusync__is_promised(need)))
-            gpusync__take_need(&t->board, need, &error, &caught, agenda);
-    }
-    gpusync__unlock(&t->board.lock);
-    gpusync__needs_over(caught.needs, &error, agenda);
-}
-
-/* -- registering what a job needs */
-
-/* Is the ticket that of a held submission? Slots are never freed, so one that went on is safe to look at. */
-static bool gpusync__is_held(const gpusync_queue *q, uint64_t ticket)
-{
-    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->holder);
-    return GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN && GPUSYNC__GET(&slot->queue) == q &&
-           GPUSYNC__GET(&slot->ticket) == ticket;
-}
-
-/* Under the need's lock. */
-static uint32_t gpusync__stage_of(const gpusync__need *need)
-{
-    const gpusync_timeline *t = need->timeline;
-    const gpusync__promise *cover;
-    if (!t) return need->far || gpusync__is_held(need->queue, need->node.number) ? GPUSYNC__AWAITED : GPUSYNC__COMING;
-    if (t->value >= need->node.number) return GPUSYNC__OVER;
-    if (need->order) {
-        cover = gpusync__cover(t, need->node.number);
-        return cover && cover->node.number == need->node.number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
-    }
-    if (need->node.number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
-    cover = gpusync__cover(t, need->node.number);
-    if (cover) return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
-    return t->imported || need->node.number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
-}
-
-/* Put it on its list, or find that it is over. Listed first and looked after: who ends a ticket does it the other way
-   round. What was reached before its timeline failed is no error of work that was issued before. */
-static void gpusync__seek_listed(gpusync__need *need)
-{
-    const gpusync_timeline *t = need->timeline;
-    gpusync__job *job = need->job;
-    gpusync_error error;
-    bool over, gone, failed, issued = gpusync__is_issued(job);
-    gpusync__lock(gpusync__need_lock(need));
-    GPUSYNC__ADD(&job->open, 1);
-    gpusync__link_need(need);
-    GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
-    failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
-    gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
-           need->node.number > t->kept && !gpusync__is_promised(need);
-    over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
-    if (over) gpusync__unlink_need(need);
-    need->holds = !over && !issued && (need->stage == GPUSYNC__AWAITED || need->order || job->flags & GPUSYNC_STRICT);
-    if (need->holds) GPUSYNC__ADD(&job->missing, 1);
-    gpusync__unlock(gpusync__need_lock(need));
-    if (!over) return;
-    if (failed) error = t->error; /* it does not change any more */
-    else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-    else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
-    if ((failed || gone) && !need->order) gpusync__doom(job, need->rank, &error);
-    if (need->encoded) gpusync__signal_need(need);
-    GPUSYNC__SUB(&job->open, 1); /* never the last: the command buffers are open */
-}
-
-/* ... unless its queue is gone: a wait at the head of a command buffer does not keep it. */
-static void gpusync__seek(gpusync__need *need)
-{
-    gpusync_queue *q;
-    gpusync_error error;
-    if (!need->queue) {
-        gpusync__seek_listed(need);
-        return;
-    }
-    q = gpusync__queue_from(need->job->device, need->queue_number);
-    if (q && q->place.number == need->queue_number) {
-        gpusync__seek_listed(need);
-    } else {
-        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
-        gpusync__doom(need->job, need->rank, &error);
-    }
-    if (q) gpusync__leave(q);
-}
-
-/* All of them, once: because the device cannot have them all yet, or is through with the work. */
-static void gpusync__seek_needs(gpusync__job *job)
-{
-    gpusync__need *need;
-    uint32_t rank = 0;
-    if (!gpusync__swap32(&job->listed, 0, 1)) return;
-    for (need = job->needs; need; need = need->along) {
-        need->job = job;
-        need->rank = rank++;
-        gpusync__seek(need);
-    }
-}
-
-/* Take it off its list, unless somebody else has. */
-static void gpusync__drop_need(gpusync__need *need)
-{
-    bool linked;
-    gpusync__lock(gpusync__need_lock(need));
-    linked = need->node.linked;
-    if (linked) gpusync__unlink_need(need);
-    gpusync__unlock(gpusync__need_lock(need));
-    if (linked) GPUSYNC__SUB(&need->job->open, 1); /* never the last: the caller keeps one open */
-}
-
-/* Nothing will end its needs any more. Those that somebody is ending right now stay counted, and so do those of a queue
-   that is going: it ends them itself. */
-static void gpusync__forget_needs(gpusync__job *job)
-{
-    gpusync__need *need;
-    for (need = job->needs; need; need = need->along) {
-        const gpusync__node *place = NULL;
-        if (need->queue) gpusync__lock(&job->device->lock); /* what is listed stays meanwhile, also when closing */
-        if (need->queue) place = gpusync__list_from(&job->device->queues, need->queue_number);
-        if (need->timeline || (place && place->number == need->queue_number)) gpusync__drop_need(need);
-        if (need->queue) gpusync__unlock(&job->device->lock);
-    }
-    if (job->before.timeline) gpusync__drop_need(&job->before);
-}
-
-static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
-{
+    uint64_t *how;
     gpusync__goal goal;
     memset(&goal, 0, sizeof goal);
-    goal.kind = GPUSYNC__VALUE;
-    goal.timeline = t;
-    goal.ticket = value;
-    gpusync__listen(&goal);
+    goal.queue = q;
+    goal.kind = GPUSYNC__ROOM;
+    goal.ticket = limit;
+    for (;;) {
+        uint64_t left = gpusync__time_left(deadline), committed = gpusync__committed(q);
+        bool forever = deadline == GPUSYNC_FOREVER, stuck = forever && gpusync__is_stuck(q);
+        gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
+        if (result == GPUSYNC_OK) return GPUSYNC_OK;
+        gpusync__wake_others(q->device, &q->board, 0); /* it may have been told of room */
+        if (result != GPUSYNC_TIMEOUT) return result;
+        if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
+        if (!forever && gpusync__time_left(deadline) == 0) break;
+    }
+    GPUSYNC__PUT(&q->refused, 1);
+    gpusync__arm_sweep(q->device);
+    return GPUSYNC_TIMEOUT;
 }
 
-/* Does nobody ask the device to wait for it, and has nobody listened for it? Then the caller does. Under the lock. */
-static bool gpusync__claim_listening(gpusync__need *need)
+/* ... and take a place. Room is not like a ticket: another thread may have taken what ended this sleep. */
+static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
-    if (need->heard || (need->job && !need->holds)) return false;
-    need->heard = true;
+    gpusync_result result = GPUSYNC_OK;
+    while (result == GPUSYNC_OK && !gpusync__take_room(q, limit)) result = gpusync__wait_below(q, limit, deadline);
+    return result;
+}
+
+/* Metal 4 objects and other strangers lack the methods that are used here; sending them would end the program. */
+static bool gpusync__knows_class(gpusync_queue *q, void *buffer)
+{
+    void *cls = gpusync__class_of(buffer);
+    if (cls == GPUSYNC__GET(&q->buffer_class)) return true;
+    if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
+        !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
+        !gpusync__class_responds(cls, gpusync__sel.status) || !gpusync__class_responds(cls, gpusync__sel.gpuStartTime))
+        return false;
+    GPUSYNC__PUT(&q->buffer_class, cls);
     return true;
 }
 
-/* Others signal the timeline from now on: have its listener tell those that would not hear of it. */
-static void gpusync__listen_for_needs(gpusync_timeline *t)
+GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
 {
-    gpusync__need *need;
-    uint64_t value = 0;
-    do {
-        gpusync__lock(&t->board.lock);
-        need = gpusync__first_need(&t->board, value);
-        while (need && !gpusync__claim_listening(need)) need = gpusync__need_after(need);
-        if (need) value = need->node.number;
-        gpusync__unlock(&t->board.lock);
-        if (need) gpusync__listen_for_value(t, value++);
-    } while (need);
+    gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
 }
 
-static void gpusync__listen_for(gpusync__job *job)
+/* +1, or NULL. The caller has taken room for it, and has a pool. */
+GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const char *label)
 {
-    gpusync__need *need;
-    for (need = job->needs; need; need = need->along) {
-        gpusync_timeline *t = need->timeline;
-        bool listens;
-        if (!t || !gpusync__is_outside(t)) continue;
-        gpusync__lock(&t->board.lock);
-        listens = need->node.linked && gpusync__claim_listening(need);
-        gpusync__unlock(&t->board.lock);
-        if (listens) gpusync__listen_for_value(t, need->node.number);
-    }
-}
-
-/* -- the end of a job */
-
-/* Was the value signalled, and only promises below hide it? Under the board's lock. */
-static bool gpusync__is_hidden(const gpusync__need *need)
-{
-    return need->node.linked && need->node.number <= need->timeline->kept;
-}
-
-/* By itself, or through what it waited for? */
-static bool gpusync__has_failed(gpusync__job *job)
-{
-    bool failed;
-    gpusync__lock(&job->device->job_lock);
-    failed = job->rank != GPUSYNC__RANK_NONE;
-    gpusync__unlock(&job->device->job_lock);
-    return failed;
-}
-
-/* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. Work that
-   was killed asks no further: what hides the value may wait for this very work. */
-GPUSYNC__RARE void gpusync__work_over(gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync__need *need;
-    bool failed = gpusync__has_failed(job);
-    gpusync__seek_needs(job);
-    for (need = job->needs; need; need = need->along) {
-        if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
-        gpusync__read_event(need->timeline, agenda);
-        gpusync__lock(gpusync__need_lock(need));
-        if (!failed && gpusync__is_hidden(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
-        gpusync__unlock(gpusync__need_lock(need));
-        if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__drop_need(need);
-    }
-    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
-    else agenda->busy = agenda->watch = true; /* it is listed from here on */
-}
-
-static void gpusync__part_ended(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda)
-{
-    double start, end;
-    memcpy(&start, &outcome->gpu_start, sizeof start);
-    memcpy(&end, &outcome->gpu_end, sizeof end);
-    gpusync__lock(&job->device->job_lock);
-    if (start > 0 && (start < job->gpu_start || job->gpu_start <= 0)) job->gpu_start = start;
-    if (end > job->gpu_end) job->gpu_end = end;
-    gpusync__unlock(&job->device->job_lock);
-    if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
-}
-
-static void gpusync__record_job(gpusync__job *job)
-{
-    gpusync_error *error = &job->error;
-    error->ticket = job->work.ticket;
-    if (!error->label[0] && !error->queue_label[0]) { /* an error of our own */
-        gpusync__copy_text(error->label, sizeof error->label, job->label);
-        gpusync__copy_text(error->queue_label, sizeof error->queue_label, job->work.queue->label);
-    }
-    error->dropped = job->rank != GPUSYNC__RANK_OWN;
-    gpusync__record(job->work.queue, error);
-    error->dropped = 0;
-}
-
-/* Its callback is due from the moment on at which its ticket has ended: not before, and nobody who registers later comes
-   first. */
-GPUSYNC__RARE void gpusync__mark_and_call(gpusync__job *job, const gpusync__outcome *outcome, gpusync__agenda *agenda)
-{
-    gpusync_device *dev = job->device;
-    GPUSYNC__ADD(&job->work.holders, 1); /* until it has been called */
-    gpusync__lock(&dev->job_lock);
-    gpusync__append_due(dev, &job->due, agenda);
-    (void)gpusync__mark(job->work.queue, job->work.ticket, outcome);
-    gpusync__unlock(&dev->job_lock);
-}
-
-/* Nothing is open any more: tell how it went. First its signals, so that they are known when the ticket is. */
-static void gpusync__publish(gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = job->work.queue;
-    bool failed = job->rank != GPUSYNC__RANK_NONE;
-    gpusync__outcome outcome;
-    gpusync__promise *promise;
-    if (failed) gpusync__record_job(job);
-    for (promise = job->promises; promise; promise = promise->along) {
-        if (failed) gpusync__break(promise, agenda);
-        else gpusync__keep(promise, agenda);
-    }
-    memcpy(&outcome.gpu_start, &job->gpu_start, sizeof job->gpu_start);
-    memcpy(&outcome.gpu_end, &job->gpu_end, sizeof job->gpu_end);
-    outcome.failed = failed;
-    outcome.result = job->error.result;
-    if (gpusync__traced(q->device)) gpusync__trace_end(q, job->work.ticket, job->label, &outcome);
-    if (job->on_complete) gpusync__mark_and_call(job, &outcome, agenda);
-    else (void)gpusync__mark(q, job->work.ticket, &outcome);
-    gpusync__drop_parts(job);
-    gpusync__tell(q, job->work.ticket, agenda);
-    if (failed) gpusync__log_failures(q);
-    gpusync__job_drop(job); /* with the last job the queue may go */
-}
-
-/* The last part of its issue. No lock is held. */
-static void gpusync__announce(gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync__promise *promise;
-    if (gpusync__traced(job->device))
-        gpusync__trace_ticket(job->work.queue, GPUSYNC_TRACE_ISSUE, job->work.ticket, job->label, job->issued_ns);
-    for (promise = job->promises; promise; promise = promise->along)
-        if (!promise->issued) gpusync__announce_promise(promise, agenda);
-    if (GPUSYNC__GET(&job->work.queue->board.count)) gpusync__announce_ticket(job->work.queue, job->work.ticket, agenda);
-    if (GPUSYNC__SUB(&job->running, 1) == 1) gpusync__work_over(job, agenda);
-    gpusync__job_drop(job);
-}
-
-/* Work off an agenda, but for the callbacks. No lock is held. Of user code only the log hook and unpark run. */
-static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
-{
-    while (agenda->busy) {
-        gpusync__job *job;
-        gpusync_queue *q;
-        if ((job = agenda->ended) != NULL) {
-            agenda->ended = job->next_ended;
-            gpusync__publish(job, agenda);
-        } else if ((job = agenda->issued) != NULL) {
-            agenda->issued = job->next_issued;
-            gpusync__announce(job, agenda);
-        } else if ((q = agenda->pumps) != NULL) {
-            agenda->pumps = q->next_pump;
-            GPUSYNC__PUT(&q->on_agenda, 0); /* before it is pumped: see gpusync__want */
-            gpusync__pump(q, agenda);
-            gpusync__leave(q);
-        } else {
-            if (agenda->watch) gpusync__keep_watch(dev);
-            agenda->busy = agenda->watch = false;
-        }
-    }
-}
-
-/* -- looking, for waits */
-
-static void gpusync__look_parts(gpusync__job *job)
-{
-    uint32_t i;
-    for (i = job->first_part; i < job->part_count; i++) {
-        gpusync__slot *slot = job->parts[i];
-        if (!gpusync__hold(slot, job->work.queue, job->work.ticket)) continue;
-        (void)gpusync__look_slot(job->work.queue, slot);
-        gpusync__drop(slot);
-    }
-}
-
-/* Do what a handler or a pump that was lost would have done. The caller holds the job. */
-static void gpusync__look_job(gpusync__job *job)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    if (gpusync__is_issued(job)) {
-        gpusync__look_parts(job);
-    } else if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
-        gpusync__stir(job, &agenda);
-        gpusync__end_call(job->device, &agenda);
-    }
-}
-
-/* The job of the lowest promise, held. */
-static gpusync__job *gpusync__first_promiser(gpusync_timeline *t)
-{
-    gpusync__job *job;
-    if (!GPUSYNC__GET(&t->promised)) return NULL;
-    gpusync__lock(&t->board.lock);
-    job = t->promised ? gpusync__cover(t, 0)->job : NULL;
-    if (job && GPUSYNC__GET(&job->work.ticket) == 0) job = NULL; /* still coming in */
-    if (job) GPUSYNC__ADD(&job->work.holders, 1); /* not zero: it is not over */
-    gpusync__unlock(&t->board.lock);
-    return job;
-}
-
-/* The value follows the promises in their order: look at the first one, and while they end at the next. */
-static void gpusync__look_value(gpusync_timeline *t)
-{
-    gpusync__job *job, *last = NULL;
-    gpusync__look_timeline(t);
-    while ((job = gpusync__first_promiser(t)) != NULL) {
-        bool again = job != last;
-        last = job;
-        if (again && gpusync__enter(job->work.queue)) { /* which is there as long as the job, but may be closing */
-            gpusync__look_job(job);
-            gpusync__leave(job->work.queue);
-        }
-        gpusync__job_drop(job);
-        if (!again) return;
-    }
-}
-
-/* -- the sweeper: a handler that is lost, or a listener that stays silent, costs time and not a hang. A timer is on its
-   way while somebody sleeps, is to be called, or is held; what it finds to have ended, it ends. */
-
-/* The next of a device's queues that does not close, entered; the one before, which is left, keeps the place. */
-static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before)
-{
-    gpusync_queue *q;
-    gpusync__lock(&dev->lock);
-    q = gpusync__queue_at(before ? before->place.beside[1] : dev->queues.end[0]);
-    while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
-    gpusync__unlock(&dev->lock);
-    if (before) gpusync__leave(before);
-    return q;
-}
-
-static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before)
-{
-    gpusync_timeline *t;
-    gpusync__lock(&dev->lock);
-    t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
-    while (t && gpusync__timeline_enter(t) != GPUSYNC_OK) t = gpusync__timeline_at(t->place.beside[1]);
-    gpusync__unlock(&dev->lock);
-    if (before) gpusync__timeline_leave(before);
-    return t;
-}
-
-/* Is somebody to be called when the ticket ends? */
-static bool gpusync__has_callback(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
-    bool has = slot && slot->kind == GPUSYNC__PLAN && slot->job->on_complete;
-    if (slot) gpusync__drop(slot);
-    return has;
-}
-
-/* Look at everything in flight. found: something had ended. True: there is a reason to come again. */
-static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
-{
-    uint64_t ticket, last = gpusync__committed(q);
-    bool refused = GPUSYNC__GET(&q->refused) != 0;
-    bool reason = GPUSYNC__GET(&q->board.count) || GPUSYNC__GET(&q->lined) || refused;
-    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
-        if (gpusync__marked(q, ticket)) continue;
-        if (gpusync__has_callback(q, ticket)) reason = true;
-        if (gpusync__look_ticket(q, ticket)) *found = true;
-    }
-    if (refused || GPUSYNC__GET(&q->board.count)) gpusync__tend(q);
-    if (refused && GPUSYNC__GET(&q->outstanding) < q->max_in_flight) GPUSYNC__PUT(&q->refused, 0);
-    return reason;
-}
-
-static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
-{
-    gpusync_timeline *t = NULL;
-    gpusync_queue *q = NULL;
-    bool reason = false;
-    while ((t = gpusync__next_timeline(dev, t)) != NULL) {
-        uint64_t value = GPUSYNC__GET(&t->value);
-        if (GPUSYNC__GET(&t->board.count)) reason = true;
-        gpusync__look_timeline(t);
-        if (GPUSYNC__GET(&t->value) != value) *found = true;
-    }
-    while ((q = gpusync__next_queue(dev, q)) != NULL)
-        if (gpusync__sweep_queue(q, found)) reason = true;
-    return reason;
-}
-
-static void gpusync__sweep(void *context);
-
-/* Unless another is on its way that comes as early. */
-static void gpusync__start_sweep(gpusync_device *dev, uint64_t now, uint64_t delay)
-{
-    gpusync__post *post = dev->post;
-    uint64_t next = GPUSYNC__GET(&post->sweep_ns);
-    do
-        if (next && next <= now + delay) return;
-    while (!GPUSYNC__SWAP(&post->sweep_ns, &next, now + delay));
-    GPUSYNC__ADD(&post->holders, 1);
-    GPUSYNC__ADD(&post->timers, 1);
-    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
-}
-
-GPUSYNC__RARE void gpusync__keep_watch_from_now(gpusync_device *dev)
-{
-    GPUSYNC__PUT(&dev->post->pace_ns, GPUSYNC__SWEEP_NS);
-    gpusync__start_sweep(dev, gpusync_now_ns(), GPUSYNC__SWEEP_NS);
-}
-
-/* On the dispatch queue. Of several timers the last goes on. */
-static void gpusync__sweep(void *context)
-{
-    gpusync__post *post = (gpusync__post *)context;
-    bool last, found = false;
-    gpusync_device *dev;
-    GPUSYNC__PUT(&post->sweep_ns, 0);
-    last = GPUSYNC__SUB(&post->timers, 1) == 1;
-    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
-    dev = GPUSYNC__GET(&post->device);
-    if (dev && gpusync__sweep_device(dev, &found) && last) {
-        uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__GET(&post->pace_ns);
-        GPUSYNC__PUT(&post->pace_ns, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
-        gpusync__start_sweep(dev, gpusync_now_ns(), pace);
-    }
-    GPUSYNC__SUB(&post->inside, 1);
-    gpusync__post_drop(post);
-}
-
-/* -- held jobs, and the pump. Under the order lock */
-
-static bool gpusync__is_loose(const gpusync__job *job) { return (job->flags & GPUSYNC_UNORDERED) != 0; }
-
-/* What has changed while it came in is seen here, or gpusync__stir finds it in the line. */
-static void gpusync__line_up(gpusync_queue *q, gpusync__job *job)
-{
-    gpusync__line *line = gpusync__is_loose(job) ? &q->loose : &q->line;
-    job->next = NULL;
-    job->previous = line->last;
-    if (line->last) line->last->next = job;
-    else line->first = job;
-    line->last = job;
-    GPUSYNC__ADD(&q->lined, 1); /* the sweeper looks at it without the lock */
-    if (!gpusync__is_loose(job)) q->lined_ordered++;
-    q->held_buffers += job->part_count;
-    GPUSYNC__COUNT(&q->stats.held);
-    gpusync__lock(&q->device->job_lock);
-    job->lined = true;
-    if (GPUSYNC__GET(&job->missing) == 0 || GPUSYNC__GET(&job->doomed)) {
-        gpusync__list_stirred(job);
-        __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* for the end of the order lock */
-    }
-    gpusync__unlock(&q->device->job_lock);
-}
-
-static void gpusync__leave_line(gpusync_queue *q, gpusync__job *job)
-{
-    gpusync__line *line = gpusync__is_loose(job) ? &q->loose : &q->line;
-    if (job->next) job->next->previous = job->previous;
-    else line->last = job->previous;
-    if (job->previous) job->previous->next = job->next;
-    else line->first = job->next;
-    GPUSYNC__SUB(&q->lined, 1);
-    if (!gpusync__is_loose(job)) q->lined_ordered--;
-    q->held_buffers -= job->part_count;
-    gpusync__lock(&q->device->job_lock);
-    gpusync__unlist_stirred(job);
-    job->lined = false;
-    gpusync__unlock(&q->device->job_lock);
-}
-
-static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
-{
-    ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(buffer, sel, event, raw);
-}
-
-/* Those that are not in a buffer of the program's. Returns how many the device still has to do. */
-static unsigned gpusync__encode_waits(gpusync__job *job, void *buffer)
-{
-    const gpusync__need *need;
-    unsigned count = 0;
-    for (need = job->needs; need; need = need->along)
-        if (!need->encoded && GPUSYNC__GET(&need->stage) != GPUSYNC__OVER) {
-            gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
-            count++;
-        }
-    return count;
-}
-
-static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
-{
-    gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
-                    promise->node.number + promise->timeline->base);
-    GPUSYNC__PUT(&promise->encoded, true);
-}
-
-static void gpusync__encode_signals(gpusync__job *job, void *buffer)
-{
-    gpusync__promise *promise;
-    for (promise = job->promises; promise; promise = promise->along)
-        if (!promise->encoded) gpusync__encode_promise(promise, buffer);
-}
-
-static void gpusync__commit_part(gpusync__job *job, gpusync__slot *slot)
-{
-    void *buffer = slot->buffer;
-    GPUSYNC__SET(&slot->ticket, job->work.ticket);
-    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED);
-    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
-    gpusync__send_void(buffer, gpusync__sel.commit);
-}
-
-GPUSYNC__RARE void gpusync__trace_parts(gpusync__job *job)
-{
-    uint32_t i;
-    for (i = job->first_part; i < job->part_count; i++) gpusync__trace_schedule(job->parts[i]);
-}
-
-/* To the device. With a pool. It has to be announced after. */
-static void gpusync__issue_job(gpusync__job *job, uint64_t now)
-{
-    gpusync__slot **part = job->parts, **end = part + job->part_count;
-    if (job->front && gpusync__encode_waits(job, job->front) == 0 &&
-        (job->part_count > 1 || !job->promises)) { /* it has nothing to do */
-        job->first_part = 1;
-        part++;
-        GPUSYNC__COUNT(&job->work.queue->stats.buffers_saved);
-    }
-    if (!(job->flags & GPUSYNC_STRICT) && job->promises) gpusync__encode_signals(job, end[-1]->buffer);
-    GPUSYNC__PUT(&job->running, job->part_count - job->first_part + 1); /* + 1: until it is announced */
-    job->issued_ns = now;
-    GPUSYNC__PUT(&job->work.state, (uint32_t)GPUSYNC__ARMED);
-    if (gpusync__traced(job->device)) gpusync__trace_parts(job);
-    for (; part != end; part++) gpusync__commit_part(job, *part);
-}
-
-/* It will not be issued. */
-GPUSYNC__RARE void gpusync__abandon(gpusync__job *job, gpusync__agenda *agenda)
-{
-    __atomic_fetch_or(&job->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
-    gpusync__forget_needs(job);
-    GPUSYNC__PUT(&job->running, 0); /* its share of `open` is given back here */
-    gpusync__job_drop(job); /* nobody will announce it; not the last, while it is open */
-    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
-}
-
-static void gpusync__give_up(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync__leave_line(q, job);
-    gpusync__abandon(job, agenda);
-}
-
-/* End what is held. Under the order lock. */
-static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why, gpusync__agenda *agenda)
-{
-    gpusync__job *job;
-    gpusync_error error;
-    gpusync__own_error(&error, result, why);
-    while ((job = q->line.first ? q->line.first : q->loose.first) != NULL) {
-        gpusync__doom(job, GPUSYNC__RANK_OWN, &error);
-        gpusync__give_up(q, job, agenda);
-    }
-}
-
-static void gpusync__go(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync__leave_line(q, job);
-    gpusync__issue_job(job, gpusync_now_ns());
-    job->next_issued = agenda->issued;
-    agenda->issued = job;
-    agenda->busy = true;
-}
-
-/* The first that was stirred, and is in the line all the time. */
-static gpusync__job *gpusync__next_stirred(gpusync_queue *q)
-{
-    gpusync__job *job;
-    gpusync__lock(&q->device->job_lock);
-    job = q->stirred;
-    if (job) gpusync__unlist_stirred(job); /* before the look: who changes more stirs it again */
-    gpusync__unlock(&q->device->job_lock);
-    return job;
-}
-
-/* Not before the promise of this value has ended. */
-static void gpusync__stay_back(gpusync__job *job, gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
-{
-    gpusync__need *before = &job->before;
-    gpusync__promise *promise;
-    for (promise = job->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
-    before->job = job; /* all else is as it is in a new job, or has a value when it is listed */
-    before->order = true;
-    before->heard = false;
-    GPUSYNC__SET(&before->node.number, value); /* a report reads them */
-    GPUSYNC__PUT(&before->timeline, t);
-    gpusync__seek(before);
-}
-
-/* Can the job be issued? What it goes after counts as a need from here on, which may be over at once. */
-static bool gpusync__may_go(gpusync__job *job, gpusync__agenda *agenda)
-{
-    while (!GPUSYNC__GET(&job->missing) && !GPUSYNC__GET(&job->doomed)) {
-        gpusync__promise *promise = job->promises;
-        uint64_t after = 0;
-        for (; promise && (after = gpusync__set_out_too(promise, agenda)) == 0;) promise = promise->along;
-        if (!promise) return true;
-        gpusync__stay_back(job, promise->timeline, after, agenda);
-    }
-    return false;
-}
-
-static void gpusync__pump_held(gpusync_queue *q, gpusync__agenda *agenda)
-{
-    gpusync__job *job;
-    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST)
-        gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
-    while ((job = gpusync__next_stirred(q)) != NULL) {
-        if (GPUSYNC__GET(&job->doomed)) gpusync__give_up(q, job, agenda);
-        else if (gpusync__is_loose(job) && gpusync__may_go(job, agenda)) gpusync__go(q, job, agenda);
-    }
-    while ((job = q->line.first) != NULL && gpusync__may_go(job, agenda)) gpusync__go(q, job, agenda);
-}
-
-/* Issue what can go. Never waits for the order lock: who has it comes in here after letting go. */
-static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
-{
-    while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
-        void *pool = gpusync__pool_push();
-        (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* what was wanted before is seen in what follows */
-        gpusync__pump_held(q, agenda);
-        gpusync__unlock(&q->order);
-        gpusync__pool_pop(pool);
-    }
-}
-
-/* -- the call */
-
-/* For a job, which keeps it. False: it is being destroyed. */
-static bool gpusync__timeline_hold(gpusync_timeline *t)
-{
-    GPUSYNC__ADD(&t->holders, 1);
-    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return true;
-    gpusync__timeline_drop(t);
-    return false;
-}
-
-/* A point to wait for, as a need; OVER when it has been reached. */
-static gpusync_result gpusync__need_value(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                          gpusync__need *need)
-{
-    gpusync_timeline *t = point->timeline;
-    uint64_t value = point->value, present = GPUSYNC__GET(&t->value);
-    if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    if (strict && gpusync__is_outside(t) && !gpusync__listener(dev)) return GPUSYNC_ERROR_UNSUPPORTED;
-    if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
-    need->stage = GPUSYNC__AWAITED;
-    need->timeline = t;
-    need->node.number = value;
-    need->event = t->event;
-    need->raw = value + t->base;
-    return GPUSYNC_OK;
-}
-
-/* Of gpusync_track: its owner has yet to commit it, perhaps behind what waits. Of gpusync_track_committed: no handler
-   tells. Neither is a thing for the device to wait for, with the watchdog at its back. */
-static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
-    bool far;
-    if (!slot) return false;
-    far = slot->kind == GPUSYNC__EXTERNAL ||
-          (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED);
-    gpusync__drop(slot);
-    return far;
-}
-
-GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                                 gpusync__need *need)
-{
-    gpusync_queue *q = point->queue;
-    gpusync__goal goal;
-    gpusync_result result;
-    bool ended = false;
-    if (!q || q->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
-    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__goal_of(q, point->ticket, &goal);
-    if (result == GPUSYNC_OK && !gpusync__met(&goal)) gpusync__look(&goal);
-    if (result == GPUSYNC_OK) ended = gpusync__met(&goal);
-    if (result == GPUSYNC_OK && !ended && gpusync__stopped(&goal)) result = gpusync__stop_reason(&goal);
-    if (ended) ended = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK; /* badly: it is a need, as any other */
-    gpusync__leave(q);
-    if (ended || result != GPUSYNC_OK) return result;
-    need->event = strict ? NULL : gpusync__event_take(dev, &need->raw);
-    if (!strict && !need->event) return GPUSYNC_ERROR_METAL_NIL;
-    need->raw++;
-    need->stage = GPUSYNC__AWAITED;
-    need->queue = q;
-    need->queue_number = q->place.number;
-    need->node.number = point->ticket;
-    need->far = gpusync__is_far(q, point->ticket);
-    return GPUSYNC_OK;
-}
-
-static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                          gpusync__need *need)
-{
-    need->stage = GPUSYNC__OVER;
-    need->timeline = NULL;
-    need->queue = NULL;
-    need->event = NULL;
-    need->raw = 0;
-    need->encoded = need->order = need->far = need->holds = need->heard = need->node.linked = false;
-    return point->timeline ? gpusync__need_value(dev, point, strict, need)
-                           : gpusync__need_ticket(dev, point, strict, need);
-}
-
-static void gpusync__append_need(gpusync__job *job, gpusync__need *need)
-{
-    need->along = NULL;
-    *job->needs_end = need;
-    job->needs_end = &need->along;
-}
-
-static void gpusync__append_promise(gpusync__job *job, gpusync__promise *promise)
-{
-    promise->along = NULL;
-    *job->promises_end = promise;
-    job->promises_end = &promise->along;
-}
-
-static gpusync_result gpusync__add_waits(gpusync__job *job, const gpusync_point *point, size_t count)
-{
-    gpusync_result result = GPUSYNC_OK;
-    size_t left = count;
-    for (; left && result == GPUSYNC_OK; left--, point++) {
-        gpusync__need *need = &job->own_needs[job->need_count];
-        result = gpusync__need_point(job->device, point, job->flags & GPUSYNC_STRICT, need);
-        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER) continue;
-        job->need_count++;
-        gpusync__append_need(job, need);
-    }
-    if (count != job->need_count)
-        __atomic_fetch_add(&job->work.queue->stats.waits_skipped, count - job->need_count, __ATOMIC_RELAXED);
-    return result;
-}
-
-/* Does the job wait for a value that comes only with this promise, or after it? That wait would have no end. */
-static bool gpusync__waits_for(const gpusync__job *job, const gpusync__promise *promise)
-{
-    const gpusync__need *need;
-    for (need = job->needs; need; need = need->along)
-        if (need->timeline == promise->timeline && need->node.number >= promise->node.number) return true;
-    return false;
-}
-
-/* Is it below another signal of the same submission, which comes first? */
-static bool gpusync__is_out_of_order(const gpusync__job *job, const gpusync__promise *promise)
-{
-    const gpusync__promise *other;
-    for (other = job->promises; other && other != promise; other = other->along)
-        if (other->timeline == promise->timeline && other->node.number >= promise->node.number) return true;
-    return false;
-}
-
-/* May this job, whose waits are all there, make this promise, as its next? */
-static gpusync_result gpusync__check_promise(const gpusync__job *job, const gpusync__promise *promise)
-{
-    bool fits = !gpusync__waits_for(job, promise) && !gpusync__is_out_of_order(job, promise);
-    return fits ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
-}
-
-/* Its own come behind those of its command buffers. */
-static gpusync_result gpusync__order_promises(gpusync__job *job)
-{
-    gpusync__promise *promise;
-    gpusync_result result = GPUSYNC_OK;
-    uint32_t i;
-    for (promise = job->promises; promise && result == GPUSYNC_OK; promise = promise->along)
-        result = gpusync__check_promise(job, promise);
-    for (i = 0; i < job->promise_count && result == GPUSYNC_OK; i++) {
-        result = gpusync__check_promise(job, &job->own_promises[i]);
-        if (result == GPUSYNC_OK) gpusync__append_promise(job, &job->own_promises[i]);
-    }
-    return result;
-}
-
-static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_point *point, gpusync__promise *promise)
-{
-    gpusync_timeline *t = point->timeline;
-    if (!t || t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (!gpusync__timeline_hold(t)) return GPUSYNC_ERROR_DESTROYED;
-    promise->timeline = t;
-    promise->node.number = point->value;
-    promise->going = promise->issued = promise->overtaken = promise->followed = promise->encoded = promise->node.linked = false;
-    if (gpusync__is_outside(t)) gpusync__look_timeline(t);
-    return GPUSYNC_OK;
-}
-
-static gpusync_result gpusync__add_signals(gpusync__job *job, const gpusync_point *point, size_t count)
-{
-    gpusync_result result = GPUSYNC_OK;
-    for (; count && result == GPUSYNC_OK; count--, point++) {
-        gpusync__promise *promise = &job->own_promises[job->promise_count];
-        result = gpusync__promise_point(job->device, point, promise);
-        if (result != GPUSYNC_OK) break;
-        promise->job = job;
-        job->promise_count++;
-    }
-    return result;
-}
-
-/* May so many command buffers more be held? Some room must be left for what will let them go. Under the order lock. */
-static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
-{
-    return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
-}
-
-/* Would the job have to be held at this moment, as far as its own waits for values tell, where no more may be? Then it
-   need not wait for room. */
-GPUSYNC__RARE bool gpusync__is_past_holding(gpusync_queue *q, const gpusync__job *job, size_t buffers)
-{
-    const gpusync__need *need;
-    bool held, full;
-    gpusync__lock(&q->order);
-    full = !gpusync__may_hold_more(q, buffers);
-    held = q->lined_ordered && !gpusync__is_loose(job);
-    for (need = job->needs; full && !held && need; need = need->along) {
-        if (!need->timeline) continue;
-        gpusync__lock(&need->timeline->board.lock);
-        held = gpusync__stage_of(need) == GPUSYNC__AWAITED;
-        gpusync__unlock(&need->timeline->board.lock);
-    }
-    gpusync__order_end(q);
-    return full && held;
-}
-
-/* Room for command buffers of our own: all or none, so that no two submissions wait for each other's. */
-GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, const uint64_t *timeout_ns)
-{
-    uint64_t deadline = gpusync__deadline(timeout_ns ? *timeout_ns : GPUSYNC_FOREVER);
-    if (count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
-    do {
-        gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
-        if (result != GPUSYNC_OK) return result;
-    } while (!gpusync__take_rooms(q, q->limit, count));
-    return GPUSYNC_OK;
-}
-
-/* With room taken for them. */
-static gpusync_result gpusync__make_own_buffers(gpusync__job *job, bool front, bool back, const char *label)
-{
-    gpusync_queue *q = job->work.queue;
-    void *pool = gpusync__pool_push();
-    if (front) job->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
-    if (back) job->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
-    gpusync__pool_pop(pool);
-    if ((job->front || !front) && (job->back || !back)) return GPUSYNC_OK;
-    if (front && !job->front) gpusync__give_room(q);
-    if (back && !job->back) gpusync__give_room(q);
-    return GPUSYNC_ERROR_METAL_NIL;
-}
-
-/* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
-static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
-{
-    bool front = job->need_count != 0, back = s->signal_count != 0;
-    gpusync_result result;
-    if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
-    if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
-    if (front && s->command_buffer_count == 0) back = false;
-    if (!front && !back) return GPUSYNC_OK;
-    if (!gpusync__take_rooms(q, q->limit, (uint32_t)front + back)) {
-        if (gpusync__is_past_holding(q, job, s->command_buffer_count + front + back)) return GPUSYNC_ERROR_QUEUE_FULL;
-        result = gpusync__room_for_own(q, (uint32_t)front + back, s->timeout_ns);
-        if (result != GPUSYNC_OK) return result;
-    }
-    return gpusync__make_own_buffers(job, front, back, s->label);
-}
-
-/* Give back what gpusync__own_buffers made and no slot has taken over. */
-static void gpusync__drop_own_buffers(gpusync__job *job, uint32_t taken)
-{
-    void *buffers[2];
-    uint32_t i, count = 0;
-    if (job->front) buffers[count++] = job->front;
-    if (job->back) buffers[count++] = job->back;
-    for (i = taken; i < count; i++) {
-        gpusync__release_pooled(buffers[i]);
-        gpusync__give_room(job->work.queue);
-    }
-}
-
-/* The promises of one job are another's from here on. Under the order lock, as what follows. */
-static void gpusync__promises_of(gpusync__job *from, gpusync__job *job)
-{
-    gpusync__promise *promise = from->promises, *end = *from->promises_end;
-    for (; promise != end; promise = promise->along) {
-        gpusync__lock(&promise->timeline->board.lock);
-        promise->job = job;
-        gpusync__unlock(&promise->timeline->board.lock);
-    }
-}
-
-/* What has been encoded into one of its buffers becomes the job's. */
-GPUSYNC__RARE void gpusync__join(gpusync__job *job, gpusync__job *more)
-{
-    gpusync__promises_of(more, job);
-    if (more->needs) {
-        *job->needs_end = more->needs;
-        job->needs_end = more->needs_end;
-    }
-    if (more->promises) {
-        *job->promises_end = more->promises;
-        job->promises_end = more->promises_end;
-    }
-    more->next = job->joined;
-    job->joined = more;
-}
-
-/* What was joined last is its buffer's again. */
-GPUSYNC__RARE void gpusync__part_again(gpusync__job *job)
-{
-    gpusync__job *more = job->joined;
-    job->joined = more->next;
-    *more->needs_end = NULL;
-    *more->promises_end = NULL;
-    gpusync__promises_of(more, more);
-    GPUSYNC__SET(&more->parts[0]->job, more);
-}
-
-/* Take over one command buffer of the program. */
-static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__job *job, void *buffer)
-{
-    gpusync__slot *slot = NULL;
-    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
-    if (result != GPUSYNC_OK) return result;
-    if (slot->job) gpusync__join(job, slot->job);
-    GPUSYNC__SET(&slot->job, job);
-    job->parts[job->part_count++] = slot;
-    return GPUSYNC_OK;
-}
-
-GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__job *job, void *buffer)
-{
-    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
-    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    GPUSYNC__SET(&slot->job, job);
-    job->parts[job->part_count++] = slot;
-    return GPUSYNC_OK;
-}
-
-/* How many of our own command buffers have a slot. */
-static uint32_t gpusync__own_taken(const gpusync__job *job)
-{
-    uint32_t i, count = 0;
-    for (i = 0; i < job->part_count; i++)
-        if (job->parts[i]->buffer == job->front || job->parts[i]->buffer == job->back) count++;
-    return count;
-}
-
-/* Take over all command buffers, the program's and ours. */
-static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
-{
-    gpusync_result result = job->front ? gpusync__take_own(q, job, job->front) : GPUSYNC_OK;
-    size_t i;
-    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
-        result = gpusync__take_part(q, job, s->command_buffers[i]);
-    return result == GPUSYNC_OK && job->back ? gpusync__take_own(q, job, job->back) : result;
-}
-
-/* The program's buffers are open again, with what was encoded into them. */
-static void gpusync__put_back(gpusync__job *job)
-{
-    gpusync_queue *q = job->work.queue;
-    uint32_t i, rest = 0;
-    for (i = 0; i < job->part_count; i++) {
-        gpusync__slot *slot = job->parts[i];
-        GPUSYNC__SET(&slot->job, NULL);
-        if (slot->kept) gpusync__add_open(q, slot);
-        else job->parts[rest++] = slot;
-    }
-    job->part_count = rest;
-    while (job->joined) gpusync__part_again(job);
-}
-
-/* Others may be ending one of its needs right now, and must be through with it before the buffers, whose waits these may
-   be, are the program's again. */
-static void gpusync__unseek(gpusync__job *job, gpusync__agenda *agenda)
-{
-    unsigned rounds = 0;
-    gpusync__promise *promise;
-    gpusync__need *need;
-    gpusync__forget_needs(job);
-    while (GPUSYNC__GET(&job->open) > 1) gpusync__linger(job->device, &rounds);
-    for (need = job->needs; need; need = need->along) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
-    for (promise = job->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
-}
-
-/* Back to what it was before its command buffer was to be committed. */
-GPUSYNC__RARE void gpusync__reopen(gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = job->work.queue;
-    gpusync__unseek(job, agenda);
-    GPUSYNC__PUT(&job->missing, 1);
-    GPUSYNC__PUT(&job->doomed, 0);
-    GPUSYNC__PUT(&job->listed, 0);
-    job->rank = GPUSYNC__RANK_NONE;
-    gpusync__lock(&q->order);
-    gpusync__add_open(q, job->parts[0]);
-    gpusync__order_end(q);
-}
-
-/* The submission has failed: nothing has happened. */
-GPUSYNC__RARE void gpusync__undo_job(gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = job->work.queue;
-    uint32_t i, taken = gpusync__own_taken(job);
-    for (i = job->promise_count; i--;)
-        if (job->own_promises[i].node.linked) gpusync__take_back(&job->own_promises[i], agenda);
-    gpusync__unseek(job, agenda);
-    gpusync__lock(&q->order);
-    gpusync__put_back(job);
-    gpusync__order_end(q);
-    gpusync__drop_parts(job);
-    gpusync__drop_own_buffers(job, taken);
-    gpusync__job_end(job);
-}
-
-/* Its command buffer will not be committed. */
-static void gpusync__discard_job(gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync__promise *promise;
-    for (promise = job->promises; promise; promise = promise->along) gpusync__take_back(promise, agenda);
-    gpusync__job_end(job);
-}
-
-/* May the job be held? */
-GPUSYNC__RARE gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__job *job)
-{
-    uint32_t i;
-    if (!gpusync__may_hold_more(q, job->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
-    for (i = 0; i < job->part_count; i++)
-        if (gpusync__status(job->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
-    return GPUSYNC_OK;
-}
-
-GPUSYNC__RARE void gpusync__hold_job_back(gpusync_queue *q, gpusync__job *job, gpusync__agenda *agenda)
-{
-    gpusync__line_up(q, job);
-    agenda->held_ns = job->work.since_ns;
-    gpusync__listen_for(job);
-    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
-}
-
-/* Has the device what signals the value, and whatever is promised below? In this order: the value may follow
-   meanwhile. */
-static bool gpusync__is_coming(const gpusync__need *need)
-{
-    const gpusync_timeline *t = need->timeline;
-    return t && GPUSYNC__GET(&t->value) < need->node.number && GPUSYNC__GET(&t->coming) >= need->node.number &&
-           GPUSYNC__GET(&t->on_event) < need->node.number;
-}
-
-static bool gpusync__all_coming(const gpusync__job *job)
-{
-    const gpusync__need *need = job->needs;
-    while (need && gpusync__is_coming(need)) need = need->along;
-    return !need;
-}
-
-/* Look after its needs. stays: it does not go, though nothing of them should keep it. NOT_READY: the job is not for the
-   device, yet or at all. */
-GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__job *job, bool stays, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = job->work.queue;
-    gpusync_result result;
-    if (q->lined_ordered && !gpusync__is_loose(job)) stays = true;
-    agenda->busy = agenda->watch = true;
-    gpusync__seek_needs(job);
-    if (GPUSYNC__GET(&job->doomed)) return GPUSYNC_NOT_READY;
-    if (GPUSYNC__GET(&job->missing) == 1 && !stays) return GPUSYNC_OK;
-    result = gpusync__may_hold(q, job);
-    return result == GPUSYNC_OK ? GPUSYNC_NOT_READY : result;
-}
-
-/* The device does not get it now. */
-GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__job *job, uint64_t number, gpusync_ticket *ticket,
-                                                 gpusync__agenda *agenda)
-{
-    gpusync_result result = gpusync__make_promises(job, false, agenda);
-    uint32_t i;
-    if (result != GPUSYNC_OK) return result;
-    for (i = 0; i < job->part_count; i++) GPUSYNC__SET(&job->parts[i]->ticket, number); /* a report looks at them */
-    *ticket = number;
-    gpusync__enter_ring(job->work.queue, &job->work, number, GPUSYNC__OPEN);
-    GPUSYNC__SUB(&job->missing, 1);
-    if (GPUSYNC__GET(&job->doomed)) gpusync__abandon(job, agenda);
-    else gpusync__hold_job_back(job->work.queue, job, agenda);
-    return GPUSYNC_NOT_READY;
-}
-
-/* Everything that fits into one step of the queue's order. With a pool, and its command buffers. OK: the device has the
-   job. NOT_READY: it is held, or was given up. */
-static gpusync_result gpusync__enter_job(gpusync_queue *q, gpusync__job *job, gpusync_ticket *ticket,
-                                         gpusync__agenda *agenda)
-{
-    gpusync_result result = GPUSYNC_OK;
-    uint64_t next = gpusync__committed(q) + 1;
-    if (!gpusync__ring_ready(q, next)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (!gpusync__all_coming(job) || q->lined_ordered || job->flags & GPUSYNC_STRICT)
-        result = gpusync__seek_all(job, false, agenda);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__make_promises(job, true, agenda);
-        if (result == GPUSYNC_NOT_READY) result = gpusync__seek_all(job, true, agenda);
-    }
-    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(job, next, ticket, agenda);
-    if (result != GPUSYNC_OK) return result;
-    *ticket = next;
-    gpusync__enter_ring(q, &job->work, next, GPUSYNC__OPEN);
-    gpusync__issue_job(job, job->work.since_ns);
-    return GPUSYNC_OK;
-}
-
-static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s,
-                                                gpusync_ticket *ticket, gpusync__agenda *agenda)
-{
-    gpusync_result result = gpusync__take_parts(q, job, s);
-    if (result == GPUSYNC_OK) result = gpusync__order_promises(job);
-    return result == GPUSYNC_OK ? gpusync__enter_job(q, job, ticket, agenda) : result;
-}
-
-static gpusync_result gpusync__describe_job(gpusync_queue *q, gpusync__job *job, const gpusync_submission *s)
-{
-    gpusync_result result;
-    job->flags = s->flags;
-    job->on_complete = s->on_complete;
-    job->user = s->user;
-    if (s->label) gpusync__copy_text(job->label, sizeof job->label, s->label);
-    result = gpusync__add_waits(job, s->waits, s->wait_count);
-    if (result == GPUSYNC_OK) result = gpusync__add_signals(job, s->signals, s->signal_count);
-    if (result == GPUSYNC_OK) result = gpusync__own_buffers(q, job, s);
-    return result;
-}
-
-/* The caller is inside the queue. From the lock on the job is on its own, if it has a ticket. */
-static gpusync_result gpusync__submit_job(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                          gpusync__agenda *agenda)
-{
-    gpusync__job *job = gpusync__job_new(q, s->wait_count, s->signal_count, s->command_buffer_count);
-    gpusync_result result;
-    void *pool;
-    if (!job) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (s->on_complete) agenda->busy = agenda->watch = true;
-    result = gpusync__describe_job(q, job, s);
-    if (result == GPUSYNC_OK) {
-        pool = gpusync__pool_push();
-        gpusync__lock(&q->order);
-        result = gpusync__enter_submission(q, job, s, ticket, agenda);
-        gpusync__order_end_pool(q, pool);
-        if (result == GPUSYNC_OK) gpusync__announce(job, agenda);
-        if (result >= GPUSYNC_OK) return GPUSYNC_OK;
-    }
-    gpusync__undo_job(job, agenda);
-    return result;
-}
-
-/* A commit of what waits or signals. Under the order lock, with a pool. NOT_READY: as gpusync__enter_job. NULL in *out:
-   nothing has been encoded into it. */
-static gpusync_result gpusync__commit_job(gpusync_queue *q, void *buffer, gpusync__job **out, gpusync_ticket *ticket,
-                                          gpusync__agenda *agenda)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync__job *job = slot ? slot->job : NULL;
-    gpusync_result result;
-    *out = NULL;
-    if (!job) return GPUSYNC_OK;
-    result = gpusync__adopt(q, buffer, GPUSYNC__PART, open, &slot);
-    if (result != GPUSYNC_OK) return result;
-    *out = job;
-    job->part_count = 1;
-    return gpusync__enter_job(q, job, ticket, agenda);
-}
-
-/* A commit that is no plain one. */
-static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_submission s;
-    gpusync__job *job;
-    void *pool = gpusync__pool_push();
-    gpusync_result result;
-    gpusync__lock(&q->order);
-    result = gpusync__commit_job(q, buffer, &job, ticket, &agenda);
-    gpusync__order_end_pool(q, pool);
-    if (job && result == GPUSYNC_OK) {
-        gpusync__announce(job, &agenda);
-    } else if (job && result < GPUSYNC_OK) {
-        gpusync__reopen(job, &agenda);
-    } else if (!job && result == GPUSYNC_OK) {
-        memset(&s, 0, sizeof s);
-        s.command_buffers = &buffer;
-        s.command_buffer_count = 1;
-        result = gpusync__submit_job(q, &s, ticket, &agenda);
-    }
-    *held_ns = agenda.held_ns;
-    gpusync__end_call(q->device, &agenda);
-    return result > GPUSYNC_OK ? GPUSYNC_OK : result;
-}
-
-/* Are they all there, each once? With a table of them. */
-GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
-{
-    void *few[32] = {NULL}, **table = few;
-    size_t size = sizeof few / sizeof few[0], i, at;
-    gpusync_result result = GPUSYNC_OK;
-    while (size < 2 * count) size *= 2;
-    if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
-    if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    for (i = 0; i < count && result == GPUSYNC_OK; i++) {
-        at = gpusync__index_place(buffers[i]);
-        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
-        if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-        table[at & (size - 1)] = buffers[i];
-    }
-    if (table != few) gpusync__free(dev, table, size * sizeof *table);
-    return result;
-}
-
-static gpusync_result gpusync__check_submission(gpusync_device *dev, const gpusync_submission *s)
-{
-    bool valid = (s->waits || !s->wait_count) && (s->signals || !s->signal_count) &&
-                 (s->command_buffers || !s->command_buffer_count) &&
-                 !(s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
-                 (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2;
-    if (!valid) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (s->command_buffer_count > 1) return gpusync__check_buffers(dev, s->command_buffers, s->command_buffer_count);
-    return s->command_buffer_count && !s->command_buffers[0] ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
-}
-
-GPUSYNC__RARE gpusync_result gpusync__submit_traced(gpusync_queue *q, const gpusync_submission *s,
-                                                    gpusync_ticket *ticket, gpusync__agenda *agenda)
-{
-    uint64_t began = gpusync_now_ns();
-    gpusync_result result = gpusync__submit_job(q, s, ticket, agenda);
-    if (result != GPUSYNC_OK) return result;
-    gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
-    if (agenda->held_ns) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda->held_ns);
-    return GPUSYNC_OK;
-}
-
-GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
-                                          gpusync_ticket *ticket)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_ticket nobodys;
-    gpusync_result result;
-    if (!ticket) ticket = &nobodys;
-    *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !submission) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
-    result = gpusync__check_submission(queue->device, submission);
-    if (result != GPUSYNC_OK) {
-        gpusync__leave(queue);
-        return result;
-    }
-    if (gpusync__traced(queue->device)) result = gpusync__submit_traced(queue, submission, ticket, &agenda);
-    else result = gpusync__submit_job(queue, submission, ticket, &agenda);
-    gpusync__end_call(queue->device, &agenda);
-    gpusync__leave(queue);
-    return result;
-}
-
-/* -- command buffers */
-
-/* What is to be encoded into a command buffer: one of the two. */
-typedef struct gpusync__encoding {
-    gpusync__need *need;
-    gpusync__promise *promise;
-} gpusync__encoding;
-
-/* The memory of an open buffer's job for one more; NULL: it is full. */
-static gpusync__job *gpusync__place_in(gpusync__job *job, const gpusync__encoding *e)
-{
-    gpusync__job *last = job->joined ? job->joined : job;
-    return (e->need ? last->need_count : last->promise_count) < GPUSYNC__FEW ? last : NULL;
-}
-
-static void gpusync__encode_need(gpusync__job *job, gpusync__job *place, const gpusync__need *from, void *buffer)
-{
-    gpusync__need *need = &place->own_needs[place->need_count++];
-    *need = *from;
-    need->encoded = true;
-    gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
-    gpusync__append_need(job, need);
-}
-
-static gpusync_result gpusync__encode_new_promise(gpusync__job *job, gpusync__job *place, const gpusync__promise *from,
-                                                  void *buffer)
-{
-    gpusync__promise *promise = &place->own_promises[place->promise_count];
-    gpusync_result result = gpusync__check_promise(job, from);
-    if (result != GPUSYNC_OK) return result;
-    *promise = *from;
-    promise->job = job;
-    result = gpusync__link_promise(promise, false, NULL);
-    if (result != GPUSYNC_OK) return result;
-    place->promise_count++;
-    gpusync__encode_promise(promise, buffer);
-    gpusync__append_promise(job, promise);
-    return GPUSYNC_OK;
-}
-
-/* Under the order lock, with a pool. */
-static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot, const gpusync__encoding *e)
-{
-    gpusync__job *job = slot->job, *place = job ? gpusync__place_in(job, e) : NULL, *made = NULL;
-    gpusync_result result = GPUSYNC_OK;
-    if (e->need && job && job->promises) return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
-    if (e->need && e->need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
-    if (!place) place = made = gpusync__job_new(q, 0, 0, 0);
-    if (!place) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (!job) {
-        job = made;
-        job->parts[0] = slot; /* a report may want to know */
-    }
-    if (e->need) gpusync__encode_need(job, place, e->need, slot->buffer);
-    else result = gpusync__encode_new_promise(job, place, e->promise, slot->buffer);
-    if (result != GPUSYNC_OK && made) {
-        gpusync__job_end(made);
-    } else if (made == job) {
-        GPUSYNC__SET(&slot->job, job);
-    } else if (made) {
-        made->next = job->joined;
-        job->joined = made;
-    }
-    return result;
-}
-
-/* ... of a buffer that others made: with this it becomes an open one. */
-GPUSYNC__RARE gpusync_result gpusync__encode_into_stranger(gpusync_queue *q, void *buffer, gpusync__slot **open,
-                                                           const gpusync__encoding *e)
-{
-    gpusync__slot *slot = NULL;
-    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__WORK, open, &slot);
-    if (result != GPUSYNC_OK) return result;
-    result = gpusync__encode_into(q, slot, e);
-    if (result == GPUSYNC_OK) gpusync__add_open(q, slot);
-    else gpusync__unadopt(q, slot);
-    return result;
-}
-
-static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync__encoding *e)
-{
-    void *pool = gpusync__pool_push();
-    gpusync__slot **open;
-    gpusync_result result;
-    gpusync__lock(&q->order);
-    open = gpusync__find_open(q, buffer);
-    result = *open ? gpusync__encode_into(q, *open, e) : gpusync__encode_into_stranger(q, buffer, open, e);
-    gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point)
-{
-    gpusync__need need;
-    gpusync__encoding e = {&need, NULL};
-    gpusync_result result;
-    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
-    result = gpusync__need_point(queue->device, &point, false, &need);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__encode_point(queue, command_buffer, &e);
-        if (result != GPUSYNC_OK) gpusync__need_drop(queue->device, &need, false);
-        else if (need.stage == GPUSYNC__OVER) GPUSYNC__COUNT(&queue->stats.waits_skipped);
-    }
-    gpusync__leave(queue);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point)
-{
-    gpusync__promise promise;
-    gpusync__encoding e = {NULL, &promise};
-    gpusync_result result;
-    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
-    result = gpusync__promise_point(queue->device, &point, &promise);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__encode_point(queue, command_buffer, &e);
-        if (result != GPUSYNC_OK) gpusync__timeline_drop(point.timeline);
-    }
-    gpusync__leave(queue);
-    return result;
+    void *buffer = gpusync__send_id(q->metal, sel);
+    if (!buffer) return NULL;
+    gpusync__retain(buffer);
+    if (label) gpusync__set_label(buffer, label);
+    return buffer;
 }
 
 static bool gpusync__wants_options(const gpusync_command_buffer_desc *desc)
@@ -7640,25 +4861,1219 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
+GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__slot **open, *slot;
+    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
-    gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &agenda);
+    open = gpusync__find_open(queue, command_buffer);
+    slot = *open ? gpusync__take_open(queue, open) : NULL;
     gpusync__order_end(queue);
-    gpusync__end_call(queue->device, &agenda);
+    if (slot) {
+        if (slot->plan) gpusync__discard_plan(slot->plan, &agenda);
+        gpusync__unref(slot);
+        gpusync__give_room(queue);
+        gpusync__end_call(queue->device, &agenda);
+    }
     gpusync__leave(queue);
+    return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
+}
+
+/* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
+GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint16_t kind)
+{
+    if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
+    if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
+    /* Of a buffer that has ended nobody knows whether its slot is gone by now: so it does not count. */
+    if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
+    /* A commit searches only where there are tracked or held buffers to mistake it for: else the status tells. */
+    if (((kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined) &&
+        gpusync__has_slot(q, buffer))
+        return GPUSYNC_ERROR_ALREADY_TRACKED;
     return GPUSYNC_OK;
 }
 
-/* -- notes: gpusync_on_done, gpusync_release_after */
+/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. */
+GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint16_t kind)
+{
+    bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
+    if (kind == GPUSYNC__EXTERNAL) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
+    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
+}
+
+/* A slot for a buffer that is not open. Under the order lock, with a pool, as what follows. */
+GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **out)
+{
+    gpusync_result result = gpusync__check_stranger(q, buffer, kind);
+    gpusync__slot *slot;
+    if (result == GPUSYNC_OK) result = gpusync__check_status(buffer, kind);
+    if (result != GPUSYNC_OK) return result;
+    *out = slot = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
+    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
+    gpusync__retain(buffer);
+    GPUSYNC__ADD(&q->outstanding, 1);
+    return GPUSYNC_OK;
+}
+
+/* The slot for a buffer that becomes work: the one that it has while it is open, where the link leads; else a new one. */
+GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
+                                                  gpusync__slot **out)
+{
+    gpusync_result result;
+    if (!*open) return gpusync__adopt_stranger(q, buffer, kind, out);
+    result = gpusync__check_status(buffer, kind);
+    if (result != GPUSYNC_OK) return result;
+    *out = gpusync__take_open(q, open);
+    if (kind != GPUSYNC__WORK) GPUSYNC__SET(&(*out)->kind, kind);
+    return GPUSYNC_OK;
+}
+
+/* Not inlined, for who is not in the hurry of a commit. */
+GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
+                                            gpusync__slot **out)
+{
+    return gpusync__adopt_now(q, buffer, kind, open, out);
+}
+
+/* Undo gpusync__adopt. Under the order lock. */
+static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (slot->was_open) {
+        gpusync__add_open(q, slot);
+        return;
+    }
+    GPUSYNC__SUB(&q->outstanding, 1);
+    gpusync__unref(slot);
+}
+
+/* A scheduled handler, for all: there is nothing to tell apart but the command buffer. Its slot is found by looking at
+   every one, which only who traces pays for. It touches nothing but the slot: the queue may be gone. Where a tool hands
+   it another object, the trace lacks the time. */
+static void gpusync__scheduled(void *block, void *buffer)
+{
+    gpusync__slab *slab;
+    size_t i;
+    (void)block;
+    gpusync__lock(&gpusync__global.lock);
+    slab = gpusync__global.slabs;
+    gpusync__unlock(&gpusync__global.lock);
+    for (; slab; slab = slab->next)
+        for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++)
+            if (GPUSYNC__GET(&slab->slots[i].state) == GPUSYNC__ARMED &&
+                GPUSYNC__GET(&slab->slots[i].buffer) == buffer)
+                GPUSYNC__PUT(&slab->slots[i].scheduled_ns, gpusync_now_ns());
+}
+
+static gpusync__block gpusync__scheduled_block = {
+    NULL, GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, gpusync__scheduled, &gpusync__descriptor,
+};
+
+/* Before the commit. Under the order lock. */
+GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
+{
+    gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
+}
+
+/* Ticket and handler. */
+GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, gpusync_ticket *ticket)
+{
+    gpusync_ticket issued = gpusync__give_ticket(q, slot);
+    if (!issued) {
+        gpusync__unadopt(q, slot);
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    }
+    *ticket = issued;
+    gpusync__send_void_id(slot->buffer, gpusync__sel.addCompletedHandler, slot);
+    if (gpusync__traced(q->device)) gpusync__trace_schedule(slot);
+    return GPUSYNC_OK;
+}
+
+/* Ticket, handler, commit, as one step in the order of the queue. NOT_READY: this commit may have to be held, so it
+   must be a submission. */
+GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync_result result;
+    if (q->lined_ordered || (slot && slot->plan)) return GPUSYNC_NOT_READY;
+    result = gpusync__adopt_now(q, buffer, GPUSYNC__WORK, open, &slot);
+    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, ticket);
+    if (result == GPUSYNC_OK) gpusync__send_void(buffer, gpusync__sel.commit);
+    return result;
+}
+
+GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync_result result;
+    if (slot && slot->plan) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__adopt(q, buffer, GPUSYNC__TRACKED, open, &slot);
+    if (result != GPUSYNC_OK) return result;
+    GPUSYNC__ADD(&q->tracked, 1);
+    result = gpusync__arm(q, slot, ticket);
+    if (result != GPUSYNC_OK) GPUSYNC__SUB(&q->tracked, 1);
+    return result;
+}
+
+/* A command buffer that gpusync did not make comes in where the program has set a limit: take room for it, if all else
+   is right with it. */
+static gpusync_result gpusync__admit(gpusync_queue *q, void *buffer, bool *admitted)
+{
+    gpusync_result result = GPUSYNC_OK;
+    void *pool = gpusync__pool_push();
+    bool made;
+    gpusync__lock(&q->order);
+    made = *gpusync__find_open(q, buffer) != NULL;
+    if (!made) result = gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
+    if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
+    gpusync__order_end_pool(q, pool);
+    if (made || result != GPUSYNC_OK) return result;
+    result = gpusync__wait_for_room(q, q->max_in_flight, GPUSYNC_FOREVER);
+    *admitted = result == GPUSYNC_OK;
+    return result;
+}
+
+/* What else a commit has to do where the program has set a limit, or traces. */
+typedef struct gpusync__commit_extra {
+    uint64_t began, held;
+    bool admitted;
+} gpusync__commit_extra;
+
+GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *watch)
+{
+    watch->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
+    watch->held = 0;
+    watch->admitted = false;
+    if (q->max_in_flight >= q->limit) return GPUSYNC_OK;
+    return gpusync__admit(q, buffer, &watch->admitted);
+}
+
+GPUSYNC__RARE void gpusync__after_commit(gpusync_queue *q, const gpusync__commit_extra *watch, gpusync_result result,
+                                         uint64_t ticket)
+{
+    if (watch->admitted) gpusync__give_room(q); /* it has taken its own by now, or has failed */
+    if (result != GPUSYNC_OK || !watch->began) return;
+    gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, ticket, NULL, watch->began);
+    if (watch->held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, ticket, NULL, watch->held);
+}
+
+/* What could not just be committed is held, or refused. */
+GPUSYNC__RARE gpusync_result gpusync__commit_otherwise(gpusync_queue *q, void *buffer, gpusync_result result,
+                                                       gpusync_ticket *ticket, uint64_t *held_ns)
+{
+    if (result == GPUSYNC_NOT_READY) return gpusync__submit_one(q, buffer, ticket, held_ns);
+    gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
+    return result;
+}
+
+/* The caller is inside the queue. */
+static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    gpusync__commit_extra watch;
+    gpusync_result result = q->slow_commit ? gpusync__before_commit(q, buffer, &watch) : GPUSYNC_OK;
+    void *pool;
+    if (result != GPUSYNC_OK) return result;
+    pool = gpusync__pool_push();
+    gpusync__lock(&q->order);
+    result = gpusync__commit_ordered(q, buffer, ticket);
+    gpusync__order_end_pool(q, pool);
+    if (result != GPUSYNC_OK) result = gpusync__commit_otherwise(q, buffer, result, ticket, &watch.held);
+    if (q->slow_commit) gpusync__after_commit(q, &watch, result, *ticket);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    gpusync_ticket issued = GPUSYNC_NO_TICKET;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue && command_buffer) result = gpusync__enter_working(queue);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__commit(queue, command_buffer, &issued);
+        gpusync__leave(queue);
+    }
+    if (ticket) *ticket = issued;
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
+{
+    gpusync_result result;
+    if (!queue || !max_in_flight) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight) {
+        result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
+        gpusync__wake_others(queue->device, &queue->board, 0); /* room that it was told of, and does not take */
+    }
+    gpusync__leave(queue);
+    return result;
+}
+
+static gpusync_result gpusync__track_open(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    void *pool = gpusync__pool_push();
+    gpusync_result result;
+    gpusync__lock(&q->order);
+    result = gpusync__track_ordered(q, buffer, ticket);
+    gpusync__order_end_pool(q, pool);
+    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
+    return result;
+}
+
+/* A buffer that somebody else commits, or has committed: `track` knows which. It is called inside the queue. */
+GPUSYNC__INLINE gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket,
+                                              gpusync_result (*track)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket))
+{
+    gpusync_ticket issued = GPUSYNC_NO_TICKET;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (q && buffer) result = gpusync__enter_working(q);
+    if (result == GPUSYNC_OK) {
+        uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
+        result = track(q, buffer, &issued);
+        if (result == GPUSYNC_OK && began) gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
+        gpusync__leave(q);
+    }
+    if (ticket) *ticket = issued;
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    return gpusync__track(queue, command_buffer, ticket, gpusync__track_open);
+}
+
+/* Give up a tracked buffer. The caller holds the slot. */
+static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (slot->kind != GPUSYNC__TRACKED) return GPUSYNC_ERROR_INVALID_TICKET;
+    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
+    /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is its own. */
+    if (gpusync__orphan(q, slot)) gpusync__give_room_of(q, slot);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync__slot *slot;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_TICKET;
+    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    slot = ticket == 0 || ticket > gpusync__committed(queue) ? NULL : gpusync__ref_ticket(queue, ticket);
+    if (slot) {
+        result = gpusync__untrack_slot(queue, slot);
+        gpusync__unref(slot);
+    }
+    gpusync__leave(queue);
+    return result;
+}
+
+/* On the queue's watcher: what the handler does for other work. Serial, so that however much external work there is, it
+   takes one thread of the dispatch pool. */
+static void gpusync__external_over(void *context)
+{
+    gpusync__slot *slot = (gpusync__slot *)context;
+    void *buffer = slot->buffer, *pool = gpusync__pool_push();
+    gpusync__send_void(buffer, gpusync__sel.waitUntilCompleted);
+    gpusync__pool_pop(pool);
+    gpusync__completed(slot, buffer);
+    gpusync__release_pooled(buffer);
+}
+
+/* The queue's watcher, made when it is first needed. */
+static void *gpusync__external_queue(gpusync_queue *q)
+{
+    void *watcher = GPUSYNC__GET(&q->external_queue), *made;
+    if (watcher) return watcher;
+    made = gpusync__dispatch_queue_create("gpusync external work", NULL);
+    if (GPUSYNC__SWAP(&q->external_queue, &watcher, made)) return made;
+    gpusync__dispatch_release(made);
+    return watcher;
+}
+
+/* Under the order lock, with a pool. */
+static gpusync_result gpusync__adopt_external(gpusync_queue *q, void *buffer, gpusync__slot **out)
+{
+    gpusync__slot **open = gpusync__find_open(q, buffer);
+    bool encoded = *open && (*open)->plan;
+    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, open, out);
+    if (result != GPUSYNC_OK || (!encoded && gpusync__give_ticket(q, *out))) return result;
+    gpusync__unadopt(q, *out);
+    return encoded ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_ERROR_OUT_OF_MEMORY;
+}
+
+static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    void *pool = gpusync__pool_push();
+    gpusync__slot *slot = NULL;
+    gpusync_result result;
+    gpusync__lock(&q->order);
+    result = gpusync__adopt_external(q, buffer, &slot);
+    if (result == GPUSYNC_OK) *ticket = slot->ticket;
+    gpusync__order_end_pool(q, pool);
+    if (result != GPUSYNC_OK) {
+        gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
+        return result;
+    }
+    gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
+    gpusync__dispatch_async(gpusync__external_queue(q), slot, gpusync__external_over);
+    (void)gpusync__look_ticket(q, *ticket); /* one that has ended is over at once */
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    return gpusync__track(queue, command_buffer, ticket, gpusync__track_external);
+}
+
+/* ----------------------------------------------------------------------------- >>timeline -- */
+
+static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
+{
+    void *pool = gpusync__pool_push();
+    GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, raw);
+    gpusync__pool_pop(pool);
+}
+
+/* Whoever was told by a change of the timeline, and those for whom there was no place. No lock is held. */
+static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught, gpusync__agenda *agenda)
+{
+    while (gpusync__unpark(t->device, caught)) {
+        gpusync__lock(&t->board.lock);
+        gpusync__take_numbers(&t->board, 0, high, &t->error, caught, agenda);
+        gpusync__unlock(&t->board.lock);
+    }
+}
+
+/* Something was signalled, or a promise is gone: let `value` follow, as far as no promise is open. Who signals on the
+   host does not get past an open promise on the device either: the event is written when the value gets there. Takes
+   the lock of the board, which the caller has, with it. */
+static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
+{
+    uint64_t value = t->kept;
+    gpusync__catch caught;
+    bool writes = false;
+    gpusync__catch_nothing(&caught);
+    if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;
+    if (value > t->value) { /* and it has not failed */
+        GPUSYNC__PUT(&t->value, value);
+        gpusync__take_numbers(&t->board, 0, value, NULL, &caught, agenda);
+        writes = value > t->on_event;
+        if (writes) GPUSYNC__PUT(&t->on_event, value);
+    }
+    gpusync__unlock(&t->board.lock);
+    /* Two threads may come here in the other order: then the lower value is written last, and Metal ignores it
+       (documented: an event only rises). */
+    if (writes) gpusync__write_event(t, value + t->base);
+    gpusync__wake_numbers(t, value, &caught, agenda);
+    gpusync__needs_over(caught.needs, NULL, agenda);
+}
+
+/* The event stands at this value. */
+static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
+{
+    gpusync__lock(&t->board.lock);
+    if (value > t->kept) t->kept = value;
+    if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
+    gpusync__raise_unlock(t, agenda);
+}
+
+/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. */
+static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__agenda *agenda)
+{
+    gpusync__catch caught;
+    bool first;
+    gpusync__catch_nothing(&caught);
+    gpusync__lock(&t->board.lock);
+    first = t->value != GPUSYNC__FAILED_VALUE;
+    if (first) {
+        if (reason) gpusync__copy_error(&t->error, reason);
+        if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE) t->error.result = GPUSYNC_ERROR_EXECUTION;
+        if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
+        t->last = t->value;
+        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);
+        gpusync__take_numbers(&t->board, 0, GPUSYNC__FAILED_VALUE, &t->error, &caught, agenda);
+    }
+    gpusync__unlock(&t->board.lock);
+    if (!first) return false;
+    gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, agenda);
+    if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
+    gpusync__needs_over(caught.needs, &t->error, agenda);
+    return true;
+}
+
+/* Where others signal the event, it knows better. They may have written what gpusync_timeline_fail would. */
+static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
+{
+    gpusync_error error;
+    uint64_t raw;
+    if (!gpusync__is_outside(t)) return;
+    raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
+    /* as after reading a status: what was done before the signal must be read after it */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (raw == GPUSYNC__FAILED_VALUE) {
+        if (GPUSYNC__GET(&t->value) == GPUSYNC__FAILED_VALUE) return;
+        gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
+        (void)gpusync__fail_timeline(t, &error, agenda);
+    } else if (raw > t->base && raw - t->base > GPUSYNC__GET(&t->value)) {
+        gpusync__reach(t, raw - t->base, agenda);
+    }
+}
+
+GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__read_event(t, &agenda);
+    gpusync__end_call(t->device, &agenda);
+}
+
+typedef struct gpusync__listener_block {
+    gpusync__block head;
+    gpusync__listening *listening;
+} gpusync__listener_block;
+
+static void gpusync__listening_give(gpusync__listening *listening)
+{
+    gpusync__lock(&gpusync__global.lock);
+    listening->next = gpusync__global.listenings;
+    gpusync__global.listenings = listening;
+    gpusync__unlock(&gpusync__global.lock);
+}
+
+static void gpusync__listening_unref(gpusync__listening *listening)
+{
+    if (GPUSYNC__SUB(&listening->refs, 1) == 1) gpusync__listening_give(listening);
+}
+
+#define GPUSYNC__SLAB_LISTENINGS 32
+
+/* With one holder. NULL: no memory. From malloc, not from the
+   program's allocator, and never freed: Metal may keep what refers to one for as long as it likes. */
+static gpusync__listening *gpusync__listening_take(gpusync_timeline *t)
+{
+    gpusync__listening *slab = NULL, *listening;
+    size_t i;
+    gpusync__lock(&gpusync__global.lock);
+    if (!gpusync__global.listenings) slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
+    for (i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
+        slab[i].next = gpusync__global.listenings;
+        gpusync__global.listenings = &slab[i];
+    }
+    listening = gpusync__global.listenings;
+    if (listening) gpusync__global.listenings = listening->next;
+    gpusync__unlock(&gpusync__global.lock);
+    if (!listening) return NULL;
+    listening->device = t->device;
+    listening->timeline = t;
+    listening->next = NULL;
+    GPUSYNC__PUT(&listening->state, (uint32_t)GPUSYNC__ARMED);
+    GPUSYNC__PUT(&listening->refs, 1);
+    return listening;
+}
+
+static void gpusync__listener_copy(void *to, const void *from)
+{
+    (void)to; /* the bytes are there already */
+    GPUSYNC__ADD(&((const gpusync__listener_block *)from)->listening->refs, 1);
+}
+
+static void gpusync__listener_dispose(const void *block)
+{
+    gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
+}
+
+/* On the listener's thread. */
+static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
+{
+    gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    (void)event;
+    (void)raw; /* may be above the value that was asked for; the event is read again */
+    if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
+    gpusync__read_event(listening->timeline, &agenda);
+    gpusync__end_call(listening->device, &agenda);
+    GPUSYNC__PUT(&listening->state, GPUSYNC__FREE); /* destroy waits for this */
+}
+
+static const struct gpusync__listener_descriptor {
+    uintptr_t reserved, size;
+    void (*copy)(void *to, const void *from);
+    void (*dispose)(const void *block);
+    const char *signature, *layout;
+} gpusync__listener_descriptor = {
+    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
+};
+
+#define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
+
+/* Hand Metal a block on this stack, which it copies. */
+static void gpusync__notify(gpusync_device *dev, void *event, uint64_t raw, gpusync__listening *listening)
+{
+    gpusync__listener_block block;
+    void *pool = gpusync__pool_push();
+    memset(&block, 0, sizeof block);
+    block.head.isa = gpusync__stack_block;
+    block.head.flags = GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE;
+    block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke;
+    block.head.descriptor = (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor;
+    block.listening = listening;
+    ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
+        event, gpusync__sel.notifyListener, dev->listener, raw, &block);
+    gpusync__pool_pop(pool);
+}
+
+/* The device's listener, made when it is first needed; NULL where Metal has none. */
+static void *gpusync__listener(gpusync_device *dev)
+{
+    void *listener = GPUSYNC__GET(&dev->listener);
+    if (listener) return listener;
+    gpusync__lock(&dev->lock);
+    if (!dev->listener) GPUSYNC__PUT(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
+    listener = dev->listener;
+    gpusync__unlock(&dev->lock);
+    return listener;
+}
+
+/* A new registration for the value, on the list; NULL when there is one, or no memory: then sleepers look by
+   themselves. Those that are over leave the list here. Under the board's lock. */
+static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
+{
+    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening;
+    while ((listening = *link) != NULL) {
+        if (GPUSYNC__GET(&listening->state) == GPUSYNC__FREE) {
+            *link = listening->next;
+            gpusync__listening_unref(listening);
+            continue;
+        }
+        if (listening->value == value) return NULL;
+        link = &listening->next;
+    }
+    listening = gpusync__listening_take(t);
+    if (!listening) return NULL;
+    listening->value = value;
+    listening->next = *first;
+    *first = listening;
+    return listening;
+}
+
+/* Be told when the event reaches the goal. */
+static void gpusync__listen(const gpusync__goal *goal)
+{
+    gpusync_timeline *t = goal->timeline;
+    gpusync__listening *listening;
+    if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
+    gpusync__lock(&t->board.lock);
+    /* under the lock: destroy takes it between closing and settling */
+    listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
+    gpusync__unlock(&t->board.lock);
+    if (listening) gpusync__notify(t->device, t->event, listening->value + t->base, listening);
+}
+
+static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
+{
+    gpusync__goal goal;
+    memset(&goal, 0, sizeof goal);
+    goal.kind = GPUSYNC__VALUE;
+    goal.timeline = t;
+    goal.ticket = value;
+    gpusync__listen(&goal);
+}
+
+/* Does nobody ask the device to wait for it, and has nobody listened for it? Then the caller does. Under the lock. */
+static bool gpusync__claim_listening(gpusync__need *need)
+{
+    if (need->heard || (need->plan && !need->blocks)) return false;
+    need->heard = true;
+    return true;
+}
+
+/* Others signal the timeline from now on: have its listener tell those that would not hear of it. */
+static void gpusync__listen_for_needs(gpusync_timeline *t)
+{
+    gpusync__need *need;
+    uint64_t value = 0;
+    do {
+        gpusync__lock(&t->board.lock);
+        need = gpusync__first_need(&t->board, value);
+        while (need && !gpusync__claim_listening(need)) need = gpusync__need_after(need);
+        if (need) value = need->node.number;
+        gpusync__unlock(&t->board.lock);
+        if (need) gpusync__listen_for_value(t, value++);
+    } while (need);
+}
+
+static void gpusync__end_listenings(gpusync_device *dev, gpusync__listening *listening)
+{
+    while (listening) {
+        gpusync__listening *next = listening->next;
+        unsigned rounds = 0;
+        if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
+            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
+        gpusync__listening_unref(listening);
+        listening = next;
+    }
+}
+
+/* A used event, and what it stands at, or a new one; +1. */
+static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
+{
+    void *event = NULL;
+    *raw = 0;
+    gpusync__lock(&dev->lock);
+    if (dev->event_count) event = dev->events[--dev->event_count];
+    gpusync__unlock(&dev->lock);
+    if (!event) return gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
+    *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+    return event;
+}
+
+/* Keep an event for the next that needs one (making one takes Metal 80 to 180 us: MoltenVK issue 1472), or release it.
+   reusable: nobody else may still use it, and it is not used up. */
+static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
+{
+    if (reusable) {
+        gpusync__lock(&dev->lock);
+        reusable = dev->event_count < GPUSYNC__EVENT_POOL;
+        if (reusable) dev->events[dev->event_count++] = event;
+        gpusync__unlock(&dev->lock);
+    }
+    if (!reusable) gpusync__release_pooled(event);
+}
+
+static void gpusync__event_give(gpusync_timeline *t)
+{
+    bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
+    gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
+}
+
+/* The last holder gives it back. No lock is held. */
+static void gpusync__timeline_unref(gpusync_timeline *t)
+{
+    if (GPUSYNC__SUB(&t->refs, 1) != 1) return;
+    gpusync__event_give(t);
+    gpusync__free(t->device, t, sizeof *t);
+}
+
+/* -- promises */
+
+/* The promise that decides about the value: the smallest that is not below it. Under the board's lock. */
+static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value)
+{
+    return (gpusync__promise *)(void *)gpusync__list_from(&t->promises, value);
+}
+
+/* Has somebody else than who needs the value promised it? Under the board's lock. */
+static bool gpusync__is_promised(const gpusync__need *need)
+{
+    const gpusync__promise *cover = gpusync__cover(need->timeline, need->node.number);
+    return cover && cover->plan != need->plan;
+}
+
+/* May the value be promised? Under the board's lock. */
+static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
+{
+    const gpusync__promise *cover = gpusync__cover(t, value);
+    if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
+    return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
+}
+
+/* Up to this value the signals need not be submitted any more, for those that this promise covers (NULL: none). Under
+   the board's lock. */
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
+                                       const gpusync__node *cover, gpusync__agenda *agenda)
+{
+    const gpusync__node *below = cover ? cover->beside[0] : t->promises.end[1];
+    uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
+    gpusync__need *need = gpusync__first_need(&t->board, low + 1);
+    for (; need && need->node.number <= value; need = gpusync__need_after(need))
+        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, agenda);
+}
+
+/* From this promise on; every one below it is issued. Under the board's lock. */
+static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
+{
+    for (; node; node = node->beside[1]) {
+        const gpusync__promise *promise = (const gpusync__promise *)(const void *)node;
+        if (!promise->issued || promise->overtaken) return;
+        GPUSYNC__PUT(&t->coming, node->number);
+    }
+}
+
+/* Only those below this one may be all the device's. Under the board's lock. */
+GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
+{
+    gpusync_timeline *t = promise->timeline;
+    const gpusync__node *below = promise->node.beside[0];
+    if (promise->node.number <= t->coming) GPUSYNC__PUT(&t->coming, below ? below->number : 0);
+}
+
+/* The device has the plan, or is about to: who waits for its signals can go there too. Under the board's lock. */
+GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    promise->issued = true;
+    if (promise->overtaken) {
+        gpusync__let_come_below(promise); /* they wait until it is kept */
+        return;
+    }
+    if (!promise->node.beside[0] || promise->node.beside[0]->number <= t->coming) gpusync__let_come(t, &promise->node);
+    if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
+}
+
+/* The lower promise of another queue that this one goes after, or 0. The device signals in the order of a queue (unverified:
+   README, "Status"), and in no order of several: a higher value would let go who waits there for a lower one. A promise
+   that is not going is passed: its plan may wait for this one, and is overtaken then. Under the board's lock. */
+GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
+{
+    const gpusync__plan *plan = promise->plan;
+    const gpusync__need *need;
+    gpusync__node *node = promise->node.beside[0];
+    if (promise->timeline->value == GPUSYNC__FAILED_VALUE) return 0; /* nobody is waiting any more */
+    for (; node; node = node->beside[0]) {
+        gpusync__promise *below = (gpusync__promise *)(void *)node;
+        for (need = plan->needs; need; need = need->along)
+            if (need->timeline == promise->timeline && need->node.number >= node->number) return 0;
+        if (!below->going || below->plan->work.queue == plan->work.queue) continue;
+        below->followed = true;
+        return node->number;
+    }
+    return 0;
+}
+
+/* Its plan is to be issued. Not 0: after this value. Under the board's lock. */
+static inline uint64_t gpusync__set_out(gpusync__promise *promise, bool mixed)
+{
+    gpusync_timeline *t = promise->timeline;
+    uint64_t after = mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
+    if (after) return after;
+    promise->going = true;
+    promise->overtaken = promise->node.number < t->largest;
+    if (!promise->overtaken) {
+        promise->largest_before = t->largest;
+        t->largest = promise->node.number;
+    }
+    return 0;
+}
+
+/* One that is linked. The last of its plan is issued with that. */
+static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    uint64_t after;
+    if (promise->going) return 0; /* only who has the order lock changes this */
+    gpusync__lock(&promise->timeline->board.lock);
+    after = gpusync__set_out(promise, promise->timeline->mixed);
+    if (!after && !promise->along) gpusync__issue_promise(promise, agenda);
+    gpusync__unlock(&promise->timeline->board.lock);
+    return after;
+}
+
+/* going: nothing keeps the plan from the device but this, which may be its last promise. NOT_READY: something does. */
+static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    gpusync_result result;
+    gpusync__lock(&t->board.lock);
+    result = gpusync__may_promise(t, promise->node.number);
+    if (result == GPUSYNC_OK) {
+        const gpusync__promise *first = (const gpusync__promise *)(const void *)t->promises.end[0];
+        bool mixed = first && (t->mixed || first->plan->work.queue != promise->plan->work.queue);
+        t->mixed = mixed;
+        gpusync__list_add(&t->promises, &promise->node);
+        GPUSYNC__PUT(&t->promised, t->promised + 1);
+        if (going && gpusync__set_out(promise, mixed)) {
+            going = false;
+            result = GPUSYNC_NOT_READY;
+        }
+        if (going && !promise->along) gpusync__issue_promise(promise, agenda);
+        else gpusync__let_come_below(promise);
+    }
+    gpusync__unlock(&t->board.lock);
+    return result;
+}
+
+/* Those that go after it. Under the board's lock. */
+GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync__board *board = &promise->timeline->board;
+    gpusync__need *need, *next;
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    for (need = gpusync__first_need(board, promise->node.number); need; need = next) {
+        if (need->node.number != promise->node.number) break;
+        next = gpusync__need_after(need);
+        if (need->order) gpusync__take_need(board, need, NULL, &caught, agenda);
+    }
+    return caught.needs;
+}
+
+/* Under the board's lock. Returns who goes after it, and is to be told without the lock. */
+static gpusync__need *gpusync__unlink_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    if (!promise->node.linked) return NULL;
+    gpusync__list_remove(&t->promises, &promise->node);
+    GPUSYNC__PUT(&t->promised, t->promised - 1);
+    return promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
+}
+
+/* Its plan does not go after all, or not yet: nor does anybody go after it. */
+GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    gpusync__need *followers;
+    gpusync__lock(&t->board.lock);
+    followers = promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
+    if (promise->going && t->largest == promise->node.number) t->largest = promise->largest_before;
+    promise->going = promise->followed = false;
+    gpusync__unlock(&t->board.lock);
+    gpusync__needs_over(followers, NULL, agenda);
+}
+
+static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
+
+/* The timeline goes: nobody can promise anything any more, and nobody is called back. */
+static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda)
+{
+    gpusync__need *need, *next;
+    gpusync__catch caught;
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+    gpusync__catch_nothing(&caught);
+    gpusync__lock(&t->board.lock);
+    for (need = gpusync__first_need(&t->board, 0); need; need = next) {
+        next = gpusync__need_after(need);
+        if (!need->plan || (need->blocks && need->node.number > t->kept && !gpusync__is_promised(need)))
+            gpusync__take_need(&t->board, need, &error, &caught, agenda);
+    }
+    gpusync__unlock(&t->board.lock);
+    gpusync__needs_over(caught.needs, &error, agenda);
+}
+
+GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync__need *followers;
+    gpusync__lock(&promise->timeline->board.lock);
+    followers = gpusync__unlink_promise(promise, agenda);
+    gpusync__let_come(promise->timeline, promise->timeline->promises.end[0]);
+    gpusync__raise_unlock(promise->timeline, agenda);
+    gpusync__needs_over(followers, NULL, agenda);
+    if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
+}
+
+/* The plan has ended well: the value is reached as soon as those below it are. */
+static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    gpusync__need *followers;
+    gpusync__lock(&t->board.lock);
+    followers = gpusync__unlink_promise(promise, agenda);
+    if (promise->node.number > t->kept) t->kept = promise->node.number;
+    if (promise->node.number > t->on_event && promise->encoded) GPUSYNC__PUT(&t->on_event, promise->node.number);
+    gpusync__raise_unlock(t, agenda);
+    gpusync__needs_over(followers, NULL, agenda);
+    if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->node.number);
+    gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
+}
+
+static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    (void)gpusync__fail_timeline(promise->timeline, &promise->plan->error, agenda);
+    gpusync__take_back(promise, agenda); /* after: nothing above it is reached any more */
+}
+
+static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+{
+    gpusync__lock(&promise->timeline->board.lock);
+    if (promise->node.linked) gpusync__issue_promise(promise, agenda);
+    gpusync__unlock(&promise->timeline->board.lock);
+}
+
+/* Over the event, which the timeline takes over, and which stands at raw. */
+static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw, bool imported,
+                                            const gpusync_timeline_desc *desc, gpusync_timeline **out)
+{
+    gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128);
+    gpusync_result result = t ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (t) {
+        t->device = dev;
+        t->event = event;
+        t->imported = imported;
+        if (imported) t->value = raw == GPUSYNC__FAILED_VALUE ? 0 : raw; /* the caller looks again */
+        else t->value = desc->initial_value;
+        t->base = raw > t->value && !imported ? raw - t->value : 0;
+        t->kept = t->on_event = t->value;
+        t->refs = 1;
+        t->flags = imported ? GPUSYNC__OUTSIDE : 0;
+        t->fail_writes_event = !imported || desc->fail_writes_event;
+        gpusync__copy_text(t->label, sizeof t->label, desc->label);
+        gpusync__lock(&dev->lock);
+        if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
+        if (result == GPUSYNC_OK) {
+            t->place.number = ++dev->timeline_count;
+            gpusync__list_add(&dev->timelines, &t->place);
+        }
+        gpusync__unlock(&dev->lock);
+    }
+    if (result == GPUSYNC_OK) {
+        *out = t;
+        return GPUSYNC_OK;
+    }
+    gpusync__release_pooled(event);
+    gpusync__free(dev, t, sizeof *t);
+    return result;
+}
+
+/* The arguments are valid. */
+static gpusync_result gpusync__timeline_own(gpusync_device *dev, const gpusync_timeline_desc *desc,
+                                            gpusync_timeline **out)
+{
+    uint64_t raw;
+    gpusync_result result;
+    void *pool = gpusync__pool_push(), *event = gpusync__event_take(dev, &raw);
+    if (event) gpusync__send_void_id(event, gpusync__sel.setLabel, desc->label ? gpusync__string(desc->label) : NULL);
+    gpusync__pool_pop(pool);
+    if (!event) return GPUSYNC_ERROR_METAL_NIL;
+    result = gpusync__timeline_new(dev, event, raw, false, desc, out);
+    if (result == GPUSYNC_OK && desc->initial_value > raw) gpusync__write_event(*out, desc->initial_value);
+    return result;
+}
+
+static gpusync_result gpusync__timeline_over(gpusync_device *dev, const gpusync_timeline_desc *desc,
+                                             gpusync_timeline **out)
+{
+    void *event = desc->shared_event, *cls = gpusync__class_of(event);
+    gpusync_result result;
+    if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
+        !gpusync__class_responds(cls, gpusync__sel.notifyListener))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    result = gpusync__timeline_new(dev, gpusync__retain(event), GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue),
+                                   true, desc, out);
+    if (result == GPUSYNC_OK) gpusync__look_timeline(*out);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                                   gpusync_timeline **out)
+{
+    static const gpusync_timeline_desc plain = {0, NULL, NULL, false};
+    if (out) *out = NULL;
+    if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc) desc = &plain;
+    if (desc->shared_event) return gpusync__timeline_over(device, desc, out);
+    if (desc->initial_value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    return gpusync__timeline_own(device, desc, out);
+}
+
+/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for the sake of the rest:
+   now and then they are all made to look, so that they leave that. */
+static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
+{
+    unsigned rounds = 0;
+    while (GPUSYNC__GET(inside)) {
+        gpusync_timeline *t = NULL;
+        gpusync_queue *q = NULL;
+        gpusync__linger(dev, &rounds);
+        if (rounds % 256) continue;
+        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__hint(dev, &q->board);
+        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__hint(dev, &t->board);
+    }
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_timeline *t = timeline;
+    gpusync_device *dev;
+    unsigned i;
+    if (!t) return GPUSYNC_OK;
+    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
+    gpusync__wake_stopped(t->device, &t->board);
+    gpusync__let_out(t->device, &t->inside);
+    gpusync__lock(&t->board.lock); /* who listens for held work has the lock, or sees that the timeline goes */
+    gpusync__unlock(&t->board.lock);
+    gpusync__lock(&t->device->lock);
+    gpusync__list_remove(&t->device->timelines, &t->place);
+    gpusync__unlock(&t->device->lock);
+    for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__end_listenings(t->device, t->listenings[i]);
+    dev = t->device;
+    gpusync__end_unpromised(t, &agenda);
+    gpusync__end_call(dev, &agenda);
+    gpusync__pay(dev, &t->owing);
+    gpusync__timeline_unref(t);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
+{
+    if (base) *base = timeline ? timeline->base : 0;
+    if (!timeline) return NULL;
+    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    return timeline->event;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
+{
+    gpusync_result result;
+    if (value) *value = 0;
+    if (!timeline || !value) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__is_outside(timeline)) gpusync__look_timeline(timeline);
+    *value = GPUSYNC__GET(&timeline->value);
+    if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    result = gpusync__timeline_result(timeline, NULL); /* takes the lock under which `last` was written */
+    *value = timeline->last;
+    return result;
+}
+
+/* Raise it from the host. False: it would not rise. */
+static bool gpusync__signal(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
+{
+    const gpusync__promise *cover;
+    bool rises;
+    gpusync__lock(&t->board.lock);
+    cover = gpusync__cover(t, value);
+    rises = value > t->kept && t->value != GPUSYNC__FAILED_VALUE && !(cover && cover->node.number == value);
+    if (!rises) {
+        gpusync__unlock(&t->board.lock);
+        return false;
+    }
+    t->kept = value;
+    gpusync__raise_unlock(t, agenda);
+    if (gpusync__traced(t->device)) gpusync__trace_signal(t, value);
+    return true;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_result result;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    gpusync__read_event(timeline, &agenda);
+    if (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) result = GPUSYNC_ERROR_DEVICE_LOST;
+    else result = gpusync__timeline_result(timeline, NULL);
+    if (result == GPUSYNC_OK && !gpusync__signal(timeline, value, &agenda)) {
+        result = gpusync__timeline_result(timeline, NULL); /* failed meanwhile? */
+        if (result == GPUSYNC_OK) result = GPUSYNC_ERROR_NOT_RISING;
+    }
+    gpusync__end_call(timeline->device, &agenda);
+    gpusync__timeline_leave(timeline);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_result result;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    gpusync__lock(&timeline->board.lock);
+    if (value > timeline->expected) timeline->expected = value;
+    gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
+    gpusync__unlock(&timeline->board.lock);
+    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
+        gpusync__hint(timeline->device, &timeline->board); /* who sleeps did not listen */
+    gpusync__listen_for_needs(timeline);
+    gpusync__read_event(timeline, &agenda);
+    result = gpusync__timeline_result(timeline, NULL);
+    gpusync__end_call(timeline->device, &agenda);
+    gpusync__timeline_leave(timeline);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_result result;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__timeline_enter(timeline);
+    if (result != GPUSYNC_OK) return result;
+    if (!gpusync__fail_timeline(timeline, reason, &agenda)) result = gpusync__timeline_result(timeline, NULL);
+    gpusync__end_call(timeline->device, &agenda);
+    gpusync__timeline_leave(timeline);
+    return result;
+}
+
+/* Not reached, or to be traced. */
+GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
+                                                 const gpusync_wait_options *options)
+{
+    gpusync_device *dev = t->device;
+    gpusync_result result = gpusync__timeline_enter(t);
+    gpusync__goal goal;
+    uint64_t *how;
+    if (result != GPUSYNC_OK) return result;
+    memset(&goal, 0, sizeof goal);
+    goal.kind = GPUSYNC__VALUE;
+    goal.timeline = t;
+    goal.ticket = value;
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
+    result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
+    if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, options ? options->error : NULL);
+    GPUSYNC__COUNT(how);
+    if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, &dev->stats, how, result);
+    gpusync__timeline_leave(t);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+                                                 const gpusync_wait_options *options)
+{
+    uint64_t present;
+    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    present = GPUSYNC__GET(&timeline->value);
+    if (present < value || present == GPUSYNC__FAILED_VALUE || gpusync__traced(timeline->device))
+        return gpusync__wait_value(timeline, value, timeout_ns, options);
+    GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
+    return GPUSYNC_OK;
+}
+
+/* The plan of the lowest promise, held. */
+static gpusync__plan *gpusync__first_promiser(gpusync_timeline *t)
+{
+    gpusync__plan *plan;
+    if (!GPUSYNC__GET(&t->promised)) return NULL;
+    gpusync__lock(&t->board.lock);
+    plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
+    if (plan && GPUSYNC__GET(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
+    if (plan) GPUSYNC__ADD(&plan->work.refs, 1); /* not zero: it is not over */
+    gpusync__unlock(&t->board.lock);
+    return plan;
+}
+
+/* The value follows the promises in their order: look at the first one, and while they end at the next. */
+static void gpusync__look_value(gpusync_timeline *t)
+{
+    gpusync__plan *plan, *last = NULL;
+    gpusync__look_timeline(t);
+    while ((plan = gpusync__first_promiser(t)) != NULL) {
+        bool again = plan != last;
+        last = plan;
+        if (again && gpusync__enter(plan->work.queue)) { /* which is there as long as the plan, but may be closing */
+            gpusync__look_plan(plan);
+            gpusync__leave(plan->work.queue);
+        }
+        gpusync__plan_unref(plan);
+        if (!again) return;
+    }
+}
+
+/* -------------------------------------------------------------------------------- >>notes --
+   gpusync_on_done and gpusync_release_after: a note waits on a board until what it is about is over. */
 
 #define GPUSYNC__FIRST_NOTES 8 /* made with the device */
 #define GPUSYNC__STORE_NOTES 32
 
-/* Under the job lock. */
+/* Under the plan lock. */
 static void gpusync__notes_new(gpusync_device *dev, size_t count)
 {
     gpusync__note *note = (gpusync__note *)gpusync__store_new(dev, count * sizeof *note);
@@ -7672,11 +6087,11 @@ static void gpusync__notes_new(gpusync_device *dev, size_t count)
 static gpusync__note *gpusync__note_new(gpusync_device *dev, uint32_t *owing, gpusync_done_fn fn, void *user)
 {
     gpusync__note *note;
-    gpusync__lock(&dev->job_lock);
+    gpusync__lock(&dev->plan_lock);
     if (!dev->free_notes) gpusync__notes_new(dev, GPUSYNC__STORE_NOTES);
     note = dev->free_notes;
     if (note) dev->free_notes = note->next;
-    gpusync__unlock(&dev->job_lock);
+    gpusync__unlock(&dev->plan_lock);
     if (!note) return NULL;
     memset(&note->need, 0, sizeof note->need);
     note->need.stage = GPUSYNC__COMING;
@@ -7749,7 +6164,7 @@ static gpusync_result gpusync__put_note(const gpusync__goal *goal, gpusync_done_
         gpusync__push_due(dev, &note->due, &agenda);
     } else {
         if (abroad) gpusync__listen_for_value(t, goal->ticket);
-        gpusync__keep_watch(dev);
+        gpusync__arm_sweep(dev);
     }
     gpusync__end_call(dev, &agenda);
     return GPUSYNC_OK;
@@ -7775,7 +6190,1551 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
     return object ? gpusync__note_at(&point, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
 }
 
-/* ------------------------------------------------------------------------------ >>create -- */
+/* ------------------------------------------------------------------------------- >>submit --
+   A submission is a plan. What it waits for are its needs, what it signals its promises; each is on a list of the
+   timeline or queue that it is about. A plan that nothing holds goes to the device in the call; where the device has all
+   that it needs by then, its needs are listed only when its command buffers are over. Whoever ends a need counts the plan
+   down:
+
+       missing 0   the plan can be issued: it is stirred, and the pump of its queue does it, under the order lock
+       open 0      needs and command buffers are over: the plan is published
+
+   gpusync_encode_wait and gpusync_encode_signal make the plan of an open command buffer: its promises are on their lists at
+   once, its needs from the commit on.
+
+   Nothing of this calls itself: what follows from a change goes on an agenda, which is worked off without a lock, so
+   that neither a long chain of plans nor Metal's small stacks matter. */
+
+/* -- the pool of plans */
+
+#define GPUSYNC__STORE_PLANS 8
+#define GPUSYNC__QUEUE_PLANS 128 /* that a queue has at most, besides those in use */
+
+/* As a free plan is: what most submissions leave so. */
+static void gpusync__plan_clear(gpusync__plan *plan)
+{
+    plan->needs = NULL;
+    plan->needs_end = &plan->needs;
+    plan->before.timeline = NULL;
+    plan->promises = NULL;
+    plan->promises_end = &plan->promises;
+    plan->own_needs = plan->few_needs;
+    plan->own_promises = plan->few_promises;
+    plan->parts = plan->few_parts;
+    plan->memory = plan->front = plan->back = NULL;
+    plan->joined = NULL;
+    plan->need_count = plan->promise_count = plan->part_count = plan->first_part = 0;
+    plan->rank = GPUSYNC__RANK_NONE;
+    plan->listed = plan->disowned = false;
+    plan->on_complete = NULL;
+    plan->gpu_start = plan->gpu_end = 0;
+    plan->label[0] = '\0';
+    plan->flags = 0;
+    GPUSYNC__SET(&plan->doomed, 0);
+    GPUSYNC__SET(&plan->work.state, (uint32_t)GPUSYNC__OPEN);
+    GPUSYNC__SET(&plan->work.ticket, 0);
+    GPUSYNC__PUT(&plan->work.queue, NULL);
+}
+
+/* Under the plan lock. */
+static void gpusync__plans_new(gpusync_device *dev)
+{
+    gpusync__plan *plan = (gpusync__plan *)gpusync__store_new(dev, GPUSYNC__STORE_PLANS * sizeof *plan);
+    int left = plan ? GPUSYNC__STORE_PLANS : 0;
+    for (; left; left--, plan++) {
+        plan->device = dev;
+        plan->due.is_plan = true;
+        plan->work.kind = GPUSYNC__PLAN;
+        plan->work.traits = GPUSYNC__IS_PLAN;
+        plan->work.plan = plan;
+        gpusync__plan_clear(plan);
+        plan->next = dev->free_plans;
+        dev->free_plans = plan;
+    }
+}
+
+/* To the device's free ones: a list. */
+static void gpusync__plans_return(gpusync_device *dev, gpusync__plan *plan)
+{
+    gpusync__lock(&dev->plan_lock);
+    while (plan) {
+        gpusync__plan *next = plan->next;
+        plan->next = dev->free_plans;
+        dev->free_plans = plan;
+        plan = next;
+    }
+    gpusync__unlock(&dev->plan_lock);
+}
+
+/* To the spare ones of the queue, or to the device's, where that has enough. How many it has is a guess: the first may
+   have been taken meanwhile. */
+static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
+{
+    gpusync__plan *first = GPUSYNC__GET(&q->free_plans);
+    uint32_t depth;
+    do {
+        depth = first ? GPUSYNC__GET(&first->depth) + 1 : 1;
+        if (depth > GPUSYNC__QUEUE_PLANS) {
+            plan->next = NULL;
+            gpusync__plans_return(q->device, plan);
+            return;
+        }
+        GPUSYNC__PUT(&plan->depth, depth);
+        plan->next = first;
+    } while (!GPUSYNC__SWAP(&q->free_plans, &first, plan));
+}
+
+GPUSYNC__RARE void gpusync__plans_put(gpusync_queue *q, gpusync__plan *plan)
+{
+    while (plan) {
+        gpusync__plan *next = plan->next;
+        gpusync__plan_put(q, plan);
+        plan = next;
+    }
+}
+
+/* A few free plans of the device, in a list, or as many new ones. NULL: no memory. */
+GPUSYNC__RARE gpusync__plan *gpusync__plans_take(gpusync_queue *q)
+{
+    gpusync_device *dev = q->device;
+    gpusync__plan *plans = NULL, *plan;
+    uint32_t depth = 0;
+    gpusync__lock(&dev->plan_lock);
+    if (!dev->free_plans) gpusync__plans_new(dev);
+    while (depth < GPUSYNC__STORE_PLANS && (plan = dev->free_plans) != NULL) {
+        dev->free_plans = plan->next;
+        plan->next = plans;
+        GPUSYNC__PUT(&plan->depth, ++depth);
+        plan->due.owing = &q->owing;
+        plans = plan;
+    }
+    gpusync__unlock(&dev->plan_lock);
+    return plans;
+}
+
+/* Off the list of spare ones, which is taken whole, so that none is taken that went and came back meanwhile. */
+static gpusync__plan *gpusync__plan_take(gpusync_queue *q)
+{
+    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *rest;
+    if (!plan) plan = gpusync__plans_take(q);
+    if (!plan || !plan->next) return plan;
+    rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
+    if (rest) gpusync__plans_put(q, rest); /* that came meanwhile */
+    return plan;
+}
+
+/* Room for so many of each. False: no memory. */
+GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t promises, size_t parts)
+{
+    size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
+    char *memory;
+    if (needs > limit || promises > limit || parts > limit) return false;
+    plan->memory_size =
+        needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises + parts * sizeof *plan->parts;
+    memory = (char *)gpusync__allocate(plan->device, plan->memory_size, 16);
+    if (!memory) return false;
+    plan->memory = memory;
+    plan->own_needs = (gpusync__need *)(void *)memory;
+    plan->own_promises = (gpusync__promise *)(void *)(memory + needs * sizeof *plan->own_needs);
+    plan->parts = (gpusync__slot **)(void *)(plan->own_promises + promises);
+    return true;
+}
+
+/* A plan of this queue. The caller is inside the queue. NULL: no memory. */
+static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
+{
+    gpusync__plan *plan = gpusync__plan_take(q);
+    if (!plan) return NULL;
+    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
+        !gpusync__plan_room(plan, needs, promises, buffers + 2)) {
+        gpusync__plan_put(q, plan);
+        return NULL;
+    }
+    GPUSYNC__SET(&plan->work.queue, q);
+    GPUSYNC__SET(&plan->missing, 1);
+    GPUSYNC__SET(&plan->unresolved, 1);
+    GPUSYNC__ADD(&q->owing, 1);
+    GPUSYNC__PUT(&plan->work.refs, 2); /* last, as in gpusync__slot_new */
+    return plan;
+}
+
+/* Command buffers that were taken over, but not committed. No lock is held. */
+static void gpusync__release_parts(gpusync__plan *plan)
+{
+    gpusync_queue *q = plan->work.queue;
+    uint32_t i, count = gpusync__is_issued(plan) ? plan->first_part : plan->part_count;
+    for (i = 0; i < count; i++) {
+        gpusync__unref(plan->parts[i]);
+        gpusync__give_room(q);
+    }
+}
+
+static void gpusync__need_free(gpusync_device *dev, const gpusync__need *need, bool disowned)
+{
+    if (need->timeline) gpusync__timeline_unref(need->timeline);
+    else if (need->event) gpusync__event_keep(dev, need->event, !disowned);
+}
+
+static void gpusync__plan_free(gpusync__plan *plan)
+{
+    gpusync_device *dev = plan->device;
+    gpusync_queue *q = plan->work.queue;
+    uint32_t i;
+    while (plan->joined) {
+        gpusync__plan *joined = plan->joined;
+        plan->joined = joined->next;
+        joined->disowned = plan->disowned;
+        gpusync__plan_free(joined);
+    }
+    for (i = 0; i < plan->need_count; i++) gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
+    for (i = 0; i < plan->promise_count; i++) gpusync__timeline_unref(plan->own_promises[i].timeline);
+    if (plan->memory) gpusync__free(dev, plan->memory, plan->memory_size);
+    gpusync__plan_clear(plan);
+    gpusync__plan_put(q, plan);
+    GPUSYNC__SUB(&q->owing, 1); /* destroy waits for this */
+}
+
+/* One that has no ticket. */
+static void gpusync__plan_end(gpusync__plan *plan)
+{
+    gpusync__plan_unref(plan);
+    gpusync__plan_unref(plan);
+}
+
+/* -- registering what a plan needs */
+
+/* Is the ticket that of a held submission? Slots are never freed, so one that went on is safe to look at. */
+static bool gpusync__is_held(const gpusync_queue *q, uint64_t ticket)
+{
+    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
+    return GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN && GPUSYNC__GET(&slot->queue) == q &&
+           GPUSYNC__GET(&slot->ticket) == ticket;
+}
+
+/* Under the need's lock. */
+static uint32_t gpusync__stage_of(const gpusync__need *need)
+{
+    const gpusync_timeline *t = need->timeline;
+    const gpusync__promise *cover;
+    if (!t) return need->far || gpusync__is_held(need->queue, need->node.number) ? GPUSYNC__AWAITED : GPUSYNC__COMING;
+    if (t->value >= need->node.number) return GPUSYNC__OVER;
+    if (need->order) {
+        cover = gpusync__cover(t, need->node.number);
+        return cover && cover->node.number == need->node.number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
+    }
+    if (need->node.number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
+    cover = gpusync__cover(t, need->node.number);
+    if (cover) return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
+    return t->imported || need->node.number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
+}
+
+/* Put it on its list, or find that it is over. Listed first and looked after: who ends a ticket does it the other way
+   round. What was reached before its timeline failed is no error of work that was issued before. */
+static void gpusync__seek_listed(gpusync__need *need)
+{
+    const gpusync_timeline *t = need->timeline;
+    gpusync__plan *plan = need->plan;
+    gpusync_error error;
+    bool over, gone, failed, issued = gpusync__is_issued(plan);
+    gpusync__lock(gpusync__need_lock(need));
+    GPUSYNC__ADD(&plan->unresolved, 1);
+    gpusync__link_need(need);
+    GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
+    failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
+    gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
+           need->node.number > t->kept && !gpusync__is_promised(need);
+    over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
+    if (over) gpusync__unlink_need(need);
+    need->blocks = !over && !issued && (need->stage == GPUSYNC__AWAITED || need->order || plan->flags & GPUSYNC_STRICT);
+    if (need->blocks) GPUSYNC__ADD(&plan->missing, 1);
+    gpusync__unlock(gpusync__need_lock(need));
+    if (!over) return;
+    if (failed) error = t->error; /* it does not change any more */
+    else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+    else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
+    if ((failed || gone) && !need->order) gpusync__doom(plan, need->rank, &error);
+    if (need->encoded) gpusync__signal_need(need);
+    GPUSYNC__SUB(&plan->unresolved, 1); /* never the last: the command buffers are open */
+}
+
+/* ... unless its queue is gone: a wait at the head of a command buffer does not keep it. */
+static void gpusync__seek(gpusync__need *need)
+{
+    gpusync_queue *q;
+    gpusync_error error;
+    if (!need->queue) {
+        gpusync__seek_listed(need);
+        return;
+    }
+    q = gpusync__queue_from(need->plan->device, need->queue_number);
+    if (q && q->place.number == need->queue_number) {
+        gpusync__seek_listed(need);
+    } else {
+        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+        gpusync__doom(need->plan, need->rank, &error);
+    }
+    if (q) gpusync__leave(q);
+}
+
+/* All of them, once: because the device cannot have them all yet, or is through with the work. */
+static void gpusync__seek_needs(gpusync__plan *plan)
+{
+    gpusync__need *need;
+    uint32_t rank = 0;
+    if (!gpusync__swap32(&plan->listed, 0, 1)) return;
+    for (need = plan->needs; need; need = need->along) {
+        need->plan = plan;
+        need->rank = rank++;
+        gpusync__seek(need);
+    }
+}
+
+/* Take it off its list, unless somebody else has. */
+static void gpusync__unlist_need(gpusync__need *need)
+{
+    bool linked;
+    gpusync__lock(gpusync__need_lock(need));
+    linked = need->node.linked;
+    if (linked) gpusync__unlink_need(need);
+    gpusync__unlock(gpusync__need_lock(need));
+    if (linked) GPUSYNC__SUB(&need->plan->unresolved, 1); /* never the last: the caller keeps one open */
+}
+
+/* Nothing will end its needs any more. Those that somebody is ending right now stay counted, and so do those of a queue
+   that is going: it ends them itself. */
+static void gpusync__forget_needs(gpusync__plan *plan)
+{
+    gpusync__need *need;
+    for (need = plan->needs; need; need = need->along) {
+        const gpusync__node *place = NULL;
+        if (need->queue) gpusync__lock(&plan->device->lock); /* what is listed stays meanwhile, also when closing */
+        if (need->queue) place = gpusync__list_from(&plan->device->queues, need->queue_number);
+        if (need->timeline || (place && place->number == need->queue_number)) gpusync__unlist_need(need);
+        if (need->queue) gpusync__unlock(&plan->device->lock);
+    }
+    if (plan->before.timeline) gpusync__unlist_need(&plan->before);
+}
+
+static void gpusync__listen_for(gpusync__plan *plan)
+{
+    gpusync__need *need;
+    for (need = plan->needs; need; need = need->along) {
+        gpusync_timeline *t = need->timeline;
+        bool listens;
+        if (!t || !gpusync__is_outside(t)) continue;
+        gpusync__lock(&t->board.lock);
+        listens = need->node.linked && gpusync__claim_listening(need);
+        gpusync__unlock(&t->board.lock);
+        if (listens) gpusync__listen_for_value(t, need->node.number);
+    }
+}
+
+/* -- the end of a plan */
+
+/* Was the value signalled, and only promises below hide it? Under the board's lock. */
+static bool gpusync__is_hidden(const gpusync__need *need)
+{
+    return need->node.linked && need->node.number <= need->timeline->kept;
+}
+
+/* By itself, or through what it waited for? */
+static bool gpusync__has_failed(gpusync__plan *plan)
+{
+    bool failed;
+    gpusync__lock(&plan->device->plan_lock);
+    failed = plan->rank != GPUSYNC__RANK_NONE;
+    gpusync__unlock(&plan->device->plan_lock);
+    return failed;
+}
+
+/* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. Work that
+   was killed asks no further: what hides the value may wait for this very work. */
+GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync__need *need;
+    bool failed = gpusync__has_failed(plan);
+    gpusync__seek_needs(plan);
+    for (need = plan->needs; need; need = need->along) {
+        if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
+        gpusync__read_event(need->timeline, agenda);
+        gpusync__lock(gpusync__need_lock(need));
+        if (!failed && gpusync__is_hidden(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
+        gpusync__unlock(gpusync__need_lock(need));
+        if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__unlist_need(need);
+    }
+    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
+    else agenda->busy = agenda->sweep = true; /* it is listed from here on */
+}
+
+static void gpusync__part_ended(gpusync__plan *plan, const gpusync__outcome *outcome, gpusync__agenda *agenda)
+{
+    double start, end;
+    memcpy(&start, &outcome->gpu_start, sizeof start);
+    memcpy(&end, &outcome->gpu_end, sizeof end);
+    gpusync__lock(&plan->device->plan_lock);
+    if (start > 0 && (start < plan->gpu_start || plan->gpu_start <= 0)) plan->gpu_start = start;
+    if (end > plan->gpu_end) plan->gpu_end = end;
+    gpusync__unlock(&plan->device->plan_lock);
+    if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
+}
+
+static void gpusync__record_plan(gpusync__plan *plan)
+{
+    gpusync_error *error = &plan->error;
+    error->ticket = plan->work.ticket;
+    if (!error->label[0] && !error->queue_label[0]) { /* an error of our own */
+        gpusync__copy_text(error->label, sizeof error->label, plan->label);
+        gpusync__copy_text(error->queue_label, sizeof error->queue_label, plan->work.queue->label);
+    }
+    error->dropped = plan->rank != GPUSYNC__RANK_OWN;
+    gpusync__record(plan->work.queue, error);
+    error->dropped = 0;
+}
+
+/* Its callback is due from the moment on at which its ticket has ended: not before, and nobody who registers later comes
+   first. */
+GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__outcome *outcome, gpusync__agenda *agenda)
+{
+    gpusync_device *dev = plan->device;
+    GPUSYNC__ADD(&plan->work.refs, 1); /* until it has been called */
+    gpusync__lock(&dev->plan_lock);
+    gpusync__append_due(dev, &plan->due, agenda);
+    (void)gpusync__mark(plan->work.queue, plan->work.ticket, outcome);
+    gpusync__unlock(&dev->plan_lock);
+}
+
+/* Nothing is open any more: tell how it went. First its signals, so that they are known when the ticket is. */
+static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = plan->work.queue;
+    bool failed = plan->rank != GPUSYNC__RANK_NONE;
+    gpusync__outcome outcome;
+    gpusync__promise *promise;
+    if (failed) gpusync__record_plan(plan);
+    for (promise = plan->promises; promise; promise = promise->along) {
+        if (failed) gpusync__break(promise, agenda);
+        else gpusync__keep(promise, agenda);
+    }
+    memcpy(&outcome.gpu_start, &plan->gpu_start, sizeof plan->gpu_start);
+    memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
+    outcome.failed = failed;
+    outcome.result = plan->error.result;
+    if (gpusync__traced(q->device)) gpusync__trace_end(q, plan->work.ticket, plan->label, &outcome);
+    if (plan->on_complete) gpusync__mark_and_call(plan, &outcome, agenda);
+    else (void)gpusync__mark(q, plan->work.ticket, &outcome);
+    gpusync__release_parts(plan);
+    gpusync__tell(q, plan->work.ticket, agenda);
+    if (failed) gpusync__log_failures(q);
+    gpusync__plan_unref(plan); /* with the last plan the queue may go */
+}
+
+GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+{
+    gpusync__need *need;
+    gpusync__lock(&q->board.lock);
+    need = gpusync__first_need(&q->board, ticket);
+    for (; need && need->node.number == ticket; need = gpusync__need_after(need))
+        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, agenda);
+    gpusync__unlock(&q->board.lock);
+}
+
+/* The last part of its issue. No lock is held. */
+static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync__promise *promise;
+    if (gpusync__traced(plan->device))
+        gpusync__trace_ticket(plan->work.queue, GPUSYNC_TRACE_ISSUE, plan->work.ticket, plan->label, plan->issued_ns);
+    for (promise = plan->promises; promise; promise = promise->along)
+        if (!promise->issued) gpusync__announce_promise(promise, agenda);
+    if (GPUSYNC__GET(&plan->work.queue->board.count)) gpusync__announce_ticket(plan->work.queue, plan->work.ticket, agenda);
+    if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
+    gpusync__plan_unref(plan);
+}
+
+/* -- held plans, and the pump. Under the order lock */
+
+/* What has changed while it came in is seen here, or gpusync__stir finds it in the line. */
+static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
+{
+    gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
+    plan->next = NULL;
+    plan->previous = line->last;
+    if (line->last) line->last->next = plan;
+    else line->first = plan;
+    line->last = plan;
+    GPUSYNC__ADD(&q->lined, 1); /* the sweeper looks at it without the lock */
+    if (!gpusync__is_loose(plan)) q->lined_ordered++;
+    q->held_buffers += plan->part_count;
+    GPUSYNC__COUNT(&q->stats.held);
+    gpusync__lock(&q->device->plan_lock);
+    plan->lined = true;
+    if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
+        gpusync__list_stirred(plan);
+        __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* for the end of the order lock */
+    }
+    gpusync__unlock(&q->device->plan_lock);
+}
+
+static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
+{
+    gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
+    if (plan->next) plan->next->previous = plan->previous;
+    else line->last = plan->previous;
+    if (plan->previous) plan->previous->next = plan->next;
+    else line->first = plan->next;
+    GPUSYNC__SUB(&q->lined, 1);
+    if (!gpusync__is_loose(plan)) q->lined_ordered--;
+    q->held_buffers -= plan->part_count;
+    gpusync__lock(&q->device->plan_lock);
+    gpusync__unlist_stirred(plan);
+    plan->lined = false;
+    gpusync__unlock(&q->device->plan_lock);
+}
+
+static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
+{
+    ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(buffer, sel, event, raw);
+}
+
+/* Those that are not in a buffer of the program's. Returns how many the device still has to do. */
+static unsigned gpusync__encode_waits(gpusync__plan *plan, void *buffer)
+{
+    const gpusync__need *need;
+    unsigned count = 0;
+    for (need = plan->needs; need; need = need->along)
+        if (!need->encoded && GPUSYNC__GET(&need->stage) != GPUSYNC__OVER) {
+            gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+            count++;
+        }
+    return count;
+}
+
+static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
+{
+    gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
+                    promise->node.number + promise->timeline->base);
+    GPUSYNC__PUT(&promise->encoded, true);
+}
+
+static void gpusync__encode_signals(gpusync__plan *plan, void *buffer)
+{
+    gpusync__promise *promise;
+    for (promise = plan->promises; promise; promise = promise->along)
+        if (!promise->encoded) gpusync__encode_promise(promise, buffer);
+}
+
+static void gpusync__commit_part(gpusync__plan *plan, gpusync__slot *slot)
+{
+    void *buffer = slot->buffer;
+    GPUSYNC__SET(&slot->ticket, plan->work.ticket);
+    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED);
+    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
+    gpusync__send_void(buffer, gpusync__sel.commit);
+}
+
+GPUSYNC__RARE void gpusync__trace_parts(gpusync__plan *plan)
+{
+    uint32_t i;
+    for (i = plan->first_part; i < plan->part_count; i++) gpusync__trace_schedule(plan->parts[i]);
+}
+
+/* To the device. With a pool. It has to be announced after. */
+static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
+{
+    gpusync__slot **part = plan->parts, **end = part + plan->part_count;
+    if (plan->front && gpusync__encode_waits(plan, plan->front) == 0 &&
+        (plan->part_count > 1 || !plan->promises)) { /* it has nothing to do */
+        plan->first_part = 1;
+        part++;
+        GPUSYNC__COUNT(&plan->work.queue->stats.buffers_saved);
+    }
+    if (!(plan->flags & GPUSYNC_STRICT) && plan->promises) gpusync__encode_signals(plan, end[-1]->buffer);
+    GPUSYNC__PUT(&plan->running, plan->part_count - plan->first_part + 1); /* + 1: until it is announced */
+    plan->issued_ns = now;
+    GPUSYNC__PUT(&plan->work.state, (uint32_t)GPUSYNC__ARMED);
+    if (gpusync__traced(plan->device)) gpusync__trace_parts(plan);
+    for (; part != end; part++) gpusync__commit_part(plan, *part);
+}
+
+/* It will not be issued. */
+GPUSYNC__RARE void gpusync__abandon(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
+    gpusync__forget_needs(plan);
+    GPUSYNC__PUT(&plan->running, 0); /* its share of `open` is given back here */
+    gpusync__plan_unref(plan); /* nobody will announce it; not the last, while it is open */
+    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
+}
+
+static void gpusync__give_up(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync__leave_line(q, plan);
+    gpusync__abandon(plan, agenda);
+}
+
+/* End what is held. Under the order lock. */
+static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why, gpusync__agenda *agenda)
+{
+    gpusync__plan *plan;
+    gpusync_error error;
+    gpusync__own_error(&error, result, why);
+    while ((plan = q->line.first ? q->line.first : q->loose.first) != NULL) {
+        gpusync__doom(plan, GPUSYNC__RANK_OWN, &error);
+        gpusync__give_up(q, plan, agenda);
+    }
+}
+
+static void gpusync__go(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync__leave_line(q, plan);
+    gpusync__issue_plan(plan, gpusync_now_ns());
+    plan->next_issued = agenda->issued;
+    agenda->issued = plan;
+    agenda->busy = true;
+}
+
+/* The first that was stirred, and is in the line all the time. */
+static gpusync__plan *gpusync__next_stirred(gpusync_queue *q)
+{
+    gpusync__plan *plan;
+    gpusync__lock(&q->device->plan_lock);
+    plan = q->stirred;
+    if (plan) gpusync__unlist_stirred(plan); /* before the look: who changes more stirs it again */
+    gpusync__unlock(&q->device->plan_lock);
+    return plan;
+}
+
+/* Not before the promise of this value has ended. */
+static void gpusync__stay_back(gpusync__plan *plan, gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
+{
+    gpusync__need *before = &plan->before;
+    gpusync__promise *promise;
+    for (promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
+    before->plan = plan; /* all else is as it is in a new plan, or has a value when it is listed */
+    before->order = true;
+    before->heard = false;
+    GPUSYNC__SET(&before->node.number, value); /* a report reads them */
+    GPUSYNC__PUT(&before->timeline, t);
+    gpusync__seek(before);
+}
+
+/* Can the plan be issued? What it goes after counts as a need from here on, which may be over at once. */
+static bool gpusync__may_go(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    while (!GPUSYNC__GET(&plan->missing) && !GPUSYNC__GET(&plan->doomed)) {
+        gpusync__promise *promise = plan->promises;
+        uint64_t after = 0;
+        for (; promise && (after = gpusync__set_out_too(promise, agenda)) == 0;) promise = promise->along;
+        if (!promise) return true;
+        gpusync__stay_back(plan, promise->timeline, after, agenda);
+    }
+    return false;
+}
+
+static void gpusync__pump_held(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    gpusync__plan *plan;
+    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST)
+        gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
+    while ((plan = gpusync__next_stirred(q)) != NULL) {
+        if (GPUSYNC__GET(&plan->doomed)) gpusync__give_up(q, plan, agenda);
+        else if (gpusync__is_loose(plan) && gpusync__may_go(plan, agenda)) gpusync__go(q, plan, agenda);
+    }
+    while ((plan = q->line.first) != NULL && gpusync__may_go(plan, agenda)) gpusync__go(q, plan, agenda);
+}
+
+/* Issue what can go. Never waits for the order lock: who has it comes in here after letting go. */
+static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
+        void *pool = gpusync__pool_push();
+        (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* what was wanted before is seen in what follows */
+        gpusync__pump_held(q, agenda);
+        gpusync__unlock(&q->order);
+        gpusync__pool_pop(pool);
+    }
+}
+
+/* Work off an agenda, but for the callbacks. No lock is held. Of user code only the log hook and unpark run. */
+static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
+{
+    while (agenda->busy) {
+        gpusync__plan *plan;
+        gpusync_queue *q;
+        if ((plan = agenda->ended) != NULL) {
+            agenda->ended = plan->next_ended;
+            gpusync__publish(plan, agenda);
+        } else if ((plan = agenda->issued) != NULL) {
+            agenda->issued = plan->next_issued;
+            gpusync__announce(plan, agenda);
+        } else if ((q = agenda->pumps) != NULL) {
+            agenda->pumps = q->next_pump;
+            GPUSYNC__PUT(&q->on_agenda, 0); /* before it is pumped: see gpusync__want */
+            gpusync__pump(q, agenda);
+            gpusync__leave(q);
+        } else {
+            if (agenda->sweep) gpusync__arm_sweep(dev);
+            agenda->busy = agenda->sweep = false;
+        }
+    }
+}
+
+/* The queue goes. Who waits for a ticket that has ended is told how, if nobody has come to that yet. A submission ends by
+   whoever has it on an agenda: who waits for it stays, for now. Two queues that go at once may wait for each other: so what
+   is given up is told at once, for it does not care how. All others are told of this. */
+GPUSYNC__RARE void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
+{
+    gpusync__catch ended, others;
+    gpusync__need *need, *next;
+    gpusync_error error;
+    unsigned rounds = 0;
+    bool left;
+    if (!GPUSYNC__GET(&q->board.count)) return;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+    do {
+        left = false;
+        gpusync__catch_nothing(&ended);
+        gpusync__catch_nothing(&others);
+        gpusync__lock(&q->board.lock);
+        for (need = gpusync__first_need(&q->board, 0); need; need = next) {
+            bool over = gpusync__marked(q, need->node.number);
+            next = gpusync__need_after(need);
+            if (!over && gpusync__is_submission(q, need->node.number) && !(need->plan && gpusync__is_given_up(need->plan)))
+                left = true;
+            else
+                gpusync__take_need(&q->board, need, over ? NULL : &error, over ? &ended : &others, agenda);
+        }
+        gpusync__unlock(&q->board.lock);
+        gpusync__tickets_over(q, ended.needs, NULL, agenda);
+        gpusync__tickets_over(q, others.needs, &error, agenda);
+        gpusync__run(q->device, agenda);
+        if (left) gpusync__linger(q->device, &rounds);
+    } while (left);
+}
+
+static void gpusync__look_parts(gpusync__plan *plan)
+{
+    uint32_t i;
+    for (i = plan->first_part; i < plan->part_count; i++) {
+        gpusync__slot *slot = plan->parts[i];
+        if (!gpusync__ref(slot, plan->work.queue, plan->work.ticket)) continue;
+        (void)gpusync__look_slot(plan->work.queue, slot);
+        gpusync__unref(slot);
+    }
+}
+
+/* Do what a handler or a pump that was lost would have done. The caller holds the plan. */
+static void gpusync__look_plan(gpusync__plan *plan)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    if (gpusync__is_issued(plan)) {
+        gpusync__look_parts(plan);
+    } else if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
+        gpusync__stir(plan, &agenda);
+        gpusync__end_call(plan->device, &agenda);
+    }
+}
+
+/* -- the call */
+
+/* For a plan, which keeps it. False: it is being destroyed. */
+static bool gpusync__timeline_ref(gpusync_timeline *t)
+{
+    GPUSYNC__ADD(&t->refs, 1);
+    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return true;
+    gpusync__timeline_unref(t);
+    return false;
+}
+
+/* A point to wait for, as a need; OVER when it has been reached. */
+static gpusync_result gpusync__need_value(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                          gpusync__need *need)
+{
+    gpusync_timeline *t = point->timeline;
+    uint64_t value = point->value, present = GPUSYNC__GET(&t->value);
+    if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    if (strict && gpusync__is_outside(t) && !gpusync__listener(dev)) return GPUSYNC_ERROR_UNSUPPORTED;
+    if (!gpusync__timeline_ref(t)) return GPUSYNC_ERROR_DESTROYED;
+    need->stage = GPUSYNC__AWAITED;
+    need->timeline = t;
+    need->node.number = value;
+    need->event = t->event;
+    need->raw = value + t->base;
+    return GPUSYNC_OK;
+}
+
+/* Of gpusync_track: its owner has yet to commit it, perhaps behind what waits. Of gpusync_track_committed: no handler
+   tells. Neither is a thing for the device to wait for, with the watchdog at its back. */
+static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
+    bool far;
+    if (!slot) return false;
+    far = slot->kind == GPUSYNC__EXTERNAL ||
+          (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED);
+    gpusync__unref(slot);
+    return far;
+}
+
+GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                                 gpusync__need *need)
+{
+    gpusync_queue *q = point->queue;
+    gpusync__goal goal;
+    gpusync_result result;
+    bool ended = false;
+    if (!q || q->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
+    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
+    result = gpusync__goal_of(q, point->ticket, &goal);
+    if (result == GPUSYNC_OK && !gpusync__met(&goal)) gpusync__look(&goal);
+    if (result == GPUSYNC_OK) ended = gpusync__met(&goal);
+    if (result == GPUSYNC_OK && !ended && gpusync__stopped(&goal)) result = gpusync__stop_reason(&goal);
+    if (ended) ended = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK; /* badly: it is a need, as any other */
+    gpusync__leave(q);
+    if (ended || result != GPUSYNC_OK) return result;
+    need->event = strict ? NULL : gpusync__event_take(dev, &need->raw);
+    if (!strict && !need->event) return GPUSYNC_ERROR_METAL_NIL;
+    need->raw++;
+    need->stage = GPUSYNC__AWAITED;
+    need->queue = q;
+    need->queue_number = q->place.number;
+    need->node.number = point->ticket;
+    need->far = gpusync__is_far(q, point->ticket);
+    return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                          gpusync__need *need)
+{
+    need->stage = GPUSYNC__OVER;
+    need->timeline = NULL;
+    need->queue = NULL;
+    need->event = NULL;
+    need->raw = 0;
+    need->encoded = need->order = need->far = need->blocks = need->heard = need->node.linked = false;
+    return point->timeline ? gpusync__need_value(dev, point, strict, need)
+                           : gpusync__need_ticket(dev, point, strict, need);
+}
+
+static void gpusync__append_need(gpusync__plan *plan, gpusync__need *need)
+{
+    need->along = NULL;
+    *plan->needs_end = need;
+    plan->needs_end = &need->along;
+}
+
+static void gpusync__append_promise(gpusync__plan *plan, gpusync__promise *promise)
+{
+    promise->along = NULL;
+    *plan->promises_end = promise;
+    plan->promises_end = &promise->along;
+}
+
+static gpusync_result gpusync__add_waits(gpusync__plan *plan, const gpusync_point *point, size_t count)
+{
+    gpusync_result result = GPUSYNC_OK;
+    size_t left = count;
+    for (; left && result == GPUSYNC_OK; left--, point++) {
+        gpusync__need *need = &plan->own_needs[plan->need_count];
+        result = gpusync__need_point(plan->device, point, plan->flags & GPUSYNC_STRICT, need);
+        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER) continue;
+        plan->need_count++;
+        gpusync__append_need(plan, need);
+    }
+    if (count != plan->need_count)
+        __atomic_fetch_add(&plan->work.queue->stats.waits_skipped, count - plan->need_count, __ATOMIC_RELAXED);
+    return result;
+}
+
+/* Does the plan wait for a value that comes only with this promise, or after it? That wait would have no end. */
+static bool gpusync__waits_for(const gpusync__plan *plan, const gpusync__promise *promise)
+{
+    const gpusync__need *need;
+    for (need = plan->needs; need; need = need->along)
+        if (need->timeline == promise->timeline && need->node.number >= promise->node.number) return true;
+    return false;
+}
+
+/* Is it below another signal of the same submission, which comes first? */
+static bool gpusync__is_out_of_order(const gpusync__plan *plan, const gpusync__promise *promise)
+{
+    const gpusync__promise *other;
+    for (other = plan->promises; other && other != promise; other = other->along)
+        if (other->timeline == promise->timeline && other->node.number >= promise->node.number) return true;
+    return false;
+}
+
+/* May this plan, whose waits are all there, make this promise, as its next? */
+static gpusync_result gpusync__check_promise(const gpusync__plan *plan, const gpusync__promise *promise)
+{
+    bool fits = !gpusync__waits_for(plan, promise) && !gpusync__is_out_of_order(plan, promise);
+    return fits ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
+}
+
+/* Its own come behind those of its command buffers. */
+static gpusync_result gpusync__order_promises(gpusync__plan *plan)
+{
+    gpusync__promise *promise;
+    gpusync_result result = GPUSYNC_OK;
+    uint32_t i;
+    for (promise = plan->promises; promise && result == GPUSYNC_OK; promise = promise->along)
+        result = gpusync__check_promise(plan, promise);
+    for (i = 0; i < plan->promise_count && result == GPUSYNC_OK; i++) {
+        result = gpusync__check_promise(plan, &plan->own_promises[i]);
+        if (result == GPUSYNC_OK) gpusync__append_promise(plan, &plan->own_promises[i]);
+    }
+    return result;
+}
+
+static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_point *point, gpusync__promise *promise)
+{
+    gpusync_timeline *t = point->timeline;
+    if (!t || t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (!gpusync__timeline_ref(t)) return GPUSYNC_ERROR_DESTROYED;
+    promise->timeline = t;
+    promise->node.number = point->value;
+    promise->going = promise->issued = promise->overtaken = promise->followed = promise->encoded = promise->node.linked = false;
+    if (gpusync__is_outside(t)) gpusync__look_timeline(t);
+    return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__add_signals(gpusync__plan *plan, const gpusync_point *point, size_t count)
+{
+    gpusync_result result = GPUSYNC_OK;
+    for (; count && result == GPUSYNC_OK; count--, point++) {
+        gpusync__promise *promise = &plan->own_promises[plan->promise_count];
+        result = gpusync__promise_point(plan->device, point, promise);
+        if (result != GPUSYNC_OK) break;
+        promise->plan = plan;
+        plan->promise_count++;
+    }
+    return result;
+}
+
+/* May so many command buffers more be held? Some room must be left for what will let them go. Under the order lock. */
+static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
+{
+    return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
+}
+
+/* Would the plan have to be held at this moment, as far as its own waits for values tell, where no more may be? Then it
+   need not wait for room. */
+GPUSYNC__RARE bool gpusync__is_past_holding(gpusync_queue *q, const gpusync__plan *plan, size_t buffers)
+{
+    const gpusync__need *need;
+    bool held, full;
+    gpusync__lock(&q->order);
+    full = !gpusync__may_hold_more(q, buffers);
+    held = q->lined_ordered && !gpusync__is_loose(plan);
+    for (need = plan->needs; full && !held && need; need = need->along) {
+        if (!need->timeline) continue;
+        gpusync__lock(&need->timeline->board.lock);
+        held = gpusync__stage_of(need) == GPUSYNC__AWAITED;
+        gpusync__unlock(&need->timeline->board.lock);
+    }
+    gpusync__order_end(q);
+    return full && held;
+}
+
+/* Room for command buffers of our own: all or none, so that no two submissions wait for each other's. */
+GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, const uint64_t *timeout_ns)
+{
+    uint64_t deadline = gpusync__deadline(timeout_ns ? *timeout_ns : GPUSYNC_FOREVER);
+    if (count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
+    do {
+        gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
+        if (result != GPUSYNC_OK) return result;
+    } while (!gpusync__take_rooms(q, q->limit, count));
+    return GPUSYNC_OK;
+}
+
+/* With room taken for them. */
+static gpusync_result gpusync__make_own_buffers(gpusync__plan *plan, bool front, bool back, const char *label)
+{
+    gpusync_queue *q = plan->work.queue;
+    void *pool = gpusync__pool_push();
+    if (front) plan->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
+    if (back) plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
+    gpusync__pool_pop(pool);
+    if ((plan->front || !front) && (plan->back || !back)) return GPUSYNC_OK;
+    if (front && !plan->front) gpusync__give_room(q);
+    if (back && !plan->back) gpusync__give_room(q);
+    return GPUSYNC_ERROR_METAL_NIL;
+}
+
+/* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
+static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+{
+    bool front = plan->need_count != 0, back = s->signal_count != 0;
+    gpusync_result result;
+    if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
+    if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
+    if (front && s->command_buffer_count == 0) back = false;
+    if (!front && !back) return GPUSYNC_OK;
+    if (!gpusync__take_rooms(q, q->limit, (uint32_t)front + back)) {
+        if (gpusync__is_past_holding(q, plan, s->command_buffer_count + front + back)) return GPUSYNC_ERROR_QUEUE_FULL;
+        result = gpusync__room_for_own(q, (uint32_t)front + back, s->timeout_ns);
+        if (result != GPUSYNC_OK) return result;
+    }
+    return gpusync__make_own_buffers(plan, front, back, s->label);
+}
+
+/* Give back what gpusync__own_buffers made and no slot has taken over. */
+static void gpusync__release_own_buffers(gpusync__plan *plan, uint32_t taken)
+{
+    void *buffers[2];
+    uint32_t i, count = 0;
+    if (plan->front) buffers[count++] = plan->front;
+    if (plan->back) buffers[count++] = plan->back;
+    for (i = taken; i < count; i++) {
+        gpusync__release_pooled(buffers[i]);
+        gpusync__give_room(plan->work.queue);
+    }
+}
+
+/* The promises of one plan are another's from here on. Under the order lock, as what follows. */
+static void gpusync__promises_of(gpusync__plan *from, gpusync__plan *plan)
+{
+    gpusync__promise *promise = from->promises, *end = *from->promises_end;
+    for (; promise != end; promise = promise->along) {
+        gpusync__lock(&promise->timeline->board.lock);
+        promise->plan = plan;
+        gpusync__unlock(&promise->timeline->board.lock);
+    }
+}
+
+/* What has been encoded into one of its buffers becomes the plan's. */
+GPUSYNC__RARE void gpusync__join(gpusync__plan *plan, gpusync__plan *more)
+{
+    gpusync__promises_of(more, plan);
+    if (more->needs) {
+        *plan->needs_end = more->needs;
+        plan->needs_end = more->needs_end;
+    }
+    if (more->promises) {
+        *plan->promises_end = more->promises;
+        plan->promises_end = more->promises_end;
+    }
+    more->next = plan->joined;
+    plan->joined = more;
+}
+
+/* What was joined last is its buffer's again. */
+GPUSYNC__RARE void gpusync__part_again(gpusync__plan *plan)
+{
+    gpusync__plan *more = plan->joined;
+    plan->joined = more->next;
+    *more->needs_end = NULL;
+    *more->promises_end = NULL;
+    gpusync__promises_of(more, more);
+    GPUSYNC__SET(&more->parts[0]->plan, more);
+}
+
+/* Take over one command buffer of the program. */
+static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__plan *plan, void *buffer)
+{
+    gpusync__slot *slot = NULL;
+    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
+    if (result != GPUSYNC_OK) return result;
+    if (slot->plan) gpusync__join(plan, slot->plan);
+    GPUSYNC__SET(&slot->plan, plan);
+    plan->parts[plan->part_count++] = slot;
+    return GPUSYNC_OK;
+}
+
+GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__plan *plan, void *buffer)
+{
+    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
+    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    GPUSYNC__SET(&slot->plan, plan);
+    plan->parts[plan->part_count++] = slot;
+    return GPUSYNC_OK;
+}
+
+/* How many of our own command buffers have a slot. */
+static uint32_t gpusync__own_taken(const gpusync__plan *plan)
+{
+    uint32_t i, count = 0;
+    for (i = 0; i < plan->part_count; i++)
+        if (plan->parts[i]->buffer == plan->front || plan->parts[i]->buffer == plan->back) count++;
+    return count;
+}
+
+/* Take over all command buffers, the program's and ours. */
+static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+{
+    gpusync_result result = plan->front ? gpusync__take_own(q, plan, plan->front) : GPUSYNC_OK;
+    size_t i;
+    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
+        result = gpusync__take_part(q, plan, s->command_buffers[i]);
+    return result == GPUSYNC_OK && plan->back ? gpusync__take_own(q, plan, plan->back) : result;
+}
+
+/* The program's buffers are open again, with what was encoded into them. */
+static void gpusync__put_back(gpusync__plan *plan)
+{
+    gpusync_queue *q = plan->work.queue;
+    uint32_t i, rest = 0;
+    for (i = 0; i < plan->part_count; i++) {
+        gpusync__slot *slot = plan->parts[i];
+        GPUSYNC__SET(&slot->plan, NULL);
+        if (slot->was_open) gpusync__add_open(q, slot);
+        else plan->parts[rest++] = slot;
+    }
+    plan->part_count = rest;
+    while (plan->joined) gpusync__part_again(plan);
+}
+
+/* Others may be ending one of its needs right now, and must be through with it before the buffers, whose waits these may
+   be, are the program's again. */
+static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    unsigned rounds = 0;
+    gpusync__promise *promise;
+    gpusync__need *need;
+    gpusync__forget_needs(plan);
+    while (GPUSYNC__GET(&plan->unresolved) > 1) gpusync__linger(plan->device, &rounds);
+    for (need = plan->needs; need; need = need->along) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
+    for (promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
+}
+
+/* Back to what it was before its command buffer was to be committed. */
+GPUSYNC__RARE void gpusync__reopen(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = plan->work.queue;
+    gpusync__unseek(plan, agenda);
+    GPUSYNC__PUT(&plan->missing, 1);
+    GPUSYNC__PUT(&plan->doomed, 0);
+    GPUSYNC__PUT(&plan->listed, 0);
+    plan->rank = GPUSYNC__RANK_NONE;
+    gpusync__lock(&q->order);
+    gpusync__add_open(q, plan->parts[0]);
+    gpusync__order_end(q);
+}
+
+/* The submission has failed: nothing has happened. */
+GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = plan->work.queue;
+    uint32_t i, taken = gpusync__own_taken(plan);
+    for (i = plan->promise_count; i--;)
+        if (plan->own_promises[i].node.linked) gpusync__take_back(&plan->own_promises[i], agenda);
+    gpusync__unseek(plan, agenda);
+    gpusync__lock(&q->order);
+    gpusync__put_back(plan);
+    gpusync__order_end(q);
+    gpusync__release_parts(plan);
+    gpusync__release_own_buffers(plan, taken);
+    gpusync__plan_end(plan);
+}
+
+/* Its command buffer will not be committed. */
+static void gpusync__discard_plan(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync__promise *promise;
+    for (promise = plan->promises; promise; promise = promise->along) gpusync__take_back(promise, agenda);
+    gpusync__plan_end(plan);
+}
+
+/* May the plan be held? */
+GPUSYNC__RARE gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__plan *plan)
+{
+    uint32_t i;
+    if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
+    for (i = 0; i < plan->part_count; i++)
+        if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
+    return GPUSYNC_OK;
+}
+
+GPUSYNC__RARE void gpusync__hold_plan_back(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync__line_up(q, plan);
+    agenda->held_ns = plan->work.since_ns;
+    gpusync__listen_for(plan);
+    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
+}
+
+/* Has the device what signals the value, and whatever is promised below? In this order: the value may follow
+   meanwhile. */
+static bool gpusync__is_coming(const gpusync__need *need)
+{
+    const gpusync_timeline *t = need->timeline;
+    return t && GPUSYNC__GET(&t->value) < need->node.number && GPUSYNC__GET(&t->coming) >= need->node.number &&
+           GPUSYNC__GET(&t->on_event) < need->node.number;
+}
+
+static bool gpusync__all_coming(const gpusync__plan *plan)
+{
+    const gpusync__need *need = plan->needs;
+    while (need && gpusync__is_coming(need)) need = need->along;
+    return !need;
+}
+
+/* Look after its needs. stays: it does not go, though nothing of them should keep it. NOT_READY: the plan is not for the
+   device, yet or at all. */
+GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = plan->work.queue;
+    gpusync_result result;
+    if (q->lined_ordered && !gpusync__is_loose(plan)) stays = true;
+    agenda->busy = agenda->sweep = true;
+    gpusync__seek_needs(plan);
+    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;
+    if (GPUSYNC__GET(&plan->missing) == 1 && !stays) return GPUSYNC_OK;
+    result = gpusync__may_hold(q, plan);
+    return result == GPUSYNC_OK ? GPUSYNC_NOT_READY : result;
+}
+
+/* Of a submission; what is encoded has been promised. going: as gpusync__link_promise. On an error gpusync__undo_plan takes
+   them back, without the order lock: so only the last can be the device's at once. */
+GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool going, gpusync__agenda *agenda)
+{
+    gpusync__promise *promise;
+    gpusync_result result = GPUSYNC_OK, one;
+    for (promise = plan->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
+        if (!promise->node.linked) one = gpusync__link_promise(promise, going, agenda);
+        else one = going && gpusync__set_out_too(promise, agenda) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
+        if (one == GPUSYNC_OK) continue;
+        result = one;
+        going = false;
+    }
+    return result;
+}
+
+/* The device does not get it now. */
+GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, uint64_t number, gpusync_ticket *ticket,
+                                                 gpusync__agenda *agenda)
+{
+    gpusync_result result = gpusync__make_promises(plan, false, agenda);
+    uint32_t i;
+    if (result != GPUSYNC_OK) return result;
+    for (i = 0; i < plan->part_count; i++) GPUSYNC__SET(&plan->parts[i]->ticket, number); /* a report looks at them */
+    *ticket = number;
+    gpusync__enter_ring(plan->work.queue, &plan->work, number, GPUSYNC__OPEN);
+    GPUSYNC__SUB(&plan->missing, 1);
+    if (GPUSYNC__GET(&plan->doomed)) gpusync__abandon(plan, agenda);
+    else gpusync__hold_plan_back(plan->work.queue, plan, agenda);
+    return GPUSYNC_NOT_READY;
+}
+
+/* Everything that fits into one step of the queue's order. With a pool, and its command buffers. OK: the device has the
+   plan. NOT_READY: it is held, or was given up. */
+static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan, gpusync_ticket *ticket,
+                                         gpusync__agenda *agenda)
+{
+    gpusync_result result = GPUSYNC_OK;
+    uint64_t next = gpusync__committed(q) + 1;
+    if (!gpusync__ring_ready(q, next)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!gpusync__all_coming(plan) || q->lined_ordered || plan->flags & GPUSYNC_STRICT)
+        result = gpusync__seek_all(plan, false, agenda);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__make_promises(plan, true, agenda);
+        if (result == GPUSYNC_NOT_READY) result = gpusync__seek_all(plan, true, agenda);
+    }
+    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(plan, next, ticket, agenda);
+    if (result != GPUSYNC_OK) return result;
+    *ticket = next;
+    gpusync__enter_ring(q, &plan->work, next, GPUSYNC__OPEN);
+    gpusync__issue_plan(plan, plan->work.since_ns);
+    return GPUSYNC_OK;
+}
+
+static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s,
+                                                gpusync_ticket *ticket, gpusync__agenda *agenda)
+{
+    gpusync_result result = gpusync__take_parts(q, plan, s);
+    if (result == GPUSYNC_OK) result = gpusync__order_promises(plan);
+    return result == GPUSYNC_OK ? gpusync__enter_plan(q, plan, ticket, agenda) : result;
+}
+
+static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+{
+    gpusync_result result;
+    plan->flags = s->flags;
+    plan->on_complete = s->on_complete;
+    plan->user = s->user;
+    if (s->label) gpusync__copy_text(plan->label, sizeof plan->label, s->label);
+    result = gpusync__add_waits(plan, s->waits, s->wait_count);
+    if (result == GPUSYNC_OK) result = gpusync__add_signals(plan, s->signals, s->signal_count);
+    if (result == GPUSYNC_OK) result = gpusync__own_buffers(q, plan, s);
+    return result;
+}
+
+/* The caller is inside the queue. From the lock on the plan is on its own, if it has a ticket. */
+static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
+                                          gpusync__agenda *agenda)
+{
+    gpusync__plan *plan = gpusync__plan_new(q, s->wait_count, s->signal_count, s->command_buffer_count);
+    gpusync_result result;
+    void *pool;
+    if (!plan) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (s->on_complete) agenda->busy = agenda->sweep = true;
+    result = gpusync__describe_plan(q, plan, s);
+    if (result == GPUSYNC_OK) {
+        pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        result = gpusync__enter_submission(q, plan, s, ticket, agenda);
+        gpusync__order_end_pool(q, pool);
+        if (result == GPUSYNC_OK) gpusync__announce(plan, agenda);
+        if (result >= GPUSYNC_OK) return GPUSYNC_OK;
+    }
+    gpusync__undo_plan(plan, agenda);
+    return result;
+}
+
+/* A commit of what waits or signals. Under the order lock, with a pool. NOT_READY: as gpusync__enter_plan. NULL in *out:
+   nothing has been encoded into it. */
+static gpusync_result gpusync__commit_plan(gpusync_queue *q, void *buffer, gpusync__plan **out, gpusync_ticket *ticket,
+                                          gpusync__agenda *agenda)
+{
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync__plan *plan = slot ? slot->plan : NULL;
+    gpusync_result result;
+    *out = NULL;
+    if (!plan) return GPUSYNC_OK;
+    result = gpusync__adopt(q, buffer, GPUSYNC__PART, open, &slot);
+    if (result != GPUSYNC_OK) return result;
+    *out = plan;
+    plan->part_count = 1;
+    return gpusync__enter_plan(q, plan, ticket, agenda);
+}
+
+/* A commit that is no plain one. */
+static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_submission s;
+    gpusync__plan *plan;
+    void *pool = gpusync__pool_push();
+    gpusync_result result;
+    gpusync__lock(&q->order);
+    result = gpusync__commit_plan(q, buffer, &plan, ticket, &agenda);
+    gpusync__order_end_pool(q, pool);
+    if (plan && result == GPUSYNC_OK) {
+        gpusync__announce(plan, &agenda);
+    } else if (plan && result < GPUSYNC_OK) {
+        gpusync__reopen(plan, &agenda);
+    } else if (!plan && result == GPUSYNC_OK) {
+        memset(&s, 0, sizeof s);
+        s.command_buffers = &buffer;
+        s.command_buffer_count = 1;
+        result = gpusync__submit_plan(q, &s, ticket, &agenda);
+    }
+    *held_ns = agenda.held_ns;
+    gpusync__end_call(q->device, &agenda);
+    return result > GPUSYNC_OK ? GPUSYNC_OK : result;
+}
+
+/* Are they all there, each once? With a table of them. */
+GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
+{
+    void *few[32] = {NULL}, **table = few;
+    size_t size = sizeof few / sizeof few[0], i, at;
+    gpusync_result result = GPUSYNC_OK;
+    while (size < 2 * count) size *= 2;
+    if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
+    if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < count && result == GPUSYNC_OK; i++) {
+        at = gpusync__index_place(buffers[i]);
+        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
+        if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+        table[at & (size - 1)] = buffers[i];
+    }
+    if (table != few) gpusync__free(dev, table, size * sizeof *table);
+    return result;
+}
+
+static gpusync_result gpusync__check_submission(gpusync_device *dev, const gpusync_submission *s)
+{
+    bool valid = (s->waits || !s->wait_count) && (s->signals || !s->signal_count) &&
+                 (s->command_buffers || !s->command_buffer_count) &&
+                 !(s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
+                 (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2;
+    if (!valid) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (s->command_buffer_count > 1) return gpusync__check_buffers(dev, s->command_buffers, s->command_buffer_count);
+    return s->command_buffer_count && !s->command_buffers[0] ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
+}
+
+GPUSYNC__RARE gpusync_result gpusync__submit_traced(gpusync_queue *q, const gpusync_submission *s,
+                                                    gpusync_ticket *ticket, gpusync__agenda *agenda)
+{
+    uint64_t began = gpusync_now_ns();
+    gpusync_result result = gpusync__submit_plan(q, s, ticket, agenda);
+    if (result != GPUSYNC_OK) return result;
+    gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
+    if (agenda->held_ns) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda->held_ns);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
+                                          gpusync_ticket *ticket)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_ticket nobodys;
+    gpusync_result result;
+    if (!ticket) ticket = &nobodys;
+    *ticket = GPUSYNC_NO_TICKET;
+    if (!queue || !submission) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__check_submission(queue->device, submission);
+    if (result != GPUSYNC_OK) {
+        gpusync__leave(queue);
+        return result;
+    }
+    if (gpusync__traced(queue->device)) result = gpusync__submit_traced(queue, submission, ticket, &agenda);
+    else result = gpusync__submit_plan(queue, submission, ticket, &agenda);
+    gpusync__end_call(queue->device, &agenda);
+    gpusync__leave(queue);
+    return result;
+}
+
+/* -- command buffers */
+
+/* What is to be encoded into a command buffer: one of the two. */
+typedef struct gpusync__encoding {
+    gpusync__need *need;
+    gpusync__promise *promise;
+} gpusync__encoding;
+
+/* The memory of an open buffer's plan for one more; NULL: it is full. */
+static gpusync__plan *gpusync__place_in(gpusync__plan *plan, const gpusync__encoding *e)
+{
+    gpusync__plan *last = plan->joined ? plan->joined : plan;
+    return (e->need ? last->need_count : last->promise_count) < GPUSYNC__FEW ? last : NULL;
+}
+
+static void gpusync__encode_need(gpusync__plan *plan, gpusync__plan *place, const gpusync__need *from, void *buffer)
+{
+    gpusync__need *need = &place->own_needs[place->need_count++];
+    *need = *from;
+    need->encoded = true;
+    gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+    gpusync__append_need(plan, need);
+}
+
+static gpusync_result gpusync__encode_new_promise(gpusync__plan *plan, gpusync__plan *place, const gpusync__promise *from,
+                                                  void *buffer)
+{
+    gpusync__promise *promise = &place->own_promises[place->promise_count];
+    gpusync_result result = gpusync__check_promise(plan, from);
+    if (result != GPUSYNC_OK) return result;
+    *promise = *from;
+    promise->plan = plan;
+    result = gpusync__link_promise(promise, false, NULL);
+    if (result != GPUSYNC_OK) return result;
+    place->promise_count++;
+    gpusync__encode_promise(promise, buffer);
+    gpusync__append_promise(plan, promise);
+    return GPUSYNC_OK;
+}
+
+/* Under the order lock, with a pool. */
+static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot, const gpusync__encoding *e)
+{
+    gpusync__plan *plan = slot->plan, *place = plan ? gpusync__place_in(plan, e) : NULL, *made = NULL;
+    gpusync_result result = GPUSYNC_OK;
+    if (e->need && plan && plan->promises) return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
+    if (e->need && e->need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
+    if (!place) place = made = gpusync__plan_new(q, 0, 0, 0);
+    if (!place) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!plan) {
+        plan = made;
+        plan->parts[0] = slot; /* a report may want to know */
+    }
+    if (e->need) gpusync__encode_need(plan, place, e->need, slot->buffer);
+    else result = gpusync__encode_new_promise(plan, place, e->promise, slot->buffer);
+    if (result != GPUSYNC_OK && made) {
+        gpusync__plan_end(made);
+    } else if (made == plan) {
+        GPUSYNC__SET(&slot->plan, plan);
+    } else if (made) {
+        made->next = plan->joined;
+        plan->joined = made;
+    }
+    return result;
+}
+
+/* ... of a buffer that others made: with this it becomes an open one. */
+GPUSYNC__RARE gpusync_result gpusync__encode_into_stranger(gpusync_queue *q, void *buffer, gpusync__slot **open,
+                                                           const gpusync__encoding *e)
+{
+    gpusync__slot *slot = NULL;
+    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__WORK, open, &slot);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__encode_into(q, slot, e);
+    if (result == GPUSYNC_OK) gpusync__add_open(q, slot);
+    else gpusync__unadopt(q, slot);
+    return result;
+}
+
+static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync__encoding *e)
+{
+    void *pool = gpusync__pool_push();
+    gpusync__slot **open;
+    gpusync_result result;
+    gpusync__lock(&q->order);
+    open = gpusync__find_open(q, buffer);
+    result = *open ? gpusync__encode_into(q, *open, e) : gpusync__encode_into_stranger(q, buffer, open, e);
+    gpusync__order_end_pool(q, pool);
+    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point)
+{
+    gpusync__need need;
+    gpusync__encoding e = {&need, NULL};
+    gpusync_result result;
+    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__need_point(queue->device, &point, false, &need);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__encode_point(queue, command_buffer, &e);
+        if (result != GPUSYNC_OK) gpusync__need_free(queue->device, &need, false);
+        else if (need.stage == GPUSYNC__OVER) GPUSYNC__COUNT(&queue->stats.waits_skipped);
+    }
+    gpusync__leave(queue);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point)
+{
+    gpusync__promise promise;
+    gpusync__encoding e = {NULL, &promise};
+    gpusync_result result;
+    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    result = gpusync__enter_working(queue);
+    if (result != GPUSYNC_OK) return result;
+    result = gpusync__promise_point(queue->device, &point, &promise);
+    if (result == GPUSYNC_OK) {
+        result = gpusync__encode_point(queue, command_buffer, &e);
+        if (result != GPUSYNC_OK) gpusync__timeline_unref(point.timeline);
+    }
+    gpusync__leave(queue);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    gpusync__lock(&queue->order);
+    gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &agenda);
+    gpusync__order_end(queue);
+    gpusync__end_call(queue->device, &agenda);
+    gpusync__leave(queue);
+    return GPUSYNC_OK;
+}
+
+/* ------------------------------------------------------------------------------- >>create -- */
 
 static void gpusync__init_selectors(void)
 {
@@ -7909,8 +7868,6 @@ static void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q, sizeof *q);
 }
 
-static void gpusync__flag_trace(uint32_t *flags, bool on);
-
 static gpusync_result gpusync__queue_build(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
     gpusync_result result;
@@ -7951,7 +7908,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
         q->place.number = ++device->queue_count;
         gpusync__list_add(&device->queues, &q->place);
         gpusync__flag_trace(&q->flags, gpusync__traced(device));
-        q->watched = gpusync__traced(device) || q->max_in_flight < q->limit;
+        q->slow_commit = gpusync__traced(device) || q->max_in_flight < q->limit;
     }
     gpusync__unlock(&device->lock);
     if (result != GPUSYNC_OK) gpusync__queue_free(q);
@@ -7959,7 +7916,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gp
     return result;
 }
 
-/* ----------------------------------------------------------------------------- >>destroy -- */
+/* ------------------------------------------------------------------------------ >>destroy -- */
 
 /* Tracked, but never committed: nothing to wait for. */
 static void gpusync__give_up_tracked(gpusync_queue *q)
@@ -7968,7 +7925,7 @@ static void gpusync__give_up_tracked(gpusync_queue *q)
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
-        gpusync__drop(slot);
+        gpusync__unref(slot);
     }
 }
 
@@ -7976,24 +7933,24 @@ static void gpusync__give_up_tracked(gpusync_queue *q)
 GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
 {
     bool ended = slot->kind != GPUSYNC__PART || GPUSYNC__GET(&slot->claimed);
-    gpusync__slot *plan = ended ? NULL : gpusync__hold_ticket(q, slot->ticket);
+    gpusync__slot *leader = ended ? NULL : gpusync__ref_ticket(q, slot->ticket);
     const gpusync__promise *promise;
     const gpusync__need *need;
     void *pool;
-    if (!plan) return;
+    if (!leader) return;
     pool = gpusync__pool_push();
     slot->events = gpusync__new_object("NSMutableArray");
-    for (need = plan->job->needs; need; need = need->along)
+    for (need = leader->plan->needs; need; need = need->along)
         if (need->event) gpusync__send_void_id(slot->events, gpusync__sel.addObject, need->event);
-    for (promise = plan->job->promises; promise; promise = promise->along)
+    for (promise = leader->plan->promises; promise; promise = promise->along)
         gpusync__send_void_id(slot->events, gpusync__sel.addObject, promise->timeline->event);
     __atomic_fetch_or(&slot->traits, GPUSYNC__KEEPS_EVENTS, __ATOMIC_SEQ_CST);
     gpusync__pool_pop(pool);
-    gpusync__drop(plan);
+    gpusync__unref(leader);
 }
 
 /* Cut the tie to handlers that did not come yet, and let those that run finish. */
-static void gpusync__settle_slots(gpusync_queue *q)
+static void gpusync__orphan_slots(gpusync_queue *q)
 {
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
@@ -8002,14 +7959,14 @@ static void gpusync__settle_slots(gpusync_queue *q)
         bool orphan;
         gpusync__keep_events(q, slot);
         orphan = gpusync__orphan(q, slot);
-        gpusync__drop(slot);
+        gpusync__unref(slot);
         while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
             gpusync__linger(q->device, &rounds);
     }
 }
 
 /* Nobody can hold a slot any more; who brings one back to the queue's list touches the queue. */
-static void gpusync__settle_returns(gpusync_queue *q)
+static void gpusync__await_returns(gpusync_queue *q)
 {
     unsigned rounds = 0;
     while (GPUSYNC__GET(&q->slots)) gpusync__linger(q->device, &rounds);
@@ -8098,52 +8055,52 @@ static void gpusync__give_up_open(gpusync_queue *q)
     for (i = 0; q->open_count; i++)
         while ((slot = q->open[i]) != NULL) {
             (void)gpusync__take_open(q, &q->open[i]);
-            for (promise = slot->job ? slot->job->promises : NULL; promise; promise = promise->along)
+            for (promise = slot->plan ? slot->plan->promises : NULL; promise; promise = promise->along)
                 (void)gpusync__fail_timeline(promise->timeline, &error, &agenda);
-            if (slot->job) gpusync__discard_job(slot->job, &agenda);
-            gpusync__drop(slot);
+            if (slot->plan) gpusync__discard_plan(slot->plan, &agenda);
+            gpusync__unref(slot);
         }
     gpusync__end_call(q->device, &agenda);
 }
 
-/* A job whose command buffers were left to themselves: it ends here, unless it is ending already. What still waits on
+/* A plan whose command buffers were left to themselves: it ends here, unless it is ending already. What still waits on
    the device for a ticket goes on: nobody will tell it any more. */
-GPUSYNC__RARE void gpusync__disown(gpusync__job *job, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__agenda *agenda)
 {
-    uint32_t open = GPUSYNC__GET(&job->open);
+    uint32_t open = GPUSYNC__GET(&plan->unresolved);
     gpusync__promise *promise;
     gpusync__need *need;
     gpusync_error error;
     do
         if (open == 0) return;
-    while (!GPUSYNC__SWAP(&job->open, &open, open + 1)); /* so that nobody publishes it meanwhile */
+    while (!GPUSYNC__SWAP(&plan->unresolved, &open, open + 1)); /* so that nobody publishes it meanwhile */
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
-    gpusync__blame(job, GPUSYNC__RANK_OWN, &error);
-    __atomic_fetch_or(&job->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
-    job->disowned = true;
-    for (promise = job->promises; promise; promise = promise->along)
+    gpusync__blame(plan, GPUSYNC__RANK_OWN, &error);
+    __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
+    plan->disowned = true;
+    for (promise = plan->promises; promise; promise = promise->along)
         __atomic_store_n(&promise->timeline->handed_out, true, __ATOMIC_SEQ_CST);
-    for (need = job->needs; need; need = need->along) {
+    for (need = plan->needs; need; need = need->along) {
         if (need->timeline) __atomic_store_n(&need->timeline->handed_out, true, __ATOMIC_SEQ_CST);
         gpusync__signal_need(need);
     }
-    gpusync__seek_needs(job); /* for what has failed by now */
-    gpusync__forget_needs(job);
+    gpusync__seek_needs(plan); /* for what has failed by now */
+    gpusync__forget_needs(plan);
     /* whoever is just counting down the last command buffer finds that it was not the last */
-    if (__atomic_exchange_n(&job->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&job->open, 1);
-    if (GPUSYNC__SUB(&job->open, 1) == 1) gpusync__push_ended(job, agenda);
+    if (__atomic_exchange_n(&plan->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&plan->unresolved, 1);
+    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
 }
 
-/* After gpusync__settle_slots. What did not end by then has command buffers that nobody looks at any more. */
-static void gpusync__disown_jobs(gpusync_queue *q)
+/* After gpusync__orphan_slots. What did not end by then has command buffers that nobody looks at any more. */
+static void gpusync__disown_plans(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     uint64_t ticket, last = gpusync__committed(q);
     for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
-        gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
+        gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
         if (!slot) continue;
-        if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->job, &agenda);
-        gpusync__drop(slot);
+        if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->plan, &agenda);
+        gpusync__unref(slot);
     }
     gpusync__run(q->device, &agenda); /* first what their tickets and promises have to tell */
     gpusync__end_needs(q, &agenda);
@@ -8162,15 +8119,15 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__give_up_tracked(q);
     if (drain) gpusync__drain(q);
     gpusync__remove_queue(q);
-    gpusync__settle_slots(q);
-    gpusync__disown_jobs(q);
+    gpusync__orphan_slots(q);
+    gpusync__disown_plans(q);
     gpusync__pay(q->device, &q->owing);
-    gpusync__jobs_give(q->device, q->spare_jobs);
+    gpusync__plans_return(q->device, q->free_plans);
     gpusync__keep_stats(q);
-    if (q->watcher) gpusync__dispatch_release(q->watcher);
-    gpusync__settle_returns(q);
+    if (q->external_queue) gpusync__dispatch_release(q->external_queue);
+    gpusync__await_returns(q);
     gpusync__free_list(q->returned);
-    gpusync__free_list(q->spare);
+    gpusync__free_list(q->free_slots);
     gpusync__queue_free(q);
     return GPUSYNC_OK;
 }
@@ -8205,7 +8162,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     return GPUSYNC_OK;
 }
 
-/* ------------------------------------------------------------------------------ >>warmup --
+/* ------------------------------------------------------------------------------- >>warmup --
    Metal compiles, and calls back. All else is done by one function on a dispatch queue of the warm-up's own. What is done
    is counted by a timeline: who waits for anything here waits for its next value, and looks. */
 
@@ -8683,7 +8640,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     return GPUSYNC_OK;
 }
 
-/* ------------------------------------------------------------------------------ >>public --
+/* ------------------------------------------------------------------------------ >>insight --
    What is left: simple questions and the report. */
 
 GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return device ? device->metal : NULL; }
@@ -8739,12 +8696,6 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
     return GPUSYNC_OK;
 }
 
-static void gpusync__flag_trace(uint32_t *flags, bool on)
-{
-    if (on) gpusync__set_flag(flags, GPUSYNC__TRACED);
-    else __atomic_fetch_and(flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
-}
-
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     gpusync_queue *q;
@@ -8754,7 +8705,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     device->trace_user = user;
     GPUSYNC__EACH_QUEUE(q, device) {
         gpusync__flag_trace(&q->flags, fn != NULL); /* no wait cuts it short */
-        q->watched = fn || q->max_in_flight < q->limit;
+        q->slow_commit = fn || q->max_in_flight < q->limit;
     }
     gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
@@ -8796,27 +8747,27 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
     gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n",
                    GPUSYNC__GET(&slot->kind) == GPUSYNC__EXTERNAL ? "external " : "",
                    (unsigned long long)ticket, label, status <= 5 ? states[status] : "?",
-                   gpusync__ms_since(slot->kind == GPUSYNC__PART ? slot->job->issued_ns : slot->since_ns));
+                   gpusync__ms_since(slot->kind == GPUSYNC__PART ? slot->plan->issued_ns : slot->since_ns));
 }
 
 /* Who is to signal the value. Under the board's lock. */
 static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
-                                   const gpusync__job *waits)
+                                   const gpusync__plan *waits)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
-    if (cover && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&cover->job->work.ticket))
+    if (cover && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&cover->plan->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
-                       (unsigned long long)cover->job->work.queue->place.number, cover->job->parts[0]->buffer);
-    else if (cover && cover->job != waits) /* what waits promises more */
+                       (unsigned long long)cover->plan->work.queue->place.number, cover->plan->parts[0]->buffer);
+    else if (cover && cover->plan != waits) /* what waits promises more */
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
-                       (unsigned long long)GPUSYNC__GET(&cover->job->work.ticket),
-                       (unsigned long long)cover->job->work.queue->place.number,
+                       (unsigned long long)GPUSYNC__GET(&cover->plan->work.ticket),
+                       (unsigned long long)cover->plan->work.queue->place.number,
                        cover->issued ? "" : ", which is held");
     else if (t->imported || value <= t->expected) gpusync__write(out, "others signal it\n");
     else gpusync__write(out, "nobody has promised it\n");
 }
 
-static void gpusync__write_need(gpusync__writer *out, const gpusync__job *job, const gpusync__need *need)
+static void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan, const gpusync__need *need)
 {
     gpusync_timeline *t = GPUSYNC__GET(&need->timeline);
     uint64_t number = GPUSYNC__GET(&need->node.number);
@@ -8829,50 +8780,50 @@ static void gpusync__write_need(gpusync__writer *out, const gpusync__job *job, c
     gpusync__lock(&t->board.lock);
     gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)number,
                    (unsigned long long)t->place.number, t->label);
-    gpusync__write_promise(out, t, number, job);
+    gpusync__write_promise(out, t, number, plan);
     gpusync__unlock(&t->board.lock);
 }
 
 /* Of its first command buffer. */
-static void gpusync__read_label(const gpusync__job *job, char *label, size_t size)
+static void gpusync__read_label(const gpusync__plan *plan, char *label, size_t size)
 {
-    gpusync__slot *slot = job->parts[0];
+    gpusync__slot *slot = plan->parts[0];
     void *pool;
-    if (!gpusync__hold(slot, job->work.queue, job->work.ticket)) return;
+    if (!gpusync__ref(slot, plan->work.queue, plan->work.ticket)) return;
     pool = gpusync__pool_push();
     gpusync__copy_string(label, size, gpusync__send_id(slot->buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
-    gpusync__drop(slot);
+    gpusync__unref(slot);
 }
 
-static void gpusync__write_job(gpusync__writer *out, gpusync__job *job)
+static void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
 {
-    bool issued = gpusync__is_issued(job);
+    bool issued = gpusync__is_issued(plan);
     const gpusync__need *need;
     char label[64];
     uint32_t i;
-    gpusync__copy_text(label, sizeof label, job->label);
-    if (!issued && !label[0] && job->part_count) gpusync__read_label(job, label, sizeof label);
-    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)job->work.ticket, label,
-                   issued ? "submitted" : "held", gpusync__ms_since(job->work.since_ns));
-    for (i = job->first_part; issued && i < job->part_count; i++) {
-        gpusync__slot *slot = job->parts[i];
-        if (!gpusync__hold(slot, job->work.queue, job->work.ticket)) continue;
+    gpusync__copy_text(label, sizeof label, plan->label);
+    if (!issued && !label[0] && plan->part_count) gpusync__read_label(plan, label, sizeof label);
+    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)plan->work.ticket, label,
+                   issued ? "submitted" : "held", gpusync__ms_since(plan->work.since_ns));
+    for (i = plan->first_part; issued && i < plan->part_count; i++) {
+        gpusync__slot *slot = plan->parts[i];
+        if (!gpusync__ref(slot, plan->work.queue, plan->work.ticket)) continue;
         gpusync__write(out, "  ");
         gpusync__write_slot(out, slot);
-        gpusync__drop(slot);
+        gpusync__unref(slot);
     }
-    for (need = job->needs; need; need = need->along) gpusync__write_need(out, job, need);
-    if (GPUSYNC__GET(&job->before.timeline)) gpusync__write_need(out, job, &job->before);
+    for (need = plan->needs; need; need = need->along) gpusync__write_need(out, plan, need);
+    if (GPUSYNC__GET(&plan->before.timeline)) gpusync__write_need(out, plan, &plan->before);
 }
 
 static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot = gpusync__hold_ticket(q, ticket);
+    gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
     if (!slot) return;
-    if (slot->kind == GPUSYNC__PLAN) gpusync__write_job(out, slot->job);
+    if (slot->kind == GPUSYNC__PLAN) gpusync__write_plan(out, slot->plan);
     else gpusync__write_slot(out, slot);
-    gpusync__drop(slot);
+    gpusync__unref(slot);
 }
 
 static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)

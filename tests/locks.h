@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_BOARD, LOCKS_JOB, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
+enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_BOARD, LOCKS_PLAN, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
 
 typedef struct locks_lock {
     const void *lock;
@@ -49,7 +49,7 @@ static __attribute__((unused)) int locks_kind(const char *name)
         const char *part;
         int kind;
     } kinds[] = {{"order", LOCKS_ORDER},         {"board", LOCKS_BOARD},        {"need_lock", LOCKS_BOARD},
-                 {"job_lock", LOCKS_JOB},        {"waiter_lock", LOCKS_WAITER}, {"gpusync__global.lock", LOCKS_GLOBAL},
+                 {"plan_lock", LOCKS_PLAN},       {"waiter_lock", LOCKS_WAITER}, {"gpusync__global.lock", LOCKS_GLOBAL},
                  {"device->lock", LOCKS_DEVICE}, {"dev->lock", LOCKS_DEVICE}};
     size_t i;
     for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

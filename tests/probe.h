@@ -172,8 +172,8 @@ static PROBE void probe_forget_spare_memory(gpusync_queue *queue)
 {
     gpusync__listening **end = &probe_forgotten;
     if (queue) {
-        gpusync__free_list(queue->spare);
-        queue->spare = NULL;
+        gpusync__free_list(queue->free_slots);
+        queue->free_slots = NULL;
         gpusync__free_list(__atomic_exchange_n(&queue->returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST));
     }
     gpusync__lock(&gpusync__global.lock);
