@@ -1044,19 +1044,114 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
 #if GPUSYNC_OBJC
 
-/* Locks, in the order in which they are taken; a thread that has one takes none before it, and no second one of a kind:
+/* How it works, on one page. Names of functions in brackets.
+
+   OBJECTS, AND WHO OWNS WHAT
+
+     device     the pools (waiters, plans, notes, events), the lists of queues and timelines, what is due. It goes last.
+     queue      a ring of entries, one for each ticket in flight; its open command buffers; its line of held plans.
+     slot       one for each command buffer that gpusync uses. The slot is the completion handler: from the commit on
+                Metal owns a reference, and so does everybody who looks at the buffer. Slabs of slots are never freed.
+     plan       a submission: what it waits for (needs), what it signals (promises), its command buffers. The ring's
+                entry leads to a slot inside the plan. A plan owns a reference to each timeline that it names.
+     board      of a queue or timeline: who is told when something is over. Watches (sleeping waits), needs and notes
+                (callbacks, releases) are listed by ticket or value. Whoever lists a node owns it.
+     listening  one registration with a shared event, for all who wait for that value. Metal's block has a reference.
+     agenda     what a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
+     post       what a device has asked a dispatch queue for. It outlives the device.
+
+   THE LIFE OF WORK
+
+      1. gpusync_command_buffer takes room and a slot: OPEN.
+      2. gpusync_encode_wait and _signal give the open buffer a plan; its promises are listed at once.
+      3. gpusync_commit or gpusync_submit takes the order lock. A plan whose needs are not on their way is held: its
+         ticket is issued, it stands in the queue's line [gpusync__line_up].
+      4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
+         by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
+      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__finish]. What failed
+         is put on record by whoever claims the slot [gpusync__claim].
+      6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark, gpusync__advance].
+         A plan is marked when its buffers and its needs are over [gpusync__publish].
+      7. Whoever marked tells the board [gpusync__tell]: watches are unparked, needs count their plans down, and notes
+         become due and run on the dispatch queue [gpusync__run_due].
+      8. The handler gives back the room and its reference. The last reference frees the slot [gpusync__unref].
+
+   LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
 
        order    of a queue: ticket order is queue order. Callbacks and handlers only try it.
        device   its lists
        board    of a queue or timeline: who waits, what is needed, promised, on record
-       plan, waiter   of a device: free ones, what is due, held work that may go
-       global   slots, registrations, selectors, calls in progress
+       plan, waiter   of a device: free ones, what is due, held plans that may go
+       global   slabs, registrations, selectors, calls in progress
 
-   Under the order lock come the messages that a commit sends, and those that encode a wait or a signal, the device's
-   listener is made and asked for values, and rings, indexes and the places of open buffers grow; under it, the plan and
-   the waiter lock the allocator is called, under the board's malloc. Under the plan lock a ticket is marked whose
-   callback becomes due with it. No hook, log or trace function runs under a lock, no callback, no release of what the
-   program may have made. */
+   Under the order lock come the messages that a commit sends, and those that encode a wait or a signal. Rings, indexes
+   and the places of open buffers grow under it. The device's listener is made and asked for values under it. The
+   allocator is called under the order, plan and waiter lock, malloc under the board's. A callback becomes due under the
+   plan lock, together with the mark of its ticket. No hook, log or trace function, callback or release runs under a lock.
+
+   WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
+
+     a ticket ends        mark, then is anybody listed? [gpusync__tell]     list, then is it marked? [gpusync__enlist,
+                                                                            gpusync__seek_listed, gpusync__pin_note]
+     neighbours end       mark, then advance, on both threads [gpusync__mark]
+     room comes           give, then is anybody listed?                     list, then is there room? [gpusync__enlist]
+                          [gpusync__give_room]
+     a handler begins     RUNNING, then is anybody listed?                  list, then is it RUNNING? [gpusync__handled]
+                          [gpusync__completed]
+     a slot is reused     free, then write the new ticket                   count a reference, then compare the ticket
+                          [gpusync__slot_new]                               [gpusync__ref]
+     an orphan's buffer   RUNNING, then drop the reference                  read the count, then the state
+                          [gpusync__completed]                              [gpusync__unref]
+     held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
+                          [gpusync__want, gpusync__pump]                    read-modify-write [gpusync__order_end]
+     a queue on an agenda set `wanted`, then `on_agenda` [gpusync__want]    clear `on_agenda`, then pump [gpusync__run]
+     a device is lost     set LOST, then want each queue [gpusync__lose]    line up, then read LOST
+                                                                            [gpusync__hold_plan_back]
+     an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
+                          [gpusync__let_out]                                [gpusync__enter]
+     a device goes        clear the post's device, then read `inside`       count into `inside`, then read the device
+                          [gpusync__close_post]                             [gpusync__answer, gpusync__sweep]
+     a sweep is over      clear `sweep_ns`, then look for reasons           list the reason, then read `sweep_ns`
+                          [gpusync__sweep]                                  [gpusync__arm_sweep]
+     callbacks are due    clear `asked`, then look at them                  append, then set `asked`
+                          [gpusync__answer]                                 [gpusync__ask_for_calls]
+     failures are logged  clear `logging`, then count again                 count, then set `logging`
+                          [gpusync__log_failures]                           [gpusync__record]
+     others may signal    set OUTSIDE, then hint [gpusync_timeline_expect]  list, then read OUTSIDE [gpusync__listen]
+
+   INTERLEAVINGS, and what answers them. tests/test_interleavings*.c force each, under its number.
+
+      1. A poll sees the end, tickets go on, then the late handler comes: the slot is the handler's until it has run.
+         An entry is marked by compare and swap from its own ticket [gpusync__mark].
+      2. A poller is about to read the status while the handler drops the buffer: it has a reference [gpusync__ref].
+      3. Handler and poller both see Error: one claims the slot, and records [gpusync__claim].
+      4. A handler advances, destroy sees an idle queue: it waits for RUNNING handlers and for slots on their way back
+         [gpusync__orphan_slots, gpusync__await_returns].
+      5. A handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all it touches [gpusync__orphan].
+      6. Two handlers mark neighbours: whoever marks advances after it [gpusync__advance].
+      7. A commit and its end come between the two loads of is_idle: `completed` is read first [gpusync_is_idle].
+      8. Unpark comes before park: a permit stays [gpusync__default_unpark].
+      9. A fiber parks on one thread and goes on on another: no lock, pool or thread-local value is kept in a park
+         [gpusync__in_callback].
+     10. A wait returns by the status, the callback runs later: `owing` counts it until then [gpusync__run_one_due].
+     11. The last waiter lists itself while the handler looks for waiters: see "a ticket ends".
+     12. A lower promise is broken, a higher one kept: the timeline fails before the promise goes [gpusync__break].
+     13. A consumer ends before its killed producer's handler: it is not over before its needs are [gpusync__work_over].
+     14. A timed-out wait, then the late signal: the listening finds nobody listed [gpusync__listener_invoke].
+     15. A thread has the order lock while a callback has held work to issue: see "held work may go".
+     16. A submission's second signal is refused while the first one's timeline is raised: promises are taken back
+         without the order lock [gpusync__undo_plan].
+     17. A timeline goes while held work registers: registering looks again under the board's lock [gpusync__listen].
+     18. A callback runs for seconds: it has a dispatch queue, handlers of other queues go on [gpusync__ask_for_calls].
+     19. A wait times out as it is told, and its waiter serves another wait: the unpark is one too many, a wait looks
+         again [gpusync__take_watch, gpusync__park].
+     20. A poller that has seen the end is descheduled: marking good work needs no claim [gpusync__end_ticket].
+     21. An entry goes on to a later ticket while the handler of the earlier one is about to tell: boards know tickets,
+         not entries [gpusync__take_numbers].
+     22. Room is given to who has timed out: who does not take it passes it on [gpusync__wait_below].
+     23. A timeline goes while a handler has taken a callback off its list: destroy pays what it owes [gpusync__pay].
+     24. A wait on the device is for a ticket whose handler is lost, and nobody sleeps: what is listed arms the sweep
+         [gpusync__run]. */
 
 #include <errno.h>
 #include <pthread.h>
