@@ -59,7 +59,7 @@ stale() {
                     part = end ? substr(text, 1, end - 1) : text
                     text = end ? substr(text, end + 2) : ""
                     if (end) inside = 0
-                    while (match(part, /gpusync__?[a-z0-9_]+/)) {
+                    while (match(part, /gpusync_+[a-z0-9_]+/)) {
                         named[substr(part, RSTART, RLENGTH)] = NR
                         part = substr(part, RSTART + RLENGTH)
                     }
@@ -68,7 +68,7 @@ stale() {
                     part = start ? substr(text, 1, start - 1) : text
                     text = start ? substr(text, start + 2) : ""
                     if (start) inside = 1
-                    while (match(part, /gpusync__?[a-z0-9_]+/)) {
+                    while (match(part, /gpusync_+[a-z0-9_]+/)) {
                         used[substr(part, RSTART, RLENGTH)] = 1
                         part = substr(part, RSTART + RLENGTH)
                     }
@@ -84,7 +84,7 @@ stale() {
 ahead() {
     awk '
         match($0, /^\/\* -+ >>[a-z]+/) { name = $0; sub(/.*>>/, "", name); sub(/[^a-z].*/, "", name) }
-        /^(static|GPUSYNC__RARE|GPUSYNC__INLINE) / && /\(/ && !/=/ {
+        /^(static|GPUSYNC_[_]RARE|GPUSYNC_[_]INLINE) / && /\(/ && !/=/ {
             text = $0
             while (text !~ /[;{]/ && (getline more) > 0) text = text " " more
             if (text !~ /\{/ && text !~ /__attribute__\(\(format/ && name != "objects")

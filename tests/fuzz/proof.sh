@@ -2,6 +2,7 @@
 # proof.sh - does the fuzzer find faults? They are planted, one at a time, in copies of gpusync.h
 #
 #   tests/fuzz/proof.sh DIRECTORY
+#   tests/fuzz/proof.sh --check      says which faults cannot be planted any more, or nothing
 #
 # DIRECTORY/fuzz is the fuzzer without a fault: it has to get through the corpus. Each fault has LIMIT seconds (300):
 # first the corpus is replayed, then new inputs are made from it. Which of the two found it, and when, is told.
@@ -30,9 +31,17 @@ faults=(
     '        (void)buffers[i];'
 
     early_value "a value is known before a promise below it was kept"
-    '    if (t->promises && t->promises->value <= value) value = t->promises->value - 1;'
-    '    if (t->promises && t->promises->value == 0) value = 0;'
+    '    if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;'
+    '    if (t->promised && t->promises.end[0]->number == 0) value = 0;'
 )
+
+if [ "$out" = --check ]; then
+    for ((i = 0; i < ${#faults[@]}; i += 4)); do
+        count=$(grep -cxF -- "${faults[i + 2]}" "$root/gpusync.h" || true)
+        [ "$count" = 1 ] || echo "${faults[i]}: its line is there $count times"
+    done
+    exit
+fi
 
 # plant NAME LINE OTHER [N]
 plant() {

@@ -46,8 +46,8 @@ mutant "names without Apple's underscore" test_wait "$both" '^macho-run: .* with
 mutant "pthread's function for os_unfair_lock" test_wait "$both" '^darwin: pthread_mutex_lock: mutex .* was not initialised' \
     'GPUSYNC__SYMBOL("os_unfair_lock_lock")' 'GPUSYNC__SYMBOL("pthread_mutex_lock")'
 mutant "an os_unfair_lock of another thread is unlocked" test_wait "$both" '^softmetal: unlocked-by-other' \
-    $'static void gpusync__drop(gpusync__slot *slot)\n{\n' \
-    $'static void gpusync__drop(gpusync__slot *slot)\n{\n    gpusync__mutex none = {7};\n    (gpusync__unlock)(&none);\n'
+    $'static void gpusync__unref(gpusync__slot *slot)\n{\n' \
+    $'static void gpusync__unref(gpusync__slot *slot)\n{\n    gpusync__mutex none = {7};\n    (gpusync__unlock)(&none);\n'
 mutant "the slots' blocks have no class" test_wait "$both" '^softmetal: bad-block' \
     'slot->block.isa = gpusync__global_block;' 'slot->block.isa = NULL;'
 mutant "the scheduled handler's block has no class" test_trace "$both" '^softmetal: bad-block' \
