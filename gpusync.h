@@ -7829,8 +7829,24 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
     return GPUSYNC_OK;
 }
 
-/* ------------------------------------------------------------------------------- >>create -- */
+/* ------------------------------------------------------------------------------- >>create --
+   A device is made in this order:
+     1. The selectors are registered: every step after this one sends messages.
+     2. The Metal device is found or given, with a reference of gpusync's own (+1).
+     3. Its memory is allocated, all zero: that is where every field begins that nobody sets here.
+     4. The post is opened, by which dispatch queues call the device back: for callbacks, and for the sweep.
+     5. The fields are set. Nobody else knows the device before the call returns, so they need no lock.
 
+   A queue is made in this order:
+     1. Its memory is allocated, all zero, and the fields are set that begin otherwise.
+     2. The ring is made, which finds its tickets.
+     3. The Metal queue is made or given.
+     4. Under the device's lock it gets its number and its place on the list. From here on the sweep, the report and
+        the loss of the device find it.
+   What fails on the way is given back by gpusync__queue_free, which takes a queue of any step. */
+
+/* Once for the process. Under the lock: whoever comes second sends nothing before all of them are there. The block of
+   the scheduled handler is the other thing that is made once: it needs a class before a commit is traced. */
 static void gpusync__init_selectors(void)
 {
     gpusync__lock(&gpusync__global.lock);
@@ -7844,114 +7860,88 @@ static void gpusync__init_selectors(void)
     gpusync__unlock(&gpusync__global.lock);
 }
 
-/* +1, or NULL. Either way of asking fails on some machines where the other works. */
+/* The Metal device of a program that names none: +1, or NULL. Either way of asking fails on some machines where the
+   other works. */
 static void *gpusync__find_device(void)
 {
-    void *pool = gpusync__pool_push();
-    void *device = gpusync__default_device();
-    if (!device && gpusync__all_devices) {
-        void *list = gpusync__all_devices();
-        if (list && gpusync__send_ulong(list, gpusync__sel.count) > 0)
-            device = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
-        if (list) gpusync__release(list);
-    }
+    void *pool = gpusync__pool_push(), *device = gpusync__default_device();
+    void *list = !device && gpusync__all_devices ? gpusync__all_devices() : NULL;
+    if (list && gpusync__send_ulong(list, gpusync__sel.count) > 0)
+        device = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
+    if (list) gpusync__release(list);
     gpusync__pool_pop(pool);
     return device;
-}
-
-static void gpusync__fill_hooks(gpusync_hooks *hooks, const gpusync_hooks *wish)
-{
-    if (wish) *hooks = *wish;
-    if (!hooks->yield) hooks->yield = gpusync__default_yield;
-    if (!hooks->park) {
-        hooks->park = gpusync__default_park;
-        hooks->unpark = gpusync__default_unpark;
-    }
-}
-
-static bool gpusync__valid_device_desc(const gpusync_device_desc *desc)
-{
-    if (!desc) return true;
-    if (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) return false;
-    if (desc->allocator && (!desc->allocator->allocate || !desc->allocator->release)) return false;
-    return (unsigned)desc->wait_mode <= GPUSYNC_WAIT_BLOCKING &&
-           (unsigned)desc->callback_mode <= GPUSYNC_CALLBACKS_MANUAL;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
-    static const gpusync_spin usual = {32, 224, 0}; /* CUDA.jl and Metal.jl: 32 pauses, then yields up to 256 rounds */
-    const gpusync_allocator *allocator = desc && desc->allocator ? desc->allocator : &plain;
-    gpusync_device *dev;
-    void *metal;
+    static const gpusync_spin usual = {32, 224, 0}; /* CUDA.jl and Metal.jl: 32 pauses, yields up to 256 rounds */
+    static const gpusync_device_desc none = {NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL,
+                                             GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
     if (out) *out = NULL;
-    if (!out || !gpusync__valid_device_desc(desc)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc) desc = &none;
+    if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
+        (desc->allocator && (!desc->allocator->allocate || !desc->allocator->release)) ||
+        (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING || (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__init_selectors();
-    metal = desc && desc->metal_device ? gpusync__retain(desc->metal_device) : gpusync__find_device();
+    void *metal = desc->metal_device ? gpusync__retain(desc->metal_device) : gpusync__find_device();
     if (!metal) return GPUSYNC_ERROR_NO_DEVICE;
-    dev = (gpusync_device *)allocator->allocate(allocator->user, sizeof *dev, 128);
-    if (!dev) {
+    const gpusync_allocator *allocator = desc->allocator ? desc->allocator : &plain;
+    gpusync_device *dev = (gpusync_device *)allocator->allocate(allocator->user, sizeof *dev, 128);
+    if (dev) {
+        memset(dev, 0, sizeof *dev);
+        dev->callback_mode = desc->callback_mode; /* the post asks for it */
+    }
+    if (!dev || !gpusync__open_post(dev, desc->callback_queue)) {
+        if (dev) allocator->release(allocator->user, dev, sizeof *dev);
         gpusync__release_pooled(metal);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    memset(dev, 0, sizeof *dev);
     dev->metal = metal;
     dev->allocator = *allocator;
-    gpusync__fill_hooks(&dev->hooks, desc ? desc->hooks : NULL);
-    dev->spin = desc && desc->spin ? *desc->spin : usual;
-    dev->wait_mode = desc && desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
-    dev->log = desc ? desc->log : NULL;
-    dev->log_user = desc ? desc->log_user : NULL;
-    dev->callback_mode = desc ? desc->callback_mode : GPUSYNC_CALLBACKS_QUEUED;
-    dev->notify = desc ? desc->notify : NULL;
-    dev->notify_user = desc ? desc->notify_user : NULL;
-    if (!gpusync__open_post(dev, desc ? desc->callback_queue : NULL)) {
-        allocator->release(allocator->user, dev, sizeof *dev);
-        gpusync__release_pooled(metal);
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    }
-    gpusync__notes_new(dev, GPUSYNC__FIRST_NOTES); /* so that the first callbacks need no memory; without it they ask again */
+    if (desc->hooks) dev->hooks = *desc->hooks;
+    if (!dev->hooks.yield) dev->hooks.yield = gpusync__default_yield;
+    if (!dev->hooks.park) dev->hooks.park = gpusync__default_park;
+    if (!dev->hooks.unpark) dev->hooks.unpark = gpusync__default_unpark;
+    dev->spin = desc->spin ? *desc->spin : usual;
+    dev->wait_mode = desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
+    dev->log = desc->log;
+    dev->log_user = desc->log_user;
+    dev->notify = desc->notify;
+    dev->notify_user = desc->notify_user;
+    /* The first callbacks need no memory then. Where there is none for this, they ask again. */
+    gpusync__notes_new(dev, GPUSYNC__FIRST_NOTES);
     *out = dev;
     return GPUSYNC_OK;
 }
 
-static uint64_t gpusync__registry_id(void *device)
-{
-    return GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID);
-}
-
-/* Is the queue one of this device? Wrappers of validation layers may differ by pointer: the registry decides. With
-   a pool. */
-static bool gpusync__same_device(gpusync_device *dev, void *metal_queue)
-{
-    void *other = gpusync__send_id(metal_queue, gpusync__sel.device);
-    return other == dev->metal || (other && gpusync__registry_id(other) == gpusync__registry_id(dev->metal));
-}
-
-/* The Metal queue, +1, and its label. With a pool. */
+/* The Metal queue, +1, and its label. A given one must be of this device: wrappers of validation layers may differ by
+   pointer, so the registry decides. Runs with a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
-    void *given = desc ? desc->metal_queue : NULL;
+    void *given = desc->metal_queue, *metal = q->device->metal;
     if (given) {
         if (!gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commandBuffer))
             return GPUSYNC_ERROR_UNSUPPORTED;
-        if (!gpusync__same_device(q->device, given)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+        void *device = gpusync__send_id(given, gpusync__sel.device);
+        if (device != metal && (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
+                                               GPUSYNC__AS(uint64_t)(metal, gpusync__sel.registryID)))
+            return GPUSYNC_ERROR_INVALID_ARGUMENT;
         q->metal = gpusync__retain(given);
         gpusync__copy_string(q->label, sizeof q->label, gpusync__send_id(given, gpusync__sel.label));
         return GPUSYNC_OK;
     }
-    q->metal = GPUSYNC__AS1(void *, unsigned long)(q->device->metal, gpusync__sel.newCommandQueueWithMax,
-                                                   (unsigned long)q->limit);
+    q->metal = GPUSYNC__AS1(void *, unsigned long)(metal, gpusync__sel.newCommandQueueWithMax, (unsigned long)q->limit);
     if (!q->metal) return GPUSYNC_ERROR_METAL_NIL;
-    if (desc && desc->label) {
-        gpusync__copy_text(q->label, sizeof q->label, desc->label);
-        gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__string(desc->label));
-    }
+    gpusync__copy_text(q->label, sizeof q->label, desc->label);
+    if (desc->label) gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__string(desc->label));
     return GPUSYNC_OK;
 }
 
-/* Give back what gpusync__queue_build made, however far it came. */
+/* Gives back what gpusync_queue_create made, however far it came. The log, the open places and the ring may have grown
+   since: the first two begin as fields of the queue, which are not freed by themselves. */
 static void gpusync__queue_free(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
@@ -7963,264 +7953,251 @@ static void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q, sizeof *q);
 }
 
-static gpusync_result gpusync__queue_build(gpusync_queue *q, const gpusync_queue_desc *desc)
+GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
+                                                gpusync_queue **out)
 {
-    gpusync_result result;
-    void *pool;
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT};
+    if (out) *out = NULL;
+    if (!desc) desc = &none;
+    if (!dev || !out || (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_queue *q = (gpusync_queue *)gpusync__allocate(dev, sizeof *q, 128);
+    if (!q) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    q->device = dev;
     q->open = q->few_open;
     q->open_places = GPUSYNC__FEW_PLACES;
     q->open_shift = 60; /* 16 places: four bits */
-    q->limit = desc && desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
-    q->max_in_flight = desc && desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
-    q->log_most = desc && desc->error_log_count ? desc->error_log_count : 64;
+    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
+    q->max_in_flight = desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
+    q->log_most = desc->error_log_count ? desc->error_log_count : 64;
     q->log = &q->last_failure;
     q->log_size = 1;
-    q->spin = desc && desc->spin ? *desc->spin : q->device->spin;
-    q->wait_mode = desc && desc->wait_mode ? desc->wait_mode : q->device->wait_mode;
-    q->ring = gpusync__ring_new(q->device, GPUSYNC__RING_SIZE);
-    if (!q->ring) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    pool = gpusync__pool_push();
-    result = gpusync__metal_queue(q, desc);
+    q->spin = desc->spin ? *desc->spin : dev->spin;
+    q->wait_mode = desc->wait_mode ? desc->wait_mode : dev->wait_mode;
+    q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
+    void *pool = gpusync__pool_push();
+    gpusync_result result = q->ring ? gpusync__metal_queue(q, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync__pool_pop(pool);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
-                                                gpusync_queue **out)
-{
-    gpusync_result result;
-    gpusync_queue *q;
-    if (out) *out = NULL;
-    if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (desc && (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    q = (gpusync_queue *)gpusync__allocate(device, sizeof *q, 128);
-    if (!q) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    q->device = device;
-    result = gpusync__queue_build(q, desc);
-    gpusync__lock(&device->lock);
-    if (GPUSYNC__GET(&device->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
+    gpusync__lock(&dev->lock);
+    /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this finds the loss. */
+    if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result == GPUSYNC_OK) {
-        q->place.number = ++device->queue_count;
-        gpusync__list_add(&device->queues, &q->place);
-        gpusync__flag_trace(&q->flags, gpusync__traced(device));
-        q->slow_commit = gpusync__traced(device) || q->max_in_flight < q->limit;
+        q->place.number = ++dev->queue_count;
+        gpusync__list_add(&dev->queues, &q->place);
+        gpusync__flag_trace(&q->flags, gpusync__traced(dev));
+        q->slow_commit = gpusync__traced(dev) || q->max_in_flight < q->limit;
     }
-    gpusync__unlock(&device->lock);
-    if (result != GPUSYNC_OK) gpusync__queue_free(q);
-    else *out = q;
+    gpusync__unlock(&dev->lock);
+    if (result == GPUSYNC_OK) *out = q;
+    else gpusync__queue_free(q);
     return result;
 }
 
-/* ------------------------------------------------------------------------------ >>destroy -- */
+/* ------------------------------------------------------------------------------ >>destroy --
+   A queue goes in this order. Each step needs those before it:
+     1. CLOSING is set: a call that comes now returns ERROR_DESTROYED, a second destroy as well.
+     2. Sleeping waits are woken, and whoever is inside gets out. From here on no call of the program's is inside.
+     3. What is not committed is given up: held work, open and tracked command buffers.
+     4. What is in flight is waited for; not by gpusync_queue_destroy_now, nor on a lost device.
+     5. The queue leaves the device's list: the sweep and the report find it no more.
+     6. Slots whose handlers have not come become orphans. Handlers that run are waited for.
+     7. Plans that are not over end as cancelled. Whoever waits for tickets of the queue is told.
+     8. Callbacks and releases that the queue owes run on this thread.
+     9. The device keeps the counts. The memory goes once no slot is the queue's any more.
 
-/* Tracked, but never committed: nothing to wait for. */
-static void gpusync__give_up_tracked(gpusync_queue *q)
+   A device goes when nothing is left of it but itself: gpusync_device_destroy looks for that first, and changes nothing
+   where it is not so. */
+
+/* Step 3. Held work ends, and what it was to signal fails. Then the open command buffers: their plans have no ticket
+   that could tell of the failure, so the timelines are told here. Tracked ones promise nothing; their slots become
+   orphans, for the program may still commit them. No lock is held when waits are woken. */
+static void gpusync__give_up_uncommitted(gpusync_queue *q)
 {
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
+    gpusync_error error;
+    gpusync__lock(&q->order);
+    gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", &agenda);
+    gpusync__unlock(&q->order);
+    gpusync__end_call(q->device, &agenda);
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED,
+                       "its queue was destroyed before its command buffer was committed");
+    for (size_t i = 0; q->open_count; i++)
+        while (q->open[i]) {
+            slot = gpusync__take_open(q, &q->open[i]);
+            for (gpusync__promise *p = slot->plan ? slot->plan->promises : NULL; p; p = p->along)
+                (void)gpusync__fail_timeline(p->timeline, &error, &agenda);
+            if (slot->plan) gpusync__discard_plan(slot->plan, &agenda);
+            gpusync__unref(slot);
+        }
+    gpusync__end_call(q->device, &agenda);
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
         gpusync__unref(slot);
     }
 }
 
-/* What the device may still use where its work keeps nothing alive: nobody else does any more. The caller holds the slot. */
+/* Step 4: waits without a limit, unless the device is lost. Callbacks of this queue run here, for one of them may
+   release what this waits for. The wait sleeps in slices: nobody else may run callbacks, because the program stopped
+   dispatching, or because this is the thread of its callback queue. The sweep does not enter a queue that closes, so
+   this looks by itself. */
+static void gpusync__drain(gpusync_queue *q)
+{
+    gpusync_device *dev = q->device;
+    uint64_t slice = gpusync__is_manual(dev) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS, *how;
+    unsigned rounds = 0;
+    gpusync__goal goal;
+    bool found;
+    (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
+    goal.draining = true;
+    while (!gpusync__over(&goal)) {
+        gpusync__due *due = GPUSYNC__GET(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
+        if (due) gpusync__run_one_due(dev, due);
+        else if (gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+            gpusync__linger(dev, &rounds); /* no memory to sleep with */
+        (void)gpusync__sweep_queue(q, &found);
+    }
+}
+
+/* The device may still use the events of work that is left in flight. Nobody else keeps them once the plan is gone, so
+   the orphan does, until its handler has come. The caller has a reference to the slot. The plan stays because of the
+   one that is taken here, to the plan's own slot. */
 GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
 {
     bool ended = slot->kind != GPUSYNC__PART || GPUSYNC__GET(&slot->claimed);
-    gpusync__slot *leader = ended ? NULL : gpusync__ref_ticket(q, slot->ticket);
-    const gpusync__promise *promise;
-    const gpusync__need *need;
-    void *pool;
-    if (!leader) return;
-    pool = gpusync__pool_push();
+    gpusync__slot *work = ended ? NULL : gpusync__ref_ticket(q, slot->ticket);
+    if (!work) return;
+    void *pool = gpusync__pool_push();
     slot->events = gpusync__new_object("NSMutableArray");
-    for (need = leader->plan->needs; need; need = need->along)
+    for (const gpusync__need *need = work->plan->needs; need; need = need->along)
         if (need->event) gpusync__send_void_id(slot->events, gpusync__sel.addObject, need->event);
-    for (promise = leader->plan->promises; promise; promise = promise->along)
+    for (const gpusync__promise *promise = work->plan->promises; promise; promise = promise->along)
         gpusync__send_void_id(slot->events, gpusync__sel.addObject, promise->timeline->event);
-    __atomic_fetch_or(&slot->traits, GPUSYNC__KEEPS_EVENTS, __ATOMIC_SEQ_CST);
+    gpusync__set_flag(&slot->traits, GPUSYNC__KEEPS_EVENTS); /* after the array: gpusync__last_unref releases it */
     gpusync__pool_pop(pool);
-    gpusync__unref(leader);
+    gpusync__unref(work);
 }
 
-/* Cut the tie to handlers that did not come yet, and let those that run finish. */
+/* Step 6. The slot belongs to the handler from here on, and the handler touches nothing else: it may come when the
+   queue is long gone. One that has begun uses the queue, so this waits until it is through. */
 static void gpusync__orphan_slots(gpusync_queue *q)
 {
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        unsigned rounds = 0;
-        bool orphan;
         gpusync__keep_events(q, slot);
-        orphan = gpusync__orphan(q, slot);
+        bool orphan = gpusync__orphan(q, slot);
         gpusync__unref(slot);
+        unsigned rounds = 0;
         while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
             gpusync__linger(q->device, &rounds);
     }
 }
 
-/* Nobody can hold a slot any more; who brings one back to the queue's list touches the queue. */
-static void gpusync__await_returns(gpusync_queue *q)
-{
-    unsigned rounds = 0;
-    while (GPUSYNC__GET(&q->slots)) gpusync__linger(q->device, &rounds);
-}
-
-static void gpusync__free_list(gpusync__slot *slot)
-{
-    while (slot) {
-        gpusync__slot *next = slot->next;
-        gpusync__slot_free(slot);
-        slot = next;
-    }
-}
-
-/* Wait for what is in flight, without a limit, unless the device is lost. */
-static void gpusync__drain(gpusync_queue *q)
-{
-    gpusync__goal goal;
-    uint64_t *how;
-    unsigned rounds = 0;
-    bool found;
-    (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
-    goal.draining = true;
-    while (!gpusync__over(&goal)) {
-        /* nobody else may run callbacks: the program stopped dispatching, or this is the thread of its callback queue */
-        uint64_t slice = gpusync__is_manual(q->device) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS;
-        gpusync__due *due = GPUSYNC__GET(&q->device->due) ? gpusync__pop_due(q->device, &q->owing) : NULL;
-        if (due) gpusync__run_one_due(q->device, due); /* it may let go what this waits for */
-        else if (gpusync__await_goal(q->device, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
-            gpusync__linger(q->device, &rounds); /* no memory to sleep with */
-        (void)gpusync__sweep_queue(q, &found); /* the sweeper does not enter what closes */
-    }
-}
-
-static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
-{
-    uint64_t *to = &sum->commits;
-    const uint64_t *from = &more->commits;
-    size_t i;
-    for (i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
-}
-
-static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
-{
-    uint64_t ended = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q), ticket;
-    gpusync__add_counts(sum, &q->stats);
-    sum->commits += last;
-    for (ticket = ended + 1; ticket <= last; ticket++) ended += gpusync__marked(q, ticket);
-    sum->completions += ended;
-}
-
-static void gpusync__remove_queue(gpusync_queue *q)
-{
-    gpusync__lock(&q->device->lock);
-    gpusync__list_remove(&q->device->queues, &q->place);
-    gpusync__unlock(&q->device->lock);
-}
-
-static void gpusync__keep_stats(gpusync_queue *q)
-{
-    gpusync__lock(&q->device->lock);
-    gpusync__add_stats(&q->device->gone, q);
-    gpusync__unlock(&q->device->lock);
-}
-
-/* Held work is given up. */
-static void gpusync__give_up_line(gpusync_queue *q)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__lock(&q->order);
-    gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", &agenda);
-    gpusync__unlock(&q->order);
-    gpusync__end_call(q->device, &agenda);
-}
-
-/* Command buffers that are not committed go; what they were to signal fails. */
-static void gpusync__give_up_open(gpusync_queue *q)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__promise *promise;
-    gpusync__slot *slot;
-    gpusync_error error;
-    size_t i;
-    if (!q->open_count) return;
-    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed before its command buffer was committed");
-    for (i = 0; q->open_count; i++)
-        while ((slot = q->open[i]) != NULL) {
-            (void)gpusync__take_open(q, &q->open[i]);
-            for (promise = slot->plan ? slot->plan->promises : NULL; promise; promise = promise->along)
-                (void)gpusync__fail_timeline(promise->timeline, &error, &agenda);
-            if (slot->plan) gpusync__discard_plan(slot->plan, &agenda);
-            gpusync__unref(slot);
-        }
-    gpusync__end_call(q->device, &agenda);
-}
-
-/* A plan whose command buffers were left to themselves: it ends here, unless it is ending already. What still waits on
-   the device for a ticket goes on: nobody will tell it any more. */
+/* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is ending already.
+     1. `unresolved` rises by one, so nobody else publishes the plan meanwhile. At 0 somebody does so just now.
+     2. The plan gets its error. How its needs end does not matter any more.
+     3. Its timelines' events are not used again: the device may still signal them. Where a command buffer waits on the
+        device for a ticket, it is let go on, for nobody will tell it later.
+     4. The needs are listed, which finds those that have failed by now, and are taken off again.
+     5. `running` becomes 0, against whoever counts down the last command buffer just now. The exchange and that
+        subtraction see each other: exactly one of the two takes the work's part off `unresolved`.
+     6. The one of step 1 is taken off. Where it was the last, the plan goes on the agenda. */
 GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     uint32_t open = GPUSYNC__GET(&plan->unresolved);
-    gpusync__promise *promise;
-    gpusync__need *need;
     gpusync_error error;
     do
         if (open == 0) return;
-    while (!GPUSYNC__SWAP(&plan->unresolved, &open, open + 1)); /* so that nobody publishes it meanwhile */
+    while (!GPUSYNC__SWAP(&plan->unresolved, &open, open + 1));
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
     gpusync__blame(plan, GPUSYNC__RANK_OWN, &error);
-    __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
+    gpusync__set_flag(&plan->doomed, GPUSYNC__IS_GIVEN_UP);
     plan->disowned = true;
-    for (promise = plan->promises; promise; promise = promise->along)
-        __atomic_store_n(&promise->timeline->handed_out, true, __ATOMIC_SEQ_CST);
-    for (need = plan->needs; need; need = need->along) {
-        if (need->timeline) __atomic_store_n(&need->timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
+        GPUSYNC__PUT(&promise->timeline->handed_out, true);
+    for (gpusync__need *need = plan->needs; need; need = need->along) {
+        if (need->timeline) GPUSYNC__PUT(&need->timeline->handed_out, true);
         gpusync__signal_need(need);
     }
-    gpusync__seek_needs(plan); /* for what has failed by now */
+    gpusync__seek_needs(plan);
     gpusync__forget_needs(plan);
-    /* whoever is just counting down the last command buffer finds that it was not the last */
     if (__atomic_exchange_n(&plan->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&plan->unresolved, 1);
     if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
 }
 
-/* After gpusync__orphan_slots. What did not end by then has command buffers that nobody looks at any more. */
+/* Step 7. Nobody looks at the command buffers any more that did not end by now. What the plans' tickets and promises
+   have to tell comes first; then whoever still waits for a ticket of the queue is told that it is gone. */
 static void gpusync__disown_plans(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    uint64_t ticket, last = gpusync__committed(q);
-    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+    uint64_t last = gpusync__committed(q);
+    for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
         if (!slot) continue;
         if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->plan, &agenda);
         gpusync__unref(slot);
     }
-    gpusync__run(q->device, &agenda); /* first what their tickets and promises have to tell */
+    gpusync__run(q->device, &agenda);
     gpusync__end_needs(q, &agenda);
     gpusync__end_call(q->device, &agenda);
 }
 
+/* Free slots have no queue, so these go to the free list of all queues. That writes `next`: it is read first. */
+static void gpusync__free_list(gpusync__slot *slot)
+{
+    for (gpusync__slot *next; slot; slot = next) {
+        next = slot->next;
+        gpusync__slot_free(slot);
+    }
+}
+
+/* Adds all counts, field by field: gpusync_stats has nothing but counts of 64 bits. They are added to without a lock,
+   so each is read for itself, relaxed. */
+static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
+{
+    uint64_t *to = &sum->commits;
+    const uint64_t *from = &more->commits;
+    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
+
+/* Adds the counts of a queue. Its commits and completions are counted by nobody: the tickets tell. Some above
+   `completed` may have ended before an earlier one. */
+static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
+{
+    uint64_t ended = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q);
+    gpusync__add_counts(sum, &q->stats);
+    sum->commits += last;
+    for (uint64_t ticket = ended + 1; ticket <= last; ticket++) ended += gpusync__marked(q, ticket);
+    sum->completions += ended;
+}
+
+/* The steps are those of >>destroy. A callback must not destroy: step 8 would wait for it. */
 static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 {
     if (!q) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
-    gpusync__wake_stopped(q->device, &q->board);
-    gpusync__let_out(q->device, &q->inside);
-    gpusync__give_up_line(q);
-    gpusync__give_up_open(q);
-    gpusync__give_up_tracked(q);
+    gpusync_device *dev = q->device;
+    unsigned rounds = 0;
+    gpusync__wake_stopped(dev, &q->board);
+    gpusync__let_out(dev, &q->inside);
+    gpusync__give_up_uncommitted(q);
     if (drain) gpusync__drain(q);
-    gpusync__remove_queue(q);
+    gpusync__lock(&dev->lock);
+    gpusync__list_remove(&dev->queues, &q->place);
+    gpusync__unlock(&dev->lock);
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
-    gpusync__pay(q->device, &q->owing);
-    gpusync__plans_return(q->device, q->free_plans);
-    gpusync__keep_stats(q);
+    gpusync__pay(dev, &q->owing);
+    gpusync__plans_return(dev, q->free_plans);
+    gpusync__lock(&dev->lock);
+    gpusync__add_stats(&dev->gone, q);
+    gpusync__unlock(&dev->lock);
     if (q->external_queue) gpusync__dispatch_release(q->external_queue);
-    gpusync__await_returns(q);
+    /* Nobody gets a reference to a slot any more. Whoever gives one back to the queue's list touches the queue, and
+       counts it last: see gpusync__slot_free. */
+    while (GPUSYNC__GET(&q->slots)) gpusync__linger(dev, &rounds);
     gpusync__free_list(q->returned);
     gpusync__free_list(q->free_slots);
     gpusync__queue_free(q);
@@ -8229,22 +8206,19 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue) { return gpusync__destroy(queue, true); }
 
-GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
-{
-    return gpusync__destroy(queue, false);
-}
+GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue) { return gpusync__destroy(queue, false); }
 
+/* Calls that no queue and no timeline counts get out first. The post is closed before the rest goes: no dispatch queue
+   finds the device after that. The allocator is copied, because it frees the device that has it. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 {
-    gpusync_allocator allocator;
-    unsigned rounds = 0;
-    bool in_use;
     if (!device) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__lock(&device->lock);
-    in_use = device->queues.root || device->timelines.root; /* a warm-up has one */
+    bool in_use = device->queues.root || device->timelines.root; /* a warm-up has a timeline */
     gpusync__unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
+    unsigned rounds = 0;
     while (GPUSYNC__GET(&device->inside)) gpusync__linger(device, &rounds);
     gpusync__close_post(device);
     while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
@@ -8252,77 +8226,75 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     gpusync__release_pooled(device->metal);
     gpusync__waiters_destroy(device);
     gpusync__stores_free(device);
-    allocator = device->allocator;
+    gpusync_allocator allocator = device->allocator;
     allocator.release(allocator.user, device, sizeof *device);
     return GPUSYNC_OK;
 }
 
 /* ------------------------------------------------------------------------------- >>warmup --
-   Metal compiles, and calls back. All else is done by one function on a dispatch queue of the warm-up's own. What is done
-   is counted by a timeline: who waits for anything here waits for its next value, and looks. */
+   Metal compiles, and calls back. One function on a dispatch queue of the warm-up's own does all else. A timeline
+   counts what is done: whoever waits for anything here waits for its next value, and looks. There is no lock.
 
-/* Compiled once for all functions in it. */
-typedef struct gpusync__library {
-    gpusync_warmup *warmup;
-    void *source;  /* NSString; nil where the text was no UTF-8, and of a library that was given */
-    void *library; /* once it is compiled, or from the start */
-    uint32_t started, came;
-    gpusync_error error; /* result OK: it came well */
-} gpusync__library;
+   A warm-up:
+     1. gpusync_warmup_start lists the pipelines and their libraries: a library for each text and each library object.
+     2. Libraries that are text go to Metal. When one has come, its functions go. Where the warm-up is disabled, both go
+        when somebody asks for the pipeline.
+     3. Meanwhile gpusync__warm_up makes the device ready on the dispatch queue, then runs the jobs.
+     4. A pipeline, the device and a job count when they are over, well or badly. At `total` the warm-up is over.
+     5. gpusync_warmup_destroy sets `closing`: nothing new begins. It fails the timeline, which ends the waits. When
+        nobody is `inside` and nothing is `pending`, it frees the memory.
 
+   A compilation:
+     1. `started` goes from 0 to 1. Whoever swaps it asks Metal, or ends it where there is nothing to ask.
+     2. `made` is written, or the error. Nobody reads them yet.
+     3. `done` becomes 1. From here on they are read, and written no more. */
+
+/* What Metal compiles: a library, once for all functions in it; or a pipeline, of one of these functions. */
 typedef struct gpusync__compilation {
-    gpusync_warmup *warmup;
-    gpusync__library *library;
-    size_t same_as; /* itself, or an earlier one */
-    void *name;     /* NSString */
-    void *pipeline;
-    uint32_t asked; /* for, of a warm-up that is disabled */
-    uint32_t started, done;
-    gpusync_error error; /* result OK: none */
+    gpusync_warmup *warmup;               /* whose it is: Metal calls back with the compilation alone */
+    struct gpusync__compilation *library; /* of a pipeline: has the function. NULL: this is a library */
+    size_t same_as;                       /* of a pipeline: its number, or that of an earlier one, which serves both */
+    void *text;                           /* the source or the function's name, +1; nil: no UTF-8, or none was given */
+    void *made;                           /* the library or the pipeline, +1; NULL: it is not done, or it failed */
+    uint32_t asked;                       /* 1: somebody wants the pipeline, of a warm-up that is disabled */
+    uint32_t started;                     /* 1: somebody compiles it, or has. Swapped in gpusync__compile */
+    uint32_t done;                        /* 1: it is over. Stored in gpusync__compiled, read in gpusync__is_warm */
+    gpusync_error error;                  /* why nothing was made; result OK: none */
 } gpusync__compilation;
 
+/* The lists lie behind it, in the same memory. */
 struct gpusync_warmup {
-    gpusync_device *device;
-    gpusync_timeline *progress; /* is at `done`, or on its way there */
-    uint64_t done, total;       /* compilations, jobs, and the device itself. total 0: disabled */
-    uint32_t closing;
-    uint32_t inside;
-    uint32_t pending; /* calls that are to come, of Metal's and of: */
-    void *dispatch_queue;
-    uint32_t working; /* its function runs, on: */
-    pthread_t thread;
-    gpusync__compilation *compilations;
-    gpusync__library *libraries;
-    gpusync_warmup_job *jobs;
-    size_t count, library_count, job_count;
-    gpusync_queue *queue;
-    bool own_queue;
-    gpusync_result device_result;
+    gpusync_device *device;             /* outlives it */
+    gpusync_timeline *progress;         /* is at `done`, or on its way there */
+    uint64_t done;                      /* pipelines and jobs that are over, + 1 for the device itself */
+    uint64_t total;                     /* what `done` comes to; 0: the warm-up is disabled */
+    uint32_t closing;                   /* 1: it is being destroyed. Partner: gpusync__warmup_enter */
+    uint32_t inside;                    /* calls of the program's; destroy waits for 0 */
+    uint32_t pending;                   /* calls of Metal's and of the dispatch queue's; destroy waits for 0 */
+    void *dispatch_queue;               /* +1; NULL: the warm-up is disabled */
+    uint32_t working;                   /* 1: gpusync__warm_up runs. Partner: gpusync__in_job */
+    pthread_t thread;                   /* its thread; written before `working` becomes 1 */
+    gpusync__compilation *compilations; /* the pipelines, as in the description; behind them the libraries */
+    gpusync_warmup_job *jobs;           /* copied */
+    size_t count;                       /* of the pipelines */
+    size_t library_count, job_count;    /* of the libraries, at most as many as pipelines; of the jobs */
+    size_t size;                        /* of all this memory */
+    gpusync_queue *queue;               /* gets an empty command buffer; NULL: it is not made yet, or could not be */
+    bool own_queue;                     /* the program named none: the warm-up makes it, and destroys it */
+    gpusync_result device_result;       /* how that went; read when all is done */
 };
 
 /* A block with one pointer, for Metal to copy. */
 typedef struct gpusync__context_block {
-    gpusync__block head;
-    void *context;
+    gpusync__block head;           /* first: what the runtime knows of a block */
+    gpusync__compilation *context; /* no object, so Metal need not retain it; stays while something is pending */
 } gpusync__context_block;
 
-static const gpusync__block_descriptor gpusync__context_descriptor = {0, sizeof(gpusync__context_block), "v24@?0@8@16",
-                                                                      NULL};
+/* The end of a library begins its pipelines. The end of a pipeline begins nothing, so this goes no deeper. */
+static void gpusync__compile(gpusync__compilation *c);
 
-static gpusync__context_block gpusync__context_block_of(void (*invoke)(void *, void *, void *), void *context)
-{
-    gpusync__context_block block;
-    memset(&block, 0, sizeof block);
-    block.head.isa = gpusync__stack_block;
-    block.head.flags = GPUSYNC__BLOCK_HAS_SIGNATURE;
-    block.head.invoke = (void (*)(void *, void *))(void (*)(void))invoke;
-    block.head.descriptor = &gpusync__context_descriptor;
-    block.context = context;
-    return block;
-}
-
-/* One thing more is done. Of two that come here in the other order the second finds the timeline above its value; and one
-   that has failed, or whose device is lost, has ended its waits. */
+/* One thing more is over. The result does not matter. Two threads may signal in the other order: then the smaller value
+   is no news. A timeline that has failed, or whose device is lost, has ended its waits. */
 static void gpusync__count_done(gpusync_warmup *w)
 {
     gpusync_result result = gpusync_timeline_signal(w->progress, GPUSYNC__ADD(&w->done, 1) + 1);
@@ -8335,316 +8307,229 @@ static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation
     return c ? GPUSYNC__GET(&c->done) != 0 : GPUSYNC__GET(&w->done) >= w->total;
 }
 
-/* Done: with a pipeline, or an error that says why not. */
-static void gpusync__compiled(gpusync__compilation *c, void *pipeline, const gpusync_error *error)
+/* It is over: `made` or the error is written.
+     A pipeline counts. `done` is stored before that, so whoever is woken finds it.
+     A library has its pipelines compiled; in a warm-up that is disabled, those that are asked for. Partner of
+     gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores `asked`, then reads `done`. So at
+     least one of the two begins. Where both do, `started` lets one through. */
+static void gpusync__compiled(gpusync__compilation *c)
 {
-    void *pool = gpusync__pool_push();
-    if (pipeline) {
-        c->pipeline = gpusync__retain(pipeline);
-    } else {
-        c->error = *error;
-        gpusync__copy_string(c->error.label, sizeof c->error.label, c->name);
-    }
-    gpusync__pool_pop(pool);
-    GPUSYNC__PUT(&c->done, 1);
-    gpusync__count_done(c->warmup);
-}
-
-/* What Metal says of it, or, where it says nothing, this. */
-static void gpusync__read_compile_error(gpusync_error *error, void *ns_error, const char *text)
-{
-    void *pool = gpusync__pool_push();
-    gpusync__own_error(error, GPUSYNC_ERROR_COMPILE, text);
-    if (ns_error) gpusync__read_ns_error(error, ns_error);
-    gpusync__pool_pop(pool);
-}
-
-static void gpusync__pipeline_came(void *block, void *pipeline, void *ns_error)
-{
-    gpusync__compilation *c = (gpusync__compilation *)((gpusync__context_block *)block)->context;
     gpusync_warmup *w = c->warmup;
-    gpusync_error error;
-    if (!pipeline) gpusync__read_compile_error(&error, ns_error, "Metal made no pipeline of it");
-    gpusync__compiled(c, pipeline, &error);
-    GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
+    if (c->library && !c->made) {
+        void *pool = gpusync__pool_push();
+        gpusync__copy_string(c->error.label, sizeof c->error.label, c->text);
+        gpusync__pool_pop(pool);
+    }
+    GPUSYNC__PUT(&c->done, 1);
+    if (c->library) gpusync__count_done(w);
+    for (size_t i = 0; !c->library && i < w->count; i++) {
+        gpusync__compilation *p = &w->compilations[i];
+        if (p->library == c && p->same_as == i && (w->total || GPUSYNC__GET(&p->asked))) gpusync__compile(p);
+    }
 }
 
-/* Have Metal make a pipeline of the function, if the library has it. */
-static bool gpusync__compile_function(gpusync__compilation *c)
+/* Metal calls back, on any thread, with what it made, or with an error, or with neither: then the text here is all that
+   there is to say. `pending` falls last, for destroy frees the warm-up after that. */
+static void gpusync__came(void *block, void *made, void *ns_error)
 {
-    gpusync__context_block block = gpusync__context_block_of(gpusync__pipeline_came, c);
-    void *pool = gpusync__pool_push(), *metal = c->warmup->device->metal;
-    void *function = c->name ? GPUSYNC__AS1(void *, void *)(c->library->library, gpusync__sel.newFunctionWithName, c->name)
-                             : NULL;
-    if (function) {
-        GPUSYNC__ADD(&c->warmup->pending, 1);
-        ((void (*)(void *, void *, void *, void *))gpusync__send)(metal, gpusync__sel.newPipeline, function, &block);
-        gpusync__release(function);
+    gpusync__compilation *c = ((gpusync__context_block *)block)->context;
+    gpusync_warmup *w = c->warmup;
+    void *pool = gpusync__pool_push();
+    c->made = gpusync__retain(made);
+    if (!made) {
+        gpusync__own_error(&c->error, GPUSYNC_ERROR_COMPILE,
+                           c->library ? "Metal made no pipeline of it" : "Metal made no library of the source");
+        if (ns_error) gpusync__read_ns_error(&c->error, ns_error);
     }
     gpusync__pool_pop(pool);
-    return function != NULL;
+    gpusync__compiled(c);
+    GPUSYNC__SUB(&w->pending, 1);
 }
 
-/* Its library is there, in good or bad. Once. */
-static void gpusync__compile_pipeline(gpusync__compilation *c)
+/* Compile the pipeline, or the library, once. The library of a pipeline is done. Where there is nothing to ask Metal it
+   is over at once: a library that was given, a text that is no UTF-8, a function that the library has not, no library.
+   The signature says what Metal calls: no result, the block, and two objects behind it. */
+static void gpusync__compile(gpusync__compilation *c)
 {
-    gpusync_error error;
-    if (!gpusync__swap32(&c->started, 0, 1)) return;
-    if (GPUSYNC__GET(&c->warmup->closing)) return; /* nobody asks any more */
-    if (!c->library->library) {
-        gpusync__compiled(c, NULL, &c->library->error);
-    } else if (!gpusync__compile_function(c)) {
-        gpusync__own_error(&error, GPUSYNC_ERROR_COMPILE, "the library has no function of this name");
-        gpusync__compiled(c, NULL, &error);
+    typedef void (*pipeline_later)(void *, void *, void *, void *);
+    typedef void (*library_later)(void *, void *, void *, void *, void *);
+    static const gpusync__block_descriptor descriptor = {0, sizeof(gpusync__context_block), "v24@?0@8@16", NULL};
+    gpusync__context_block block = {{gpusync__stack_block, GPUSYNC__BLOCK_HAS_SIGNATURE, 0, NULL, &descriptor}, c};
+    gpusync__compilation *l = c->library;
+    void *metal = c->warmup->device->metal, *input = l ? NULL : c->text;
+    if (!gpusync__swap32(&c->started, 0, 1) || GPUSYNC__GET(&c->warmup->closing)) return;
+    block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__came;
+    void *pool = gpusync__pool_push();
+    if (l && l->made && c->text)
+        input = GPUSYNC__AS1(void *, void *)(l->made, gpusync__sel.newFunctionWithName, c->text);
+    if (input) GPUSYNC__ADD(&c->warmup->pending, 1); /* before Metal can call back */
+    if (input && l) {
+        ((pipeline_later)gpusync__send)(metal, gpusync__sel.newPipeline, input, &block);
+        gpusync__release(input);
+    } else if (input) {
+        ((library_later)gpusync__send)(metal, gpusync__sel.newLibrary, input, NULL, &block);
+    } else if (l && !l->made) {
+        c->error = l->error;
+    } else if (!c->made) {
+        gpusync__own_error(&c->error, GPUSYNC_ERROR_COMPILE,
+                           l ? "the library has no function of this name" : "the source is no UTF-8");
     }
-}
-
-/* A library is there, or will not be: go on with its functions; where nothing else was wanted, with those asked for. */
-static void gpusync__compile_pipelines(gpusync__library *l)
-{
-    gpusync_warmup *w = l->warmup;
-    size_t i;
-    GPUSYNC__PUT(&l->came, 1); /* who asks after this begins by himself */
-    for (i = 0; i < w->count; i++) {
-        gpusync__compilation *c = &w->compilations[i];
-        if (c->library == l && c->same_as == i && (w->total || GPUSYNC__GET(&c->asked))) gpusync__compile_pipeline(c);
-    }
-}
-
-static void gpusync__library_came(void *block, void *library, void *ns_error)
-{
-    gpusync__library *l = (gpusync__library *)((gpusync__context_block *)block)->context;
-    gpusync_warmup *w = l->warmup;
-    if (library) l->library = gpusync__retain(library);
-    else gpusync__read_compile_error(&l->error, ns_error, "Metal made no library of the source");
-    gpusync__compile_pipelines(l);
-    GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
-}
-
-/* Compile the library, where it is text, and its functions that are listed. Once. */
-static void gpusync__compile_library(gpusync__library *l)
-{
-    typedef void (*send_later)(void *, void *, void *, void *, void *);
-    gpusync__context_block block = gpusync__context_block_of(gpusync__library_came, l);
-    void *pool;
-    if (!gpusync__swap32(&l->started, 0, 1)) return;
-    if (!l->source) {
-        if (!l->library) gpusync__read_compile_error(&l->error, NULL, "the source is no UTF-8");
-        gpusync__compile_pipelines(l);
-        return;
-    }
-    pool = gpusync__pool_push();
-    GPUSYNC__ADD(&l->warmup->pending, 1);
-    ((send_later)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibrary, l->source, NULL, &block);
     gpusync__pool_pop(pool);
+    if (!input) gpusync__compiled(c); /* with no pool: it wakes others through the program's hooks */
 }
 
-static void gpusync__sleep_ms(void)
+/* The device's own part:
+     1. A timeline is made and destroyed. It leaves its event for the next one: so one is at hand.
+     2. An empty command buffer goes through the queue, after that.
+   The program's hooks may not know this thread. So nothing here waits with them: it asks, and sleeps for a millisecond
+   by itself, as long as somebody wants to know. An error of the second step counts before one of the first. */
+static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 {
-    struct timespec ms = {0, 1000000};
-    nanosleep(&ms, NULL);
-}
-
-/* An empty command buffer through the queue. The program's hooks may not know this thread: so it asks, and sleeps by
-   itself, as long as somebody wants to know. */
-static gpusync_result gpusync__warm_queue(gpusync_warmup *w)
-{
+    static const struct timespec ms = {0, 1000000};
     static const uint64_t at_once = 0;
-    gpusync_command_buffer_desc desc;
+    static const gpusync_command_buffer_desc desc = {&at_once, NULL, false, 0, NULL};
+    gpusync_timeline *timeline;
     gpusync_ticket ticket;
-    gpusync_result result;
     void *buffer;
-    memset(&desc, 0, sizeof desc);
-    desc.timeout_ns = &at_once;
+    gpusync_result made = gpusync_timeline_create(w->device, NULL, &timeline), result = GPUSYNC_OK;
+    if (made == GPUSYNC_OK) (void)gpusync_timeline_destroy(timeline);
+    if (w->own_queue) result = gpusync_queue_create(w->device, NULL, &w->queue);
+    if (result != GPUSYNC_OK) return result;
     while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT && !GPUSYNC__GET(&w->closing))
-        gpusync__sleep_ms();
+        nanosleep(&ms, NULL);
     if (result != GPUSYNC_OK) return result;
     result = gpusync_commit(w->queue, buffer, &ticket);
     if (result != GPUSYNC_OK) (void)gpusync_command_buffer_discard(w->queue, buffer);
     else
         while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__GET(&w->closing))
-            gpusync__sleep_ms();
-    return result;
-}
-
-/* A timeline that goes leaves its event for the next: so one is at hand. The queue is warmed after that. */
-static gpusync_result gpusync__warm_device(gpusync_warmup *w)
-{
-    gpusync_timeline *timeline;
-    gpusync_result made = gpusync_timeline_create(w->device, NULL, &timeline), result = GPUSYNC_OK;
-    if (made == GPUSYNC_OK) (void)gpusync_timeline_destroy(timeline);
-    if (!w->queue) {
-        result = gpusync_queue_create(w->device, NULL, &w->queue);
-        w->own_queue = result == GPUSYNC_OK;
-    }
-    if (result == GPUSYNC_OK) result = gpusync__warm_queue(w);
+            nanosleep(&ms, NULL);
     return result == GPUSYNC_OK ? made : result;
 }
 
-/* On the dispatch queue. */
+/* On the dispatch queue, once. When the warm-up is destroyed, jobs that have not begun are left out, and count. */
 static void gpusync__warm_up(void *warmup)
 {
     gpusync_warmup *w = (gpusync_warmup *)warmup;
-    size_t i;
     w->thread = pthread_self();
-    GPUSYNC__PUT(&w->working, 1);
+    GPUSYNC__PUT(&w->working, 1); /* partner: gpusync__in_job */
     w->device_result = gpusync__warm_device(w);
     gpusync__count_done(w);
-    for (i = 0; i < w->job_count; i++) {
+    for (size_t i = 0; i < w->job_count; i++) {
         if (!GPUSYNC__GET(&w->closing)) w->jobs[i].run(w->jobs[i].user);
         gpusync__count_done(w);
     }
     GPUSYNC__PUT(&w->working, 0);
-    GPUSYNC__SUB(&w->pending, 1); /* destroy waits for this */
+    GPUSYNC__SUB(&w->pending, 1); /* last: destroy frees the warm-up then */
 }
 
-/* In one of its jobs? */
+/* Is this one of its jobs, which must not wait for the warm-up? Not inlined: the C library declares pthread_self
+   constant, and a compiler may carry its answer across a hook in which a fiber changed threads. */
 static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
 {
     return GPUSYNC__GET(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
-/* The library of a pipeline: one for each text and each library object. With a pool. */
-static gpusync__library *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
+/* The library of pipeline i: that of an earlier one with the same text or library object, else a new one. Runs with a
+   pool. */
+static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
-    gpusync__library *l;
-    size_t k;
-    for (k = 0; k < i; k++)
+    for (size_t k = 0; k < i; k++)
         if (descs[i].library ? descs[i].library == descs[k].library
                              : !descs[k].library && strcmp(descs[i].source, descs[k].source) == 0)
             return w->compilations[k].library;
-    l = &w->libraries[w->library_count++];
+    gpusync__compilation *l = &w->compilations[w->count + w->library_count++];
     l->warmup = w;
-    l->library = gpusync__retain(descs[i].library);
-    l->source = descs[i].library ? NULL : gpusync__retain(gpusync__string(descs[i].source));
+    l->made = gpusync__retain(descs[i].library);
+    l->text = descs[i].library ? NULL : gpusync__retain(gpusync__string(descs[i].source));
     return l;
 }
 
-/* Returns how many are to be compiled. */
-static size_t gpusync__list_pipelines(gpusync_warmup *w, const gpusync_pipeline_desc *descs)
-{
-    void *pool = gpusync__pool_push();
-    size_t i, k, different = 0;
-    for (i = 0; i < w->count; i++) {
-        gpusync__compilation *c = &w->compilations[i];
-        c->warmup = w;
-        c->library = gpusync__find_library(w, descs, i);
-        c->name = gpusync__retain(gpusync__string(descs[i].function));
-        for (k = 0; w->compilations[k].library != c->library || strcmp(descs[k].function, descs[i].function) != 0;) k++;
-        c->same_as = k;
-        if (k == i) different++;
-    }
-    gpusync__pool_pop(pool);
-    return different;
-}
-
-/* With all that it lists. */
-static size_t gpusync__warmup_size(size_t pipelines, size_t jobs)
-{
-    return sizeof(gpusync_warmup) + pipelines * (sizeof(gpusync__compilation) + sizeof(gpusync__library)) +
-           jobs * sizeof(gpusync_warmup_job);
-}
-
-static void gpusync__warmup_free(gpusync_warmup *w)
-{
-    void *pool = gpusync__pool_push();
-    size_t i;
-    for (i = 0; i < w->count; i++) {
-        gpusync__release(w->compilations[i].name);
-        gpusync__release(w->compilations[i].pipeline);
-    }
-    for (i = 0; i < w->library_count; i++) {
-        gpusync__release(w->libraries[i].source);
-        gpusync__release(w->libraries[i].library);
-    }
-    gpusync__pool_pop(pool);
-    gpusync__free(w->device, w, gpusync__warmup_size(w->count, w->job_count));
-}
-
+/* The warm-up with its lists; nothing has begun. One that is disabled has no jobs. Pipelines that are listed twice
+   count once: the loop for `same_as` ends at the pipeline itself, if not before. */
 static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_warmup_desc *desc, gpusync_warmup **out)
 {
-    size_t jobs = desc->disabled ? 0 : desc->job_count, pipelines = desc->pipeline_count;
-    gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, gpusync__warmup_size(pipelines, jobs), 128);
-    gpusync_timeline_desc progress;
-    gpusync_result result;
+    static const gpusync_timeline_desc progress = {0, "warm-up", NULL, false};
+    const gpusync_pipeline_desc *wish = desc->pipelines;
+    size_t jobs = desc->disabled ? 0 : desc->job_count, count = desc->pipeline_count;
+    size_t size = sizeof(gpusync_warmup) + 2 * count * sizeof(gpusync__compilation) + jobs * sizeof(gpusync_warmup_job);
+    gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, size, 128);
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    memset(&progress, 0, sizeof progress);
-    progress.label = "warm-up";
-    result = gpusync_timeline_create(dev, &progress, &w->progress);
+    gpusync_result result = gpusync_timeline_create(dev, &progress, &w->progress);
     if (result != GPUSYNC_OK) {
-        gpusync__free(dev, w, gpusync__warmup_size(pipelines, jobs));
+        gpusync__free(dev, w, size);
         return result;
     }
     w->device = dev;
     w->queue = desc->queue;
-    w->count = pipelines;
+    w->own_queue = !desc->queue;
+    w->size = size;
+    w->count = count;
     w->job_count = jobs;
     w->compilations = (gpusync__compilation *)(void *)(w + 1);
-    w->libraries = (gpusync__library *)(void *)(w->compilations + pipelines);
-    w->jobs = (gpusync_warmup_job *)(void *)(w->libraries + pipelines);
+    w->jobs = (gpusync_warmup_job *)(void *)(w->compilations + 2 * count);
     if (jobs) memcpy(w->jobs, desc->jobs, jobs * sizeof *w->jobs);
-    w->total = gpusync__list_pipelines(w, desc->pipelines) + jobs + 1;
-    if (desc->disabled) w->total = 0;
+    void *pool = gpusync__pool_push();
+    for (size_t i = 0; i < count; i++) {
+        gpusync__compilation *c = &w->compilations[i];
+        size_t k = 0;
+        c->warmup = w;
+        c->library = gpusync__find_library(w, wish, i);
+        c->text = gpusync__retain(gpusync__string(wish[i].function));
+        while (w->compilations[k].library != c->library || strcmp(wish[k].function, wish[i].function) != 0) k++;
+        c->same_as = k;
+        if (k == i) w->total++;
+    }
+    gpusync__pool_pop(pool);
+    w->total = desc->disabled ? 0 : w->total + jobs + 1;
     *out = w;
     return GPUSYNC_OK;
 }
 
-static bool gpusync__valid_warmup(gpusync_device *dev, const gpusync_warmup_desc *desc)
-{
-    size_t i;
-    if ((desc->pipeline_count && !desc->pipelines) || (desc->job_count && !desc->jobs) ||
-        (desc->queue && desc->queue->device != dev) || desc->pipeline_count > SIZE_MAX / 4096 ||
-        desc->job_count > SIZE_MAX / 4096)
-        return false;
-    for (i = 0; i < desc->pipeline_count; i++)
-        if (!desc->pipelines[i].function || !desc->pipelines[i].source == !desc->pipelines[i].library) return false;
-    for (i = 0; i < desc->job_count; i++)
-        if (!desc->jobs[i].run) return false;
-    return true;
-}
-
-/* How what was warmed up did is told by the waits. */
-static gpusync_result gpusync__await_warmup(gpusync_warmup *w)
-{
-    unsigned rounds = 0;
-    gpusync_result result;
-    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY && !gpusync__is_warm(w, NULL))
-        gpusync__linger(w->device, &rounds); /* no memory to sleep with */
-    return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
-}
-
+/* A pipeline has a text or a library, not both. The counts must be so small that gpusync__warmup_new can multiply.
+   *out is set before anything begins: a job may ask for the warm-up. With `blocking` this tells only whether all is
+   done; later waits tell how it went. */
 GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
                                                 gpusync_warmup **out)
 {
-    static const gpusync_warmup_desc plain = {NULL, 0, NULL, 0, NULL, false, false};
-    gpusync_result result;
+    static const gpusync_warmup_desc none = {NULL, 0, NULL, 0, NULL, false, false};
     gpusync_warmup *w;
-    size_t i;
     if (out) *out = NULL;
-    if (!desc) desc = &plain;
-    if (!device || !out || !gpusync__valid_warmup(device, desc)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__warmup_new(device, desc, &w);
+    if (!desc) desc = &none;
+    bool valid = device && out && (desc->pipelines || !desc->pipeline_count) && (desc->jobs || !desc->job_count) &&
+                 (!desc->queue || desc->queue->device == device) && desc->pipeline_count <= SIZE_MAX / 4096 &&
+                 desc->job_count <= SIZE_MAX / 4096;
+    for (size_t i = 0; valid && i < desc->pipeline_count; i++)
+        valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
+    for (size_t i = 0; valid && i < desc->job_count; i++) valid = desc->jobs[i].run != NULL;
+    if (!valid) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__warmup_new(device, desc, &w);
     if (result != GPUSYNC_OK) return result;
     *out = w;
     if (desc->disabled) return GPUSYNC_OK;
-    for (i = 0; i < w->library_count; i++) gpusync__compile_library(&w->libraries[i]);
+    for (size_t i = 0; i < w->library_count; i++) gpusync__compile(&w->compilations[w->count + i]);
     w->dispatch_queue = gpusync__dispatch_queue_create("gpusync warm-up", NULL);
     GPUSYNC__ADD(&w->pending, 1);
     gpusync__dispatch_async(w->dispatch_queue, w, gpusync__warm_up);
-    return desc->blocking ? gpusync__await_warmup(w) : GPUSYNC_OK;
+    if (!desc->blocking) return GPUSYNC_OK;
+    unsigned rounds = 0;
+    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY &&
+           !gpusync__is_warm(w, NULL))
+        gpusync__linger(device, &rounds); /* no memory to sleep with */
+    return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
 }
 
-static gpusync_result gpusync__warmup_enter(gpusync_warmup *w)
+/* True: the caller is inside, and takes one off `inside` at the end. Partner of gpusync_warmup_destroy: this counts,
+   then reads `closing`; that sets `closing`, then reads the count. So a call that goes on is waited for. */
+static bool gpusync__warmup_enter(gpusync_warmup *w)
 {
     GPUSYNC__ADD(&w->inside, 1);
-    if (!GPUSYNC__GET(&w->closing)) return GPUSYNC_OK;
+    if (!GPUSYNC__GET(&w->closing)) return true;
     GPUSYNC__SUB(&w->inside, 1);
-    return GPUSYNC_ERROR_DESTROYED;
+    return false;
 }
 
-static void gpusync__warmup_leave(gpusync_warmup *w) { GPUSYNC__SUB(&w->inside, 1); }
-
-/* OK: it is done. The caller is inside. Whatever is done after the look raises the timeline above the value from before. */
+/* Wait for the pipeline (NULL: everything). OK: it is done, well or badly. The caller is inside. The value is read
+   before the look: whatever is done after the look raises the timeline above it, so no end is slept through. */
 static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
 {
     uint64_t deadline = gpusync__deadline(timeout_ns), value;
@@ -8658,65 +8543,56 @@ static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__comp
     return gpusync__is_warm(w, c) ? GPUSYNC_OK : result;
 }
 
+/* Of one moment: `done` is read once. Of a warm-up that is disabled both are 0. */
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total)
 {
-    uint64_t present;
-    if (done) *done = 0;
-    if (total) *total = 0;
+    uint64_t present = warmup ? GPUSYNC__GET(&warmup->done) : 0;
+    if (done) *done = warmup && warmup->total ? (size_t)present : 0;
+    if (total) *total = warmup ? (size_t)warmup->total : 0;
     if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    present = GPUSYNC__GET(&warmup->done);
-    if (done && warmup->total) *done = (size_t)present;
-    if (total) *total = (size_t)warmup->total;
     return present >= warmup->total ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
+/* The first error counts: the device's, then those of the pipelines in the order of the list. */
 GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns)
 {
-    gpusync_result result;
-    size_t i;
     if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__warmup_enter(warmup);
-    if (result != GPUSYNC_OK) return result;
-    if (gpusync__in_job(warmup)) result = GPUSYNC_ERROR_WOULD_DEADLOCK;
-    else result = gpusync__await_warm(warmup, NULL, timeout_ns);
+    if (!gpusync__warmup_enter(warmup)) return GPUSYNC_ERROR_DESTROYED;
+    gpusync_result result =
+        gpusync__in_job(warmup) ? GPUSYNC_ERROR_WOULD_DEADLOCK : gpusync__await_warm(warmup, NULL, timeout_ns);
     if (result == GPUSYNC_OK && warmup->total) result = warmup->device_result;
-    for (i = 0; i < warmup->count && result == GPUSYNC_OK && warmup->total; i++)
+    for (size_t i = 0; i < warmup->count && result == GPUSYNC_OK && warmup->total; i++)
         result = warmup->compilations[warmup->compilations[i].same_as].error.result;
-    gpusync__warmup_leave(warmup);
+    GPUSYNC__SUB(&warmup->inside, 1);
     return result;
 }
 
-/* The caller is inside. */
-static gpusync_result gpusync__warmup_get(gpusync_warmup *w, gpusync__compilation *c, uint64_t timeout_ns, void **out,
-                                          gpusync_error *error)
-{
-    gpusync_result result;
-    if (!w->total) {
-        GPUSYNC__PUT(&c->asked, 1);
-        gpusync__compile_library(c->library);
-        if (GPUSYNC__GET(&c->library->came)) gpusync__compile_pipeline(c);
-    }
-    result = gpusync__await_warm(w, c, timeout_ns);
-    if (result != GPUSYNC_OK) return result;
-    *out = c->pipeline;
-    if (error && c->error.result != GPUSYNC_OK) *error = c->error;
-    return c->error.result;
-}
-
+/* Of a warm-up that is disabled this begins the compilation. It stores `asked`, then reads the library's `done`:
+   partner of gpusync__compiled. */
 GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                                    gpusync_error *error)
 {
-    gpusync_result result;
     if (out) *out = NULL;
     if (!warmup || !out || i >= warmup->count) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__warmup_enter(warmup);
-    if (result != GPUSYNC_OK) return result;
-    i = warmup->compilations[i].same_as;
-    result = gpusync__warmup_get(warmup, &warmup->compilations[i], timeout_ns, out, error);
-    gpusync__warmup_leave(warmup);
+    if (!gpusync__warmup_enter(warmup)) return GPUSYNC_ERROR_DESTROYED;
+    gpusync__compilation *c = &warmup->compilations[warmup->compilations[i].same_as];
+    if (!warmup->total) {
+        GPUSYNC__PUT(&c->asked, 1);
+        gpusync__compile(c->library);
+        if (GPUSYNC__GET(&c->library->done)) gpusync__compile(c);
+    }
+    gpusync_result result = gpusync__await_warm(warmup, c, timeout_ns);
+    if (result == GPUSYNC_OK) {
+        *out = c->made;
+        if (error && c->error.result != GPUSYNC_OK) *error = c->error;
+        result = c->error.result;
+    }
+    GPUSYNC__SUB(&warmup->inside, 1);
     return result;
 }
 
+/* The timeline fails first: that ends the waits that are inside. It goes when nothing is pending, for every end is
+   counted there. So does the warm-up's own queue, which gpusync__warm_device uses until then. */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
     gpusync_warmup *w = warmup;
@@ -8726,12 +8602,18 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     if (gpusync__in_callback() || gpusync__in_job(w)) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     GPUSYNC__PUT(&w->closing, 1);
     gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
-    (void)gpusync_timeline_fail(w->progress, &gone); /* ends the waits */
+    (void)gpusync_timeline_fail(w->progress, &gone);
     while (GPUSYNC__GET(&w->inside) || GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);
     if (w->own_queue) (void)gpusync_queue_destroy(w->queue);
     if (w->dispatch_queue) gpusync__dispatch_release(w->dispatch_queue);
     (void)gpusync_timeline_destroy(w->progress);
-    gpusync__warmup_free(w);
+    void *pool = gpusync__pool_push();
+    for (size_t i = 0; i < w->count + w->library_count; i++) {
+        gpusync__release(w->compilations[i].text);
+        gpusync__release(w->compilations[i].made);
+    }
+    gpusync__pool_pop(pool);
+    gpusync__free(w->device, w, w->size);
     return GPUSYNC_OK;
 }
 
@@ -8742,17 +8624,17 @@ GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return de
 
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return queue ? queue->metal : NULL; }
 
-GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
-{
-    return device && GPUSYNC__GET(&device->lost) != 0;
-}
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return device && GPUSYNC__GET(&device->lost); }
 
+/* The cursor is the program's: nothing here remembers who has read what. */
 GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
     if (!queue || !cursor || !error) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     return gpusync__read_record(queue, cursor, error) ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
+/* The poll comes first, for it may find the end. The times come last: gpusync__times_of tells whether the entry was
+   still this ticket's after they were read. *info stays zero unless all of it is known. */
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
 {
     gpusync_ticket_info found;
@@ -8764,13 +8646,14 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     if (ticket > gpusync__committed(queue)) result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (ticket == GPUSYNC_NO_TICKET) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
     else if (!gpusync__marked(queue, ticket)) result = found.result;
-    else if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s)) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    else if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s))
+        result = GPUSYNC_ERROR_RESULT_UNKNOWN;
     gpusync__leave(queue);
-    if (result != GPUSYNC_OK) return result;
-    *info = found;
-    return GPUSYNC_OK;
+    if (result == GPUSYNC_OK) *info = found;
+    return result;
 }
 
+/* Takes no lock: each count is read for itself, while others count on. */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats)
 {
     if (!queue || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -8779,6 +8662,8 @@ GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync
     return GPUSYNC_OK;
 }
 
+/* Under the device's lock no queue leaves the list: each counts here, or among those that are gone. One that is just
+   being destroyed counts in neither until its destroy is through. */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats)
 {
     gpusync_queue *q;
@@ -8791,6 +8676,8 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
     return GPUSYNC_OK;
 }
 
+/* Two things of a queue depend on it: no wait takes the short way, and each commit the slow one. Queues that are made
+   later ask the device. */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     gpusync_queue *q;
@@ -8799,211 +8686,197 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     device->trace = fn;
     device->trace_user = user;
     GPUSYNC__EACH_QUEUE(q, device) {
-        gpusync__flag_trace(&q->flags, fn != NULL); /* no wait cuts it short */
+        gpusync__flag_trace(&q->flags, fn != NULL);
         q->slow_commit = fn || q->max_in_flight < q->limit;
     }
     gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
 }
 
-/* Every piece of text has its only line end, if any, at the end of its format. */
+/* The report, from the outside in:
+
+       gpusync 0.1.0 device
+         queue 1 'label': ...                 every queue that does not close, one after the other, entered
+           ticket 7 'label': ...              what has not ended, with a reference to its slot
+             waits for value 3 of ...         of a plan; its command buffers come before that
+           a wait for ...                     who sleeps, under the board's lock
+         timeline 1 'label': ...              every timeline, under the device's lock
+           a wait for ...
+
+   The program goes on meanwhile: each line is true when it is written, no two are of one moment. Labels and states of
+   command buffers are asked of Metal; no message goes out under a lock. */
+
+/* What gpusync_report writes to. Every piece of text has its only line end, if any, at the end of its format. */
 typedef struct gpusync__writer {
-    char *text;
-    size_t size, length;
+    char *text;    /* the program's; may be NULL where `size` is 0 */
+    size_t size;   /* of it, with the terminator */
+    size_t length; /* of all that was written, also of what had no room */
 } gpusync__writer;
 
-static void gpusync__write(gpusync__writer *writer, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void gpusync__write(gpusync__writer *writer, const char *format, ...)
+/* Adds a piece. Control characters in it, which labels may have, become blanks: all but the format's line end, unless
+   that was cut off. */
+static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer *writer, const char *format, ...)
 {
     size_t room = writer->length < writer->size ? writer->size - writer->length : 0;
     char *text = room ? writer->text + writer->length : NULL;
     bool ends_line = format[strlen(format) - 1] == '\n';
     va_list arguments;
-    int length;
     va_start(arguments, format);
-    length = vsnprintf(text, room, format, arguments);
+    int length = vsnprintf(text, room, format, arguments);
     va_end(arguments);
     if (length <= 0) return;
     writer->length += (size_t)length;
     if (room) gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : room - 1);
 }
 
+/* Since a time of gpusync_now_ns. */
 static double gpusync__ms_since(uint64_t since_ns) { return (double)(gpusync_now_ns() - since_ns) / 1e6; }
 
+/* The caller has a reference to the slot: its buffer stays. */
+static void gpusync__read_label(const gpusync__slot *slot, char *label, size_t size)
+{
+    void *pool = gpusync__pool_push();
+    gpusync__copy_string(label, size, gpusync__send_id(slot->buffer, gpusync__sel.label));
+    gpusync__pool_pop(pool);
+}
+
+/* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller has a reference. The names
+   are those of MTLCommandBufferStatus. */
 static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
+    uint16_t kind = GPUSYNC__GET(&slot->kind);
     unsigned long status = gpusync__status(slot->buffer);
-    uint64_t ticket = GPUSYNC__GET(&slot->ticket);
-    void *pool = gpusync__pool_push();
     char label[64];
-    gpusync__copy_string(label, sizeof label, gpusync__send_id(slot->buffer, gpusync__sel.label));
-    gpusync__pool_pop(pool);
+    gpusync__read_label(slot, label, sizeof label);
     gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n",
-                   GPUSYNC__GET(&slot->kind) == GPUSYNC__EXTERNAL ? "external " : "",
-                   (unsigned long long)ticket, label, status <= 5 ? states[status] : "?",
-                   gpusync__ms_since(slot->kind == GPUSYNC__PART ? slot->plan->issued_ns : slot->since_ns));
+                   kind == GPUSYNC__PART ? "  " : kind == GPUSYNC__EXTERNAL ? "external " : "",
+                   (unsigned long long)GPUSYNC__GET(&slot->ticket), label, status <= 5 ? states[status] : "?",
+                   gpusync__ms_since(kind == GPUSYNC__PART ? slot->plan->issued_ns : slot->since_ns));
 }
 
-/* Who is to signal the value. Under the board's lock. */
+/* Who is to signal the value; `waits` is the plan that waits for it, which may promise more on the same timeline. Under
+   the board's lock: what stands on the timeline's list stays, with its plan. */
 static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
                                    const gpusync__plan *waits)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
-    if (cover && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&cover->plan->work.ticket))
+    const gpusync__plan *plan = cover ? cover->plan : NULL;
+    if (plan && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&plan->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
-                       (unsigned long long)cover->plan->work.queue->place.number, cover->plan->parts[0]->buffer);
-    else if (cover && cover->plan != waits) /* what waits promises more */
+                       (unsigned long long)plan->work.queue->place.number, plan->parts[0]->buffer);
+    else if (plan && plan != waits)
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
-                       (unsigned long long)GPUSYNC__GET(&cover->plan->work.ticket),
-                       (unsigned long long)cover->plan->work.queue->place.number,
-                       cover->issued ? "" : ", which is held");
-    else if (t->imported || value <= t->expected) gpusync__write(out, "others signal it\n");
-    else gpusync__write(out, "nobody has promised it\n");
+                       (unsigned long long)GPUSYNC__GET(&plan->work.ticket),
+                       (unsigned long long)plan->work.queue->place.number, cover->issued ? "" : ", which is held");
+    else gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "nobody has promised it\n");
 }
 
+/* What a plan still waits for. The caller has a reference to the plan's slot, so the need and its timeline stay. */
 static void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan, const gpusync__need *need)
 {
     gpusync_timeline *t = GPUSYNC__GET(&need->timeline);
-    uint64_t number = GPUSYNC__GET(&need->node.number);
+    unsigned long long number = GPUSYNC__GET(&need->node.number);
     if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= number)) return;
-    if (!t) {
-        gpusync__write(out, "      waits for ticket %llu of queue %llu\n",
-                       (unsigned long long)number, (unsigned long long)need->queue_number);
-        return;
+    if (t) {
+        gpusync__lock(&t->board.lock);
+        gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", number,
+                       (unsigned long long)t->place.number, t->label);
+        gpusync__write_promise(out, t, number, plan);
+        gpusync__unlock(&t->board.lock);
+    } else {
+        gpusync__write(out, "      waits for ticket %llu of queue %llu\n", number,
+                       (unsigned long long)need->queue_number);
     }
-    gpusync__lock(&t->board.lock);
-    gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)number,
-                   (unsigned long long)t->place.number, t->label);
-    gpusync__write_promise(out, t, number, plan);
-    gpusync__unlock(&t->board.lock);
 }
 
-/* Of its first command buffer. */
-static void gpusync__read_label(const gpusync__plan *plan, char *label, size_t size)
-{
-    gpusync__slot *slot = plan->parts[0];
-    void *pool;
-    if (!gpusync__ref(slot, plan->work.queue, plan->work.ticket)) return;
-    pool = gpusync__pool_push();
-    gpusync__copy_string(label, size, gpusync__send_id(slot->buffer, gpusync__sel.label));
-    gpusync__pool_pop(pool);
-    gpusync__unref(slot);
-}
-
+/* A submission: held, or on the device with those of its command buffers that have not ended. One that is held and has
+   no label of its own has that of its first command buffer. The caller has a reference to its slot. */
 static void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
 {
+    const gpusync__slot *work = &plan->work;
     bool issued = gpusync__is_issued(plan);
-    const gpusync__need *need;
     char label[64];
-    uint32_t i;
     gpusync__copy_text(label, sizeof label, plan->label);
-    if (!issued && !label[0] && plan->part_count) gpusync__read_label(plan, label, sizeof label);
-    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)plan->work.ticket, label,
-                   issued ? "submitted" : "held", gpusync__ms_since(plan->work.since_ns));
-    for (i = plan->first_part; issued && i < plan->part_count; i++) {
-        gpusync__slot *slot = plan->parts[i];
-        if (!gpusync__ref(slot, plan->work.queue, plan->work.ticket)) continue;
-        gpusync__write(out, "  ");
-        gpusync__write_slot(out, slot);
-        gpusync__unref(slot);
+    if (!issued && !label[0] && plan->part_count && gpusync__ref(plan->parts[0], work->queue, work->ticket)) {
+        gpusync__read_label(plan->parts[0], label, sizeof label);
+        gpusync__unref(plan->parts[0]);
     }
-    for (need = plan->needs; need; need = need->along) gpusync__write_need(out, plan, need);
+    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
+                   issued ? "submitted" : "held", gpusync__ms_since(work->since_ns));
+    for (uint32_t i = plan->first_part; issued && i < plan->part_count; i++) {
+        if (!gpusync__ref(plan->parts[i], work->queue, work->ticket)) continue;
+        gpusync__write_slot(out, plan->parts[i]);
+        gpusync__unref(plan->parts[i]);
+    }
+    for (const gpusync__need *need = plan->needs; need; need = need->along) gpusync__write_need(out, plan, need);
     if (GPUSYNC__GET(&plan->before.timeline)) gpusync__write_need(out, plan, &plan->before);
 }
 
-static void gpusync__write_ticket(gpusync__writer *out, gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
-    if (!slot) return;
-    if (slot->kind == GPUSYNC__PLAN) gpusync__write_plan(out, slot->plan);
-    else gpusync__write_slot(out, slot);
-    gpusync__unref(slot);
-}
-
-static void gpusync__write_buffers(gpusync__writer *out, gpusync_queue *q)
-{
-    uint64_t ticket, last = gpusync__committed(q);
-    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++)
-        if (!gpusync__marked(q, ticket)) gpusync__write_ticket(out, q, ticket);
-}
-
-/* Under the board's lock. */
-static void gpusync__write_watch(gpusync__writer *out, const gpusync__watch *watch)
-{
-    static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
-    gpusync__write(out, "    a wait for %s%s", watch->goal.owed ? "the handler of " : "", what[watch->goal.kind]);
-    if (watch->goal.kind != GPUSYNC__ROOM)
-        gpusync__write(out, " %llu", (unsigned long long)watch->goal.ticket);
-    gpusync__write(out, ", asleep for %.1f ms", gpusync__ms_since(watch->since_ns));
-    if (watch->goal.kind != GPUSYNC__VALUE) {
-        gpusync__write(out, "\n");
-    } else {
-        gpusync__write(out, ": ");
-        gpusync__write_promise(out, watch->goal.timeline, watch->goal.ticket, NULL);
-    }
-}
-
+/* The waits that sleep on a board. Needs and notes are on its lists too: a plan tells of its needs itself. The texts
+   are in the order of the kinds of a goal. */
 static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 {
-    const gpusync__node *node;
-    int i;
+    static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
     gpusync__lock(&board->lock);
-    for (i = 0; i < GPUSYNC__LISTS; i++)
-        for (node = board->lists[i].end[0]; node; node = node->beside[1])
-            if (node->role == GPUSYNC__WATCH)
-                gpusync__write_watch(out, (const gpusync__watch *)(const void *)node);
+    for (int i = 0; i < GPUSYNC__LISTS; i++)
+        for (const gpusync__node *node = board->lists[i].end[0]; node; node = node->beside[1]) {
+            const gpusync__watch *watch = (const gpusync__watch *)(const void *)node;
+            const gpusync__goal *goal = &watch->goal;
+            if (node->role != GPUSYNC__WATCH) continue;
+            gpusync__write(out, "    a wait for %s%s", goal->owed ? "the handler of " : "", what[goal->kind]);
+            if (goal->kind != GPUSYNC__ROOM) gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
+            gpusync__write(out, goal->kind == GPUSYNC__VALUE ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n",
+                           gpusync__ms_since(watch->since_ns));
+            if (goal->kind == GPUSYNC__VALUE) gpusync__write_promise(out, goal->timeline, goal->ticket, NULL);
+        }
     gpusync__unlock(&board->lock);
 }
 
+/* A queue, entered, with its tickets that have not ended. One whose slot goes meanwhile has ended. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
+    uint64_t done = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q);
     gpusync__write(out, "  queue %llu '%s': committed %llu, completed %llu, failed %llu, buffers %u of %u%s%s\n",
-                   (unsigned long long)q->place.number, q->label, (unsigned long long)gpusync__committed(q),
-                   (unsigned long long)GPUSYNC__GET(&q->head.completed),
+                   (unsigned long long)q->place.number, q->label, (unsigned long long)last, (unsigned long long)done,
                    (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED),
                    GPUSYNC__GET(&q->outstanding), q->limit, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
-    gpusync__write_buffers(out, q);
+    for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
+        gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
+        if (!slot) continue;
+        if (slot->kind == GPUSYNC__PLAN) gpusync__write_plan(out, slot->plan);
+        else gpusync__write_slot(out, slot);
+        gpusync__unref(slot);
+    }
     gpusync__write_watches(out, &q->board);
 }
 
-static void gpusync__write_failure(gpusync__writer *out, gpusync_timeline *t)
-{
-    gpusync__lock(&t->board.lock);
-    gpusync__write(out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
-    gpusync__unlock(&t->board.lock);
-}
-
-/* The device's lock is held meanwhile: no message goes to Metal here. */
-static void gpusync__write_timelines(gpusync__writer *out, gpusync_device *dev)
-{
-    gpusync_timeline *t;
-    gpusync__lock(&dev->lock);
-    GPUSYNC__EACH_TIMELINE(t, dev) {
-        uint64_t value = GPUSYNC__GET(&t->value);
-        gpusync__write(out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
-        if (value == GPUSYNC__FAILED_VALUE) gpusync__write_failure(out, t);
-        else gpusync__write(out, "value %llu", (unsigned long long)value);
-        gpusync__write(out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
-        gpusync__write_watches(out, &t->board);
-    }
-    gpusync__unlock(&dev->lock);
-}
-
+/* Queues are entered one after the other, so no lock is held while Metal is asked.
+   The timelines are written under the device's lock, so that none goes meanwhile: no message goes to Metal there. The
+   board's lock keeps the error of one that has failed. */
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
-    gpusync__writer out;
+    gpusync__writer out = {buffer, buffer ? size : 0, 0};
     gpusync_queue *q = NULL;
-    out.text = buffer;
-    out.size = buffer ? size : 0;
-    out.length = 0;
+    gpusync_timeline *t;
     if (out.size) buffer[0] = '\0';
     if (!device) return 0;
     gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
     while ((q = gpusync__next_queue(device, q)) != NULL) gpusync__write_queue(&out, q);
-    gpusync__write_timelines(&out, device);
+    gpusync__lock(&device->lock);
+    GPUSYNC__EACH_TIMELINE(t, device) {
+        gpusync__write(&out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
+        gpusync__lock(&t->board.lock);
+        uint64_t value = GPUSYNC__GET(&t->value);
+        if (value != GPUSYNC__FAILED_VALUE) gpusync__write(&out, "value %llu", (unsigned long long)value);
+        else gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
+        gpusync__unlock(&t->board.lock);
+        gpusync__write(&out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
+        gpusync__write_watches(&out, &t->board);
+    }
+    gpusync__unlock(&device->lock);
     return out.length;
 }
 
@@ -9014,11 +8887,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 #else /* GPUSYNC_OBJC */
 
 /* ------------------------------------------------------------------------------- >>stubs --
-   No Metal here: every call says so. */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+   No Metal here: every call says so. Where a call has an `out`, *out becomes NULL or 0. The public declarations have
+   given all of these the linkage of C. They use none of their parameters, and no compiler is to complain of that. */
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
@@ -9028,17 +8898,9 @@ extern "C" {
 #pragma warning(disable : 4100)
 #endif
 
-#define GPUSYNC__STUB(declaration)                                                                   \
-    GPUSYNC_API gpusync_result declaration                                                           \
-    {                                                                                                \
-        return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
-    }
+#define GPUSYNC__STUB(declaration) GPUSYNC_API gpusync_result declaration { return GPUSYNC_ERROR_UNSUPPORTED; }
 #define GPUSYNC__STUB_OUT(declaration)                                                               \
-    GPUSYNC_API gpusync_result declaration                                                           \
-    {                                                                                                \
-        if (out) *out = 0;                                                                           \
-        return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
-    }
+    GPUSYNC_API gpusync_result declaration { if (out) *out = 0; return GPUSYNC_ERROR_UNSUPPORTED; }
 GPUSYNC__STUB_OUT(gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out))
 GPUSYNC__STUB(gpusync_device_destroy(gpusync_device *device))
 GPUSYNC__STUB_OUT(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out))
@@ -9094,12 +8956,12 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return f
 GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return 0; }
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return 0; }
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base) { return 0; }
+GPUSYNC_API uint64_t gpusync_now_ns(void) { return 0; }
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     if (buffer && size) buffer[0] = '\0';
     return 0;
 }
-GPUSYNC_API uint64_t gpusync_now_ns(void) { return 0; }
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
@@ -9107,21 +8969,16 @@ GPUSYNC_API uint64_t gpusync_now_ns(void) { return 0; }
 #pragma warning(pop)
 #endif
 
-#ifdef __cplusplus
-}
-#endif
-
 #endif /* GPUSYNC_OBJC */
 
-/* The inline calls as symbols, for languages that cannot read this header. */
+/* The inline calls as symbols, for languages that cannot read this header. C++ makes one only where somebody takes the
+   address. */
 #ifndef GPUSYNC_STATIC
 #ifdef __cplusplus
-extern "C" {
-extern bool (*const gpusync__inline_is_idle)(const gpusync_queue *);
-extern bool (*const gpusync__inline_is_done)(const gpusync_queue *, gpusync_ticket);
+extern "C" bool (*const gpusync__inline_is_idle)(const gpusync_queue *);
+extern "C" bool (*const gpusync__inline_is_done)(const gpusync_queue *, gpusync_ticket);
 bool (*const gpusync__inline_is_idle)(const gpusync_queue *) = gpusync_is_idle;
 bool (*const gpusync__inline_is_done)(const gpusync_queue *, gpusync_ticket) = gpusync_is_done;
-}
 #else
 extern inline bool gpusync_is_idle(const gpusync_queue *queue);
 extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket);
