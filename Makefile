@@ -60,7 +60,7 @@ override BUILD := $(top)/$(notdir $(firstword $(CC)))$(if $(sanitizers),-$(subst
 override SANITIZE := $(if $(darwin),,-gdwarf-4) \
 	$(if $(sanitizers),-fsanitize=$(sanitizers) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 
-warnings := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef $(if $(WERROR),-Werror)
+warnings := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wno-nonnull $(if $(WERROR),-Werror)
 includes := -I. -Itests -Itests/softmetal -Iexamples
 cmocka_flags = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags cmocka 2>/dev/null || \
 	{ test -e /opt/homebrew/include/cmocka.h && echo -I/opt/homebrew/include; }))

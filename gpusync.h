@@ -1,19 +1,11 @@
-/* gpusync.h - v0.1 - wait for Apple GPUs from plain C - MIT licence (at the end of this file)
+/* gpusync.h - v0.2 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
-   Knows what was committed, answers "is it done?" from one atomic load, spins briefly when the
-   answer is near, sleeps until the completion handler wakes it, and reports every command buffer
-   that failed. Metal is reached through objc_msgSend: no Objective-C compiler, no blocks.
+   Knows what was committed, answers "is it done?" from one atomic load, spins briefly when the answer is near, sleeps
+   until the completion handler wakes it, and reports every command buffer that failed. Metal is reached through
+   objc_msgSend: no Objective-C compiler, no blocks. A whole program, to be linked with -framework Metal -framework
+   CoreGraphics -framework Foundation -lobjc (without CoreGraphics a command-line program may get no default device):
 
-   In ONE source file (C or C++; for Objective-C too, with or without ARC):
-
-       #define GPUSYNC_IMPLEMENTATION
-       #include "gpusync.h"
-
-   and link:  -framework Metal -framework CoreGraphics -framework Foundation -lobjc
-   (a command-line program without CoreGraphics may get no default device).
-
-   A whole program:
-
+       #define GPUSYNC_IMPLEMENTATION                                        // in ONE source file: C, C++, Objective-C
        #include "gpusync.h"
        #include <stdio.h>
 
@@ -22,112 +14,144 @@
            gpusync_device *device;
            gpusync_queue *queue;
            gpusync_ticket ticket;
-           void *buffer;                                           // an id<MTLCommandBuffer>
+           gpusync_error error;
+           gpusync_result result;
+           uint64_t cursor = 0;
+           void *buffer;                                                     // an MTLCommandBuffer
 
            if (gpusync_device_create(NULL, &device)) return 1;
            if (gpusync_queue_create(device, NULL, &queue)) return 1;
            if (gpusync_command_buffer(queue, NULL, &buffer)) return 1;
-           // ... encode work into it with Metal ...
-           if (gpusync_commit(queue, buffer, &ticket)) return 1;   // instead of [buffer commit]
-           gpusync_result result = gpusync_wait(queue, ticket, 1000000000);
+           // ... encode work into buffer with Metal ...
+           if (gpusync_commit(queue, buffer, &ticket)) return 1;             // instead of [buffer commit]
+           result = gpusync_wait(queue, ticket, 1000000000);                 // one second at most
            printf("%s\n", gpusync_result_string(result));
-           gpusync_queue_destroy(queue);
+           while (gpusync_next_error(queue, &cursor, &error) == GPUSYNC_OK)  // what failed, and why
+               printf("%s: %s\n", gpusync_failure_string(error.failure), error.message);
+           gpusync_queue_destroy(queue);                                     // waits for what is in flight
            gpusync_device_destroy(device);
-           return result;
+           return result != GPUSYNC_OK;
        }
 
    Contents: search for the tag.
-     >>options    macros that change how this file compiles
-     >>model      tickets, waiting, failing: the few ideas that the calls share
-     >>threads    what may be called from where
-     >>ownership  who retains what
-     >>results    gpusync_result
-     >>types      objects, descriptions, hooks
-     >>api        the calls: set-up, command buffers, commit and ask, wait, timelines, submissions,
-                  callbacks, warm-up, failures, insight
-     >>impl       the implementation
+     >>options          macros that change how this file compiles
+     >>model            tickets, waiting, failing: the few ideas that the calls share
+     >>threads          what may be called from where
+     >>ownership        who retains what
+     >>caveats          what surprises people
+     >>api-start        1   set up, commit, ask, wait, failures: you can stop reading after it
+     >>api-options      1b  more of chapter 1: descs, spin budgets, wait modes, hooks, allocator, log
+     >>api-callbacks    2   callbacks, frames in flight
+     >>api-external     3   command buffers that other code commits
+     >>api-timelines    4   timelines, waits for several things
+     >>api-submissions  5   waits and signals of work
+     >>api-warmup       6   compile and touch before it hurts
+     >>api-insight      7   times, counts, traces, the report
+     >>impl             the implementation
          >>objc  >>platform  >>objects  >>slots  >>ring  >>failure  >>listener  >>callbacks  >>end  >>sweep
          >>wait  >>commit  >>timeline  >>notes  >>submit  >>create  >>destroy  >>warmup  >>insight  >>stubs
-     >>history    changes, licence
+     >>history          changes, licence
 
-   >>options ------------------------------------------------------------------------------------
+   >>options ----------------------------------------------------------------------------------------------------------
 
      macro                    who defines it      meaning
-     GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here
+     GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
      GPUSYNC_STATIC           that file           every function is static: private to this file
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
-     GPUSYNC_OBJC             all files           1: there is an Objective-C runtime with Metal
-                                                  classes. Default: 1 on Apple systems, else 0, and
-                                                  then every call returns ERROR_UNSUPPORTED.
+     GPUSYNC_OBJC             all files           1: there is an Objective-C runtime with Metal classes.
+                                                  0: every call returns GPUSYNC_ERROR_UNSUPPORTED.
+                                                  Default: 1 on Apple systems, else 0.
 
-   The implementing file needs POSIX threads and clocks: in a strict mode such as -std=c99 define _POSIX_C_SOURCE as
-   200809L before the first include; on Apple systems define nothing, or _DARWIN_C_SOURCE as well.
+   The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
+   200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
 
-   >>model --------------------------------------------------------------------------------------
+   >>model ------------------------------------------------------------------------------------------------------------
 
-   A gpusync_queue stands for one MTLCommandQueue. Each commit through it gets a ticket, the number of
-   that commit: 1, 2, 3, ... Ticket 0 (GPUSYNC_NO_TICKET) is work that never was: always done.
+   Ticket      A gpusync_queue stands for one MTLCommandQueue. Each commit through it gets a ticket (a fence value): the
+               number of that commit, 1, 2, 3, ... Ticket 0 (GPUSYNC_NO_TICKET) is no work: always done.
+   End         A command buffer has ended when Metal's status is Completed or Error, seen in the completed handler or by
+               reading the status. One that the system killed ends like any other: no wait here can outlive it.
+   Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
+               ERROR_EXECUTION is about the work: it ended, badly. gpusync_next_error tells what happened.
+   Wait        It looks at a counter, reads Metal's status, spins for a budget (32 pauses and 224 yields, the figures of
+               CUDA.jl and Metal.jl), then sleeps in one piece until the completed handler wakes it. It sends nothing to
+               the GPU. It means that the GPU is finished.
+   Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
+   Promised    A value that encoded, submitted or committed work is to signal (a pending signal).
+   Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
+   External    Committed by other code. gpusync knows such work when it is named: >>api-external.
 
-   The end of a command buffer is Metal's status Completed or Error, seen in the completion handler
-   or by reading the status, whichever comes first. A command buffer that the system killed ends
-   like any other: no wait here can outlive it.
+   >>threads ----------------------------------------------------------------------------------------------------------
 
-   The result of a wait and the result of the work are two things. TIMEOUT and NOT_READY are
-   about the wait: nothing is cancelled, the work goes on, wait again when you like. ERROR_EXECUTION
-   is about the work: it ended, badly. See gpusync_next_error for what happened.
+   Devices, queues, timelines, warm-ups: any call but destroy on any thread, at the same time; destroy on one, once.
+   Command buffers: encoding and commit on one thread at a time (Metal's rule).
+   Destroy ends the waits that spin or sleep in the object, with ERROR_DESTROYED. No other call may be running in it,
+   and none may begin: the program sees to that, as with free(). Destroy waits for completed handlers that are still
+   running, and for a callback that runs: do not hold a lock that a callback takes.
 
-   A wait looks at a counter, then reads Metal's status, then spins for a budget (32 pauses and 224
-   yields, the figures of CUDA.jl and Metal.jl), then sleeps until the completion handler wakes it.
-   It sleeps in one piece: no sleeper looks up by itself, however many there are.
+     a function of the program   runs on                                           may call
+     callback                    a dispatch queue, or as said: >>api-callbacks     all but destroy
+     log                         any thread that finds the reason, Metal's too     all but destroy
+     notify, trace               any thread that finds the reason, Metal's too     nothing of gpusync
+     allocate, release           any thread, Metal's too (at a first failure)      nothing of gpusync
+     yield, park; unpark         the thread that waits; any, Metal's too           all but destroy
 
-   A wait means that the GPU is finished; handlers that the program added to a command buffer run a
-   moment later (see gpusync_wait_ex). It makes no command buffer of its own. What was committed
-   without gpusync and never named to it (gpusync_track_committed), gpusync does not know: is_idle and
-   the waits speak of the rest.
+   In a callback and in the log function a wait that would have to wait returns ERROR_WOULD_DEADLOCK. gpusync holds no
+   lock while it calls one of these, but for the allocator. It has no autorelease pool or thread-local value open while
+   yield, park or unpark runs: a fiber may park on one thread and go on on another. gpusync has no threads of its own.
 
-   A handler that is lost, or a listener that stays silent (nobody has seen that yet), costs time, not a hang, but for who
-   waits for the handler itself (gpusync_wait_options.handlers) without a limit. While
-   somebody sleeps, is to be called back, or is held, a timer of the device looks at everything in flight: after
-   50 ms, then less and less often while it finds nothing, every 500 ms at the least. The command buffer of a lost
-   handler is kept until the queue goes. is_idle and is_done alone, with nobody who waits, say false until a poll.
-   Its room in the queue is found for who waits for room. Who asks with a timeout of 0 has to ask again.
+   >>ownership --------------------------------------------------------------------------------------------------------
 
-   >>threads ------------------------------------------------------------------------------------
+   Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
+   never __bridge_transfer.) What you pass in is retained for as long as gpusync uses it. What you get back is borrowed.
+   Descs, arrays and texts are read during the call only. Calls that may get autoreleased objects from
+   Metal have an autorelease pool of their own.
+   gpusync keeps a command buffer alive: of gpusync_command_buffer from there, of yours from gpusync_encode_wait or
+   gpusync_encode_signal, until gpusync_commit or gpusync_command_buffer_discard. From the commit on it is retained,
+   with what Metal retains for it, until its handler ran. To use it longer retain it yourself.
 
-     object            calls                                       from
-     gpusync_device    everything but destroy                      any thread, at the same time
-     gpusync_queue     everything but destroy                      any thread, at the same time
-     gpusync_timeline  everything but destroy                      any thread, at the same time
-     gpusync_warmup    everything but destroy                      any thread, at the same time
-     all               destroy                                     one thread, once
-     command buffer    encoding and commit                         one thread at a time (Metal's rule)
-     from the log hook everything but destroy                      waits return ERROR_WOULD_DEADLOCK where
-                                                                   they would have to wait
+   >>caveats ----------------------------------------------------------------------------------------------------------
 
-   Destroy waits for handlers that are on their way out, and for a callback that runs: do not hold what a callback
-   takes. Callbacks of one device run one at a time.
+   * The program's own completed handlers may run after a wait returned, unless gpusync_wait_options.handlers is set.
+   * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for
+     them (believed, unverified). gpusync's callbacks run elsewhere.
+   * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
+     done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
+   * If Metal never calls a completed handler, or a listener stays silent (never observed), that costs time, not a hang.
+     While somebody sleeps, waits to be called back, or is held, a timer looks at everything in flight: after 50 ms,
+     then less often, at least every 500 ms. It also finds room for calls that wait for room. A call with timeout 0 has
+     to be repeated. A wait without limit for the handler itself goes on. The command buffer is kept until the queue is
+     destroyed. With nobody who waits, is_done and is_idle stay false until a poll or a wait.
+   * What other code commits is unknown until it is named (>>api-external): is_idle and the waits speak of the rest.
+   * No two gpusync queues for one Metal queue: each would know and count only what went through it.
+   * A commit that failed changed nothing: the buffer is still yours, its promises stand. Discard it or commit it later:
+     what gpusync made takes room in the queue.
+   * Tickets are in the order of the commit calls. So is the queue, unless the program called enqueue: Metal keeps to
+     that order. An enqueued buffer cannot be held.
+   * Held work is not committed: never call waitUntilCompleted on it. Cancelled or failed, it never is. Then handlers
+     that the program added run when Metal deallocates it (believed, unverified): use gpusync_on_done.
+   * In one command buffer waits come before signals.
+   * Promise the values of a timeline in rising order. If work that signals 5 depends, directly or through other work,
+     on 6 of the same timeline, neither is ever reached. gpusync does not detect that; gpusync_timeline_fail ends it.
+   * Work that waits for a signal from behind it on its own queue is held for ever, until gpusync_cancel_held.
+   * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
+   * Do not unload code that contains gpusync: Metal and libdispatch may still call into it.
+   * Not there: cancelling one wait from outside, waiting for "scheduled", priorities of parked threads, use in a forked
+     child, MTLIO queues, Metal 4 queues and buffers (ERROR_UNSUPPORTED). */
 
-   Destroy ends the calls that wait inside the queue at that time, spinning or asleep, with ERROR_DESTROYED. No
-   other call may be running, and none may begin: the program sees to that, as with free().
-
-   One gpusync_queue for each MTLCommandQueue: of two, each knows and counts only what went through it.
-
-   Hooks run on the thread that found the reason: the caller's, or (unpark, log, notify, trace, and the
-   allocator at a first failure) Metal's completion thread, or a thread of a dispatch queue. No lock, autorelease
-   pool or thread-local value is held while a hook runs, so a fiber may park on one thread and go on on another.
-
-   >>ownership ----------------------------------------------------------------------------------
-
-   Metal objects are `void *`: an `id`, a (__bridge void *), a metal-cpp pointer. What you pass in
-   is retained for as long as gpusync uses it; what you get back is borrowed unless the call says +1.
-   gpusync_command_buffer hands out a buffer that gpusync keeps alive until gpusync_commit or
-   gpusync_command_buffer_discard; after either of them retain it yourself to go on using it; likewise one
-   of yours, from gpusync_encode_wait or gpusync_encode_signal on. (Under ARC use plain __bridge casts,
-   never __bridge_transfer.) A committed buffer is retained until its
-   handler ran, and so is what Metal retains for it.
-
-   Calls that may get autoreleased objects from Metal have an autorelease pool of their own. */
+/* To the end of the file. The declarations are marked for NULL, the implementation is not; casts are C's. */
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wunknown-warning-option"
+#pragma clang diagnostic ignored "-Wnullability-extension"
+#pragma clang diagnostic ignored "-Wnullability-completeness"
+#pragma clang diagnostic ignored "-Wnullable-to-nonnull-conversion"
+#pragma clang diagnostic ignored "-Wreserved-identifier"
+#pragma clang diagnostic ignored "-Wreserved-macro-identifier"
+#pragma clang diagnostic ignored "-Wold-style-cast"
+#pragma clang diagnostic ignored "-Wzero-as-null-pointer-constant"
+#endif
 
 #ifndef GPUSYNC_H
 #define GPUSYNC_H
@@ -137,8 +161,10 @@
 #include <stdint.h>
 
 #define GPUSYNC_VERSION_MAJOR 0
-#define GPUSYNC_VERSION_MINOR 1
+#define GPUSYNC_VERSION_MINOR 2
 #define GPUSYNC_VERSION_PATCH 0
+/** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
+#define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
 
 #ifndef GPUSYNC_OBJC
 #ifdef __APPLE__
@@ -164,485 +190,204 @@
 #endif
 #endif
 
+/* For Clang's warnings and for Swift. GPUSYNC_OPT: this pointer may be NULL. A pointer without a mark may not: the
+   declarations are a region assume_nonnull, which infers all but the outer one of two (GPUSYNC_REQ). Closed enums have
+   the same values in later versions: what a program chooses from. Open ones may get more, so that a switch needs a
+   default: results, reasons, events, flags. */
+#ifdef __clang__
+#if __has_feature(nullability) && __has_attribute(enum_extensibility)
+#define GPUSYNC__MARKS
+#endif
+#endif
+#ifdef GPUSYNC__MARKS
+#define GPUSYNC_OPT _Nullable
+#define GPUSYNC_REQ _Nonnull
+#define GPUSYNC__CLOSED_ENUM __attribute__((enum_extensibility(closed)))
+#define GPUSYNC__OPEN_ENUM __attribute__((enum_extensibility(open)))
+#define GPUSYNC__FLAG_ENUM __attribute__((flag_enum, enum_extensibility(open)))
+#else
+#define GPUSYNC_OPT
+#define GPUSYNC_REQ
+#define GPUSYNC__CLOSED_ENUM
+#define GPUSYNC__OPEN_ENUM
+#define GPUSYNC__FLAG_ENUM
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ------------------------------------------------------------------------------ >>results -- */
+#ifdef GPUSYNC__MARKS
+#pragma clang assume_nonnull begin
+#endif
 
-/* Zero: the call did what it says. Positive: not an error, the answer is "not yet". Negative: an error.
-   ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; after any other error nothing
-   was changed or lost. Each call names the ones that it returns; besides those any call may
-   return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED. Of a wait, ERROR_DESTROYED and
-   ERROR_DEVICE_LOST may also tell how the work ended: what it waited for was destroyed, or lost. */
-#define GPUSYNC_RESULTS(X)                                                                           \
-    X(OK, 0, "done")                                                                                 \
-    X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                   \
-    X(NOT_READY, 2, "not yet, or no more of them")                                                   \
-    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or makes no sense")                           \
-    X(ERROR_UNSUPPORTED, -2, "there is no Metal here, or it lacks what is asked for")                \
-    X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                        \
-    X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                    \
-    X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                 \
-    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")      \
-    X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                  \
-    X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                        \
-    X(ERROR_NOT_COMMITTED, -9, "the command buffer is not committed yet")                            \
-    X(ERROR_ALREADY_TRACKED, -10, "the command buffer has a ticket already")                         \
-    X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync keeps until its commit") \
-    X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_next_error tells which")          \
-    X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record")                         \
-    X(ERROR_CANCELLED, -14, "it was given up")                                                       \
-    X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                   \
-    X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                          \
-    X(ERROR_WOULD_DEADLOCK, -17, "called inside a callback, on the thread that would have to finish it") \
-    X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                 \
+/* --------------------------------------------------------------------------------------------------- >>api-start --
+   1: set up, commit, ask, wait, failures. In every call:
+
+     GPUSYNC_OPT     may be NULL. Of desc and options that means defaults, as does zero in them.
+     out, ticket     gets the object: NULL unless OK; the ticket: GPUSYNC_NO_TICKET unless OK.
+     timeout_ns      the longest wait in nanoseconds from the call. 0 asks once; GPUSYNC_FOREVER: no limit.
+     destroy         NULL: OK, nothing to do.
+     Returns         results without GPUSYNC_. "also": besides what gpusync_result says of this one.
+     Threads any     any thread, several at once.    Blocks no   waits for nothing but short locks. */
+
+/* clang-format off */
+/** Every result, its value and its text. X(NAME, value, text): for programs that want the names, too. */
+#define GPUSYNC_RESULTS(X)                                                                                         \
+    X(OK, 0, "done")                                                                                               \
+    X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
+    X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
+    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or makes no sense")                                         \
+    X(ERROR_UNSUPPORTED, -2, "there is no Metal here, or it lacks what is asked for")                              \
+    X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                                      \
+    X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
+    X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
+    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")                    \
+    X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
+    X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                                      \
+    X(ERROR_NOT_COMMITTED, -9, "the command buffer is not committed yet")                                          \
+    X(ERROR_ALREADY_TRACKED, -10, "the command buffer has a ticket already")                                       \
+    X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync keeps until its commit")                       \
+    X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_next_error tells which")                        \
+    X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record")                                       \
+    X(ERROR_CANCELLED, -14, "it was given up")                                                                     \
+    X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                                 \
+    X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                         \
+    X(ERROR_WOULD_DEADLOCK, -17, "called inside a callback, on the thread that would have to finish it")           \
+    X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or promised already, or out of range") \
-    X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held back or not committed") \
-    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held back") \
+    X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held back or not committed")       \
+    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held back")                       \
     X(ERROR_COMPILE, -22, "a shader does not compile")
+/* clang-format on */
 
-typedef enum gpusync_result {
-#define GPUSYNC__ENUM(name, value, text) GPUSYNC_##name = value,
-    GPUSYNC_RESULTS(GPUSYNC__ENUM)
-#undef GPUSYNC__ENUM
+/** What a call returns. Zero: it did what it says. Positive: no error, the answer is "not yet". Negative: an error.
+
+    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended. So may ERROR_DESTROYED and
+    ERROR_DEVICE_LOST of a wait. After every other error nothing was changed or lost. Each call names what it returns.
+    Besides, every call may return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED (no
+    Metal), and calls on an object that is being destroyed ERROR_DESTROYED. Open: Metal gets new reasons. */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
+    GPUSYNC_OK = 0,                       /**< The call did what it says; of a wait or poll: the work ended well. */
+    GPUSYNC_TIMEOUT = 1,                  /**< The time limit passed first. The work goes on. */
+    GPUSYNC_NOT_READY = 2,                /**< Not yet, or no more of them. */
+    GPUSYNC_ERROR_INVALID_ARGUMENT = -1,  /**< An argument is NULL or makes no sense. */
+    GPUSYNC_ERROR_UNSUPPORTED = -2,       /**< There is no Metal here, or it lacks what is asked for. */
+    GPUSYNC_ERROR_OUT_OF_MEMORY = -3,     /**< The allocator returned NULL. */
+    GPUSYNC_ERROR_NO_DEVICE = -4,         /**< Metal has no device. */
+    GPUSYNC_ERROR_METAL_NIL = -5,         /**< Metal returned nil where it should have made an object. */
+    GPUSYNC_ERROR_INVALID_TICKET = -6,    /**< Not a ticket of this queue, or not one that this call is for. */
+    GPUSYNC_ERROR_WRONG_QUEUE = -7,       /**< The command buffer belongs to another command queue. */
+    GPUSYNC_ERROR_ALREADY_COMMITTED = -8, /**< The command buffer is committed already. */
+    GPUSYNC_ERROR_NOT_COMMITTED = -9,     /**< The command buffer is not committed yet. */
+    GPUSYNC_ERROR_ALREADY_TRACKED = -10,  /**< The command buffer has a ticket already: tracked or held. */
+    GPUSYNC_ERROR_UNKNOWN_BUFFER = -11,   /**< Not a command buffer that gpusync keeps until its commit. */
+    GPUSYNC_ERROR_EXECUTION = -12,        /**< The work ended with an error. gpusync_next_error tells which. */
+    GPUSYNC_ERROR_RESULT_UNKNOWN = -13,   /**< It ended: later failures pushed the record of how out. */
+    GPUSYNC_ERROR_CANCELLED = -14,        /**< It was given up: untrack, cancel_held, destroy. */
+    GPUSYNC_ERROR_DEVICE_LOST = -15,      /**< The device is gone or has locked this program out, for good. */
+    GPUSYNC_ERROR_DESTROYED = -16,        /**< What the call is about is being destroyed, or was. */
+    GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< In a callback, on the thread that would have to finish it. */
+    GPUSYNC_ERROR_IN_USE = -18,           /**< The device still has queues, timelines or warm-ups. */
+    GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or promised already, or out of range. */
+    GPUSYNC_ERROR_QUEUE_FULL = -20,       /**< The queue allows no more buffers that are held or not committed. */
+    GPUSYNC_ERROR_ENQUEUED = -21,         /**< The command buffer is enqueued already and cannot be held. */
+    GPUSYNC_ERROR_COMPILE = -22           /**< A shader does not compile. */
 } gpusync_result;
 
-/* -------------------------------------------------------------------------------- >>types -- */
+/** The text of a result: short, in English, static.    Returns it, also for unknown values.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
 
-typedef struct gpusync_device gpusync_device;
-typedef struct gpusync_queue gpusync_queue;
-typedef struct gpusync_timeline gpusync_timeline;
-typedef struct gpusync_warmup gpusync_warmup;
+typedef struct gpusync_device gpusync_device;     /**< Stands for an MTLDevice: hooks, callbacks. */
+typedef struct gpusync_queue gpusync_queue;       /**< Stands for an MTLCommandQueue: tickets, failures. */
+typedef struct gpusync_timeline gpusync_timeline; /**< A number that only rises, over an MTLSharedEvent: chapter 4. */
+typedef struct gpusync_warmup gpusync_warmup;     /**< A warm-up, running or done: chapter 6. */
+typedef struct gpusync_device_desc gpusync_device_desc;                 /**< Options of a device: >>api-options. */
+typedef struct gpusync_queue_desc gpusync_queue_desc;                   /**< Options of a queue: >>api-options. */
+typedef struct gpusync_command_buffer_desc gpusync_command_buffer_desc; /**< Options of a command buffer. */
 
-/* The number of a commit on its queue: 1, 2, 3, ... in the order of the queue. */
+/** The number of a commit on its queue: 1, 2, 3, ... in the order of the gpusync_commit calls. */
 typedef uint64_t gpusync_ticket;
+#define GPUSYNC_NO_TICKET ((gpusync_ticket)0)   /**< No work: always done. */
+#define GPUSYNC_EVERYTHING (~(gpusync_ticket)0) /**< All that was committed to the queue up to this call. */
+#define GPUSYNC_FOREVER (~(uint64_t)0)          /**< A timeout without a limit. */
 
-#define GPUSYNC_NO_TICKET ((gpusync_ticket)0)        /* no work: always done */
-#define GPUSYNC_EVERYTHING (~(gpusync_ticket)0)      /* all that was committed up to this call */
-#define GPUSYNC_FOREVER (~(uint64_t)0)               /* a timeout without a limit */
-#define GPUSYNC_MAX_VALUE (~(uint64_t)0 >> 1)        /* largest value of a timeline that gpusync signals or waits for */
+/** Make a device object.
+    Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, or half an
+             allocator.   Threads any   Blocks no   Owns retains the Metal device */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
+                                                                   gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/* How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
-   max_spin_ns 0: no limit in time. No iterations, but a time: yields for that time. All zero: sleep at once. */
-typedef struct gpusync_spin {
-    uint32_t pause_iterations; /* with the CPU's pause instruction in between; default 32 */
-    uint32_t yield_iterations; /* then with the yield hook in between; default 224 */
-    uint64_t max_spin_ns;
-} gpusync_spin;
+/** Destroy a device whose queues, timelines and warm-ups are all destroyed.
 
-typedef enum gpusync_wait_mode {
-    GPUSYNC_WAIT_DEFAULT = 0,       /* of the queue, else of the device, else SPIN_THEN_HANDLER */
-    GPUSYNC_WAIT_SPIN_THEN_HANDLER, /* spin for the budget, then sleep until the handler */
-    GPUSYNC_WAIT_HANDLER,           /* sleep at once */
-    GPUSYNC_WAIT_BLOCKING           /* Metal's waitUntilCompleted: parks the thread inside Metal, without a
-                                       time limit, past device loss and destroy. Only for waits without limit
-                                       on committed buffers; every other wait uses HANDLER. */
-} gpusync_wait_mode;
+    After OK no hook, allocator or log function is called.
+    Returns  OK; ERROR_IN_USE: it still has some; ERROR_WOULD_DEADLOCK: in a callback. After these nothing was done.
+    Threads one, with no other call on the device in progress
+    Blocks until what gpusync runs on dispatch queues has left the device   Owns releases the Metal device */
+GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
-/* A sleeping wait, as the scheduler hooks see it. A waiter is used by one wait after another and stays valid
-   until gpusync_device_destroy. scheduler_data is zero when the waiter is made and never touched by gpusync. */
-typedef struct gpusync_waiter {
-    void *scheduler_data[2];
-} gpusync_waiter;
-
-/* What a wait does with its thread. A fiber scheduler or a language runtime supplies its own, so that no
-   thread is blocked. NULL members mean the default; park and unpark come together or not at all.
-   A hook must not let a C++ exception or a longjmp out, and must not call gpusync_*_destroy.
-
-   yield(user)            Let others run, briefly. Default: sched_yield.
-   park(user, waiter,     Sleep until unpark(waiter) or until gpusync_now_ns() reaches deadline_ns
-        deadline_ns)      (GPUSYNC_FOREVER: no deadline). May return early for no reason. When unpark came first,
-                          return at once: an unpark leaves a permit, one at most. Default: condition variable.
-   unpark(user, waiter)   Called on any thread, Metal's included; must not block. May come late, when the wait
-                          that it was meant for is over: the next park then returns early. */
-typedef struct gpusync_hooks {
-    void (*yield)(void *user);
-    void (*park)(void *user, gpusync_waiter *waiter, uint64_t deadline_ns);
-    void (*unpark)(void *user, gpusync_waiter *waiter);
-    void *user;
-} gpusync_hooks;
-
-/* Memory of devices and queues. allocate returns NULL or size bytes at the alignment (a power of two, at most
-   128); release gets the size that was asked for. Called when objects are made, grow or go, at the first failure of a
-   queue, and by a wait for more than 16 queues or points; never for a commit or a wait in the steady state, and not
-   after the destroy call of the device. Any thread, Metal's included; must not call gpusync. */
-typedef struct gpusync_allocator {
-    void *(*allocate)(void *user, size_t size, size_t alignment);
-    void (*release)(void *user, void *memory, size_t size);
-    void *user;
-} gpusync_allocator;
-
-/* Where callbacks run. */
-typedef enum gpusync_callback_mode {
-    GPUSYNC_CALLBACKS_QUEUED = 0, /* on a serial dispatch queue, soon; what is left in destroy */
-    GPUSYNC_CALLBACKS_MANUAL      /* in gpusync_dispatch; what is left in destroy */
-} gpusync_callback_mode;
-
-/* Something is due: have gpusync_dispatch called soon. On any thread, Metal's included; must not block, and must not
-   call gpusync. */
-typedef void (*gpusync_notify_fn)(void *user);
-
-typedef enum gpusync_log_level { GPUSYNC_LOG_INFO, GPUSYNC_LOG_WARNING, GPUSYNC_LOG_ERROR } gpusync_log_level;
-
-/* One line of text without a newline, valid during the call: a failed command buffer, a lost device, handlers
-   that never came. Called on any thread, Metal's included: keep it short. See >>threads. */
-typedef void (*gpusync_log_fn)(void *user, gpusync_log_level level, const char *text);
-
-/* Zero-initialise, then set what should differ from the default. */
-typedef struct gpusync_device_desc {
-    void *metal_device;                 /* id<MTLDevice>; NULL: the system's default, else the first of the list */
-    const gpusync_hooks *hooks;         /* copied; NULL: threads */
-    const gpusync_allocator *allocator; /* copied; NULL: malloc */
-    const gpusync_spin *spin;           /* copied; NULL: 32 pauses, 224 yields */
-    gpusync_wait_mode wait_mode;
-    gpusync_log_fn log; /* NULL: silent */
-    void *log_user;
-    gpusync_callback_mode callback_mode;
-    void *callback_queue;     /* dispatch_queue_t, serial, retained: where callbacks run; NULL: one of gpusync's own. Not
-                                 for MANUAL */
-    gpusync_notify_fn notify; /* of MANUAL callbacks; NULL: the program calls gpusync_dispatch now and then */
-    void *notify_user;
-} gpusync_device_desc;
-
-typedef struct gpusync_queue_desc {
-    void *metal_queue;                  /* id<MTLCommandQueue> of this device; NULL: make one */
-    const char *label;                  /* of a queue that is made; copied; NULL: none */
-    uint32_t max_command_buffer_count;  /* uncompleted buffers, gpusync's own included; 0: 64, as Metal. For a
-                                           metal_queue of yours: what you made it with */
-    uint32_t max_in_flight;             /* command buffers at which gpusync_command_buffer and gpusync_commit wait for
-                                           room, counted from when they are made, gpusync's own for submissions
-                                           included; 0: as many as the Metal queue. A commit of a buffer that gpusync
-                                           did not make waits without a limit: gpusync_throttle before it has one */
-    uint32_t error_log_count;           /* failures kept for gpusync_next_error; 0: 64. Made at the first failure; while
-                                           there is no memory for them one is kept, and the others are counted */
-    const gpusync_spin *spin;           /* copied; NULL: the device's */
-    gpusync_wait_mode wait_mode;
-} gpusync_queue_desc;
-
-/* Something to wait for, or to signal: a value of a timeline, or, where timeline is NULL, a ticket of a queue. */
-typedef struct gpusync_point {
-    gpusync_queue *queue;
-    gpusync_ticket ticket; /* GPUSYNC_EVERYTHING: only in waits on the host */
-    gpusync_timeline *timeline;
-    uint64_t value;
-} gpusync_point;
-
-/* The two kinds of point. Nothing is checked or retained here: the call that gets the point does that. */
-static inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_point point = {queue, ticket, NULL, 0};
-    return point;
-}
-
-static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_point point = {NULL, 0, timeline, value};
-    return point;
-}
-
-typedef struct gpusync_command_buffer_desc {
-    const uint64_t *timeout_ns;  /* how long to wait for room in the queue; NULL: no limit */
-    const char *label;           /* copied; shows in failures and reports; NULL: none */
-    bool unretained_references;  /* Metal does not retain what is encoded: you keep it alive */
-    uint32_t error_options;      /* MTLCommandBufferErrorOption: 1, EncoderExecutionStatus: its NSError names the
-                                    encoders that were hit; 0: none. macOS 11, iOS 14 */
-    void *log_state;             /* id<MTLLogState>: where its shaders log to; NULL: nowhere. macOS 15, iOS 18 */
-} gpusync_command_buffer_desc;
-
-/* Why a command buffer failed, and what usually helps. Derived from Metal's error code (MTLCommandBufferError),
-   INNOCENT_VICTIM from the driver's name in the text: unverified, see README. */
-typedef enum gpusync_failure {
-    GPUSYNC_FAILURE_NONE = 0,
-    GPUSYNC_FAILURE_OUT_OF_MEMORY,    /* free memory or split the work, then retry */
-    GPUSYNC_FAILURE_TIMEOUT,          /* ran or waited too long: split the work */
-    GPUSYNC_FAILURE_PAGE_FAULT,       /* bad access in a shader: a bug, do not retry */
-    GPUSYNC_FAILURE_INVALID_RESOURCE, /* a resource was gone: a bug, do not retry */
-    GPUSYNC_FAILURE_NOT_PERMITTED,    /* iOS in the background: retry in the foreground */
-    GPUSYNC_FAILURE_INNOCENT_VICTIM,  /* somebody else's fault reset the GPU: retry */
-    GPUSYNC_FAILURE_ACCESS_REVOKED,   /* too many faults: the device is lost to this program */
-    GPUSYNC_FAILURE_DEVICE_REMOVED,   /* unplugged: the device is lost */
-    GPUSYNC_FAILURE_CANCELLED,        /* given up: gpusync_untrack, gpusync_cancel_held, destroy */
-    GPUSYNC_FAILURE_OTHER             /* see domain, code and message */
-} gpusync_failure;
-
-/* One failure. Text is UTF-8, cut to fit, always terminated; empty where there is none. Of a submission that failed
-   because of what it waited for, everything but the ticket is that of the first failure, wherever it was. */
-typedef struct gpusync_error {
-    gpusync_result result;   /* what a wait for the ticket returns: ERROR_EXECUTION, ERROR_CANCELLED */
-    gpusync_failure failure;
-    gpusync_ticket ticket;
-    int64_t code;            /* NSError code: look at the domain first */
-    uint64_t dropped;        /* gpusync_next_error: records that were dropped since the cursor, before this one */
-    char domain[64];
-    char message[256];
-    char label[64];          /* of the command buffer */
-    char queue_label[64];
-} gpusync_error;
-
-/* How work ended: error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool, and
-   no lock. It must not wait (a wait in it returns ERROR_WOULD_DEADLOCK when it would have to), must not destroy, and
-   lets no C++ exception and no longjmp out; all else is allowed. */
-typedef void (*gpusync_done_fn)(void *user, gpusync_result result, const gpusync_error *error);
-
-typedef struct gpusync_wait_options {
-    const gpusync_spin *spin; /* NULL: the queue's; of a timeline or of many points: the device's */
-    gpusync_wait_mode mode;
-    gpusync_error *error;     /* when the work failed: filled with the (first) failure; may be NULL */
-    bool handlers;            /* of tickets: also wait until the completed handlers have run that the program added to
-                                 the command buffers, see gpusync_wait_ex */
-} gpusync_wait_options;
-
-typedef struct gpusync_timeline_desc {
-    uint64_t initial_value; /* of a timeline with an event of its own */
-    const char *label;      /* copied; shows in reports; NULL: none */
-    void *shared_event;     /* id<MTLSharedEvent> that others signal too, behind gpusync's back; retained. One that stands
-                               at UINT64_MAX means failure. NULL: an event of its own */
-    bool fail_writes_event; /* of such an imported one: gpusync_timeline_fail ends device waits of others too, by writing
-                               UINT64_MAX to the event, which no later value can lower */
-} gpusync_timeline_desc;
-
-typedef enum gpusync_submit_flags {
-    GPUSYNC_STRICT = 2,   /* wait and signal on the host, for command buffers that were encoded elsewhere */
-    GPUSYNC_UNORDERED = 4 /* may pass what is held on the queue, and be passed while it is held itself */
-} gpusync_submit_flags;
-
-/* Work between waits and signals. Arrays are read during the call only. */
-typedef struct gpusync_submission {
-    const gpusync_point *waits; /* timeline values; tickets of any queue of the device */
-    size_t wait_count;
-    void *const *command_buffers; /* id<MTLCommandBuffer>, in this order; none: a barrier */
-    size_t command_buffer_count;
-    const gpusync_point *signals; /* timeline values */
-    size_t signal_count;
-    gpusync_done_fn on_complete; /* called once, when the submission is over, as if by gpusync_on_done; may be NULL */
-    void *user;
-    const char *label;          /* copied; shows in failures and reports; NULL: none */
-    uint32_t flags;             /* gpusync_submit_flags */
-    const uint64_t *timeout_ns; /* how long to wait for room for command buffers of our own; NULL: no limit */
-} gpusync_submission;
-
-typedef enum gpusync_wait_for {
-    GPUSYNC_WAIT_ALL,           /* until every point has ended */
-    GPUSYNC_WAIT_ANY,           /* until one has */
-    GPUSYNC_WAIT_ALL_OR_FAILURE /* until every point has ended, or one has failed */
-} gpusync_wait_for;
-
-typedef struct gpusync_ticket_info {
-    gpusync_result result; /* as gpusync_poll */
-    double gpu_start_s;    /* Metal's GPUStartTime: seconds, host clock. 0: Metal does not tell, or its handler has not run */
-    double gpu_end_s;      /* Metal's GPUEndTime, likewise */
-} gpusync_ticket_info;
-
-#define GPUSYNC_LATENCIES 16
-
-/* Counts since the queue (or device) was made. */
-typedef struct gpusync_stats {
-    uint64_t commits;        /* tickets issued, those of the track calls included */
-    uint64_t completions;    /* tickets that ended, well or badly */
-    uint64_t failures;       /* of those, with an error */
-    uint64_t failures_dropped; /* records pushed out of the log */
-    uint64_t waits_inline;   /* waits that ended by looking at the counter, */
-    uint64_t waits_status;   /* ... by reading the status, */
-    uint64_t waits_spin;     /* ... within the spin budget, */
-    uint64_t waits_sleep;    /* ... after sleeping, */
-    uint64_t waits_unmet;    /* ... without the work being done: timeout, lost, destroyed, deadlock */
-    uint64_t spurious_wakes; /* park returned early with nothing to show for it */
-    uint64_t held;           /* commits and submissions that were held back for a signal that nobody had submitted */
-    uint64_t waits_skipped;  /* waits of submissions for what was reached already */
-    uint64_t buffers_saved;  /* command buffers of our own that submissions did without */
-    uint64_t wake_latencies[GPUSYNC_LATENCIES]; /* sleeps, by the time from the GPU's end of a ticket to its waiter
-                                                   running: [0] below 1 us, [n] below 2^n us, the last: more */
-} gpusync_stats;
-
-/* A compute pipeline to compile ahead: a function of a source text or of a library, one of which is NULL. */
-typedef struct gpusync_pipeline_desc {
-    const char *source; /* Metal's shading language, UTF-8 */
-    void *library;      /* id<MTLLibrary> */
-    const char *function;
-} gpusync_pipeline_desc;
-
-/* Work of the program's, run once: on the dispatch queue of the warm-up, on one thread, in the order of the list. */
-typedef struct gpusync_warmup_job {
-    void (*run)(void *user);
-    void *user;
-} gpusync_warmup_job;
-
-typedef struct gpusync_warmup_desc {
-    const gpusync_pipeline_desc *pipelines;
-    size_t pipeline_count;
-    const gpusync_warmup_job *jobs;
-    size_t job_count;
-    gpusync_queue *queue; /* sends an empty command buffer through this one, which must outlive the warm-up; NULL:
-                             through one of its own */
-    bool blocking;        /* all of it before gpusync_warmup_start returns */
-    bool disabled;        /* nothing is done, successfully: pipelines are compiled when they are first asked for */
-} gpusync_warmup_desc;
-
-/* What a trace tells, each at its own time: events of one thing may arrive in another order. */
-typedef enum gpusync_trace_kind {
-    GPUSYNC_TRACE_COMMIT,     /* queue, ticket */
-    GPUSYNC_TRACE_SUBMIT,     /* queue, ticket: gpusync_submit has taken it */
-    GPUSYNC_TRACE_HOLD,       /* queue, ticket: it is held */
-    GPUSYNC_TRACE_ISSUE,      /* queue, ticket: it was committed */
-    GPUSYNC_TRACE_SCHEDULED,  /* queue, ticket: Metal has scheduled a command buffer of it; told by the handler of that,
-                                 so not if the queue is destroyed first */
-    GPUSYNC_TRACE_COMPLETED,  /* queue, ticket, result, gpu_start_s, gpu_end_s */
-    GPUSYNC_TRACE_WAIT_BEGIN, /* queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several
-                                 points. gpusync_device_wait waits for each queue */
-    GPUSYNC_TRACE_WAIT_END,   /* ... with result and how */
-    GPUSYNC_TRACE_SIGNAL,     /* timeline, value: signalled on the host, or by a submission that has ended */
-    GPUSYNC_TRACE_CALLBACK    /* queue and ticket, or timeline and value, result: is about to run */
-} gpusync_trace_kind;
-
-typedef enum gpusync_wait_end {
-    GPUSYNC_ENDED_INLINE, /* by the counter, */
-    GPUSYNC_ENDED_STATUS, /* ... by reading the status, */
-    GPUSYNC_ENDED_SPIN,   /* ... within the spin budget, */
-    GPUSYNC_ENDED_SLEEP,  /* ... after sleeping, */
-    GPUSYNC_ENDED_UNMET   /* ... without what it was for */
-} gpusync_wait_end;
-
-typedef struct gpusync_trace_event {
-    gpusync_trace_kind kind;
-    uint64_t time_ns; /* gpusync_now_ns */
-    const gpusync_queue *queue;
-    gpusync_ticket ticket;
-    const gpusync_timeline *timeline;
-    uint64_t value;
-    gpusync_result result;
-    gpusync_wait_end how;
-    double gpu_start_s, gpu_end_s; /* see gpusync_ticket_info */
-    const char *label;             /* of the submission (not of SCHEDULED), else of the queue or timeline; valid during
-                                      the call */
-} gpusync_trace_event;
-
-/* On the thread of the event, Metal's included; no lock is held. Must be quick, and must not call gpusync. */
-typedef void (*gpusync_trace_fn)(void *user, const gpusync_trace_event *event);
-
-/* ---------------------------------------------------------------------------------- >>api -- */
-
-/* -- set-up -------------------------------------------------------------------------------- */
-
-/* Make a device object. desc may be NULL.
-   Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY; ERROR_INVALID_ARGUMENT (park without unpark).
-            *out is NULL unless OK.
-   Owns     retains the Metal device. Threads: any. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *desc,
-                                                                   gpusync_device **out);
-
-/* Destroy a device whose queues, timelines and warm-ups are all destroyed. After OK no hook, allocator or log function
-   is called.
-   Returns  OK (also for NULL); ERROR_IN_USE: it still has some, nothing was done; ERROR_WOULD_DEADLOCK.
-   Threads  one, with no other call on the device in progress. */
-GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device);
-
-/* Make a queue object over a command queue of the device. desc may be NULL.
-   Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_UNSUPPORTED: metal_queue is a
-            Metal 4 queue; ERROR_INVALID_ARGUMENT: it is a queue of another device. *out is NULL unless OK.
-   Owns     retains the Metal queue; the device must outlive the queue. Threads: any. */
+/** Make a queue object over a command queue of the device.
+    Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is a
+             Metal 4 queue. ERROR_INVALID_ARGUMENT also: it is a queue of another device.
+    Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
-                                                                  const gpusync_queue_desc *desc,
-                                                                  gpusync_queue **out);
+                                                                  const gpusync_queue_desc *GPUSYNC_OPT desc,
+                                                                  gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/* Wait until everything that is on the device has ended, then destroy the queue. What is held (plain commits behind it
-   included: they end with ERROR_CANCELLED), and buffers that were made or tracked, but not committed, are given up.
-   Waits in progress on other threads return ERROR_DESTROYED.
-   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done; ERROR_DESTROYED: another
-            thread is at it.
-   Blocks   until the GPU is finished, without limit, and what submissions in flight wait for on other queues with it;
-            not at all once the device is lost. */
-GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue);
+/** Wait until everything that is on the device has ended, then destroy the queue.
 
-/* As gpusync_queue_destroy, but leaves alone what is in flight: it goes on (without waiting any longer for tickets of
-   other queues), and nobody is told of its end. Tickets of plain commits that were never held end with
-   ERROR_DESTROYED. Those of submissions and of other commits end with ERROR_CANCELLED, as does what they were to signal.
-   It is for a GPU that hangs, or an exit that must not wait for it. What gpusync_release_after keeps is released, though
-   the device may still use it: for command buffers with unretained references keep that yourself. (It waits for handlers
-   and waits that are on their way out, and for waits in mode BLOCKING, which nothing can end.) */
-GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue);
+    Given up with ERROR_CANCELLED are: held work, plain commits behind it included; buffers that were made or tracked
+    and not committed. Waits in progress on other threads return ERROR_DESTROYED.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread is at it.
+    Threads one, see >>threads
+    Blocks until the GPU is finished, without limit. Submissions in flight may wait for other queues: for these too. Not
+           once the device is lost.
+    Owns releases what the queue kept */
+GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
-/* The Metal object behind it, borrowed. NULL for NULL. */
-GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device);
-GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue);
+/** Make a command buffer of this queue, without blocking inside Metal.
 
-/* -- command buffers ----------------------------------------------------------------------- */
-
-/* Make a command buffer of this queue, without blocking inside Metal: where the queue is full (see max_in_flight and
-   max_command_buffer_count; uncommitted buffers count) this waits for room up to desc->timeout_ns. gpusync counts
-   what went through its own calls; buffers made elsewhere and not yet committed or tracked are unknown to it.
-   desc may be NULL.
-   Returns  OK: *out is the buffer, see >>ownership. TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-            of its options ERROR_UNSUPPORTED: this Metal has none;
-            ERROR_DESTROYED; ERROR_WOULD_DEADLOCK; ERROR_QUEUE_FULL: without a time limit, when for a second every
-            command buffer that is allowed was held or not committed, so that nothing made room. *out is NULL unless OK.
-   Threads  any. */
+    When the queue is full (max_in_flight or max_command_buffer_count of its desc) the call waits for room. It counts
+    what went through its own calls, uncommitted buffers included. Buffers that were made elsewhere, and not committed
+    or tracked yet, are unknown to it.
+    Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
+             ERROR_WOULD_DEADLOCK: in a callback, and there is no room; ERROR_QUEUE_FULL: without a time limit, when for
+             a second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
+             this Metal has none of the desc's options.
+    Threads any   Blocks up to *desc->timeout_ns, without limit by default, in the park hook
+    Owns gpusync keeps *out until its commit or discard: >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
-                                                                    const gpusync_command_buffer_desc *desc,
-                                                                    void **out);
+                                                                    const gpusync_command_buffer_desc *GPUSYNC_OPT desc,
+                                                                    void *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/* Give back a buffer that will not be committed: of gpusync_command_buffer, or one of yours that gpusync_encode_wait or
-   gpusync_encode_signal kept. What it was to signal is promised no more. Work that is held for that stays held until
-   somebody else signals it, or it is cancelled.
-   Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never kept here; ERROR_DESTROYED. */
+/** Give back a buffer that will not be committed.
+
+    command_buffer  One of gpusync_command_buffer, or of yours that gpusync_encode_wait or gpusync_encode_signal kept.
+    What it was to signal is promised no more. Work that is held for that stays held until somebody else signals it, or
+    it is cancelled.
+    Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never kept here; ERROR_DESTROYED.
+    Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
-/* -- commit and ask ------------------------------------------------------------------------ */
+/** Commit a command buffer. Call this instead of [buffer commit].
 
-/* Commit a command buffer: call this instead of [buffer commit]. The buffer may come from gpusync_command_buffer or
-   from anywhere else, as long as it belongs to this command queue. ticket may be NULL.
-   Tickets are in the order of these calls, and so is the queue, unless the program has enqueued buffers in another
-   order: Metal keeps to that. is_done and is_idle go by the tickets, poll and wait by each buffer.
-   Returns  OK. On any error the buffer is untouched and still yours: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
-            ERROR_ALREADY_TRACKED: its owner commits it, see gpusync_track, or it is held; ERROR_OUT_OF_MEMORY;
-            ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_ENQUEUED and ERROR_QUEUE_FULL:
-            it would have to be held, see gpusync_submit; with max_in_flight, and a buffer made elsewhere: ERROR_WOULD_DEADLOCK.
-            Another try may do after ERROR_OUT_OF_MEMORY; after ERROR_ENQUEUED and ERROR_QUEUE_FULL, once what is held
-            has gone; after ERROR_WOULD_DEADLOCK, outside the callback. The others are for good: a buffer that gpusync
-            made is discarded then.
-   Threads  any. Cost: besides addCompletedHandler: and commit one message, status, which is how a second commit is
-            found; for buffers that gpusync did not make also commandQueue and a retain. */
+    command_buffer  From gpusync_command_buffer or from anywhere else, of the same MTLCommandQueue.
+    On an error the buffer is as before: not committed, and still yours (or gpusync's, if it was).
+    Returns  OK: it is committed, or held (behind held work, or for a wait in it).
+             Try again: ERROR_OUT_OF_MEMORY, at any time; ERROR_ENQUEUED and ERROR_QUEUE_FULL (it would have to be
+             held), once what is held has gone; ERROR_WOULD_DEADLOCK (made elsewhere, max_in_flight is reached), outside
+             the callback.
+             For good, so discard what gpusync made: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_DEVICE_LOST;
+             ERROR_ALREADY_TRACKED: its owner commits it, or it is held; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a
+             Metal 4 buffer.
+    Threads any
+    Blocks no; a buffer made elsewhere waits at max_in_flight without limit (gpusync_throttle has one), or until
+           ERROR_QUEUE_FULL, as gpusync_command_buffer
+    Owns retains the buffer until its handler ran. Cost: addCompletedHandler:, commit and one status message (it finds a
+         second commit); for a buffer made elsewhere also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
-                                                            gpusync_ticket *ticket);
-
-/* Give a ticket to a command buffer that its owner commits later, without gpusync. The ticket counts as committed
-   from here on: the queue is not idle, and waits wait, until the buffer ends. Tickets behind it may end before it, but
-   is_done says so only after it: a tracked buffer that is forgotten makes the queue remember every ticket since.
-   Returns  as gpusync_commit; ERROR_INVALID_ARGUMENT: it waits or signals, commit it with gpusync. When the owner drops
-            the buffer instead, call gpusync_untrack. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
-                                                           gpusync_ticket *ticket);
-
-/* Wait until fewer than max_in_flight command buffers of the queue are in flight, held or made and not committed
-   (gpusync's own for submissions included): for a program that paces itself, without a limit in the queue's desc.
-   Returns at once when it is so; reserves nothing.
-   Returns  OK; TIMEOUT; ERROR_QUEUE_FULL: as gpusync_command_buffer; ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST;
-            ERROR_DESTROYED; ERROR_OUT_OF_MEMORY; ERROR_INVALID_ARGUMENT: max_in_flight is 0.    Threads  any. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight,
-                                                              uint64_t timeout_ns);
-
-/* Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED.
-   Returns  OK; ERROR_INVALID_TICKET: not one of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
-            ERROR_DESTROYED. */
-GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
-
-/* Give a ticket to a command buffer that is committed already. Metal takes no handler any more. So a dispatch queue calls
-   Metal's waitUntilCompleted: on one buffer of the gpusync_queue after the other. Polls and waits read the status
-   besides. Nothing is sent to the GPU. After gpusync_queue_destroy_now that wait goes on until the work ends, and keeps
-   a thread of the dispatch pool.
-   Returns  as gpusync_track, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED. ERROR_ALREADY_TRACKED: it has a
-            ticket and has not ended. One that has ended gets a ticket, whatever it had: that is over at once. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
-                                                                     gpusync_ticket *ticket);
-
-/* What a wait would say at this moment, from Metal's own status: also sees an end whose handler did not run yet, or
-   that an earlier ticket still hides from gpusync_is_done. ticket may be GPUSYNC_EVERYTHING.
-   Returns  NOT_READY: not finished, or it failed and another thread is just putting that on record.
-            Else it is finished: OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_RESULT_UNKNOWN:
-            finished so long ago that failures since have pushed its record out. ERROR_INVALID_TICKET;
-            ERROR_DEVICE_LOST: unfinished, and never will be; ERROR_DESTROYED.
-   Threads  any; never blocks. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
+                                                            gpusync_ticket *GPUSYNC_OPT ticket);
 
 #if GPUSYNC_OBJC
 /* What the two inline calls below read: the start of every gpusync_queue. Not for other use. The pad puts the
@@ -654,9 +399,10 @@ typedef struct gpusync__head {
 } gpusync__head;
 #endif
 
-/* Is everything committed to the queue finished? Two loads, no Metal call, wait-free. May say false for a moment
-   after the GPU is finished, never true too early. false for NULL. */
-GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *queue)
+/** Is everything committed to the queue finished? Two loads, no message to Metal.
+    Returns  true or false; false for NULL. May say false for a moment after the GPU is finished, never true too early.
+    Threads any   Blocks no, wait-free   Owns nothing */
+GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
 {
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;
@@ -672,10 +418,12 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *queue)
 #endif
 }
 
-/* Is this ticket finished, well or badly? One load, no Metal call, wait-free. May say false for a moment after the
-   GPU is finished, and while an earlier ticket is not; never true too early. false for NULL and for tickets not
-   issued. GPUSYNC_EVERYTHING: as gpusync_is_idle. */
-GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
+/** Is this ticket finished, well or badly? One load, no message to Metal.
+    ticket  GPUSYNC_EVERYTHING: as gpusync_is_idle.
+    Returns  true or false; false for NULL and for tickets not issued. May say false for a moment after the GPU is
+             finished, and while an earlier ticket is not finished. Never true too early.
+    Threads any   Blocks no, wait-free   Owns nothing */
+GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;
@@ -689,317 +437,736 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_tick
 #endif
 }
 
-/* -- wait ---------------------------------------------------------------------------------- */
+/** Tell what a wait would say now, from Metal's own status.
 
-/* Wait until one ticket has ended. timeout_ns counts from the call; 0 asks once, GPUSYNC_FOREVER has no limit. When
-   the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
-   Returns  OK: it ended well. TIMEOUT. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN: it ended, see
-            gpusync_poll. ERROR_INVALID_TICKET. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is
-            over. ERROR_WOULD_DEADLOCK: inside a callback, this would have to wait (whatever the timeout).
-            ERROR_OUT_OF_MEMORY: no memory to sleep with.
-   Threads  any, any number at once.
-   Blocks   up to timeout_ns, in the park hook; nothing is held meanwhile. */
+    ticket  May be GPUSYNC_EVERYTHING.
+    Sees an end whose handler did not run yet, and one that an earlier ticket hides from gpusync_is_done.
+    Returns  NOT_READY: not finished, or another thread is just recording its failure. Finished: OK; ERROR_EXECUTION;
+             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN. ERROR_DEVICE_LOST: unfinished, and never will be.
+             ERROR_INVALID_TICKET; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
+
+/** Wait until one ticket has ended.
+
+    ticket  GPUSYNC_EVERYTHING: as gpusync_queue_wait.
+    When the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
+    Returns  OK: it ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN:
+             it ended, as gpusync_poll tells. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is over.
+             ERROR_WOULD_DEADLOCK: in a callback this would have to wait, whatever the timeout. ERROR_OUT_OF_MEMORY: no
+             memory to sleep with.
+    Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns);
 
-/* As gpusync_wait, with a spin budget, a mode and a place for the failure. ticket may be GPUSYNC_EVERYTHING: then as
-   gpusync_queue_wait. options may be NULL.
+/** Wait until everything that was committed to the queue before this call has ended.
 
-   A wait means that the GPU is finished. Metal runs the completed handlers a moment later, in the order in which they
-   were added (a belief, see README). With options->handlers the wait goes on until gpusync's own handler has begun: it
-   is added last, by gpusync_commit or gpusync_submit, so the program's have run. Of tracked work those have that were
-   added before gpusync_track; work that gpusync_track_committed named counts as its waitUntilCompleted does. Of work
-   that was never committed there is nothing to wait for. Callbacks of gpusync_on_done are not meant.
-   A handler that never comes is a TIMEOUT; without a limit that wait goes on until the queue goes, or the device is
-   lost. EVERYTHING means every handler since the queue was made. Then work that failed says so, and of work that ended
-   well these waits return ERROR_DESTROYED or ERROR_DEVICE_LOST: its handlers may still run.
-   Do not wait so in a completed handler of your own: gpusync's comes behind it. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
-                                                             uint64_t timeout_ns, const gpusync_wait_options *options);
-
-/* Wait until everything that was committed to the queue before this call has ended. Work committed later is not
-   waited for.
-   Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some of it failed that no earlier
-            gpusync_queue_wait or gpusync_device_wait has covered: such a failure is told once, to each of the waits
-            that were going on at the time, whether it happened before or during them. To see all of them use
-            tickets or gpusync_next_error. ERROR_DEVICE_LOST: always, once the device is lost. */
+    Work committed later is not waited for. Each failure is reported once; waits that overlap in time all report it,
+    whether it happened before or during them. To see every failure use tickets or gpusync_next_error.
+    Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some failed that no earlier gpusync_queue_wait or
+             gpusync_device_wait has reported. ERROR_DEVICE_LOST: always, once the device is lost.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
-/* gpusync_queue_wait for every queue that the device has at the time of the call, up to what each has committed by
-   then.
-   Returns  as gpusync_queue_wait, but not ERROR_DESTROYED: a queue that is destroyed meanwhile is no longer one of
-            the device's, whatever gpusync_queue_destroy_now left running on it. TIMEOUT where anything did not end:
-            what failed elsewhere is then told by the next wait. ERROR_EXECUTION tells the failures of all queues. */
+/** Wait for every queue that the device has now, up to what each has committed by now. One limit for all together.
+    Returns  as gpusync_queue_wait, but not ERROR_DESTROYED: a queue that is destroyed meanwhile is no longer one of the
+             device's, whatever gpusync_queue_destroy_now left running on it. TIMEOUT: something did not end; what
+             failed elsewhere is reported by the next wait. ERROR_EXECUTION reports the failures of all queues.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/* gpusync_device_wait with options, which may be NULL. error: of the first queue that has one to tell. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
-                                                                    const gpusync_wait_options *options);
+/** Why a command buffer failed, and what usually helps. It comes from Metal's error code (MTLCommandBufferError);
+    INNOCENT_VICTIM comes from the driver's name in the text: unverified, see README. Open: Metal gets new ones. */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
+    GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
+    GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
+    GPUSYNC_FAILURE_TIMEOUT,          /**< It ran or waited too long: split the work. */
+    GPUSYNC_FAILURE_PAGE_FAULT,       /**< Bad access in a shader: a bug, do not retry. */
+    GPUSYNC_FAILURE_INVALID_RESOURCE, /**< A resource was gone: a bug, do not retry. */
+    GPUSYNC_FAILURE_NOT_PERMITTED,    /**< iOS in the background: retry in the foreground. */
+    GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< Somebody else's fault reset the GPU: retry. */
+    GPUSYNC_FAILURE_ACCESS_REVOKED,   /**< Too many faults: the device is lost to this program. */
+    GPUSYNC_FAILURE_DEVICE_REMOVED,   /**< Unplugged: the device is lost. */
+    GPUSYNC_FAILURE_CANCELLED,        /**< Given up: gpusync_untrack, gpusync_cancel_held, destroy. */
+    GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
+} gpusync_failure;
 
-/* Wait for several points of one device: until ALL of them have ended, or ANY, or ALL_OR_FAILURE. A point that failed
-   has ended; one that can no longer be reached (its queue or timeline is destroyed, the device is lost) ends the wait.
-   The same point may be given several times. Failures of GPUSYNC_EVERYTHING points are told by this wait, as by
-   gpusync_device_wait, though it returns one result.
-   options  as of gpusync_wait_ex; NULL: none. error: of the point that `which` names, where that has failed. More than
-            16 points are not spun for, unless options->spin says so. The mode BLOCKING works as HANDLER does. handlers:
-            a ticket's point has ended when its handlers have run, too.
-   which    may be NULL. ANY: gets the first point that ended. Else: the first in the row that failed, or count.
-   Returns  what a wait for that point returns, also when others have not ended yet; OK: every one ended well; also for
-            a count of 0, unless ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT: points
-            of two devices, a NULL in one, or ANY of none. ERROR_INVALID_TICKET. ERROR_OUT_OF_MEMORY.
-   Threads  any. Looks at each point when it begins and when it ends; more than 16 points allocate. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count,
-                                                               gpusync_wait_for how, uint64_t timeout_ns,
-                                                               const gpusync_wait_options *options, size_t *which);
+/** One failure. Text is UTF-8, cut to fit, always terminated; empty where there is none. When a submission failed
+    because of what it waited for, everything but the ticket is that of the first failure, wherever it was. */
+typedef struct gpusync_error {
+    gpusync_result result;   /**< What a wait for the ticket returns: ERROR_EXECUTION, ERROR_CANCELLED. */
+    gpusync_failure failure; /**< The class: what helps. */
+    gpusync_ticket ticket;   /**< Of the command buffer or submission. */
+    int64_t code;            /**< NSError code: look at the domain first. */
+    uint64_t dropped;        /**< Of gpusync_next_error: records dropped since the cursor, before this one. */
+    char domain[64];         /**< NSError domain. */
+    char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
+    char label[64];          /**< Of the command buffer. */
+    char queue_label[64];    /**< Of its queue. */
+} gpusync_error;
 
-/* -- timelines -----------------------------------------------------------------------------
-   A 64-bit number that only rises, over an MTLSharedEvent: the host raises it with gpusync_timeline_signal, the GPU
-   with encodeSignalEvent. Whoever waits for a value goes on once the number is that or more. A timeline that has failed
-   stays so: every question and every wait gets the first failure. */
+/** Read the next failure of this queue that the cursor has not seen.
 
-/* Make a timeline, with an event of its own or over desc->shared_event. desc may be NULL.
-   Returns  OK; ERROR_METAL_NIL: Metal has no event to give (it happens in sandboxes); ERROR_OUT_OF_MEMORY;
-            ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value above GPUSYNC_MAX_VALUE; ERROR_UNSUPPORTED: shared_event is
-            none. *out is NULL unless OK. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
-                                                                     const gpusync_timeline_desc *desc,
-                                                                     gpusync_timeline **out);
-
-/* Waits that sleep or spin in it return ERROR_DESTROYED; no other call may be running or begin. Work that names
-   it goes on with its event, committed or not; what is held, then or later, for a value that nobody else has promised
-   ends with ERROR_DESTROYED.
-   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: inside a callback, nothing was done. */
-GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline);
-
-/* The MTLSharedEvent, borrowed; NULL for NULL. The event of a created timeline may have lived before: value v of the
-   timeline is v + *base on the event (call this before the expression that uses base). base may be NULL, and is 0 for
-   an imported event. For the GPU to signal it,
-   without gpusync, name the value with gpusync_timeline_expect. */
-GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base);
-
-/* The present value: up to it all has been signalled. It stays below the lowest promise that is not kept yet, whatever was
-   signalled above. Reads the event where others may signal it.
-   Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
-
-/* Raise the timeline from the host and wake who waits for it, on the host and on the device: at once, or, where a
-   lower value is promised, when that promise is kept or taken back. What is promised itself cannot be signalled.
-   Returns  OK; ERROR_NOT_RISING: the value is unchanged; the result of the failure; ERROR_DEVICE_LOST;
-            ERROR_DESTROYED.
-   Threads  any; of two at a time the larger value counts. Held submissions that waited for it are committed here. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
-
-/* Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
-   From here on the event itself is looked at, as it is for an imported timeline.
-   Returns  OK; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; the result of the failure; ERROR_DESTROYED. */
-GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
-
-/* End the timeline in failure: every wait and every later call returns reason->result (ERROR_EXECUTION when reason is
-   NULL or its result is not an error), waits on the device go on (of an imported event only with fail_writes_event).
-   Returns  OK; the result of the first failure, when there was one: it stands; ERROR_DESTROYED. */
-GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason);
-
-/* Wait for a value. One load and no message when it is reached; else as gpusync_wait_ex, whose options are for this one
-   too (options may be NULL; the mode BLOCKING works as HANDLER does).
-   Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK;
-            ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
-                                                                   uint64_t timeout_ns,
-                                                                   const gpusync_wait_options *options);
-
-/* -- submissions ---------------------------------------------------------------------------
-   Waits, work, signals: what is waited for comes first, then the command buffers run in order, then the signals come.
-   gpusync_encode_wait and gpusync_encode_signal put waits and signals into command buffers, which gpusync_commit commits
-   as it does others. gpusync_submit makes one ticket of several command buffers, and takes some that were encoded
-   elsewhere.
-
-   What is to signal a value promises it: from gpusync_encode_signal, or the submission, on. The value is reached when
-   that work has ended well, and every promise below it was kept. When the work ends badly, the timeline fails, with the
-   error of the work, and so does whatever waits for it, on the host, on the device or held, and what that was to signal.
-   A value is promised before those above it: one that is promised later, by work that waits, by way of others, for a higher
-   one, waits for itself, and nobody sees that; gpusync_timeline_fail ends it.
-
-   Work goes to the device once each of its waits has been reached or its signal is on its way there. Until then it is
-   held on the host, where no watchdog ends it; what is committed or submitted to its queue later lines up behind it
-   (gpusync_track does not). So the signal must not come from there: gpusync_report shows such a thing, gpusync_cancel_held
-   ends it. Held command buffers are not committed: never call waitUntilCompleted on one.
-
-   Several queues may signal one timeline. Work that signals more than what another queue has on the device is held until
-   that work has ended, well or badly, unless it waits for that value, or for one above it: so no larger value lets anybody
-   pass on the device who waits for a smaller one. (So a command buffer that only signals may be held, too.) Where the
-   larger went first, who waits for the smaller is held until that is reached. A ticket tells of the work and of its waits:
-   work whose signal can be kept no more, for the timeline has failed, ends well all the same.
-
-   Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource. So a
-   wait in a command buffer of its own in front, which is where gpusync_submit has to put it, and a signal in one behind,
-   do not strictly gate the work. Where that matters, encode them into the command buffers; or, where these come from
-   elsewhere, pass GPUSYNC_STRICT. */
-
-/* Have what comes later in the command buffer wait for the point, on the device: a value, or a ticket of any queue of the
-   device. Call it between encoders: before the first one, to hold up everything. Any buffer of the Metal queue will do
-   that is not committed; one that gpusync did not make is kept from here on, until gpusync_commit, gpusync_submit or
-   gpusync_command_buffer_discard. Commit it with gpusync alone: what it was to signal stays promised until one of these.
-   Nothing is encoded for a point that has been reached; the buffer is kept all the same.
-   The whole buffer is held until all its waits are on their way: so waits come before signals. A ticket is waited for by
-   the host, which signals an event at its end; for one of gpusync_track_committed, or of gpusync_track that is not
-   committed yet, the buffer is held meanwhile. When what is waited for fails, so does the commit's ticket.
-   Returns  OK. On any error nothing has been encoded: ERROR_INVALID_ARGUMENT: also behind a signal of this buffer (commit
-            in between); ERROR_INVALID_TICKET; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WRONG_QUEUE;
-            ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_UNSUPPORTED: a Metal 4 buffer; ERROR_METAL_NIL;
-            ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
-   Threads  that which encodes the buffer, as for its encoders. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
-                                                                 gpusync_point point);
-
-/* Have the device signal the value when it gets here in the command buffer, and promise it now. For the host it is reached
-   when the whole buffer has ended well. After a commit that failed the promise stands, as the buffer does;
-   gpusync_command_buffer_discard takes it back; destroying the queue fails the timeline, with ERROR_CANCELLED.
-   Returns  as gpusync_encode_wait; ERROR_NOT_RISING: the value is not above what was signalled, is promised already, is
-            waited for by this buffer, or is below another that it signals; the failure of the timeline.
-   Threads  as gpusync_encode_wait. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
-                                                                   gpusync_point point);
-
-/* Submit work to the queue, as one ticket. It is done when all its command buffers have ended, and what it waited for
-   is known to have ended well: the wait for the ticket returns the first error of either.
-   Waits that were encoded into the command buffers are the submission's too, after its own, and signals before its own;
-   of a timeline that has failed since, these are no error.
-   Returns  OK: the command buffers are gpusync's, and were committed or held, or ended at once, where something waited
-            for had failed. On any error nothing has changed, the command buffers are still yours: as gpusync_commit,
-            for any of them; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a signal is not above what was signalled, or is
-            promised by others, or is waited for by this one; one of its buffers waits for what another signals; its
-            buffers signal one timeline in falling order; the failure of a timeline that is to be signalled;
-            ERROR_QUEUE_FULL: it would have to be held, and too many are (at once, whatever timeout_ns says): see
-            max_command_buffer_count, of which an eighth is kept free of what is held; ERROR_ENQUEUED; TIMEOUT;
-            ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there is no room. ERROR_UNSUPPORTED also:
-            STRICT, and no listener to be had for a timeline that others signal.
-   Owns     retains command buffers until their handlers ran, timelines and events until the submission is over.
-   Threads  any. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
-                                                            gpusync_ticket *ticket);
-
-/* End everything that is held on the queue, plain commits included, with ERROR_CANCELLED: the command buffers are
-   released, what they were to signal fails.
-   Returns  OK; ERROR_DESTROYED. */
-GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
-
-/* -- callbacks ----------------------------------------------------------------------------- */
-
-/* Have fn called once when the point has ended: a ticket, or a value of a timeline. One that has ended already counts
-   too. It is called soon after, on a dispatch queue (gpusync_device_desc.callback_queue). With GPUSYNC_CALLBACKS_MANUAL
-   gpusync_dispatch calls it. No other call but destroy does, and no thread of Metal's: there it would hold up the end of
-   what is behind it.
-   Callbacks and releases of one device run one at a time, in the order in which they became due. Those of one point
-   keep the order of their registration. A slow one delays the others.
-   Destroy calls what is left of its queue or timeline. What was never committed is told ERROR_CANCELLED. What
-   gpusync_queue_destroy_now left in flight is told what it says there; a value that was not reached when its timeline
-   went, ERROR_DESTROYED. Where the device is lost, what did not end is told ERROR_DEVICE_LOST.
-   While it waits, destroy runs only what is due of its own queue. Run first what others' work waits for, where nobody
-   else runs callbacks: in MANUAL mode, and on the thread of the callback_queue.
-   Returns  OK; ERROR_INVALID_TICKET: also for GPUSYNC_EVERYTHING; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE;
-            ERROR_UNSUPPORTED: others signal the timeline, and Metal has no listener; ERROR_OUT_OF_MEMORY;
-            ERROR_DESTROYED; ERROR_INVALID_ARGUMENT: no queue and no timeline, or fn is NULL. After an error fn is not
-            called.
-   Threads  any. Takes memory only when more than 8 are waiting, and more than ever before. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user);
-
-/* Retain an Objective-C object now, and release it when the point has ended: when and where a callback would come.
-   Destroy releases what is left, gpusync_queue_destroy_now too. What its dealloc may do is what a callback may.
-   Returns  as gpusync_on_done; after an error it is not retained. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
-
-/* Run what is due by now, of GPUSYNC_CALLBACKS_MANUAL: max callbacks and releases at most, in their order. When more is
-   due after it, it calls notify. count may be NULL; gets how many have run.
-   Returns  OK: also when nothing is due, and when another thread runs a callback: then notify comes again after that.
-            ERROR_WOULD_DEADLOCK: in a callback.
-   Threads  any. */
-GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count);
-
-/* -- warm-up --------------------------------------------------------------------------------
-   The first use of a GPU is slow: Metal makes things when they are first needed, and compiles shaders. A warm-up does
-   that before it hurts, in the background: pipelines through Metal's asynchronous calls, the rest on a dispatch queue of
-   its own. A report and a trace show it as a timeline, whose value is how much is done. */
-
-/* Begin. What the desc points to is copied or retained. Pipelines that are listed twice (the same function of the same
-   source text or library) are compiled once.
-   Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST: *out is NULL. What fails later is told by
-            gpusync_warmup_wait. With desc->blocking: OK when all is done, well or badly; ERROR_WOULD_DEADLOCK: in a
-            callback, not all is done; ERROR_DEVICE_LOST: also meanwhile. In these two *out is as without it.
-   Owns     the device must outlive it. Threads: any. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
-                                                                  const gpusync_warmup_desc *desc,
-                                                                  gpusync_warmup **out);
-
-/* How far is it? done and total may be NULL.
-   Returns  OK: all is done, well or badly; NOT_READY.    Threads  any; never blocks. */
-GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total);
-
-/* Wait until all is done.
-   Returns  OK; TIMEOUT; ERROR_COMPILE: some pipeline does not compile, see gpusync_warmup_pipeline; ERROR_METAL_NIL, or
-            what the making, the commit or the wait of an empty command buffer returned: the device could not be warmed
-            up; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in a callback, or in one of the jobs;
-            ERROR_OUT_OF_MEMORY. One failure does not keep the rest from being done. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
-
-/* The pipeline number i of the desc: waits for just that one. Joins a compilation in flight; begins it where the
-   warm-up is disabled. *out is an id<MTLComputePipelineState>, borrowed for as long as the warm-up lives: retain it to
-   keep it.
-   Returns  OK; ERROR_COMPILE: *error (may be NULL) has Metal's text, and the function's name as its label; else as
-            gpusync_warmup_wait. *out is NULL unless OK.    Threads  any, any number at once. */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i,
-                                                                     uint64_t timeout_ns, void **out,
-                                                                     gpusync_error *error);
-
-/* Destroy it, and release its pipelines. Jobs that did not begin are left out; what runs cannot be stopped and is
-   waited for. Waits in progress return ERROR_DESTROYED.
-   Returns  OK (also for NULL); ERROR_WOULD_DEADLOCK: in a callback, or in one of its jobs; nothing was done. */
-GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup);
-
-/* -- failures ------------------------------------------------------------------------------ */
-
-/* The next failure of this queue that the cursor has not seen. Start with a cursor of 0 to see all that are on
-   record. Every reader has its own cursor and sees every failure once, in the order in which they were found.
-   Returns  OK: *error is filled, the cursor moved on. NOT_READY: no more for now. */
+    cursor  Of the reader. 0 at first: all that are on record. Moves on by each OK.
+    error   Gets the failure when OK, else stays as it is.
+    Every reader with its own cursor sees every failure on record once, in the order in which they were found.
+    Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
 
-/* A short text in English for a result or a failure class; never NULL. */
-GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
+/** The text of a failure class: short, in English, static.    Returns it, also for unknown values.
+    Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
-/* Is the device lost? Set by Metal's errors AccessRevoked and DeviceRemoved; for good. false for NULL. */
-GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device);
+/** Is the device lost? Metal's errors AccessRevoked and DeviceRemoved say so, for good.    Returns false for NULL.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
-/* -- insight ------------------------------------------------------------------------------- */
+/* ------------------------------------------------------------------------------------------------------------------
+   You can stop reading here: the rest is for who needs more. */
 
-/* How a ticket ended and when the GPU ran it. Kept for at least the last 256 tickets of gpusync_commit and
-   gpusync_track.
-   Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, and never will be;
-            ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: too old, or ticket 0. */
+/* ------------------------------------------------------------------------------------------------- >>api-options --
+   1b: more of chapter 1. */
+
+/** How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
+    No iterations, but a time: yields for that time. All zero: sleeps at once. */
+typedef struct gpusync_spin {
+    uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. Default 32. */
+    uint32_t yield_iterations; /**< Then, with the yield hook in between. Default 224. */
+    uint64_t max_spin_ns;      /**< Nanoseconds; 0: no limit in time. */
+} gpusync_spin;
+
+/** How a wait sleeps. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_mode {
+    GPUSYNC_WAIT_DEFAULT = 0,       /**< That of the queue, else of the device, else SPIN_THEN_HANDLER. */
+    GPUSYNC_WAIT_SPIN_THEN_HANDLER, /**< Spins for the budget, then sleeps until the handler. */
+    GPUSYNC_WAIT_HANDLER,           /**< Sleeps at once. */
+    /** Parks the thread in Metal's waitUntilCompleted, without a time limit, past device loss and destroy. Only for
+        waits without limit on committed buffers; every other wait uses HANDLER. */
+    GPUSYNC_WAIT_BLOCKING
+} gpusync_wait_mode;
+
+/** A sleeping wait, as the hooks see it. One wait after another uses it. Valid until gpusync_device_destroy. */
+typedef struct gpusync_waiter {
+    void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL when it is made, never touched by gpusync. */
+} gpusync_waiter;
+
+/** What a wait does with its thread. A fiber scheduler or a language runtime supplies its own: no thread is blocked. A
+    hook lets no C++ exception and no longjmp out, and does not call gpusync_*_destroy. */
+typedef struct gpusync_hooks {
+    void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield. */
+    /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns (GPUSYNC_FOREVER: no deadline). May
+        return early for no reason. When unpark came first, it returns at once: an unpark leaves a permit, one at most.
+        NULL, and then unpark too: a condition variable. */
+    void (*GPUSYNC_OPT park)(void *GPUSYNC_OPT user, gpusync_waiter *waiter, uint64_t deadline_ns);
+    /** Wakes the waiter. Any thread; must not block. May come when its wait is over: the next park returns early. */
+    void (*GPUSYNC_OPT unpark)(void *GPUSYNC_OPT user, gpusync_waiter *waiter);
+    void *GPUSYNC_OPT user; /**< Passed to all three. */
+} gpusync_hooks;
+
+/** The clock of deadline_ns.
+    Returns  monotonic nanoseconds, which stop while the machine sleeps on Apple systems.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API uint64_t gpusync_now_ns(void);
+
+/** Memory of devices and what belongs to them. Called when objects are made, grow or go, at the first failure of a
+    queue, and by a wait for more than 16 queues or points. Never for a commit or a wait in the steady state, and not
+    after the destroy call of the device. Any thread, Metal's too, also with locks held: must not call gpusync. */
+typedef struct gpusync_allocator {
+    /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
+    void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
+    void (*release)(void *GPUSYNC_OPT user, void *memory, size_t size); /**< size as it was asked for. */
+    void *GPUSYNC_OPT user;                                             /**< Passed to both. */
+} gpusync_allocator;
+
+/** How bad it is that the log function is told. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_log_level {
+    GPUSYNC_LOG_INFO,    /**< Not used yet. */
+    GPUSYNC_LOG_WARNING, /**< Not used yet. */
+    GPUSYNC_LOG_ERROR    /**< A command buffer failed; the device is lost. */
+} gpusync_log_level;
+
+/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep it short. */
+typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
+
+/** Where callbacks run: >>api-callbacks. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
+    GPUSYNC_CALLBACKS_QUEUED = 0, /**< On a serial dispatch queue, soon; what is left, in destroy. */
+    GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_dispatch; what is left, in destroy. */
+} gpusync_callback_mode;
+
+/** Something is due: have gpusync_dispatch called soon. Any thread, Metal's too; must not block or call gpusync. */
+typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
+
+/** Options of a device. */
+struct gpusync_device_desc {
+    void *GPUSYNC_OPT metal_device; /**< An MTLDevice; NULL: the system's default, else the first of the list. */
+    const gpusync_hooks *GPUSYNC_OPT hooks;         /**< NULL: threads. */
+    const gpusync_allocator *GPUSYNC_OPT allocator; /**< NULL: malloc. */
+    const gpusync_spin *GPUSYNC_OPT spin;           /**< NULL: 32 pauses, 224 yields. */
+    gpusync_wait_mode wait_mode;                    /**< Of its queues that name none. */
+    gpusync_log_fn GPUSYNC_OPT log;                 /**< NULL: silent. */
+    void *GPUSYNC_OPT log_user;                     /**< Passed to log. */
+    gpusync_callback_mode callback_mode;            /**< Where callbacks run. */
+    void *GPUSYNC_OPT callback_queue; /**< QUEUED: a serial dispatch_queue_t, retained; NULL: gpusync's. Since 0.2 */
+    gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program calls gpusync_dispatch now and then. */
+    void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
+};
+
+/** Options of a queue. */
+struct gpusync_queue_desc {
+    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
+    const char *GPUSYNC_OPT label; /**< Of a queue that is made; NULL: none. */
+    uint32_t
+        max_command_buffer_count; /**< Uncompleted, gpusync's own too. 0: 64. Of your queue: what it was made with. */
+    /** gpusync_command_buffer and gpusync_commit wait while this many command buffers are in use (counted from
+        creation, gpusync's own for submissions included). 0: same as max_command_buffer_count. */
+    uint32_t max_in_flight;
+    /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
+    uint32_t error_log_count;
+    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
+    gpusync_wait_mode wait_mode;          /**< Of its waits that name none. */
+};
+
+/** Options of a command buffer. */
+struct gpusync_command_buffer_desc {
+    const uint64_t *GPUSYNC_OPT timeout_ns; /**< How long to wait for room in the queue; NULL: no limit. */
+    const char *GPUSYNC_OPT label;          /**< Shows in failures and reports; NULL: none. */
+    bool unretained_references;             /**< Metal does not retain what is encoded: you keep it alive. */
+    /** MTLCommandBufferErrorOption. 1, EncoderExecutionStatus: NSError names encoders. macOS 11, iOS 14. Since 0.2 */
+    uint32_t error_options;
+    void *GPUSYNC_OPT log_state; /**< An MTLLogState, for its shaders; NULL: none. macOS 15, iOS 18. Since 0.2 */
+};
+
+/** Options of one wait. */
+typedef struct gpusync_wait_options {
+    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
+    gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure when the work failed; NULL: not wanted. */
+    bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
+} gpusync_wait_options;
+
+/** gpusync_wait with a spin budget, a mode, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
+
+    With options->handlers the wait goes on until gpusync's own handler has begun. gpusync_commit and gpusync_submit add
+    it last, and Metal runs handlers in the order in which they were added (a belief, see README): so the program's have
+    run. Of tracked work those have that were added before gpusync_track. Work of gpusync_track_committed counts as its
+    waitUntilCompleted does. Work that was never committed has nothing to wait for. EVERYTHING means every handler since
+    the queue was made. Callbacks of gpusync_on_done are not meant. A handler that never comes is a TIMEOUT. Without a
+    limit that wait goes on until the queue is destroyed or the device is lost. Then work that failed says so; of work
+    that ended well the wait returns ERROR_DESTROYED or ERROR_DEVICE_LOST, for its handlers may still run. Do not wait
+    so in a completed handler of your own: gpusync's comes behind it.
+    Returns  as gpusync_wait   Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
+                                                             uint64_t timeout_ns,
+                                                             const gpusync_wait_options *GPUSYNC_OPT options);
+
+/** gpusync_device_wait with options.
+    options  NULL: none. error gets that of the first queue that has one to report.
+    Returns  as gpusync_device_wait   Threads any   Blocks as gpusync_wait   Owns nothing   Since 0.2 */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
+                                                                    const gpusync_wait_options *GPUSYNC_OPT options);
+
+/** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for it.
+
+    Work in flight keeps running, without waiting any longer for tickets of other queues, and nobody is told when it
+    ends. Tickets of plain commits that were never held end with ERROR_DESTROYED. Those of submissions and other commits
+    end with ERROR_CANCELLED, as does what they were to signal. What gpusync_release_after keeps is released though the
+    device may still use it: for command buffers with unretained references keep that yourself.
+    Returns  as gpusync_queue_destroy
+    Threads one, see >>threads
+    Blocks until handlers and waits that are on their way out have left; for waits in mode BLOCKING, which nothing can
+           end, as long as they last
+    Owns releases what the queue kept, but for command buffers in flight */
+GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
+
+/** The MTLDevice.    Returns the object, borrowed; NULL for NULL.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API void *GPUSYNC_OPT gpusync_device_metal(const gpusync_device *GPUSYNC_OPT device);
+
+/** The MTLCommandQueue.    Returns the object, borrowed; NULL for NULL.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_OPT queue);
+
+/** The version of the implementation that was linked, as GPUSYNC_VERSION. Compare it with the header's.
+    Returns  major * 10000 + minor * 100 + patch.   Threads any   Blocks no   Owns nothing   Since 0.2 */
+GPUSYNC_API uint32_t gpusync_version(void);
+
+/* ----------------------------------------------------------------------------------------------- >>api-callbacks --
+   2: callbacks, and frames in flight. Callbacks and releases run soon after the end, on a serial dispatch queue (or in
+   gpusync_dispatch, with GPUSYNC_CALLBACKS_MANUAL), and what is left in destroy. Nowhere else: on a thread of Metal's
+   they would hold up the end of what is behind. One at a time for a device, in the order in which they became due;
+   those of one point in the order of their registration. A slow one delays the others and nothing else. */
+
+/** Something to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. */
+typedef struct gpusync_point {
+    gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
+    gpusync_ticket ticket;                  /**< GPUSYNC_EVERYTHING: only in waits on the host. */
+    gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value; NULL: it is a ticket. */
+    uint64_t value;                         /**< Up to GPUSYNC_MAX_VALUE. */
+} gpusync_point;
+
+/** The point of a ticket. Nothing is checked or retained here: the call that gets the point does that. Since 0.2 */
+static inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_point point = {queue, ticket, NULL, 0};
+    return point;
+}
+
+/** The point of a value of a timeline. Nothing is checked or retained here, as gpusync_at_ticket. Since 0.2 */
+static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_point point = {NULL, 0, timeline, value};
+    return point;
+}
+
+/** Told how work ended. error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool
+    and no lock. It must not wait or destroy, and lets no C++ exception and no longjmp out. All else is allowed. */
+typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
+
+/** Have fn called once when the point has ended.
+
+    point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline. One that has ended already counts too.
+    Destroy calls what is left of its queue or timeline, on its own thread. What was never committed gets
+    ERROR_CANCELLED; what gpusync_queue_destroy_now left in flight gets what it says there; a value that its timeline
+    had not reached gets ERROR_DESTROYED. When the device is lost, what did not end gets ERROR_DEVICE_LOST. While it
+    waits, destroy runs only what is due of its own queue. Where nobody else runs callbacks (MANUAL, or on the thread of
+    the callback_queue) first run those that others' work waits for.
+    Returns  OK; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY;
+             ERROR_DESTROYED. ERROR_UNSUPPORTED also: others signal the timeline, and Metal has no listener. After an
+             error fn is not called.
+    Threads any   Blocks no   Owns memory only when more than 8 are waiting, and more than ever before */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
+                                                             void *GPUSYNC_OPT user);
+
+/** Retain an Objective-C object now, and release it when the point has ended: when and where a callback would come.
+
+    Destroy releases what is left, gpusync_queue_destroy_now too. Its dealloc may do what a callback may.
+    Returns  as gpusync_on_done; after an error it is not retained
+    Threads any   Blocks no   Owns retains the object until then */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
+
+/** Run what is due by now, with GPUSYNC_CALLBACKS_MANUAL.
+    max    So many callbacks and releases at most, in their order.
+    count  Gets how many have run. May be NULL.
+    Returns  OK, also when nothing is due, and when another thread runs a callback. notify comes again when more is due.
+             ERROR_WOULD_DEADLOCK: in a callback.   Threads any   Blocks while the callbacks run   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
+
+/** Wait until fewer than max_in_flight command buffers of the queue are in use: for a program that paces itself.
+    max_in_flight  Not 0. Counts what is in flight, held, or made and not committed, gpusync's own for submissions too.
+    Returns  OK: it is so, nothing is reserved; TIMEOUT; ERROR_QUEUE_FULL: as gpusync_command_buffer;
+             ERROR_WOULD_DEADLOCK: in a callback; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_OUT_OF_MEMORY.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight,
+                                                              uint64_t timeout_ns);
+
+/* ------------------------------------------------------------------------------------------------ >>api-external --
+   3: command buffers that other code commits. A ticket for one counts as committed from the call on: the queue is not
+   idle, and waits wait, until the buffer ends. */
+
+/** Give a ticket to a command buffer that its owner commits later, without gpusync.
+
+    gpusync_is_done reports tickets in order: later tickets show as done only after this one (gpusync_poll sees them at
+    once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
+    Returns  as gpusync_commit, but nothing is held. ERROR_INVALID_ARGUMENT also: it has waits or signals of gpusync,
+             commit it with gpusync.   Threads any   Blocks no   Owns as gpusync_commit */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
+                                                           gpusync_ticket *GPUSYNC_OPT ticket);
+
+/** Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED.
+    Returns  OK; ERROR_INVALID_TICKET: not one of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
+             ERROR_DESTROYED.
+    Threads any   Blocks no   Owns a record of 128 bytes stays until the buffer ends or is deallocated */
+GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
+
+/** Give a ticket to a command buffer that is committed already.
+
+    Metal takes no handler any more. So a dispatch queue calls Metal's waitUntilCompleted, on one buffer of the
+    gpusync_queue after the other. Polls and waits read the status besides. Nothing is sent to the GPU. After
+    gpusync_queue_destroy_now that goes on until the work ends, and keeps a thread of the dispatch pool.
+    Returns  as gpusync_track, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED. ERROR_ALREADY_TRACKED: it has a
+             ticket and has not ended. One that has ended gets a ticket, whatever it had: that is over at once.
+    Threads any   Blocks no   Owns retains the buffer until it ended */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
+                                                                     gpusync_ticket *GPUSYNC_OPT ticket);
+
+/* ----------------------------------------------------------------------------------------------- >>api-timelines --
+   4: a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with gpusync_timeline_signal, the GPU
+   with encodeSignalEvent. Whoever waits for a value goes on once the number is that or more. A timeline that has failed
+   stays so: every question and every wait gets the first failure. */
+
+#define GPUSYNC_MAX_VALUE (~(uint64_t)0 >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
+
+/** Options of a timeline. */
+typedef struct gpusync_timeline_desc {
+    uint64_t initial_value;        /**< Of a timeline with an event of its own. Up to GPUSYNC_MAX_VALUE. */
+    const char *GPUSYNC_OPT label; /**< Shows in reports; NULL: none. */
+    /** An MTLSharedEvent that others signal too, behind gpusync's back; retained. One that stands at UINT64_MAX means
+        failure. NULL: an event of its own. Since 0.2 */
+    void *GPUSYNC_OPT shared_event;
+    bool fail_writes_event; /**< Imported: gpusync_timeline_fail ends others' device waits, by UINT64_MAX for good. */
+} gpusync_timeline_desc;
+
+/** Make a timeline, with an event of its own or over desc->shared_event.
+    Returns  OK; ERROR_METAL_NIL: Metal has no event to give (it happens in sandboxes); ERROR_OUT_OF_MEMORY;
+             ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value out of range. ERROR_UNSUPPORTED also: shared_event is
+             none.   Threads any   Blocks no   Owns retains the event; the device must outlive the timeline */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
+                                                                     const gpusync_timeline_desc *GPUSYNC_OPT desc,
+                                                                     gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
+
+/** Destroy a timeline. Waits that sleep or spin in it return ERROR_DESTROYED.
+
+    Work that names it goes on with its event, committed or not. What is held, then or later, for a value that nobody
+    else has promised ends with ERROR_DESTROYED.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done.
+    Threads one, see >>threads   Blocks until waits have left and its callbacks have run   Owns releases the event */
+GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
+
+/** The MTLSharedEvent. For the GPU to signal it without gpusync, name the value with gpusync_timeline_expect.
+    base  Gets what to add: value v of the timeline is v + *base on the event, which may have lived before. 0 for an
+          imported event. Call this before the expression that uses base.
+    Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
+                                                     uint64_t *GPUSYNC_OPT base);
+
+/** Read the present value: up to it all has been signalled.
+
+    It stays below the lowest promise that is not kept yet, whatever was signalled above. Of a failed timeline: what it
+    had reached. Reads the event where others may signal it.
+    Returns  OK; the result of the failure, when the timeline has failed.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
+
+/** Raise the timeline from the host. Wakes who waits for it, on the host and on the device.
+
+    value  Up to GPUSYNC_MAX_VALUE. A value that is promised cannot be signalled.
+    Where a lower value is promised, it takes effect when that promise is kept or taken back; else at once. Held work
+    that waited for it is committed here. Of two threads at a time the larger value counts.
+    Returns  OK; ERROR_NOT_RISING: the value is unchanged; the result of the failure; ERROR_DEVICE_LOST;
+             ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
+
+/** Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
+    value  Up to GPUSYNC_MAX_VALUE. From here on the event itself is looked at, as of an imported timeline.
+    Returns  OK; ERROR_NOT_RISING: out of range; the result of the failure; ERROR_DESTROYED.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
+
+/** End the timeline in failure. Every wait and every later call returns the result of the failure.
+
+    reason  Copied: its result, if that is an error, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
+    Waits on the device go on (of an imported event only with fail_writes_event).
+    Returns  OK; the result of the first failure, when there was one: it stands; ERROR_DESTROYED.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
+
+/** Wait for a value. One load and no message when it is reached.
+    value    Up to GPUSYNC_MAX_VALUE.
+    options  As gpusync_wait_ex; NULL: none. Mode BLOCKING works as HANDLER does.
+    Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_NOT_RISING: out of range;
+             ERROR_WOULD_DEADLOCK: in a callback; ERROR_OUT_OF_MEMORY.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
+                                                                   uint64_t timeout_ns,
+                                                                   const gpusync_wait_options *GPUSYNC_OPT options);
+
+/** When a wait for several points is over. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
+    GPUSYNC_WAIT_ALL,           /**< When every point has ended. */
+    GPUSYNC_WAIT_ANY,           /**< When one has. */
+    GPUSYNC_WAIT_ALL_OR_FAILURE /**< When every point has ended, or one has failed. Since 0.2 */
+} gpusync_wait_for;
+
+/** Wait for several points of one device.
+
+    points   NULL when count is 0. The same point may come several times.
+    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` names, where that has failed. More than 16
+             points are not spun for, unless spin says so. Mode BLOCKING works as HANDLER does. handlers: a ticket has
+             ended when its handlers have run, too.
+    which    ANY: gets the first point that ended. Else: the first in the row that failed, or count.
+    A point that failed has ended. One that can no longer be reached (destroyed, device lost) ends the wait. Failures of
+    GPUSYNC_EVERYTHING points are reported by this wait, as by gpusync_device_wait, though it returns one result.
+    Returns  what a wait for that point returns, also when others have not ended yet. OK: every one ended well, or count
+             is 0, unless ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points
+             of two devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY.
+    Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 points allocate during the call */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *GPUSYNC_OPT points, size_t count,
+                                                               gpusync_wait_for how, uint64_t timeout_ns,
+                                                               const gpusync_wait_options *GPUSYNC_OPT options,
+                                                               size_t *GPUSYNC_OPT which);
+
+/* --------------------------------------------------------------------------------------------- >>api-submissions --
+   5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into command buffers,
+   which gpusync_commit takes along. gpusync_submit makes one ticket of several command buffers, and takes some that
+   were encoded elsewhere: what is waited for first, then the command buffers in order, then the signals.
+
+   Promises. What is to signal a value promises it: from gpusync_encode_signal, or the submission, on. The value is
+   reached when that work has ended well and every promise below it was kept. When the work ends badly, the timeline
+   fails with the error of the work. So does whatever waits for it (on the host, on the device, held), and what that was
+   to signal. Work whose signal can be kept no more, because the timeline has failed, ends well all the same.
+
+   Held. Work goes to the device once each of its waits has been reached or its signal is on its way there. Until then
+   it is held on the host, where no watchdog ends it. What is committed or submitted to its queue later lines up behind
+   it (gpusync_track does not). A device goes by the event alone. So work that signals more than what another queue has
+   on the device is held until that has ended, well or badly, unless it waits for that value or one above it (also a
+   buffer that only signals). Where the larger value went first, who waits for the smaller one is held until that is
+   reached.
+
+   Gates. Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource.
+   gpusync_submit has to put a wait in a command buffer of its own in front, and a signal in one behind: these do not
+   strictly gate the work. Where that matters, encode them into the command buffers. Where these come from elsewhere,
+   pass GPUSYNC_STRICT. */
+
+/** Have what comes later in the command buffer wait for the point, on the device.
+
+    command_buffer  Any of the Metal queue that is not committed. One that gpusync did not make is kept from here on.
+    point           A value, or a ticket of any queue of the device.
+    Call it between encoders; before the first one, to hold up everything. Commit the buffer with gpusync alone: what it
+    was to signal stays promised until gpusync_commit, gpusync_submit or gpusync_command_buffer_discard. Nothing is
+    encoded for a point that has been reached; the buffer is kept all the same. The whole buffer is held until all its
+    waits are on their way: so waits come before signals. A ticket is waited for by the host, which signals an event at
+    its end. For a ticket of gpusync_track_committed, or of gpusync_track that is not committed yet, the buffer is held
+    meanwhile. When what is waited for fails, so does the commit's ticket.
+    Returns  OK. On an error nothing has been encoded: ERROR_INVALID_ARGUMENT also: behind a signal of this buffer
+             (commit in between); ERROR_INVALID_TICKET; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WRONG_QUEUE;
+             ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
+             ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer.
+    Threads that which encodes the buffer   Blocks no   Owns retains buffer and event: >>ownership   Since 0.2 */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
+                                                                 gpusync_point point);
+
+/** Have the device signal the value when it gets here in the command buffer, and promise it now.
+
+    command_buffer  As gpusync_encode_wait.
+    point           A value of a timeline.
+    For the host the value is reached when the whole buffer has ended well. After a commit that failed the promise
+    stands, as the buffer does. gpusync_command_buffer_discard takes it back. Destroying the queue fails the timeline,
+    with ERROR_CANCELLED.
+    Returns  as gpusync_encode_wait. ERROR_NOT_RISING: the value is not above what was signalled, is promised already,
+             is waited for by this buffer, or is below another that it signals. The failure of the timeline.
+    Threads that which encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
+                                                                   gpusync_point point);
+
+/** How a submission is done. Open: there may be more. */
+typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
+    GPUSYNC_STRICT = 2,   /**< Waits and signals on the host, for command buffers that were encoded elsewhere. */
+    GPUSYNC_UNORDERED = 4 /**< May pass what is held on the queue, and be passed while it is held itself. */
+} gpusync_submit_flags;
+
+/** Work between waits and signals. */
+typedef struct gpusync_submission {
+    const gpusync_point *GPUSYNC_OPT waits; /**< Values of timelines; tickets of any queue of the device. */
+    size_t wait_count;                      /**< 0: waits may be NULL. */
+    void *GPUSYNC_REQ const *GPUSYNC_OPT command_buffers; /**< MTLCommandBuffers, each once, in this order. */
+    size_t command_buffer_count;                          /**< 0: a barrier; command_buffers may be NULL. */
+    const gpusync_point *GPUSYNC_OPT signals;             /**< Values of timelines. */
+    size_t signal_count;                                  /**< 0: signals may be NULL. */
+    gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at its end, as if by gpusync_on_done. */
+    void *GPUSYNC_OPT user;                               /**< Passed to on_complete. */
+    const char *GPUSYNC_OPT label;                        /**< Shows in failures and reports; NULL: none. */
+    uint32_t flags;                                       /**< gpusync_submit_flags. */
+    const uint64_t *GPUSYNC_OPT timeout_ns;               /**< For room for buffers of gpusync's own; NULL: no limit. */
+} gpusync_submission;
+
+/** Submit work to the queue, as one ticket.
+
+    The ticket is done when all command buffers have ended and what they waited for is known to have ended well. The
+    wait for it returns the first error of either. Waits encoded into the command buffers are the submission's too,
+    after its own, and signals before its own; of a timeline that has failed since, these are no error.
+    Returns  OK: the command buffers are committed, or held, or ended at once, because something waited for had failed.
+             On an error they are still yours: as gpusync_commit, for any of them; ERROR_INVALID_TICKET;
+             ERROR_NOT_RISING: a signal is not above what was signalled, or is promised by others, or is waited for by
+             this one; one of its buffers waits for what another signals; its buffers signal one timeline in falling
+             order; the failure of a timeline that is to be signalled; ERROR_QUEUE_FULL: it would have to be held, and
+             too many are (an eighth of max_command_buffer_count is kept free of what is held), at once, whatever
+             timeout_ns says; ERROR_ENQUEUED; TIMEOUT; ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there
+             is no room. ERROR_UNSUPPORTED also: STRICT, and no listener to be had for a timeline that others signal.
+    Threads any   Blocks for room for command buffers of gpusync's own, up to *timeout_ns
+    Owns retains command buffers until their handlers ran, timelines and events until the submission is over */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
+                                                            gpusync_ticket *GPUSYNC_OPT ticket);
+
+/** End everything that is held on the queue, plain commits included, with ERROR_CANCELLED. What it was to signal fails.
+    Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
+GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
+
+/* -------------------------------------------------------------------------------------------------- >>api-warmup --
+   6: the first use of a GPU is slow. Metal makes things when they are first needed, and compiles shaders. A warm-up
+   does that before it hurts, in the background: pipelines through Metal's asynchronous calls, the rest on a dispatch
+   queue of its own. A report and a trace show it as a timeline, whose value is how much is done. */
+
+/** A compute pipeline to compile ahead: a function of a source text or of a library, one of which is NULL. */
+typedef struct gpusync_pipeline_desc {
+    const char *GPUSYNC_OPT source; /**< Metal's shading language, UTF-8. */
+    void *GPUSYNC_OPT library;      /**< An MTLLibrary. */
+    const char *function;           /**< Its name. */
+} gpusync_pipeline_desc;
+
+/** Work of the program, run once: on the dispatch queue of the warm-up, on one thread, in the order of the list. */
+typedef struct gpusync_warmup_job {
+    void (*run)(void *GPUSYNC_OPT user); /**< What to do. */
+    void *GPUSYNC_OPT user;              /**< Passed to run. */
+} gpusync_warmup_job;
+
+/** What to warm up. */
+typedef struct gpusync_warmup_desc {
+    const gpusync_pipeline_desc *GPUSYNC_OPT pipelines; /**< To compile. One listed twice is compiled once. */
+    size_t pipeline_count;                              /**< 0: pipelines may be NULL. */
+    const gpusync_warmup_job *GPUSYNC_OPT jobs;         /**< To run. */
+    size_t job_count;                                   /**< 0: jobs may be NULL. */
+    gpusync_queue *GPUSYNC_OPT queue; /**< Gets an empty command buffer; must outlive it. NULL: its own. */
+    bool blocking;                    /**< All of it before gpusync_warmup_start returns. */
+    bool disabled; /**< Nothing is done, successfully: pipelines are compiled when they are asked for. */
+} gpusync_warmup_desc;
+
+/** Begin a warm-up.
+    desc  NULL: an empty command buffer alone. What it points to is copied or retained.
+    out   Gets the warm-up; NULL after an error, but for the two of desc->blocking.
+    Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST. gpusync_warmup_wait tells what fails later.
+             With desc->blocking: OK: all is done, well or badly; ERROR_WOULD_DEADLOCK: in a callback, and
+             ERROR_DEVICE_LOST: meanwhile: the warm-up is there, and not all is done.
+    Threads any   Blocks no; with desc->blocking until all is done   Owns the device must outlive it */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
+                                                                  const gpusync_warmup_desc *GPUSYNC_OPT desc,
+                                                                  gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
+
+/** Ask how far it is.
+    done, total  Get the numbers. Both 0 when it is disabled.
+    Returns  OK: all is done, well or badly; NOT_READY.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *GPUSYNC_OPT done,
+                                               size_t *GPUSYNC_OPT total);
+
+/** Wait until all is done. One failure does not keep the rest from being done.
+    Returns  OK; TIMEOUT; ERROR_COMPILE: some pipeline does not compile, see gpusync_warmup_pipeline; ERROR_METAL_NIL,
+             or what the making, the commit or the wait of the empty command buffer returned: the device could not be
+             warmed up; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in a callback, or in one of the jobs;
+             ERROR_OUT_OF_MEMORY.   Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
+
+/** Get a pipeline: waits for just that one. Joins a compilation in flight; begins it where the warm-up is disabled.
+    i      Its number in the desc, from 0.
+    error  With ERROR_COMPILE: gets Metal's text, and the function's name as its label.
+    Returns  OK; ERROR_COMPILE; else as gpusync_warmup_wait.
+    Threads any   Blocks as gpusync_wait   Owns *out is borrowed for as long as the warm-up lives */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i,
+                                                                     uint64_t timeout_ns,
+                                                                     void *GPUSYNC_OPT *GPUSYNC_REQ out,
+                                                                     gpusync_error *GPUSYNC_OPT error);
+
+/** Destroy a warm-up. Jobs that did not begin are left out. Waits in progress return ERROR_DESTROYED.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, or in one of its jobs; nothing was done.
+    Threads one, see >>threads   Blocks until what runs is done, which nothing can stop   Owns releases its pipelines */
+GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT warmup);
+
+/* ------------------------------------------------------------------------------------------------- >>api-insight --
+   7: what happened, in numbers, events and a text. */
+
+/** How a ticket ended and when the GPU ran it. */
+typedef struct gpusync_ticket_info {
+    gpusync_result result; /**< As gpusync_poll. */
+    double gpu_start_s;    /**< Metal's GPUStartTime: seconds, host clock. 0: not told, or its handler has not run. */
+    double gpu_end_s;      /**< Metal's GPUEndTime, likewise. */
+} gpusync_ticket_info;
+
+/** Read how a ticket ended. Kept for at least the last 256 tickets of a queue.
+    Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, and never will be;
+             ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: too old, or ticket 0. After these *info is zero.
+    Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
 
-/* Counts of one queue; of the device: the sum over its queues, destroyed ones included, and the waits for timelines and
-   for many points. Each number is exact, but
-   they are not read at one instant. */
+#define GPUSYNC_LATENCIES 16 /**< Places of gpusync_stats.wake_latencies. */
+
+/** Counts since the queue (or device) was made. */
+typedef struct gpusync_stats {
+    uint64_t commits;          /**< Tickets issued, those of the track calls included. */
+    uint64_t completions;      /**< Tickets that ended, well or badly. */
+    uint64_t failures;         /**< Tickets that ended with an error, given up ones left out. */
+    uint64_t failures_dropped; /**< Records pushed out of the log. */
+    uint64_t waits_inline;     /**< Waits that ended by looking at the counter. */
+    uint64_t waits_status;     /**< Waits that ended by reading the status. */
+    uint64_t waits_spin;       /**< Waits that ended within the spin budget. */
+    uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
+    uint64_t waits_unmet;      /**< Waits without the work being done: timeout, lost, destroyed, deadlock. */
+    uint64_t spurious_wakes;   /**< Times that park returned early with nothing to show for it. */
+    uint64_t held;             /**< Commits and submissions that were held for a signal nobody had submitted. */
+    uint64_t waits_skipped;    /**< Waits of submissions for what was reached already. */
+    uint64_t buffers_saved;    /**< Command buffers of gpusync's own that submissions did without. */
+    /** Sleeps by the time from the GPU's end of a ticket to its waiter running: place n below 2^n us, last: more. */
+    uint64_t wake_latencies[GPUSYNC_LATENCIES];
+} gpusync_stats;
+
+/** Read the counts of one queue. Each number is exact, but they are not read at one instant.
+    Returns  OK.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
+
+/** Read the sum over the device's queues, destroyed ones included, and the waits for timelines and for many points.
+    Returns  OK. As gpusync_get_stats.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
-/* Have every event of the device told to fn, from now on; NULL ends that. While it is set, each commit adds a scheduled
-   handler; while it is not, an event costs one branch.
-   Returns  OK.    Threads  one, while no other call and no warm-up runs on the device, and nothing is in flight. */
-GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user);
+/** What a trace tells, each at its own time: events of one thing may arrive in another order. Open. */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
+    GPUSYNC_TRACE_COMMIT,    /**< queue, ticket: of gpusync_commit and the track calls. */
+    GPUSYNC_TRACE_SUBMIT,    /**< queue, ticket: gpusync_submit has taken it. */
+    GPUSYNC_TRACE_HOLD,      /**< queue, ticket: it is held. */
+    GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or what was held, was committed to Metal. */
+    GPUSYNC_TRACE_SCHEDULED, /**< queue, ticket: Metal has scheduled a buffer of it (unless the queue went). */
+    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s. */
+    /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points.
+        gpusync_device_wait waits for each queue. */
+    GPUSYNC_TRACE_WAIT_BEGIN,
+    GPUSYNC_TRACE_WAIT_END, /**< As WAIT_BEGIN, with result and how. */
+    GPUSYNC_TRACE_SIGNAL,   /**< timeline, value: signalled on the host, or by a submission that has ended. */
+    GPUSYNC_TRACE_CALLBACK  /**< queue and ticket, or timeline and value, result: it is about to run. */
+} gpusync_trace_kind;
 
-/* Write a text about every queue, every unfinished command buffer (ticket, label, status, age), every submission that
-   is held or in flight (what it waits for, and who has promised that) and every wait in progress: what to print when a
-   program hangs. buffer may be NULL when size is 0. Returns the length of the whole
-   text without its terminator, as snprintf does; the text is cut to size - 1 bytes. Threads: any. Does not wait,
-   but takes locks and asks Metal for labels and states. */
-GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size);
+/** How a wait ended: what gpusync_stats counts. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_end {
+    GPUSYNC_ENDED_INLINE, /**< By looking at the counter. */
+    GPUSYNC_ENDED_STATUS, /**< By reading the status. */
+    GPUSYNC_ENDED_SPIN,   /**< Within the spin budget. */
+    GPUSYNC_ENDED_SLEEP,  /**< After sleeping. */
+    GPUSYNC_ENDED_UNMET   /**< Without what it was for. */
+} gpusync_wait_end;
 
-/* The clock of deadline_ns: monotonic nanoseconds that stop while the machine sleeps on Apple systems. */
-GPUSYNC_API uint64_t gpusync_now_ns(void);
+/** One event. What its kind does not name is zero. */
+typedef struct gpusync_trace_event {
+    gpusync_trace_kind kind;                      /**< What happened. */
+    uint64_t time_ns;                             /**< When, by gpusync_now_ns. */
+    const gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
+    gpusync_ticket ticket;                        /**< Of commit, submission or wait. */
+    const gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value. */
+    uint64_t value;                               /**< Signalled or waited for. */
+    gpusync_result result;                        /**< Of the work or the wait. */
+    gpusync_wait_end how;                         /**< Of WAIT_END. */
+    double gpu_start_s, gpu_end_s;                /**< As gpusync_ticket_info. */
+    const char *label; /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
+} gpusync_trace_event;
 
+/** Told of an event, on its thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
+typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
+
+/** Have every event of the device told to fn, from now on.
+
+    fn  NULL: no more.
+    While it is set, each commit adds a scheduled handler. While it is not, an event costs one branch.
+    Returns  OK.
+    Threads one, while no other call and no warm-up runs on the device, and nothing is in flight   Blocks no
+    Owns nothing */
+GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
+                                             void *GPUSYNC_OPT user);
+
+/** Write what to print when a program hangs. Every queue; every unfinished command buffer (ticket, label, status, age);
+    what is held or in flight, what it waits for, and who has promised that; every wait in progress.
+    buffer  Gets the text, cut to size - 1 bytes, terminated. NULL: nothing is written. Empty for a NULL device.
+    Returns  the length of the whole text without its terminator, as snprintf does.
+    Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
+GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
+
+#ifdef GPUSYNC__MARKS
+#pragma clang assume_nonnull end
+#endif
 #ifdef __cplusplus
 }
 #endif
@@ -8620,6 +8787,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 /* ------------------------------------------------------------------------------ >>insight --
    What is left: simple questions and the report. */
 
+GPUSYNC_API uint32_t gpusync_version(void) { return GPUSYNC_VERSION; }
+
 GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return device ? device->metal : NULL; }
 
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return queue ? queue->metal : NULL; }
@@ -8957,6 +9126,7 @@ GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return 0;
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return 0; }
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base) { return 0; }
 GPUSYNC_API uint64_t gpusync_now_ns(void) { return 0; }
+GPUSYNC_API uint32_t gpusync_version(void) { return GPUSYNC_VERSION; }
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     if (buffer && size) buffer[0] = '\0';
@@ -8987,42 +9157,47 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 
 #endif /* GPUSYNC_IMPLEMENTATION */
 
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
+
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics and report;
-           timelines, waits for many points; submissions with waits and signals, held until they can go;
-           callbacks, at once or dispatched by the program; flow control; warm-up; traces
-
-     after 0.1, to become 0.2
-           Callbacks never run inside a call of the program's, nor on Metal's threads: they run on a serial dispatch
-           queue, gpusync's or gpusync_device_desc.callback_queue. A program that relied on having been called when
-           gpusync_timeline_signal, _fail, gpusync_cancel_held or gpusync_on_done returned, waits for the callback now.
-           GPUSYNC_CALLBACKS_AT_ONCE is GPUSYNC_CALLBACKS_QUEUED. gpusync_dispatch runs them one at a time per device.
-           Tickets of gpusync_track_committed are of the row 1, 2, 3, ...: is_done says no while an earlier one goes on
-           (gpusync_poll is exact), get_info knows them, and no empty command buffer is sent for them:
-           gpusync_stats.sentinels is gone.
-           Work that signals more on a timeline than what another queue has on the device is held until that has ended.
-           A warm-up makes no thread: its jobs run on a dispatch queue, also with `blocking`. Its progress is a timeline,
-           to the report and the trace.
-           A queue that gpusync makes has just max_command_buffer_count command buffers.
-           gpusync_ticket_info has the GPU's times when the completion handler has run; a status that a poll reads tells
-           none.
-           gpusync_queue_desc.commit_timeout_ns is gone: call gpusync_throttle before the commit.
-           gpusync_on_done and gpusync_release_after take a point: gpusync_at_ticket(queue, ticket), or
-           gpusync_at_value(timeline, value), for which gpusync_timeline_on_done is gone. gpusync_wait_many takes
-           options before `which`, and waits for GPUSYNC_WAIT_ALL_OR_FAILURE too.
-           gpusync_wait_options.handlers has a wait go on until the command buffers' own completed handlers have run.
-           gpusync_device_wait_ex takes these options.
-           gpusync_timeline_import(device, event, desc, out) is gpusync_timeline_create with desc.shared_event.
-           gpusync_command_buffer_desc has error_options and log_state.
-           gpusync_encode_wait and gpusync_encode_signal put waits and signals into command buffers, which gpusync_commit
-           takes along. gpusync_command_buffer_desc.waits is gone: gpusync_encode_wait before the work. Submissions with
-           GPUSYNC_OPEN_FOR_SIGNALS: gpusync_encode_signal behind the work, and then a commit, or a submission.
-           Waits and polls look at the work that they are about. What that waits for in its turn is looked at by
-           its own handlers, or by a timer of the device: it alone, and no sleeper, looks again and again. A park
-           hook is told the wait's own deadline, which may be GPUSYNC_FOREVER.
-           gpusync_is_done(q, GPUSYNC_EVERYTHING) is gpusync_is_idle(q).
+     0.2   What a 0.1 program has to change:
+             gpusync_on_done(q, t, fn, u)                gpusync_on_done(gpusync_at_ticket(q, t), fn, u)
+             gpusync_timeline_on_done(tl, v, fn, u)      gpusync_on_done(gpusync_at_value(tl, v), fn, u)
+             gpusync_release_after(q, t, object)         gpusync_release_after(gpusync_at_ticket(q, t), object)
+             gpusync_wait_many(.., timeout_ns, which)    gpusync_wait_many(.., timeout_ns, NULL, which)
+             gpusync_timeline_import(d, event, desc, o)  gpusync_timeline_create(d, desc, o), with desc.shared_event
+             gpusync_command_buffer_desc.waits           gpusync_encode_wait, before the work is encoded
+             GPUSYNC_OPEN_FOR_SIGNALS                    gpusync_encode_signal behind the work, then commit or submit
+             gpusync_queue_desc.commit_timeout_ns        gpusync_throttle before the commit, which has no TIMEOUT now
+             GPUSYNC_CALLBACKS_AT_ONCE                   GPUSYNC_CALLBACKS_QUEUED; see below
+             gpusync_stats.sentinels                     gone: no empty command buffer is sent
+             positional initialisers of descs            by name: callback_queue, shared_event are in the middle
+           What means something else:
+             Callbacks and releases run on a serial dispatch queue: never in a call of the program but destroy, never on
+             a thread of Metal. Who relied on having been called by then waits for the callback.
+             gpusync_dispatch runs what was due when it began, one at a time for a device. OK while another thread does.
+             Tickets of gpusync_track_committed are of the row 1, 2, 3, ...: is_done is false while an earlier one goes
+             on (gpusync_poll is exact), gpusync_get_info knows them.
+             gpusync_is_done(q, GPUSYNC_EVERYTHING) is gpusync_is_idle(q).
+             gpusync_queue_destroy_now: tickets of plain commits that were never held end with ERROR_DESTROYED.
+             Work that signals more on a timeline than another queue has on the device is held until that has ended.
+             Waits and polls look at their own work alone; a timer of the device looks for lost handlers. The park hook
+             gets the wait's own deadline, which may be GPUSYNC_FOREVER (not slices of 50 ms).
+             The allocator may be called at the first failure of a queue, on Metal's thread.
+             A queue that gpusync makes has just max_command_buffer_count command buffers.
+             gpusync_ticket_info has the GPU's times once the completed handler has run, not by a poll.
+             A warm-up has no thread: jobs run on a dispatch queue, also with `blocking`. Its progress is a timeline.
+             gpusync_warmup_start may return ERROR_METAL_NIL.
+             Clang warns of NULL where none may be. Swift is told of enums and optional pointers (untried).
+           New: gpusync_version, GPUSYNC_VERSION; gpusync_encode_wait, gpusync_encode_signal; gpusync_at_ticket,
+             gpusync_at_value; gpusync_device_wait_ex; gpusync_wait_options.handlers; GPUSYNC_WAIT_ALL_OR_FAILURE;
+             gpusync_device_desc.callback_queue; gpusync_command_buffer_desc.error_options, .log_state
+     0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics, report; timelines, waits
+           for many points; submissions, held until they can go; callbacks; flow control; warm-up; traces
 
    Versions: while the major number is 0, a minor number may change the API, and says so here.
 

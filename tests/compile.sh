@@ -19,7 +19,7 @@ zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 read -r -a metal <<<"-DGPUSYNC_OBJC=1 -D_GNU_SOURCE ${SOFTMETAL_FLAGS:-}"
 read -r -a link <<<"${SOFTMETAL_LINK:-}"
-warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Werror)
+warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wno-nonnull -Werror)
 c_warnings=("${warnings[@]}" -Wstrict-prototypes)
 export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
 export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}

@@ -665,7 +665,7 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     wait_job_start(&jobs[1], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2);
     gpusync_report(r.device, text, sizeof text);
-    assert_non_null(strstr(text, "gpusync 0.1.0 device\n"));
+    assert_non_null(strstr(text, "gpusync 0.2.0 device\n"));
     assert_non_null(strstr(text, "queue 1 '': committed 3, completed 1, failed 0"));
     assert_non_null(strstr(text, "queue 2 'shadows': committed 0, completed 0, failed 0"));
     assert_non_null(strstr(text, ", idle\n"));

@@ -105,6 +105,7 @@ int main(void)
     (void)gpusync_report(device, text, sizeof text);
     EXPECT(memchr(text, 0, sizeof text) != NULL);
     (void)gpusync_now_ns();
+    EXPECT(gpusync_version() == GPUSYNC_VERSION);
 
     EXPECT(strcmp(gpusync_result_string(GPUSYNC_OK), gpusync_result_string(GPUSYNC_TIMEOUT)) != 0);
     EXPECT(gpusync_result_string((gpusync_result)-19) != NULL);

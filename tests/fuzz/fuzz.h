@@ -335,6 +335,7 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         answer(gpusync_device_create(NULL, NULL), INVALID);
         cursor = gpusync_now_ns();
         must(cursor <= gpusync_now_ns(), "the clock goes back");
+        must(gpusync_version() == GPUSYNC_VERSION, "another version is linked");
         break;
     case 1:
         device_desc.hooks = &half;
