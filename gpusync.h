@@ -1376,59 +1376,35 @@ static void (*gpusync__send)(void) = gpusync__objc_msg_send;
 static void *gpusync__send_id(void *self, void *sel) { return GPUSYNC__AS(void *)(self, sel); }
 static unsigned long gpusync__send_ulong(void *self, void *sel) { return GPUSYNC__AS(unsigned long)(self, sel); }
 static void gpusync__send_void(void *self, void *sel) { GPUSYNC__AS(void)(self, sel); }
-static void gpusync__send_void_id(void *self, void *sel, void *argument)
-{
-    GPUSYNC__AS1(void, void *)(self, sel, argument);
-}
+static void gpusync__send_void_id(void *self, void *sel, void *other) { GPUSYNC__AS1(void, void *)(self, sel, other); }
 
-#define GPUSYNC__SELECTORS(X)                                                                        \
-    X(addCompletedHandler, "addCompletedHandler:")                                                   \
-    X(addObject, "addObject:")                                                                       \
-    X(addScheduledHandler, "addScheduledHandler:")                                                   \
-    X(alloc, "alloc")                                                                                \
-    X(code, "code")                                                                                  \
-    X(commandBuffer, "commandBuffer")                                                                \
-    X(commandBufferUnretained, "commandBufferWithUnretainedReferences")                              \
-    X(commandBufferWithDescriptor, "commandBufferWithDescriptor:")                                   \
-    X(commandQueue, "commandQueue")                                                                  \
-    X(commit, "commit")                                                                              \
-    X(count, "count")                                                                                \
-    X(device, "device")                                                                              \
-    X(domain, "domain")                                                                              \
-    X(encodeSignalEvent, "encodeSignalEvent:value:")                                                 \
-    X(encodeWaitForEvent, "encodeWaitForEvent:value:")                                               \
-    X(error, "error")                                                                                \
-    X(gpuEndTime, "GPUEndTime")                                                                      \
-    X(gpuStartTime, "GPUStartTime")                                                                  \
-    X(init, "init")                                                                                  \
-    X(label, "label")                                                                                \
-    X(localizedDescription, "localizedDescription")                                                  \
-    X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                           \
-    X(newFunctionWithName, "newFunctionWithName:")                                                   \
-    X(newLibrary, "newLibraryWithSource:options:completionHandler:")                                 \
-    X(newPipeline, "newComputePipelineStateWithFunction:completionHandler:")                         \
-    X(newSharedEvent, "newSharedEvent")                                                              \
-    X(notifyListener, "notifyListener:atValue:block:")                                               \
-    X(objectAtIndex, "objectAtIndex:")                                                               \
-    X(registryID, "registryID")                                                                      \
-    X(setErrorOptions, "setErrorOptions:")                                                           \
-    X(setLabel, "setLabel:")                                                                         \
-    X(setLogState, "setLogState:")                                                                   \
-    X(setRetainedReferences, "setRetainedReferences:")                                               \
-    X(setSignaledValue, "setSignaledValue:")                                                         \
-    X(signaledValue, "signaledValue")                                                                \
-    X(status, "status")                                                                              \
-    X(stringWithUTF8String, "stringWithUTF8String:")                                                 \
-    X(utf8String, "UTF8String")                                                                      \
-    X(waitUntilCompleted, "waitUntilCompleted")
+/* Every selector that is sent: its field in gpusync__sel, and its name in Metal or Foundation. By the alphabet. */
+#define GPUSYNC__SELECTORS(X)                                                                                         \
+    X(addCompletedHandler, "addCompletedHandler:") X(addObject, "addObject:")                                         \
+    X(addScheduledHandler, "addScheduledHandler:") X(alloc, "alloc") X(code, "code")                                  \
+    X(commandBuffer, "commandBuffer") X(commandBufferUnretained, "commandBufferWithUnretainedReferences")             \
+    X(commandBufferWithDescriptor, "commandBufferWithDescriptor:") X(commandQueue, "commandQueue")                    \
+    X(commit, "commit") X(count, "count") X(device, "device") X(domain, "domain")                                     \
+    X(encodeSignalEvent, "encodeSignalEvent:value:") X(encodeWaitForEvent, "encodeWaitForEvent:value:")               \
+    X(error, "error") X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(init, "init") X(label, "label")   \
+    X(localizedDescription, "localizedDescription")                                                                   \
+    X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                                            \
+    X(newFunctionWithName, "newFunctionWithName:") X(newLibrary, "newLibraryWithSource:options:completionHandler:")   \
+    X(newPipeline, "newComputePipelineStateWithFunction:completionHandler:") X(newSharedEvent, "newSharedEvent")      \
+    X(notifyListener, "notifyListener:atValue:block:") X(objectAtIndex, "objectAtIndex:") X(registryID, "registryID") \
+    X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setLogState, "setLogState:")                    \
+    X(setRetainedReferences, "setRetainedReferences:") X(setSignaledValue, "setSignaledValue:")                       \
+    X(signaledValue, "signaledValue") X(status, "status") X(stringWithUTF8String, "stringWithUTF8String:")            \
+    X(utf8String, "UTF8String") X(waitUntilCompleted, "waitUntilCompleted")
 
+/* Registered when the first device is made, under the global lock; never written again. */
 static struct gpusync__selectors {
 #define GPUSYNC__FIELD(name, text) void *name;
     GPUSYNC__SELECTORS(GPUSYNC__FIELD)
 #undef GPUSYNC__FIELD
 } gpusync__sel;
 
-/* MTLCommandBufferStatus */
+/* MTLCommandBufferStatus, as far as it is asked for. Every number from COMPLETED on is terminal. */
 #define GPUSYNC__STATUS_NOT_ENQUEUED 0ul
 #define GPUSYNC__STATUS_COMMITTED 2ul
 #define GPUSYNC__STATUS_COMPLETED 4ul
@@ -1475,6 +1451,7 @@ static unsigned long gpusync__status(void *buffer)
     return status;
 }
 
+/* Release what the program may have made, in a pool: its dealloc may autorelease. No lock is held. */
 static void gpusync__release_pooled(void *object)
 {
     void *pool = gpusync__pool_push();
@@ -1501,7 +1478,11 @@ static void gpusync__release_pooled(void *object)
 /* For the steps of a commit. */
 #define GPUSYNC__INLINE static inline __attribute__((always_inline))
 
+/* False: something else was there. */
 static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP(p, &from, to); }
+
+/* Returns the flags from before. */
+static uint32_t gpusync__set_flag(uint32_t *p, uint32_t flag) { return __atomic_fetch_or(p, flag, __ATOMIC_SEQ_CST); }
 
 #if defined(__x86_64__) || defined(__i386__)
 #define GPUSYNC__PAUSE() __builtin_ia32_pause()
@@ -1522,52 +1503,52 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 #endif
 }
 
+/* A timeout as a time; one that reaches beyond the clock ends just before FOREVER, which has no end. */
 static uint64_t gpusync__deadline(uint64_t timeout_ns)
 {
-    uint64_t now;
     if (timeout_ns == GPUSYNC_FOREVER) return GPUSYNC_FOREVER;
-    now = gpusync_now_ns();
+    uint64_t now = gpusync_now_ns();
     return timeout_ns < GPUSYNC_FOREVER - 1 - now ? now + timeout_ns : GPUSYNC_FOREVER - 1;
 }
 
+/* A deadline as a timeout: 0 when it has passed. */
 static uint64_t gpusync__time_left(uint64_t deadline)
 {
-    uint64_t now;
     if (deadline == GPUSYNC_FOREVER) return GPUSYNC_FOREVER;
-    now = gpusync_now_ns();
+    uint64_t now = gpusync_now_ns();
     return now < deadline ? deadline - now : 0;
 }
 
-/* Apple's os_unfair_lock: a word, 0 while nobody has it. Who waits for it lends its owner the priority: so Rust's
-   standard library prefers it to pthread's. In brackets, so that a macro can stand in for it. */
+/* Apple's os_unfair_lock. Who waits for it lends its owner the priority: so Rust's standard library prefers it to
+   pthread's. In brackets, so that a macro can stand in for it. */
 typedef struct gpusync__mutex {
-    uint32_t word;
+    uint32_t word; /* 0 while nobody has it */
 } gpusync__mutex;
 extern void(gpusync__lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_lock");
 extern bool(gpusync__try_lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
 extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
 
 /* Apple's libdispatch, as far as it is used here: serial queues of functions. */
-extern void *gpusync__dispatch_queue_create(const char *label, void *attribute) GPUSYNC__SYMBOL("dispatch_queue_create");
-extern void gpusync__dispatch_async(void *queue, void *context, void (*function)(void *))
-    GPUSYNC__SYMBOL("dispatch_async_f");
+extern void *gpusync__dispatch_queue_create(const char *label, void *attr) GPUSYNC__SYMBOL("dispatch_queue_create");
+extern void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *)) GPUSYNC__SYMBOL("dispatch_async_f");
 extern uint64_t gpusync__dispatch_time(uint64_t when, int64_t delta_ns) GPUSYNC__SYMBOL("dispatch_time");
-extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*function)(void *))
+extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*fn)(void *))
     GPUSYNC__SYMBOL("dispatch_after_f");
 extern void gpusync__dispatch_retain(void *queue) GPUSYNC__SYMBOL("dispatch_retain");
 extern void gpusync__dispatch_release(void *queue) GPUSYNC__SYMBOL("dispatch_release");
 
+/* Who sleeps in a wait. The device keeps them on a free list until it goes. */
 typedef struct gpusync__waiter {
-    gpusync_waiter open; /* first: what the hooks get */
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    bool permit;
-    bool any;        /* wake it for any of its watches, not only for the last */
-    bool failures;   /* wake it for one that has failed, too */
-    uint32_t linked; /* how many of its watches are on a board */
-    struct gpusync__waiter *next; /* free */
+    gpusync_waiter open;   /* first: what the hooks get */
+    pthread_mutex_t mutex; /* of the default hooks: over `permit` */
+    pthread_cond_t wake;   /* of the default hooks: there is a permit */
+    bool permit;           /* it was unparked, and has not woken up for that yet */
+    bool any, failures;    /* wake it for any of its watches, not only for the last; for one that has failed, too */
+    uint32_t linked;       /* how many of its watches are on a board */
+    struct gpusync__waiter *next; /* on the free list */
 } gpusync__waiter;
 
+/* A deadline is one of gpusync_now_ns, so the condition variable needs its clock. */
 static void gpusync__cond_init(pthread_cond_t *cond)
 {
 #ifdef __APPLE__
@@ -1607,6 +1588,7 @@ static void gpusync__default_yield(void *user)
     sched_yield();
 }
 
+/* Takes the permit with it: an unpark that came first ends the next park at once. */
 static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     gpusync__waiter *w = (gpusync__waiter *)(void *)waiter;
@@ -1641,76 +1623,75 @@ static void gpusync__default_release(void *user, void *memory, size_t size)
     free(memory);
 }
 
-/* Returns the flags from before. */
-static uint32_t gpusync__set_flag(uint32_t *flags, uint32_t flag)
-{
-    return __atomic_fetch_or(flags, flag, __ATOMIC_SEQ_CST);
-}
+/* ------------------------------------------------------------------------------ >>objects --
+   The structures. What Metal or a dispatch queue may still touch when its time is over is never freed: slots,
+   registrations, posts. A late touch then finds a state that gives it nothing to do. */
 
-/* ------------------------------------------------------------------------------ >>objects -- */
-
+/* What Metal reads of a block, by the Clang Block ABI. */
 typedef struct gpusync__block_descriptor {
-    uintptr_t reserved, size;
-    const char *signature, *layout;
+    uintptr_t reserved, size;       /* 0; bytes of the block */
+    const char *signature, *layout; /* the arguments, in Objective-C's encoding of types; NULL */
 } gpusync__block_descriptor;
 
 typedef struct gpusync__block {
-    void *isa;
-    int32_t flags, reserved;
-    void (*invoke)(void *block, void *buffer);
-    const gpusync__block_descriptor *descriptor;
+    void *isa;                                   /* where it lives: _NSConcreteGlobalBlock, or ...StackBlock */
+    int32_t flags, reserved;                     /* GPUSYNC__BLOCK_...; 0 */
+    void (*invoke)(void *block, void *buffer);   /* the handler */
+    const gpusync__block_descriptor *descriptor; /* the same for all blocks of a kind */
 } gpusync__block;
 
 #define GPUSYNC__BLOCK_IS_GLOBAL (1 << 28)
 #define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
 
-/* What a slot is doing.
+/* The life of a slot, which serves one command buffer at a time:
 
-       FREE -> OPEN -> ARMED -> RUNNING -> FREE      OPEN: made, not committed. ARMED: Metal holds the handler.
-                  \        \
-                   FREE     ORPHANED -> RUNNING -> FREE    untracked, or the queue went first: the handler touches the
-                                                           slot alone
+     1. FREE    on a free list, of a queue or of all. Nobody has a reference to it.
+     2. OPEN    gpusync__slot_new takes it, with one reference, for a command buffer that is retained and not committed
+                yet. One that is discarded goes on with 6.
+     3. ARMED   gpusync__enter_ring gives it a ticket (a part gets that of its plan), Metal gets it as the completion
+                handler, then the buffer is committed. The reference is the handler's now.
+     4. RUNNING gpusync__completed, the handler, has come. It tells of the end, gives back the room in the queue, and
+                its reference. Until then the queue stays: destroy waits.
+     5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has come. The slot leaves
+                its queue (gpusync__orphan). A handler that comes after all touches the slot alone, and goes on with 6.
+     6. FREE    the last reference releases the buffer. The slot goes back to its queue, an orphan to all.
 
-   A handler holds its slot until it has run, so a slot that is armed serves one command buffer; what object the handler
-   is given is nobody's concern. A submission has a slot too, without a buffer: OPEN while it comes in or is held, ARMED
-   from its issue on. */
+   A submission has a slot too, inside its plan and without a buffer: OPEN while it comes in or is held, ARMED from its
+   issue on. Its last reference frees the plan. What object the handler is given is nobody's concern: the slot knows its
+   buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
-/* PLAN: a submission's own. PART: one of its command buffers. The others have a ticket of their own. */
+/* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL: committed by other
+   code. PART: a command buffer of a submission. PLAN: a submission's own. All but PART have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__PLAN };
+/* How a slot differs from others. IS_PLAN: kind PLAN, for good. IS_BARE: an orphan whose buffer is released.
+   KEEPS_EVENTS: an orphan that has `events`. */
+enum { GPUSYNC__IS_PLAN = 1, GPUSYNC__IS_BARE = 2, GPUSYNC__KEEPS_EVENTS = 4 };
 
 typedef struct gpusync__slot {
-    gpusync__block block; /* first: the handler gets a pointer to it */
-    uint32_t state;       /* see above */
-    uint32_t refs; /* the handler (or its place among the open ones) and everybody who looks at the buffer */
-    void *buffer;
-    gpusync_queue *queue;
-    uint64_t ticket;
-    uint64_t since_ns;          /* it has its ticket. Not of PART */
-    struct gpusync__slot *next; /* in the pool, or at its place among the queue's open buffers */
-    uint16_t kind;
-    /* from here on: only for who holds it; all zero in one that is free */
-    uint16_t was_open; /* open again, when its submission fails */
-    uint32_t claimed;  /* by the handler, or who else reads what there is to tell of the end */
-    uint32_t roomless; /* its room in the queue is given back */
-    uint32_t traits;   /* see gpusync__last_unref_otherwise */
-    struct gpusync__plan *plan; /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
-    void *events;             /* of an orphan: an NSArray, +1, of what the device may still use */
-    uint64_t scheduled_ns;    /* its scheduled handler has run. Of one that is traced */
-    uint64_t ended_ns;        /* the end was seen, and no handler; or 0 */
+    gpusync__block block;       /* first: the handler gets a pointer to it */
+    uint32_t state, refs;       /* see above; the handler (or who has it open), and everybody who looks at the buffer */
+    void *buffer;               /* the command buffer, +1 */
+    gpusync_queue *queue;       /* NULL: FREE or ORPHANED */
+    uint64_t ticket, since_ns;  /* 0: none yet; when it got it. since_ns: not of PART */
+    struct gpusync__slot *next; /* on the free list, or at its place among the queue's open buffers */
+    uint16_t kind;              /* GPUSYNC__WORK and the others */
+    /* From here on all is zero in a slot that is free, and only who has a reference may look.
+       was_open: it is open again, when its submission fails.
+       claimed: the handler, or another, reads what there is to tell of the end; see gpusync__claim.
+       roomless: its room in the queue is given back. traits: see above. */
+    uint16_t was_open;
+    uint32_t claimed, roomless, traits;
+    struct gpusync__plan *plan;      /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
+    void *events;                    /* of an orphan: an NSArray, +1, of what the device may still use */
+    uint64_t scheduled_ns, ended_ns; /* traced: its scheduled handler ran; the end was seen, and no handler; or 0 */
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
-/* How a slot differs from others. */
-enum {
-    GPUSYNC__IS_PLAN = 1,     /* for good: kind PLAN */
-    GPUSYNC__IS_BARE = 2,     /* an orphan whose buffer is released */
-    GPUSYNC__KEEPS_EVENTS = 4 /* an orphan */
-};
-
+/* The memory of slots: from malloc, on one list, never freed. */
 #define GPUSYNC__SLAB_SLOTS 63
 typedef struct gpusync__slab {
-    struct gpusync__slab *next;
-    unsigned char pad[120];
+    struct gpusync__slab *next; /* the one that was made before */
+    unsigned char pad[120];     /* the slots begin cache lines */
     gpusync__slot slots[GPUSYNC__SLAB_SLOTS];
 } gpusync__slab;
 
@@ -1718,91 +1699,89 @@ typedef struct gpusync__slab {
    taking one off cost a logarithm, in whatever order they come; at both ends they cost no search. Of those with one
    number the first to be listed is the first. */
 typedef struct gpusync__node {
-    uint64_t number;
+    uint64_t number;                        /* what the list is sorted by */
     struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
-    struct gpusync__node *above, *below[2]; /* [0]: smaller numbers */
-    uint32_t weight; /* random: nobody has one below it that is heavier */
-    uint32_t role;
-    bool linked;
+    struct gpusync__node *above, *below[2]; /* in the tree; [0]: smaller numbers */
+    uint32_t weight, role;                  /* random: nobody has one below it that is heavier; GPUSYNC__WATCH, ... */
+    bool linked;                            /* it is on a list */
 } gpusync__node;
 
 typedef struct gpusync__list {
-    gpusync__node *root, *end[2]; /* the first and the last */
-    uint64_t before; /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
-    uint32_t random;
+    gpusync__node *root, *end[2]; /* of the tree; the first and the last */
+    uint64_t before;              /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
+    uint32_t random;              /* for the next weight */
 } gpusync__list;
-
-enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
 
 /* Walks the slots of a queue. Start with {NULL, 0}. */
 typedef struct gpusync__cursor {
-    struct gpusync__slab *slab;
-    size_t next;
+    struct gpusync__slab *slab; /* NULL: it has not begun */
+    size_t next;                /* the slot of that slab to look at next */
 } gpusync__cursor;
+
+/* What a goal asks for. ONE: a ticket to end. ALL: every ticket up to one to end. ROOM: fewer command buffers. VALUE: a
+   timeline to get there. */
+enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
 
 /* One thing to wait for. */
 typedef struct gpusync__goal {
-    gpusync_queue *queue;       /* of the first three, */
-    gpusync_timeline *timeline; /* of VALUE */
-    uint32_t kind;
-    bool draining;    /* destroy's own wait: goes on though the queue is closing */
-    bool handlers;    /* ONE and ALL: wait for the handlers, too, from the end on, */
-    uint64_t ticket;  /* ONE: this one. VALUE: the value. ROOM: fewer buffers than this. ALL: up to this one */
-    uint64_t covered; /* ALL: what earlier queue-wide waits have told of */
-    struct gpusync__slot *owed; /* ... for that of this slot, */
-    gpusync__cursor at;         /* ... then for those behind it */
+    gpusync_queue *queue;       /* of the first three, else NULL */
+    gpusync_timeline *timeline; /* of VALUE, else NULL */
+    uint32_t kind;              /* GPUSYNC__ONE and the others */
+    bool draining, handlers;    /* destroy's own wait, though the queue closes; ONE, ALL: wait for the handlers, too */
+    uint64_t ticket;            /* ONE: this. ALL: up to this. VALUE: the value. ROOM: fewer buffers than this */
+    uint64_t covered;           /* ALL: what earlier queue-wide waits have told of */
+    struct gpusync__slot *owed; /* it has ended, the handler of this slot has still to begin: gpusync__handled */
+    gpusync__cursor at;         /* the slots behind it, where the next such handler is looked for */
 } gpusync__goal;
 
 /* A waiter's goal, on the board of what can meet it. */
 typedef struct gpusync__watch {
-    gpusync__node node; /* first */
-    gpusync__goal goal;
-    gpusync__waiter *waiter;
-    uint32_t hints; /* that the board had when this was listed */
-    bool left; /* of many: it is over, this is the result, and what it was about may be gone */
-    gpusync_result result;
-    uint64_t since_ns;
+    gpusync__node node;      /* first; its place on the board */
+    gpusync__goal goal;      /* what is waited for */
+    gpusync__waiter *waiter; /* who sleeps; it may have other watches */
+    uint32_t hints;          /* that the board had when this was listed */
+    bool left;               /* of many: it is over, and what it was about may be gone */
+    gpusync_result result;   /* of one that has left: how it went */
+    uint64_t since_ns;       /* when the sleep began; for a report */
 } gpusync__watch;
 
 /* The role of what is listed on a board: a sleeping wait's, a plan's or a note's. */
 enum { GPUSYNC__WATCH, GPUSYNC__NEED, GPUSYNC__NOTE };
-/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others: for
-   the handler of a ticket, by that; behind them for room. */
+/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others:
+   for the handler of a ticket, by that; behind them for room. */
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
-/* Who is told when something is over. Under the lock no message, hook or user code under it. */
+/* Who is told when something is over. Under the lock no message, hook or user code runs. */
 typedef struct gpusync__board {
-    gpusync__mutex lock;
-    gpusync__list lists[GPUSYNC__LISTS];
+    gpusync__mutex lock;                 /* over the lists, and what is on them */
+    gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
     uint32_t count; /* on all of them. Who lists itself adds one, then looks; who changes something looks here after */
-    uint32_t hints;
+    uint32_t hints; /* how often all waits were made to look again: see gpusync__hint */
 } gpusync__board;
 
 /* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
 typedef struct gpusync__call {
-    pthread_t thread;
-    struct gpusync__call *next;
+    pthread_t thread;           /* that runs it */
+    struct gpusync__call *next; /* of all calls in progress */
 } gpusync__call;
 
 /* A callback, or a release, whose time has come. */
 typedef struct gpusync__due {
-    struct gpusync__due *next;
-    uint32_t *owing; /* counts what the queue or timeline owes: it must not go before this is done */
-    bool is_plan;     /* the callback of one; else a note */
+    struct gpusync__due *next; /* that became due after it */
+    uint32_t *owing;           /* counts what the queue or timeline owes: it must not go before this is done */
+    bool is_plan;              /* the callback of one; else a note */
 } gpusync__due;
 
-/* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken back: so this is never
-   freed, and one that comes after its device is gone finds nothing to do. */
+/* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken back: so this is
+   never freed, and one that comes after its device is gone finds nothing to do. */
 typedef struct gpusync__post {
-    gpusync_device *device; /* NULL: gone */
-    uint32_t inside;        /* calls that destroy must let out first */
-    uint32_t refs;       /* the device, and what was dispatched and has not begun */
-    uint32_t asked;         /* a call is on its way, and has not looked at what is due */
-    uint32_t timers;        /* sweeps that are on their way */
-    uint64_t sweep_ns;      /* when the next one comes, at the latest; 0: nobody knows of one */
-    uint64_t pace_ns;       /* from one to the next */
-    struct gpusync__post *next; /* free */
+    gpusync_device *device; /* NULL: gone. Who calls counts itself in, then looks; gpusync__close_post: the reverse */
+    /* inside: calls that destroy must let out first. refs: the device, and what was dispatched and has not ended.
+       asked: a call is on its way, and has not looked at what is due. timers: sweeps that are on their way. */
+    uint32_t inside, refs, asked, timers;
+    uint64_t sweep_ns, pace_ns; /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
+    struct gpusync__post *next; /* on the free list */
 } gpusync__post;
 
 /* Where a need stands:
@@ -1812,54 +1791,49 @@ typedef struct gpusync__post {
      OVER     reached, or it never will be */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
-/* A value or a ticket that a plan needs. Where the plan is `listed`, and until it is over, it is on the list of the timeline
-   or queue, under the lock of its board; whoever takes it off tells the plan. */
+/* A value or a ticket that a plan needs. Where the plan is `listed`, and until it is over, it is on the list of the
+   timeline or queue, under the lock of its board; whoever takes it off tells the plan. */
 typedef struct gpusync__need {
     gpusync__node node;         /* first; the number is that of the ticket, or the value */
-    struct gpusync__plan *plan;   /* NULL: a note's */
+    struct gpusync__plan *plan; /* NULL: a note's */
     gpusync_queue *queue;       /* of a ticket, else NULL; may be gone once the need is over */
-    gpusync_timeline *timeline; /* of a value */
-    uint64_t queue_number;
+    gpusync_timeline *timeline; /* of a value, else NULL */
     void *event;                /* what the device waits for: the timeline's, or one that stands for the ticket */
-    uint64_t raw;               /* ... and the value of it */
-    uint32_t stage;
-    uint32_t rank;              /* of several that fail the first counts */
-    bool encoded;               /* in one of the program's command buffers */
-    bool order;                 /* the promise of that value is to end, however it does: see gpusync__goes_after */
-    bool far;                   /* a ticket: its end may be a long way off, or seen late */
-    bool blocks;                /* counted in the plan's `missing` */
-    bool heard;                 /* the event's listener is to tell */
-    struct gpusync__need *next;  /* taken off with it */
-    struct gpusync__need *along; /* the plan's next */
+    uint64_t raw, queue_number; /* the value of that event; of a ticket: tells whether the queue is gone */
+    uint32_t stage, rank;       /* GPUSYNC__AWAITED and the others; of several that fail the first counts */
+    /* encoded: in one of the program's command buffers.
+       order: the promise of that value is to end, however it does: see gpusync__goes_after.
+       far: a ticket whose end may be a long way off, or seen late.
+       blocks: counted in the plan's `missing`. heard: the event's listener is to tell. */
+    bool encoded, order, far, blocks, heard;
+    struct gpusync__need *next, *along; /* taken off a board with it; the plan's next */
 } gpusync__need;
 
 /* A value that a plan will signal. On the list of its timeline until the plan is over. */
 typedef struct gpusync__promise {
-    gpusync__node node; /* first; the number is the value */
-    struct gpusync__plan *plan;
-    gpusync_timeline *timeline;
-    bool going;     /* the plan is issued, or just about to be */
-    bool issued;    /* the device has the plan, or gets it without a wait */
-    bool overtaken; /* the device may signal a higher value first */
-    bool followed;  /* others go after it */
-    bool encoded;   /* the device signals it */
-    uint64_t largest_before; /* its timeline's, before it was going */
+    gpusync__node node;         /* first; the number is the value */
+    struct gpusync__plan *plan; /* who keeps or breaks it */
+    gpusync_timeline *timeline; /* with a reference */
+    /* going: the plan is issued, or just about to be. issued: the device has the plan, or gets it without a wait.
+       overtaken: the device may signal a higher value first. followed: others go after it.
+       encoded: the device signals it. */
+    bool going, issued, overtaken, followed, encoded;
+    uint64_t largest_before;        /* its timeline's `largest`, before it was going */
     struct gpusync__promise *along; /* the plan's next */
 } gpusync__promise;
 
 /* To be done when a value or a ticket is over: gpusync_on_done, gpusync_release_after. */
 typedef struct gpusync__note {
-    gpusync__need need; /* first */
-    gpusync__due due;
-    gpusync_done_fn fn;
-    void *user; /* or the object to release */
-    struct gpusync__note *next; /* in the pool */
-    bool failed, lost;
-    gpusync_error error;
+    gpusync__need need;         /* first; what it is about, and its place on that board */
+    gpusync__due due;           /* its place among what is due, later */
+    gpusync_done_fn fn;         /* NULL: an object is to be released */
+    void *user;                 /* or the object */
+    struct gpusync__note *next; /* on the free list */
+    bool failed, lost;          /* `error` tells why; it was the device's loss that made it due */
+    gpusync_error error;        /* what the callback gets */
 } gpusync__note;
 
 #define GPUSYNC__FEW 4
-#define GPUSYNC__FEW_PARTS (GPUSYNC__FEW + 2) /* with two of our own */
 
 /* Whose error a plan has: of the need with that number, or */
 #define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
@@ -1868,62 +1842,78 @@ typedef struct gpusync__note {
 /* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its needs end. */
 enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
 
-/* A submission, from the call until it is over. Type-stable, as slots are: the slabs live as long as the device.
-   Of an open command buffer: what has been encoded into it. Its commit makes that the submission; gpusync_submit joins it
-   to its own. A plan that is joined to another only keeps the memory of needs and promises, which are the other's. */
+/* The life of a submission's plan. Its memory stays as long as the device, as a slot's stays for ever.
+
+     1. gpusync__plan_new takes it off a free list: two references, `missing` 1 and `unresolved` 1.
+     2. Waits become needs, signals become promises. Or it is the plan of an open command buffer, which
+        gpusync_encode_wait and gpusync_encode_signal make: a commit goes on with 3., gpusync_submit joins it to its own
+        plan. One that is joined only keeps the memory of its needs and promises.
+     3. It comes in, as one step under the order lock (gpusync__enter_plan): its command buffers become parts, its needs
+        are listed, unless the device has all that they need already, then its promises. It gets its ticket. Where
+        nothing holds it, it is issued there and then.
+     4. Else it is held, in its queue's line: also where an earlier one is. Whoever ends a need, or sees its signal go
+        to the device, counts `missing` down; the last stirs the plan, and gpusync__pump issues it.
+     5. Issue: `running` is set, the slot is ARMED, the parts are committed. gpusync__announce follows without the
+        lock: who waits for its signals can go to the device, too. It gives back one of the two references.
+     6. Each part that ends counts `running` down. With the last the needs are listed, if they were not yet, and
+        `unresolved` goes down by one.
+     7. `unresolved` 0: gpusync__publish keeps or breaks the promises, marks the ticket, and gives back the other
+        reference.
+     8. The last reference frees it: gpusync__plan_free.
+
+   One that is doomed before its issue is abandoned: out of the line and, without 5. and 6., on to 7. A call that fails
+   before there is a ticket undoes all (gpusync__undo_plan). */
 typedef struct gpusync__plan {
-    gpusync__due due; /* first */
-    gpusync__slot work; /* where it is found by its ticket. Holders: itself, until it is over and announced (2), others */
-    gpusync_device *device;
-    uint32_t missing; /* needs that keep it from being issued, + 1 while it comes in */
-    uint32_t unresolved; /* needs that are not over, + 1 for its command buffers */
-    uint32_t running; /* command buffers that have not ended, + 1 until it is announced. From its issue on */
-    uint32_t doomed;  /* GPUSYNC__IS_DOOMED, GPUSYNC__IS_GIVEN_UP */
-    uint32_t flags;
-    uint32_t need_count, promise_count; /* in its own memory */
-    uint32_t part_count, first_part;
-    uint32_t rank; /* of the error. Under the device's plan lock, with the error and the outcome */
-    uint32_t listed; /* its needs are, or were: not while the device has all that they need, before it is through itself */
-    bool disowned; /* its command buffers may still run */
-    void *front, *back; /* command buffers of our own, until they have a slot */
-    gpusync__need *needs, **needs_end;          /* what it waits for */
-    gpusync__need before;                       /* a promise that is to end first; no timeline: none */
-    gpusync__promise *promises, **promises_end; /* what it signals */
-    gpusync__need *own_needs;                   /* memory for both */
-    gpusync__promise *own_promises;
+    gpusync__due due;       /* first; its place among what is due, from its end on */
+    gpusync__slot work;     /* where it is found by its ticket; with the references */
+    gpusync_device *device; /* for good */
+    /* missing: needs that keep it from being issued, + 1 while it comes in.
+       unresolved: needs that are not over, + 1 for its command buffers.
+       running: command buffers that have not ended, + 1 until it is announced. From its issue on.
+       doomed: GPUSYNC__IS_DOOMED, GPUSYNC__IS_GIVEN_UP. flags: of the submission. */
+    uint32_t missing, unresolved, running, doomed, flags;
+    /* need_count, promise_count: in its own memory.
+       part_count, first_part: of `parts`; 1 where the first, which is `front`, is left out.
+       rank: of the error. Under the device's plan lock, with the error and the outcome.
+       listed: its needs are, or were: not while the device has all that they need, before it is through.
+       depth: on the queue's free list: how many there are from here on. */
+    uint32_t need_count, promise_count, part_count, first_part, rank, listed, depth;
+    /* disowned: its command buffers may still run.
+       lined, stirred: in the line, and something about it has changed. Under the plan lock. */
+    bool disowned, lined, stirred;
+    void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
+    gpusync__need *needs, **needs_end, *own_needs; /* what it waits for; where the next is linked; memory for its own */
+    gpusync__promise *promises, **promises_end, *own_promises; /* what it signals; the same for that */
+    gpusync__need before;                                      /* a promise that is to end first; no timeline: none */
     gpusync__slot **parts; /* in the order of their commits. Of an open buffer: its slot */
-    void *memory;          /* of these three, where there are more than a few */
-    size_t memory_size;
-    struct gpusync__plan *joined; /* the last first */
-    struct gpusync__plan *next, *previous; /* in the queue's line of held ones; next: also in the pool, and of joined ones */
-    struct gpusync__plan *next_stirred, *before_stirred;
-    bool lined, stirred; /* in the line; and something about it has changed. Under the plan lock */
-    struct gpusync__plan *next_ended, *next_issued; /* on an agenda */
-    uint64_t issued_ns;
-    uint32_t depth;  /* in the queue's list of spare ones */
-    gpusync_done_fn on_complete;
-    void *user;
-    double gpu_start, gpu_end;
-    char label[64];
-    gpusync__need few_needs[GPUSYNC__FEW];
-    gpusync__promise few_promises[GPUSYNC__FEW];
-    gpusync__slot *few_parts[GPUSYNC__FEW_PARTS];
-    gpusync_error error;
+    void *memory;          /* own needs, own promises and parts, where they are many */
+    size_t memory_size;    /* bytes of it */
+    /* joined: the plans of open buffers that are parts now, the last first.
+       next, previous: in the queue's line; next: also on a free list, and of joined ones.
+       next_stirred, before_stirred: in the queue's `stirred`. next_ended, next_issued: on an agenda. */
+    struct gpusync__plan *joined, *next, *previous, *next_stirred, *before_stirred, *next_ended, *next_issued;
+    uint64_t issued_ns;          /* when the device got it; for trace and report */
+    gpusync_done_fn on_complete; /* the program's callback, or NULL */
+    void *user;                  /* for that */
+    double gpu_start, gpu_end;   /* of all parts: the first start, the last end; 0: unknown. Under the plan lock */
+    char label[64];              /* the submission's, or empty */
+    gpusync__need few_needs[GPUSYNC__FEW];       /* own_needs, in most plans */
+    gpusync__promise few_promises[GPUSYNC__FEW]; /* own_promises, in most plans */
+    gpusync__slot *few_parts[GPUSYNC__FEW + 2];  /* parts, in most plans; with two of our own */
+    gpusync_error error;                         /* of all that failed the first, by `rank` */
 } gpusync__plan;
 
 typedef struct gpusync__line {
-    gpusync__plan *first, *last;
+    gpusync__plan *first, *last; /* held plans, by their tickets */
 } gpusync__line;
 
 /* What is left to do, outside of all locks, after something was found or changed. */
 typedef struct gpusync__agenda {
     gpusync__plan *ended, *last_ended; /* publish how, in this order */
-    gpusync__plan *issued; /* tell who waits for their signals */
-    gpusync_queue *pumps; /* have held work that can go; entered */
-    bool busy;            /* there is something on it */
-    bool calls;           /* a callback is due */
-    bool sweep;           /* there is a new reason for sweeps */
-    uint64_t held_ns;     /* when this call held its plan back */
+    gpusync__plan *issued;             /* tell who waits for their signals */
+    gpusync_queue *pumps;              /* have held work that can go; entered */
+    bool busy, calls, sweep;           /* there is something on it; a callback is due; sweeps have a new reason */
+    uint64_t held_ns;                  /* when this call held its plan back */
 } gpusync__agenda;
 
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
@@ -1932,43 +1922,35 @@ typedef struct gpusync__agenda {
 #define GPUSYNC__FEW_PLACES 16
 
 struct gpusync_device {
-    void *metal;
-    gpusync_hooks hooks;
-    gpusync_allocator allocator;
-    gpusync_spin spin;
-    gpusync_wait_mode wait_mode;
-    gpusync_log_fn log;
-    void *log_user;
-    uint32_t lost;
-    gpusync__mutex lock; /* list of queues, sum of the destroyed ones. After a queue's order lock, before its board's */
-    gpusync__list queues; /* by their numbers */
-    uint64_t queue_count; /* ever made */
-    gpusync__list timelines;
-    uint64_t timeline_count;
-    gpusync_stats gone;
-    gpusync_stats stats; /* of waits for timelines, and for many points */
-    uint32_t inside;     /* of the latter, which destroy must let out first */
-    void *listener;      /* MTLSharedEventListener, made when first needed, under the lock */
-    void *events[GPUSYNC__EVENT_POOL]; /* that nobody refers to any more */
-    uint32_t event_count;
-    gpusync__mutex waiter_lock;
-    gpusync__waiter *free_waiters;
-    gpusync__mutex plan_lock;
-    gpusync__plan *free_plans;
-    gpusync__note *free_notes;
-    struct gpusync__store *stores; /* of all of these */
-    gpusync__due *due, *last_due; /* in the order in which they became due */
-    uint32_t due_count;
-    bool calling;                 /* one of them runs: one at a time, */
-    bool turned_away;             /* ... and somebody who was to run more has gone since */
-    gpusync__post *post;
-    void *callback_queue;         /* a serial dispatch queue. Not of MANUAL */
-    void *sweep_queue;            /* another */
-    gpusync_callback_mode callback_mode;
-    gpusync_notify_fn notify;
-    void *notify_user;
-    gpusync_trace_fn trace;
-    void *trace_user;
+    void *metal;                 /* the MTLDevice, +1 */
+    gpusync_hooks hooks;         /* the program's, or the default ones */
+    gpusync_allocator allocator; /* for all that does not outlive the device */
+    gpusync_spin spin;           /* of its queues, where they have no other */
+    gpusync_wait_mode wait_mode; /* of its queues, where they have no other */
+    gpusync_log_fn log;          /* or NULL */
+    uint32_t lost;               /* for good */
+    gpusync__mutex lock; /* over what follows, but for `stats` and `inside`, down to event_count */
+    gpusync__list queues, timelines;           /* by their numbers */
+    uint64_t queue_count, timeline_count;      /* ever made: the last number */
+    gpusync_stats gone, stats;                 /* of destroyed queues; of waits for timelines, and for many points */
+    uint32_t inside;                           /* waits for many points, which destroy must let out first */
+    void *listener;                            /* MTLSharedEventListener, made when first needed, under the lock */
+    void *events[GPUSYNC__EVENT_POOL];         /* that nobody refers to any more */
+    uint32_t event_count;                      /* how many of them there are */
+    gpusync__mutex waiter_lock, plan_lock;     /* over the next field; over what follows, down to turned_away */
+    gpusync__waiter *free_waiters;             /* a list */
+    gpusync__plan *free_plans;                 /* a list */
+    gpusync__note *free_notes;                 /* a list */
+    struct gpusync__store *stores;             /* memory of all of these; pushed without a lock */
+    gpusync__due *due, *last_due;              /* in the order in which they became due */
+    uint32_t due_count;                        /* of that list */
+    bool calling, turned_away;                 /* a callback runs, the only one; who was to run more has gone since */
+    gpusync__post *post;                       /* what dispatch queues get */
+    void *callback_queue, *sweep_queue;        /* serial dispatch queues. callback_queue: not of MANUAL */
+    gpusync_callback_mode callback_mode;       /* who runs callbacks */
+    gpusync_notify_fn notify;                  /* of MANUAL: something is due. Or NULL */
+    gpusync_trace_fn trace;                    /* or NULL */
+    void *log_user, *notify_user, *trace_user; /* what those three get */
 };
 
 /* Where a ticket is found while it is in flight and for a while after. `done` says which ticket has ended here: a
@@ -1976,8 +1958,8 @@ struct gpusync_device {
    until they are known, it is GPUSYNC__NOT_YET: whoever finds the end swaps that for what it found. So several may find
    it, the first one counts, and who comes late writes nothing into an entry that has gone on. */
 typedef struct gpusync__entry {
-    gpusync__slot *slot;
-    uint64_t done; /* ticket * 2, + 1 when it failed */
+    gpusync__slot *slot;         /* which may have gone on since: see gpusync__ref_ticket */
+    uint64_t done;               /* ticket * 2, + 1 when it failed */
     uint64_t gpu_start, gpu_end; /* bits of a double, which is not negative */
 } gpusync__entry;
 
@@ -1986,78 +1968,80 @@ typedef struct gpusync__entry {
 
 /* How a ticket ended, as its entry has it. */
 typedef struct gpusync__outcome {
-    uint64_t gpu_start, gpu_end;
-    uint64_t failed;       /* 0 or 1 */
-    gpusync_result result; /* when it failed */
+    uint64_t gpu_start, gpu_end; /* bits of a double; 0: unknown */
+    uint64_t failed;             /* 0 or 1 */
+    gpusync_result result;       /* when it failed */
 } gpusync__outcome;
 
 /* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that it has; later ones go
    to the next, so the place of a ticket never changes. */
 typedef struct gpusync__ring {
-    struct gpusync__ring *older;
-    uint64_t first; /* ticket */
-    uint64_t size;
-    gpusync__entry *entries;
+    struct gpusync__ring *older; /* the one before; NULL: it was the first */
+    uint64_t first, size;        /* its first ticket; of the entries, a power of two */
+    gpusync__entry *entries;     /* behind this structure */
 } gpusync__ring;
 
 #define GPUSYNC__RING_SIZE 256
 
-/* flags of queues and timelines */
+/* Flags of queues and timelines. LOST: the device is. CLOSING: destroy has begun. FAILED: a failure is on record.
+   OUTSIDE: others signal the timeline. TRACED: every wait is told to the trace, of an idle queue too. */
 enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16 };
 
 struct gpusync_queue {
-    gpusync__head head; /* first: read by the inline calls */
-    unsigned char pad[120];
-    /* hardly ever written */
-    gpusync_device *device;
-    void *metal;
-    uint32_t flags;
-    uint32_t limit; /* uncompleted buffers that Metal allows */
-    uint32_t max_in_flight; /* ... and that the program allows itself */
-    bool slow_commit;           /* commits are traced, or limited */
-    gpusync__ring *ring;
-    void *external_queue; /* a dispatch queue that waits for external work, made when first needed */
-    void *buffer_class; /* of the command buffers seen here: known to answer what is sent */
-    gpusync_spin spin;
-    gpusync_wait_mode wait_mode;
-    uint32_t log_most; /* records in the log, when it is made */
-    gpusync__node place; /* on the device's list; has the number */
-    char label[64];
-    /* counters */
-    unsigned char pad2[128];
-    uint32_t outstanding; /* buffers made or in flight, against limit */
-    uint32_t inside;      /* calls that destroy must let out first */
-    uint32_t tracked;     /* unfinished TRACKED slots */
-    uint32_t refused;     /* who asked for room got none, and may ask again */
-    gpusync_stats stats; /* but for commits and completions: they are counted by their tickets */
-    uint32_t owing;       /* plans and notes that are not over */
-    gpusync__plan *free_plans;
-    gpusync__slot *returned; /* free slots, pushed without a lock */
-    uint32_t slots;          /* that are the queue's: not free, and not orphaned */
-    uint32_t wanted;      /* held work can go, or must: whoever can get the order lock sees to it */
-    uint32_t on_agenda;
-    gpusync_queue *next_pump; /* there */
+    gpusync__head head;     /* first: read by the inline calls */
+    unsigned char pad[120]; /* the commits write to the line before, every call reads the next */
+    /* -- hardly ever written */
+    gpusync_device *device; /* which outlives it */
+    void *metal;            /* the MTLCommandQueue, +1 */
+    /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
+       limit, max_in_flight: uncompleted command buffers that Metal allows; that the program allows itself. */
+    uint32_t flags, limit, max_in_flight, log_most;
+    bool slow_commit;            /* commits are traced, or limited */
+    gpusync__ring *ring;         /* of the next ticket; the older ones behind it */
+    void *external_queue;        /* a dispatch queue that waits for external work, made when first needed */
+    void *buffer_class;          /* of the command buffers seen here: known to answer what is sent */
+    gpusync_spin spin;           /* of waits that ask for no other */
+    gpusync_wait_mode wait_mode; /* of waits that ask for no other */
+    gpusync__node place;         /* on the device's list; has the number */
+    char label[64];              /* the program's, or that of the Metal queue; or empty */
+    unsigned char pad2[128];     /* what follows is written all the time */
+    /* -- counters, and what is changed without a lock
+       outstanding: command buffers that are made or in flight, against the limit.
+       inside: calls that destroy must let out first. tracked: unfinished TRACKED slots.
+       refused: who asked for room got none, and may ask again. */
+    uint32_t outstanding, inside, tracked, refused;
+    gpusync_stats stats;       /* but for commits and completions: they are counted by their tickets */
+    uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
+    gpusync__plan *free_plans; /* a list, which is taken whole */
+    gpusync__slot *returned;   /* free slots, pushed without a lock, taken whole */
+    /* slots: that are the queue's: not free, and not orphaned. Destroy waits for them.
+       wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
+    uint32_t slots, wanted, on_agenda;
+    gpusync_queue *next_pump;              /* on that agenda */
     gpusync__plan *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's plan lock */
-    /* order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for it. */
+    /* -- under the order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for
+       it. order: that lock. Open buffers are those made, or encoded into, and not committed: in lists,
+       by the first bits of a hash. */
     gpusync__mutex order;
-    gpusync__slot *free_slots;
-    gpusync__slot **open; /* made, or encoded into, and not committed: in lists, by the first bits of a hash */
-    uint32_t open_count, open_places, open_shift; /* shift: leaves those bits */
+    gpusync__slot *free_slots;                    /* a list */
+    gpusync__slot **open;                         /* the lists of the open buffers */
+    uint32_t open_count, open_places, open_shift; /* open buffers; lists; leaves those bits of a hash */
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
-    struct gpusync__index *index; /* of what is in flight, where somebody asks for that; else NULL */
-    gpusync__line line, loose; /* held, in the order of their tickets; loose: UNORDERED */
-    uint32_t lined, lined_ordered; /* how many; how many of them hold up what comes later */
-    uint32_t held_buffers;
-    gpusync__board board; /* its lock is over all that follows */
-    uint64_t covered; /* by waits for everything */
-    gpusync_error *log; /* failure number n at n % log_size. Made at the first failure; until then &last_failure */
-    gpusync_error last_failure; /* the log's one record while there is no memory for more */
-    uint32_t log_size;
-    uint64_t log_begin; /* number of the first failure that the log had a place for */
-    uint64_t log_count;
-    uint64_t logged;     /* how many of them the log hook has seen; of the thread that has set `logging` */
-    uint32_t logging;
-    uint64_t dropped, dropped_failed; /* largest ticket whose record was dropped (that ran) */
+    gpusync__slot **index;         /* what is in flight, by its buffer, where somebody asks for that; else NULL */
+    size_t index_size, index_used; /* places, a power of two; those that are taken, fewer than that */
+    gpusync__line line, loose;     /* held, in the order of their tickets; loose: UNORDERED */
+    uint32_t lined, lined_ordered, held_buffers; /* how many; those that hold up what comes later; parts of all */
+    /* -- under the board's lock
+       board: with that lock. last_failure: the log's one record while there is no other.
+       log: failure number n at n % log_size. Made at the first failure; until then &last_failure.
+       log_begin: number of the first failure that the log had a place for. log_count: failures so far.
+       logged: how many of them the log hook has seen; of the thread that has set `logging`.
+       covered: waits for everything have told of what failed up to this ticket.
+       dropped, dropped_failed: largest ticket whose record was dropped; of those that ran. */
+    gpusync__board board;
+    gpusync_error *log, last_failure;
+    uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed;
+    uint32_t log_size, logging;
 };
 
 #define GPUSYNC__LISTENINGS 64
@@ -2065,55 +2049,59 @@ struct gpusync_queue {
 /* `value` when the timeline has failed: above every other, so that one load tells. */
 #define GPUSYNC__FAILED_VALUE (~(uint64_t)0)
 
-/* A registration with the event, for one value and all who wait for it. It belongs to the timeline's list and to the
-   block that Metal holds: nobody can take a registration back, and a block whose value never comes lives as long as the
-   event. So what the block refers to is counted, and an ORPHANED one touches nothing else. */
+/* The life of a registration with an event, for one value and all who wait for it. Nobody can take one back, and a
+   block whose value never comes lives as long as the event. So what the block refers to is counted.
+
+     1. ARMED    gpusync__listening_new takes one that is free, and lists it with its timeline: one reference.
+     2. gpusync__notify hands Metal a block, and Metal copies it: each copy has a reference.
+     3. RUNNING  the event gets there, and Metal calls the block. The timeline stays meanwhile: destroy waits.
+     4. FREE     everybody has been told. The next registration takes it off the timeline's list.
+     5. ORPHANED instead of 3., where the timeline goes first: a block that is called after all touches nothing else.
+     6. The last reference, often that of Metal's block, puts it on the list of free ones. */
 typedef struct gpusync__listening {
-    uint32_t refs;
-    uint32_t state; /* ARMED -> RUNNING -> FREE, or ORPHANED */
-    gpusync_device *device;
-    gpusync_timeline *timeline;
-    uint64_t value;
-    struct gpusync__listening *next;
+    uint32_t refs, state;            /* the list, and Metal's blocks; see above */
+    gpusync_device *device;          /* not to be touched by an orphan */
+    gpusync_timeline *timeline;      /* not to be touched by an orphan */
+    uint64_t value;                  /* that it is for */
+    struct gpusync__listening *next; /* on the timeline's list, or on the free list */
 } gpusync__listening;
 
 struct gpusync_timeline {
-    uint64_t value; /* reached, as far as is known, or GPUSYNC__FAILED_VALUE */
-    gpusync_device *device;
-    void *event;
-    uint64_t base; /* event value = value + base */
-    uint32_t flags;
-    uint32_t inside;
-    uint32_t refs; /* the program, and every plan that names it */
-    uint32_t owing;   /* notes that are not done */
-    bool imported, fail_writes_event, handed_out;
-    gpusync__node place; /* on the device's list; has the number */
-    gpusync__board board;   /* its lock is over all that follows */
+    uint64_t value;         /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
+    gpusync_device *device; /* which outlives it */
+    void *event;            /* the MTLSharedEvent, +1 */
+    uint64_t base;          /* event value = value + base */
+    /* flags: GPUSYNC__LOST and the others. inside: calls that destroy must let out first.
+       refs: the program, and every plan that names it. owing: notes that are not done. */
+    uint32_t flags, inside, refs, owing;
+    bool imported, fail_writes_event, handed_out; /* the event was given; a failure shows on it; others may know it */
+    gpusync__node place;                          /* on the device's list; has the number */
+    /* -- under the board's lock
+       board: with that lock. kept: signalled, though a promise below it may be open.
+       on_event: signalled, and known to stand on the event.
+       coming: every promise up to here is the device's, or was kept. on_event and coming: read without the lock.
+       largest: of all that were ever going to be signalled by the device. expected: others signal up to here. */
+    gpusync__board board;
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
-    uint64_t kept;     /* signalled, though a promise below it may be open */
-    uint64_t on_event; /* ... and known to stand on the event */
-    uint64_t coming;   /* every promise up to here is the device's, or was kept */
-    uint64_t largest;  /* of all that were ever going to be signalled by the device */
-    uint64_t expected; /* somebody else signals up to here */
-    gpusync__list promises;
-    uint32_t promised; /* how many; read without the lock */
-    bool mixed; /* they are not all of one queue */
-    uint64_t last; /* reached before it failed */
-    gpusync_error error;
-    char label[64];
+    uint64_t kept, on_event, coming, largest, expected;
+    gpusync__list promises; /* that are open */
+    uint32_t promised;      /* how many; read without the lock */
+    bool mixed;             /* they are not all of one queue */
+    uint64_t last;          /* reached before it failed */
+    gpusync_error error;    /* how it failed; does not change after */
+    char label[64];         /* the program's, or empty */
 };
 
-/* All the global state there is, besides the selectors. */
+/* All the global state there is, besides the selectors. Under its lock, but for what is said to do without. */
 static struct gpusync__global {
-    gpusync__mutex lock;
-    bool selectors_ready;
-    gpusync__slab *slabs;
-    gpusync__slot *free;     /* under the lock */
-    gpusync__slot *returned; /* of queues that are gone; pushed without the lock */
-    struct gpusync__listening *listenings; /* free ones, under the lock */
-    struct gpusync__post *posts; /* free ones, under the lock */
-    gpusync__call *calls;    /* under the lock */
-    uint32_t call_count;
+    gpusync__mutex lock;                   /* the last in the order of locks */
+    bool selectors_ready;                  /* the first device has been made */
+    gpusync__slab *slabs;                  /* all of them; only the head needs the lock */
+    gpusync__slot *free, *returned;        /* slots; those of queues that are gone, pushed without the lock */
+    struct gpusync__listening *listenings; /* free ones */
+    struct gpusync__post *posts;           /* free ones */
+    gpusync__call *calls;                  /* callbacks in progress */
+    uint32_t call_count;                   /* how many; read without the lock */
 } gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, NULL, 0};
 
 /* Whose place on a device's list it is. */
@@ -2133,28 +2121,22 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
 #define GPUSYNC__EACH_TIMELINE(t, device)                                                            \
     for (t = gpusync__timeline_at((device)->timelines.end[0]); t; t = gpusync__timeline_at(t->place.beside[1]))
 
-static uint64_t gpusync__committed(const gpusync_queue *q)
-{
-    return GPUSYNC__GET(&q->head.committed);
-}
+/* The last ticket that was given. */
+static uint64_t gpusync__committed(const gpusync_queue *q) { return GPUSYNC__GET(&q->head.committed); }
 
 /* Has the device got it? */
 static bool gpusync__is_issued(const gpusync__plan *plan) { return GPUSYNC__GET(&plan->work.state) == GPUSYNC__ARMED; }
 
 static bool gpusync__is_loose(const gpusync__plan *plan) { return (plan->flags & GPUSYNC_UNORDERED) != 0; }
 
-static bool gpusync__is_given_up(const gpusync__plan *plan)
-{
-    return (GPUSYNC__GET(&plan->doomed) & GPUSYNC__IS_GIVEN_UP) != 0;
-}
+static bool gpusync__is_given_up(const gpusync__plan *p) { return GPUSYNC__GET(&p->doomed) & GPUSYNC__IS_GIVEN_UP; }
 
 static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
 
-static bool gpusync__is_outside(const gpusync_timeline *t)
-{
-    return (GPUSYNC__GET(&t->flags) & GPUSYNC__OUTSIDE) != 0;
-}
+/* Do others signal it, too? */
+static bool gpusync__is_outside(const gpusync_timeline *t) { return GPUSYNC__GET(&t->flags) & GPUSYNC__OUTSIDE; }
 
+/* Zeroed memory of the program's allocator; NULL: it has none. */
 static void *gpusync__allocate(gpusync_device *dev, size_t size, size_t alignment)
 {
     void *memory = dev->allocator.allocate(dev->allocator.user, size, alignment);
@@ -2169,11 +2151,12 @@ static void gpusync__free(gpusync_device *dev, void *memory, size_t size)
 
 /* Memory for many small things, which stays as long as the device. */
 typedef struct gpusync__store {
-    struct gpusync__store *next;
-    size_t size;
-    unsigned char pad[128 - 2 * sizeof(void *)]; /* what follows is aligned as this is */
+    struct gpusync__store *next;                 /* the one that was made before */
+    size_t size;                                 /* with this header */
+    unsigned char pad[128 - 2 * sizeof(void *)]; /* so that what follows is aligned as this is */
 } gpusync__store;
 
+/* Two threads may come here with different locks: so the list is pushed without one. NULL: no memory. */
 static void *gpusync__store_new(gpusync_device *dev, size_t size)
 {
     gpusync__store *store = (gpusync__store *)gpusync__allocate(dev, sizeof *store + size, 128);
@@ -2193,34 +2176,34 @@ static void gpusync__stores_free(gpusync_device *dev)
     }
 }
 
-/* Calls that may still be running when destroy begins come in here and go out again; destroy waits for them. */
-static bool gpusync__enter(gpusync_queue *q)
+/* Calls that may still be running when destroy begins come in here and go out again; destroy waits for them. It sets
+   CLOSING and then looks at `inside`, this does it the other way round: one of the two sees the other. Returns those of
+   the flags `stop` that are set: then the call is not inside. */
+GPUSYNC__INLINE uint32_t gpusync__come_in(uint32_t *inside, const uint32_t *flags, uint32_t stop)
 {
-    GPUSYNC__ADD(&q->inside, 1);
-    if (!(GPUSYNC__GET(&q->flags) & GPUSYNC__CLOSING)) return true;
-    GPUSYNC__SUB(&q->inside, 1);
-    return false;
+    GPUSYNC__ADD(inside, 1);
+    stop &= GPUSYNC__GET(flags);
+    if (stop) GPUSYNC__SUB(inside, 1);
+    return stop;
 }
+
+/* False: the queue is being destroyed. */
+static bool gpusync__enter(gpusync_queue *q) { return !gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING); }
 
 static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB(&q->inside, 1); }
 
 /* For calls that need a working queue. OK: inside. */
 GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q)
 {
-    uint32_t flags;
-    GPUSYNC__ADD(&q->inside, 1);
-    flags = GPUSYNC__GET(&q->flags) & (GPUSYNC__CLOSING | GPUSYNC__LOST);
-    if (!flags) return GPUSYNC_OK;
-    GPUSYNC__SUB(&q->inside, 1);
-    return flags & GPUSYNC__CLOSING ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST;
+    uint32_t stop = gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING | GPUSYNC__LOST);
+    if (!stop) return GPUSYNC_OK;
+    return stop & GPUSYNC__CLOSING ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST;
 }
 
+/* OK: inside. */
 static gpusync_result gpusync__timeline_enter(gpusync_timeline *t)
 {
-    GPUSYNC__ADD(&t->inside, 1);
-    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return GPUSYNC_OK;
-    GPUSYNC__SUB(&t->inside, 1);
-    return GPUSYNC_ERROR_DESTROYED;
+    return gpusync__come_in(&t->inside, &t->flags, GPUSYNC__CLOSING) ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
 }
 
 static void gpusync__timeline_leave(gpusync_timeline *t) { GPUSYNC__SUB(&t->inside, 1); }
@@ -2231,8 +2214,9 @@ static void gpusync__goal_leave(const gpusync__goal *goal)
     else gpusync__timeline_leave(goal->timeline);
 }
 
-/* These two are not inlined: the C library declares pthread_self constant, and a compiler may carry its answer
-   across a hook in which a fiber changed threads. */
+/* User code begins on this thread; gpusync__call_end ends it. Neither this nor gpusync__in_callback is inlined: the C
+   library declares pthread_self constant, and a compiler may carry its answer across a hook in which a fiber changed
+   threads. */
 static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
 {
     call->thread = pthread_self();
@@ -2253,12 +2237,13 @@ static void gpusync__call_end(gpusync__call *call)
     gpusync__unlock(&gpusync__global.lock);
 }
 
+/* Is this thread in a callback? Then a wait could be for itself. Without the lock where nobody is. */
 static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
-    gpusync__call *call;
     if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return false;
     gpusync__lock(&gpusync__global.lock);
-    for (call = gpusync__global.calls; call && !pthread_equal(call->thread, pthread_self());) call = call->next;
+    gpusync__call *call = gpusync__global.calls;
+    while (call && !pthread_equal(call->thread, pthread_self())) call = call->next;
     gpusync__unlock(&gpusync__global.lock);
     return call != NULL;
 }
@@ -2281,45 +2266,36 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
 /* -------------------------------------------------------------------------------- >>slots --
    Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it begins with a block
    literal that claims to be a global one, so Metal's Block_copy returns the same pointer and no commit allocates. Metal
-   still reads the block's flags when it drops it, at a time that nobody can see: so slots live in slabs that are
-   never freed, and the block header is written once. (Layout and flags: the Clang Block ABI.) */
+   still reads the block's flags when it releases it, at a time that nobody can see: so slots live in slabs that are
+   never freed, and the block header is written once. */
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
-/* A list of new slots. Under the global lock. From malloc, not the program's allocator: slabs outlive every device. */
-static gpusync__slot *gpusync__slab_new(void)
-{
-    void *memory = NULL;
-    gpusync__slab *slab;
-    size_t i;
-    if (posix_memalign(&memory, 128, sizeof(gpusync__slab))) return NULL;
-    memset(memory, 0, sizeof(gpusync__slab));
-    slab = (gpusync__slab *)memory;
-    for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
-        gpusync__slot *slot = &slab->slots[i];
-        slot->block.isa = gpusync__global_block;
-        slot->block.flags = GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE;
-        slot->block.invoke = gpusync__completed;
-        slot->block.descriptor = &gpusync__descriptor;
-        if (i) slot->next = &slab->slots[i - 1];
-    }
-    slab->next = gpusync__global.slabs;
-    gpusync__global.slabs = slab;
-    return &slab->slots[GPUSYNC__SLAB_SLOTS - 1];
-}
-
-#define GPUSYNC__SLOTS_AT_ONCE 8
-
-/* Free slots, in a list: all that came back to the queue, or a few of those that nobody has. NULL: no memory. */
+/* Free slots, in a list: all that came back to the queue, or else a few that are nobody's. NULL: no memory. Lists of
+   returned slots (pushed by gpusync__slot_free) are taken whole: no swap can mistake one that went and came back. */
 GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
 {
     gpusync__slot *last, *first = __atomic_exchange_n(returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    int more = GPUSYNC__SLOTS_AT_ONCE;
+    void *memory;
     if (first) return first;
     gpusync__lock(&gpusync__global.lock);
     first = gpusync__global.free;
     if (!first) first = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    if (!first) first = gpusync__slab_new();
+    /* A new slab: from malloc, not the program's allocator, for it outlives every device. */
+    if (!first && posix_memalign(&memory, 128, sizeof(gpusync__slab)) == 0) {
+        gpusync__slab *slab = (gpusync__slab *)memset(memory, 0, sizeof *slab);
+        for (gpusync__slot *slot = slab->slots; slot < slab->slots + GPUSYNC__SLAB_SLOTS; slot++) {
+            slot->block.isa = gpusync__global_block;
+            slot->block.flags = GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE;
+            slot->block.invoke = gpusync__completed;
+            slot->block.descriptor = &gpusync__descriptor;
+            slot->next = first;
+            first = slot;
+        }
+        slab->next = gpusync__global.slabs;
+        gpusync__global.slabs = slab;
+    }
+    int more = 8; /* at most, so that other queues find some, too */
     for (last = first; last && --more; last = last->next) {}
     gpusync__global.free = last ? last->next : NULL;
     if (last) last->next = NULL;
@@ -2328,42 +2304,34 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
 }
 
 /* From one state to another. False: the slot is doing something else. */
-static bool gpusync__turn(gpusync__slot *slot, uint32_t from, uint32_t to)
-{
-    return gpusync__swap32(&slot->state, from, to);
-}
+static bool gpusync__turn(gpusync__slot *s, uint32_t from, uint32_t to) { return gpusync__swap32(&s->state, from, to); }
 
-static void gpusync__slot_push(gpusync__slot **list, gpusync__slot *slot)
-{
-    slot->next = GPUSYNC__GET(list);
-    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}
-}
-
-/* Back to its queue, or to all where that is gone. */
+/* Back to its queue, or to all where that is gone: pushed without a lock, and taken by gpusync__slots_take. Nobody has
+   a reference. `slots` goes last: destroy waits until it is 0, and the queue is not touched any more after that. */
 static void gpusync__slot_free(gpusync__slot *slot)
 {
     gpusync_queue *q = GPUSYNC__GET(&slot->queue);
+    gpusync__slot **list = q ? &q->returned : &gpusync__global.returned;
     GPUSYNC__SET(&slot->buffer, NULL);
     GPUSYNC__SET(&slot->ticket, 0);
     memset((char *)slot + offsetof(gpusync__slot, was_open), 0, sizeof *slot - offsetof(gpusync__slot, was_open));
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL);
-    gpusync__slot_push(q ? &q->returned : &gpusync__global.returned, slot);
-    if (q) GPUSYNC__SUB(&q->slots, 1); /* destroy waits for it: the queue is not touched any more */
+    slot->next = GPUSYNC__GET(list);
+    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}
+    if (q) GPUSYNC__SUB(&q->slots, 1);
 }
 
+/* A plan's slot, or an orphan. */
 GPUSYNC__RARE void gpusync__last_unref_otherwise(gpusync__slot *slot, uint32_t traits)
 {
-    if (traits & GPUSYNC__IS_PLAN) {
-        gpusync__plan_free(slot->plan);
-        return;
-    }
-    if (!(traits & GPUSYNC__IS_BARE)) gpusync__release_pooled(slot->buffer);
+    if (!(traits & (GPUSYNC__IS_PLAN | GPUSYNC__IS_BARE))) gpusync__release_pooled(slot->buffer);
     if (traits & GPUSYNC__KEEPS_EVENTS) gpusync__release_pooled(slot->events);
-    gpusync__slot_free(slot);
+    if (traits & GPUSYNC__IS_PLAN) gpusync__plan_free(slot->plan);
+    else gpusync__slot_free(slot);
 }
 
-/* The last holder lets go. */
+/* The last reference is gone. No lock is held: a dealloc may run. */
 static inline void gpusync__last_unref(gpusync__slot *slot)
 {
     uint32_t traits = GPUSYNC__GET(&slot->traits);
@@ -2375,23 +2343,24 @@ static inline void gpusync__last_unref(gpusync__slot *slot)
     gpusync__slot_free(slot);
 }
 
-/* Let go of a hold. The last holder releases the command buffer; of an orphan, who is last besides the handler: that
-   may come late, or only when the buffer is deallocated. `state` is read after `refs`, for the handler leaves
-   ORPHANED before it lets go. */
+/* Give back a reference. The last one releases the command buffer; of an orphan, the last but the handler's: that may
+   come late, or only when the buffer is deallocated. `state` is read after `refs`, for the handler leaves ORPHANED
+   before it gives back its reference (gpusync__completed). */
 static void gpusync__unref(gpusync__slot *slot)
 {
     uint32_t refs = GPUSYNC__GET(&slot->refs);
     do {
         GPUSYNC_ASSERT(refs > 0);
         if (refs == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&
-            !(__atomic_fetch_or(&slot->traits, GPUSYNC__IS_BARE, __ATOMIC_SEQ_CST) & GPUSYNC__IS_BARE))
+            !(gpusync__set_flag(&slot->traits, GPUSYNC__IS_BARE) & GPUSYNC__IS_BARE))
             gpusync__release_pooled(slot->buffer);
     } while (!GPUSYNC__SWAP(&slot->refs, &refs, refs - 1));
     if (refs == 1) gpusync__last_unref(slot);
 }
 
-/* Hold a slot that may have moved on to other work since the pointer was read: slots are never freed, so counting
-   is safe, and what it holds now is checked after. */
+/* Take a reference to a slot that may have moved on to other work since the pointer was read. Slots are never freed, so
+   counting is safe, and whose it is now is checked after. With gpusync__slot_new, which counts the first reference when
+   all else is written. False: it serves something else. */
 static bool gpusync__ref(gpusync__slot *slot, const gpusync_queue *q, uint64_t ticket)
 {
     uint32_t refs = GPUSYNC__GET(&slot->refs);
@@ -2403,16 +2372,17 @@ static bool gpusync__ref(gpusync__slot *slot, const gpusync_queue *q, uint64_t t
     return false;
 }
 
-/* The next slot that seems to be the queue's. Slabs are never freed, so only the head of their list needs the lock. */
+/* The next slot that seems to be the queue's: without a reference it may become another's at any time. Slabs are never
+   freed, so only the head of their list needs the lock. A cursor that is through stays at the last slab. */
 static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync__cursor *at)
 {
     if (!at->slab) {
-        if (!GPUSYNC__GET(&q->slots)) return NULL;
+        if (!GPUSYNC__GET(&q->slots)) return NULL; /* else there is a slab */
         gpusync__lock(&gpusync__global.lock);
         at->slab = gpusync__global.slabs;
         gpusync__unlock(&gpusync__global.lock);
     }
-    while (at->slab) {
+    for (;;) {
         while (at->next < GPUSYNC__SLAB_SLOTS) {
             gpusync__slot *slot = &at->slab->slots[at->next++];
             if (GPUSYNC__GET(&slot->queue) == q) return slot;
@@ -2421,20 +2391,18 @@ static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync_
         at->slab = at->slab->next;
         at->next = 0;
     }
-    return NULL;
 }
 
-/* The next slot of the queue, held: it stays what it is until the caller drops it. */
+/* The next slot of the queue, with a reference: it stays what it is until the caller gives that back. */
 static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor *at)
 {
-    gpusync__slot *slot;
-    while ((slot = gpusync__next_slot_unheld(q, at)) != NULL)
-        if (gpusync__ref(slot, q, GPUSYNC__GET(&slot->ticket))) return slot;
-    return NULL;
+    gpusync__slot *slot = gpusync__next_slot_unheld(q, at);
+    while (slot && !gpusync__ref(slot, q, GPUSYNC__GET(&slot->ticket))) slot = gpusync__next_slot_unheld(q, at);
+    return slot;
 }
 
-/* Leave the slot to its handler, which may never come. Who holds it goes on; nobody new gets a hold. False: the handler
-   has begun. */
+/* Leave the slot to its handler, which may never come. Who has a reference goes on; nobody gets a new one. False: the
+   handler has begun. */
 static bool gpusync__orphan(gpusync_queue *q, gpusync__slot *slot)
 {
     if (!gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) return false;
@@ -2443,18 +2411,12 @@ static bool gpusync__orphan(gpusync_queue *q, gpusync__slot *slot)
     return true;
 }
 
-/* Slots by their buffers: made when a buffer is tracked, and kept from then on. What ends stays in it, for a slot that has
-   gone on has another buffer. Under the order lock. */
-typedef struct gpusync__index {
-    size_t size, used; /* size: a power of two, twice what is used or more */
-    gpusync__slot **slots;
-} gpusync__index;
-
-static size_t gpusync__index_size(size_t size) { return sizeof(gpusync__index) + size * sizeof(gpusync__slot *); }
-
+/* The index of a queue: its slots by their buffers. It is made when a buffer is tracked, and kept from then on. A place
+   is NULL or a slot; one whose place is taken is at the next that is free. What ends stays in it: a slot that has gone
+   on has another buffer. Under the order lock. */
 static void gpusync__index_free(gpusync_queue *q)
 {
-    if (q->index) gpusync__free(q->device, q->index, gpusync__index_size(q->index->size));
+    gpusync__free(q->device, q->index, q->index_size * sizeof *q->index);
     q->index = NULL;
 }
 
@@ -2463,17 +2425,13 @@ static uint64_t gpusync__hash(const void *buffer) { return (uint64_t)(uintptr_t)
 
 static size_t gpusync__index_place(const void *buffer) { return (size_t)(gpusync__hash(buffer) >> 32); }
 
-static bool gpusync__slot_has(const gpusync__slot *slot, const gpusync_queue *q, const void *buffer)
-{
-    return GPUSYNC__GET(&slot->buffer) == buffer && GPUSYNC__GET(&slot->queue) == q;
-}
-
-static void gpusync__index_put(gpusync__index *index, gpusync__slot *slot)
+/* There is a free place: who calls keeps some. */
+static void gpusync__index_put(gpusync_queue *q, gpusync__slot *slot)
 {
     size_t at = gpusync__index_place(GPUSYNC__GET(&slot->buffer));
-    while (index->slots[at & (index->size - 1)]) at++;
-    index->slots[at & (index->size - 1)] = slot;
-    index->used++;
+    while (q->index[at & (q->index_size - 1)]) at++;
+    q->index[at & (q->index_size - 1)] = slot;
+    q->index_used++;
 }
 
 /* Leave out what has gone, and have room for as many again. Without memory there is no index, until the next time. */
@@ -2483,41 +2441,37 @@ GPUSYNC__RARE void gpusync__index_renew(gpusync_queue *q)
     gpusync__slot *slot;
     size_t size = 64;
     while (size < 4 * (size_t)GPUSYNC__GET(&q->slots)) size *= 2;
-    if (!q->index || q->index->size != size) {
+    if (!q->index || q->index_size != size) {
         gpusync__index_free(q);
-        q->index = (gpusync__index *)gpusync__allocate(q->device, gpusync__index_size(size), 16);
+        q->index = (gpusync__slot **)gpusync__allocate(q->device, size * sizeof *q->index, 16);
         if (!q->index) return;
-        q->index->size = size;
-        q->index->slots = (gpusync__slot **)(void *)(q->index + 1);
+        q->index_size = size;
     }
-    memset(q->index->slots, 0, size * sizeof *q->index->slots);
-    q->index->used = 0;
-    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL && q->index->used < size - 1)
-        gpusync__index_put(q->index, slot);
+    memset(q->index, 0, size * sizeof *q->index);
+    q->index_used = 0;
+    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL && q->index_used < size - 1) gpusync__index_put(q, slot);
 }
 
+/* A new slot, which has its queue and buffer by now: so the index that is renewed has it, too. */
 GPUSYNC__RARE void gpusync__index_add(gpusync_queue *q, gpusync__slot *slot)
 {
-    if (2 * q->index->used >= q->index->size) gpusync__index_renew(q);
-    else gpusync__index_put(q->index, slot);
+    if (2 * q->index_used >= q->index_size) gpusync__index_renew(q);
+    else gpusync__index_put(q, slot);
 }
 
-/* Is the buffer in flight here, or held? Only compares, and so holds nothing that it would have to release under a
-   lock. */
+/* Is the buffer in flight here, or held? Only compares, and so takes no reference that it would have to give back under
+   a lock. Under the order lock. */
 GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
 {
     gpusync__cursor cursor = {NULL, 0};
     gpusync__slot *slot;
     size_t at = gpusync__index_place(buffer);
-    if (q->index)
-        while ((slot = q->index->slots[at++ & (q->index->size - 1)]) != NULL && !gpusync__slot_has(slot, q, buffer)) {}
-    else
-        while ((slot = gpusync__next_slot_unheld(q, &cursor)) != NULL && !gpusync__slot_has(slot, q, buffer)) {}
+    do slot = q->index ? q->index[at++ & (q->index_size - 1)] : gpusync__next_slot_unheld(q, &cursor);
+    while (slot && (GPUSYNC__GET(&slot->buffer) != buffer || GPUSYNC__GET(&slot->queue) != q));
     return slot != NULL;
 }
 
-/* A slot that holds the buffer (which the caller has retained for it), with one holder. Under the order lock. NULL: no
-   memory. */
+/* A slot for the buffer, which the caller retains for it, with one reference. Under the order lock. NULL: no memory. */
 GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint16_t kind, uint32_t state)
 {
     gpusync__slot *slot = q->free_slots ? q->free_slots : gpusync__slots_take(&q->returned);
@@ -2528,14 +2482,21 @@ GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer,
     GPUSYNC__SET(&slot->queue, q);
     GPUSYNC__SET(&slot->kind, kind);
     GPUSYNC__SET(&slot->state, state);
-    /* last: a reader with an old pointer to this slot can hold it from here on */
-    GPUSYNC__PUT(&slot->refs, 1);
+    GPUSYNC__PUT(&slot->refs, 1); /* last: gpusync__ref takes one through an old pointer to this slot from here on */
     if (q->index) gpusync__index_add(q, slot);
     return slot;
 }
 
-/* --------------------------------------------------------------------------------- >>ring -- */
+/* --------------------------------------------------------------------------------- >>ring --
+   The life of a ticket:
 
+     1. gpusync__ring_ready, under the order lock, finds that its entry is free, or makes a larger ring.
+     2. gpusync__enter_ring makes the entry GPUSYNC__NOT_YET, and raises `committed`: now it can be asked for.
+     3. Who finds the end, or several at once, swap that for the mark (gpusync__mark). The handler brings the times.
+     4. `completed` moves over it, when all before it are marked. Until then only the mark tells of it.
+     5. Its entry goes to the ticket that is `size` further on. Where `completed` is not there yet, the ring grows. */
+
+/* NULL: no memory. */
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
     size_t bytes = sizeof(gpusync__ring) + (size_t)size * sizeof(gpusync__entry);
@@ -2555,16 +2516,12 @@ static void gpusync__rings_free(gpusync_device *dev, gpusync__ring *ring)
     }
 }
 
-static gpusync__entry *gpusync__entry_in(const gpusync__ring *ring, uint64_t ticket)
-{
-    return &ring->entries[ticket & (ring->size - 1)];
-}
-
+/* Without a lock: older rings stay as long as the queue. */
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__ring *ring = GPUSYNC__GET(&q->ring);
     while (ticket < ring->first) ring = ring->older; /* the oldest begins at 0 */
-    return gpusync__entry_in(ring, ticket);
+    return &ring->entries[ticket & (ring->size - 1)];
 }
 
 /* Has this ticket ended, and is its outcome on record? */
@@ -2574,34 +2531,28 @@ static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
     return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) >> 1 == ticket;
 }
 
-/* Move `completed` over every ticket that is marked. Whoever marks calls this after: of two handlers that mark
-   neighbours, the later one sees both marks. */
-static void gpusync__advance(gpusync_queue *q)
+/* The ticket has ended, and if badly, what there is to tell of it is on record. outcome: how, with the GPU's times,
+   which the handler brings, perhaps after somebody else has marked; NULL: well, times unknown. False: it was marked
+   before. In the end `completed` moves over every ticket that is marked. Who came second does that, too: so nobody
+   depends on one that is held up behind its mark. Of two that mark neighbours, the later one sees both marks. */
+static bool gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
+    gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    uint64_t not_yet = GPUSYNC__NOT_YET(ticket);
+    if (outcome && GPUSYNC__SWAP(&entry->gpu_start, &not_yet, outcome->gpu_start))
+        (void)GPUSYNC__SWAP(&entry->gpu_end, &not_yet, outcome->gpu_end);
+    not_yet = GPUSYNC__NOT_YET(ticket);
+    bool first = GPUSYNC__SWAP(&entry->done, &not_yet, ticket << 1 | (outcome ? outcome->failed : 0));
     uint64_t done = GPUSYNC__GET(&q->head.completed);
     while (GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->done) >> 1 == done + 1) {
         GPUSYNC_ASSERT(done < gpusync__committed(q));
         if (GPUSYNC__SWAP(&q->head.completed, &done, done + 1)) done++;
     }
-}
-
-/* The ticket has ended, and if badly, what there is to tell of it is on record. outcome: how, with the GPU's times, which
-   the handler brings, perhaps after somebody else has marked; NULL: well, times unknown. False: it was marked before. */
-static bool gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
-{
-    gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    uint64_t not_yet = GPUSYNC__NOT_YET(ticket);
-    bool first;
-    if (outcome && GPUSYNC__SWAP(&entry->gpu_start, &not_yet, outcome->gpu_start))
-        (void)GPUSYNC__SWAP(&entry->gpu_end, &not_yet, outcome->gpu_end);
-    not_yet = GPUSYNC__NOT_YET(ticket);
-    first = GPUSYNC__SWAP(&entry->done, &not_yet, ticket << 1 | (outcome ? outcome->failed : 0));
-    gpusync__advance(q); /* also for somebody who marked it and was held up */
     return first;
 }
 
-/* Twice the size, for the tickets from `first` on. Under the order lock. Not `cold`, for then a compiler clears memory the
-   short and slow way. */
+/* Twice the size, for the tickets from `first` on. Under the order lock. Not `cold`, for then a compiler clears memory
+   the short and slow way. False: no memory. */
 static __attribute__((noinline)) bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
 {
     gpusync__ring *ring = gpusync__ring_new(q->device, q->ring->size * 2);
@@ -2612,23 +2563,20 @@ static __attribute__((noinline)) bool gpusync__ring_grow(gpusync_queue *q, uint6
     return true;
 }
 
-/* Is the entry of the ticket still that of one in flight? Under the order lock. */
-static inline bool gpusync__ring_full(const gpusync_queue *q, uint64_t ticket)
-{
-    uint64_t done = GPUSYNC__GET(&q->head.completed);
-    return ticket - done > q->ring->size && ticket - q->ring->first >= q->ring->size;
-}
-
-/* Is there a place for the ticket, which is the next? Under the order lock, as the two below. False: no memory. */
+/* Is there a place for the ticket, which is the next? An entry is that of a ticket in flight until `completed` has
+   passed it. Under the order lock. False: no memory. */
 static inline bool gpusync__ring_ready(gpusync_queue *q, uint64_t ticket)
 {
-    return !gpusync__ring_full(q, ticket) || gpusync__ring_grow(q, ticket);
+    const gpusync__ring *ring = q->ring;
+    uint64_t done = GPUSYNC__GET(&q->head.completed);
+    bool full = ticket - done > ring->size && ticket - ring->first >= ring->size;
+    return !full || gpusync__ring_grow(q, ticket);
 }
 
-/* The slot's ticket, which is the next of its queue and has a place. */
+/* The slot's ticket, which is the next of its queue. gpusync__ring_ready has found a place. Under the order lock. */
 GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint64_t ticket, uint32_t state)
 {
-    gpusync__entry *entry = gpusync__entry_in(q->ring, ticket);
+    gpusync__entry *entry = &q->ring->entries[ticket & (q->ring->size - 1)];
     GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
     GPUSYNC__SET(&slot->ticket, ticket);
     GPUSYNC__SET(&slot->state, state);
@@ -2640,7 +2588,7 @@ GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__ADD(&q->head.committed, 1);
 }
 
-/* A command buffer's ticket: the next of its queue. 0: no memory. */
+/* A command buffer's ticket: the next of its queue. Under the order lock. 0: no memory. */
 static uint64_t gpusync__give_ticket(gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t ticket = gpusync__committed(q) + 1;
@@ -2649,7 +2597,7 @@ static uint64_t gpusync__give_ticket(gpusync_queue *q, gpusync__slot *slot)
     return ticket;
 }
 
-/* Hold the slot of a ticket; NULL when it has ended and its slot went on. */
+/* A reference to the slot of a ticket; NULL when it has ended and its slot went on. */
 static gpusync__slot *gpusync__ref_ticket(const gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
@@ -2664,7 +2612,13 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
            GPUSYNC__GET(&slot->ticket) == ticket;
 }
 
-/* ------------------------------------------------------------------------------ >>failure -- */
+/* ------------------------------------------------------------------------------ >>failure --
+   The trace, the log, and the record of a failure:
+
+     1. Who finds the end fills in an error: gpusync__read_failure, or gpusync__own_error.
+     2. gpusync__record puts it on the queue's log, before the ticket is marked: nobody sees the mark without it.
+     3. Waits find it by its ticket, gpusync_next_error and the log hook each with a cursor of their own.
+     4. The failure that is log_size behind it takes its place. Then only the highest such ticket is known. */
 
 /* Control characters, of labels and of Metal's texts, become blanks. */
 static void gpusync__make_plain(char *text, size_t length)
@@ -2673,9 +2627,9 @@ static void gpusync__make_plain(char *text, size_t length)
         if ((unsigned char)*text < ' ' || *text == 0x7F) *text = ' ';
 }
 
-static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const char *format, ...)
+/* No lock is held. The hook must not wait: so it counts as a callback. */
+static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
+                                                               const char *format, ...)
 {
     char text[768];
     gpusync__call call;
@@ -2685,7 +2639,7 @@ static void gpusync__log(gpusync_device *dev, gpusync_log_level level, const cha
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     gpusync__make_plain(text, strlen(text));
-    gpusync__call_begin(&call); /* which must not wait */
+    gpusync__call_begin(&call);
     dev->log(dev->log_user, level, text);
     gpusync__call_end(&call);
 }
@@ -2698,86 +2652,68 @@ static void gpusync__flag_trace(uint32_t *flags, bool on)
     else __atomic_fetch_and(flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
 }
 
-GPUSYNC__RARE void gpusync__trace(gpusync_device *dev, gpusync_trace_event *event)
-{
-    if (!event->time_ns) event->time_ns = gpusync_now_ns();
-    if (!event->label && event->queue) event->label = event->queue->label;
-    if (!event->label) event->label = event->timeline ? event->timeline->label : "";
-    dev->trace(dev->trace_user, event);
-}
-
-/* Of a ticket. label, time: 0 for the queue's and now. */
-GPUSYNC__RARE void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_kind kind,
-                                                            uint64_t ticket, const char *label, uint64_t time_ns)
+/* An event of the trace, of now: number is a ticket of the queue or, where that is NULL, a value of the timeline.
+   label: NULL or empty for that of the queue or timeline. */
+GPUSYNC__RARE gpusync_trace_event gpusync__trace_event(gpusync_trace_kind kind, const gpusync_queue *q,
+                                                       const gpusync_timeline *t, uint64_t number, const char *label)
 {
     gpusync_trace_event event;
     memset(&event, 0, sizeof event);
     event.kind = kind;
-    event.time_ns = time_ns;
+    event.time_ns = gpusync_now_ns();
     event.queue = q;
-    event.ticket = ticket;
-    event.label = label && label[0] ? label : NULL;
-    gpusync__trace(q->device, &event);
+    event.timeline = t;
+    if (q) event.ticket = number;
+    else event.value = number;
+    event.label = label && label[0] ? label : q ? q->label : t ? t->label : "";
+    return event;
+}
+
+/* Of a ticket. time: 0 for now. */
+GPUSYNC__RARE void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_kind kind, uint64_t ticket,
+                                         const char *label, uint64_t time_ns)
+{
+    gpusync_trace_event event = gpusync__trace_event(kind, q, NULL, ticket, label);
+    if (time_ns) event.time_ns = time_ns;
+    q->device->trace(q->device->trace_user, &event);
 }
 
 GPUSYNC__RARE void gpusync__trace_end(const gpusync_queue *q, uint64_t ticket, const char *label,
-                                                         const gpusync__outcome *outcome)
+                                      const gpusync__outcome *outcome)
 {
-    gpusync_trace_event event;
-    memset(&event, 0, sizeof event);
-    event.kind = GPUSYNC_TRACE_COMPLETED;
-    event.queue = q;
-    event.ticket = ticket;
-    event.label = label && label[0] ? label : NULL;
+    gpusync_trace_event event = gpusync__trace_event(GPUSYNC_TRACE_COMPLETED, q, NULL, ticket, label);
     event.result = outcome->failed ? outcome->result : GPUSYNC_OK;
     memcpy(&event.gpu_start_s, &outcome->gpu_start, sizeof event.gpu_start_s);
     memcpy(&event.gpu_end_s, &outcome->gpu_end, sizeof event.gpu_end_s);
-    gpusync__trace(q->device, &event);
+    q->device->trace(q->device->trace_user, &event);
 }
 
 GPUSYNC__RARE void gpusync__trace_signal(const gpusync_timeline *t, uint64_t value)
 {
-    gpusync_trace_event event;
-    memset(&event, 0, sizeof event);
-    event.kind = GPUSYNC_TRACE_SIGNAL;
-    event.timeline = t;
-    event.value = value;
-    gpusync__trace(t->device, &event);
+    gpusync_trace_event event = gpusync__trace_event(GPUSYNC_TRACE_SIGNAL, NULL, t, value, NULL);
+    t->device->trace(t->device->trace_user, &event);
 }
 
-GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__need *about,
-                                                              const char *label, const gpusync_error *error)
+/* A callback is about to run. error NULL: what it is about has ended well. */
+GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__need *about, const char *label,
+                                           const gpusync_error *error)
 {
-    gpusync_trace_event event;
-    memset(&event, 0, sizeof event);
-    event.kind = GPUSYNC_TRACE_CALLBACK;
-    event.queue = about->queue;
-    event.timeline = about->timeline;
-    if (about->queue) event.ticket = about->node.number;
-    else event.value = about->node.number;
-    event.label = label && label[0] ? label : NULL;
+    gpusync_trace_event event =
+        gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, about->queue, about->timeline, about->node.number, label);
     event.result = error ? error->result : GPUSYNC_OK;
-    gpusync__trace(dev, &event);
+    dev->trace(dev->trace_user, &event);
 }
 
 /* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended; NULL: it begins. */
-GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal,
-                                                          const gpusync_stats *stats, const uint64_t *how,
-                                                          gpusync_result result)
+GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal, const gpusync_stats *stats,
+                                       const uint64_t *how, gpusync_result result)
 {
-    gpusync_trace_event event;
-    memset(&event, 0, sizeof event);
-    event.kind = how ? GPUSYNC_TRACE_WAIT_END : GPUSYNC_TRACE_WAIT_BEGIN;
-    if (goal && goal->queue) {
-        event.queue = goal->queue;
-        event.ticket = goal->ticket;
-    } else if (goal) {
-        event.timeline = goal->timeline;
-        event.value = goal->ticket;
-    }
+    gpusync_trace_kind kind = how ? GPUSYNC_TRACE_WAIT_END : GPUSYNC_TRACE_WAIT_BEGIN;
+    gpusync_trace_event event = goal ? gpusync__trace_event(kind, goal->queue, goal->timeline, goal->ticket, NULL)
+                                     : gpusync__trace_event(kind, NULL, NULL, 0, NULL);
     event.result = result;
     if (how) event.how = (gpusync_wait_end)(how - &stats->waits_inline);
-    gpusync__trace(dev, &event);
+    dev->trace(dev->trace_user, &event);
 }
 
 /* MTLCommandBufferError, by number: the names changed over time. In other domains the numbers mean other things. */
@@ -2798,7 +2734,7 @@ static gpusync_failure gpusync__classify(const char *domain, int64_t code, const
     }
 }
 
-/* An error that Metal has no part in. */
+/* Fill in an error without a word of Metal's. message may be NULL. */
 static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
 {
     memset(error, 0, sizeof *error);
@@ -2807,7 +2743,7 @@ static void gpusync__own_error(gpusync_error *error, gpusync_result result, cons
     gpusync__copy_text(error->message, sizeof error->message, message);
 }
 
-/* Needs a pool, as what follows. */
+/* Code, domain and message of an NSError. Needs a pool. */
 static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
 {
     error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
@@ -2816,12 +2752,11 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
                          gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
 }
 
-/* Read the failure off a command buffer in state Error. */
+/* Read the failure off a command buffer in state Error. Needs a pool. */
 static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync_error *error)
 {
     void *ns_error = gpusync__send_id(slot->buffer, gpusync__sel.error);
-    memset(error, 0, sizeof *error);
-    error->result = GPUSYNC_ERROR_EXECUTION;
+    gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, NULL);
     error->ticket = slot->ticket;
     if (ns_error) gpusync__read_ns_error(error, ns_error);
     gpusync__copy_string(error->label, sizeof error->label, gpusync__send_id(slot->buffer, gpusync__sel.label));
@@ -2845,46 +2780,36 @@ static bool gpusync__was_given_up(const gpusync_error *record)
     return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
 }
 
-/* Under the board's lock. */
-static void gpusync__drop_record(gpusync_queue *q, const gpusync_error *record)
-{
-    if (record->ticket > q->dropped) q->dropped = record->ticket;
-    if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed) q->dropped_failed = record->ticket;
-    GPUSYNC__COUNT(&q->stats.failures_dropped);
-}
-
-/* Without memory the next failure tries again: what has no place until then is counted as dropped. */
-GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
-{
-    gpusync_error *log = (gpusync_error *)gpusync__allocate(q->device, q->log_most * sizeof *log, 16);
-    if (!log) return;
-    gpusync__lock(&q->board.lock);
-    if (q->log == &q->last_failure) {
-        if (q->log_count) q->log_begin = q->log_count - 1;
-        log[q->log_begin % q->log_most] = q->last_failure;
-        q->log_size = q->log_most;
-        GPUSYNC__PUT(&q->log, log);
-        log = NULL;
-    }
-    gpusync__unlock(&q->board.lock);
-    gpusync__free(q->device, log, q->log_most * sizeof *log);
-}
-
+/* Put a failure on record, which is not marked yet. The log is made for the first one. Without memory the next failure
+   tries again, and what has no place until then counts as dropped. The allocator is called without the lock. */
 static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
-    gpusync_error *record;
-    if (GPUSYNC__GET(&q->log) == &q->last_failure) gpusync__make_log(q);
+    size_t size = q->log_most * sizeof *error;
+    gpusync_error *made = NULL;
+    if (GPUSYNC__GET(&q->log) == &q->last_failure) made = (gpusync_error *)gpusync__allocate(q->device, size, 16);
     gpusync__lock(&q->board.lock);
-    record = &q->log[q->log_count % q->log_size];
-    if (q->log_count - q->log_begin >= q->log_size) gpusync__drop_record(q, record);
+    if (made && q->log == &q->last_failure) {
+        if (q->log_count) q->log_begin = q->log_count - 1;
+        made[q->log_begin % q->log_most] = q->last_failure;
+        q->log_size = q->log_most;
+        GPUSYNC__PUT(&q->log, made);
+        made = NULL;
+    }
+    gpusync_error *record = &q->log[q->log_count % q->log_size];
+    if (q->log_count - q->log_begin >= q->log_size) {
+        if (record->ticket > q->dropped) q->dropped = record->ticket;
+        if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed) q->dropped_failed = record->ticket;
+        GPUSYNC__COUNT(&q->stats.failures_dropped);
+    }
     *record = *error;
     GPUSYNC__ADD(&q->log_count, 1);
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
     gpusync__unlock(&q->board.lock);
+    gpusync__free(q->device, made, size);
     if (!gpusync__was_given_up(error)) GPUSYNC__COUNT(&q->stats.failures);
 }
 
-/* The first record that is still kept. Under the board's lock, as the two below. */
+/* The first record that is still kept. Under the board's lock. */
 static uint64_t gpusync__log_first(const gpusync_queue *q)
 {
     return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
@@ -2896,41 +2821,35 @@ static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
     return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) == ticket << 1;
 }
 
-/* The next record for this cursor. */
+/* The next record for this cursor, with the number of those that it has missed. False: there is none. */
 static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
 {
-    uint64_t first, at = *cursor;
-    bool found;
+    uint64_t at = *cursor;
     gpusync__lock(&q->board.lock);
-    first = gpusync__log_first(q);
-    found = at < q->log_count;
+    bool found = at < q->log_count;
     if (found) {
-        if (at < first) at = first;
+        if (at < gpusync__log_first(q)) at = gpusync__log_first(q);
         *error = q->log[at % q->log_size];
         error->dropped = at - *cursor;
-        GPUSYNC__PUT(cursor, at + 1);
+        GPUSYNC__PUT(cursor, at + 1); /* `logged` is looked at without the lock */
     }
     gpusync__unlock(&q->board.lock);
     return found;
 }
 
-static void gpusync__log_failure(gpusync_queue *q, const gpusync_error *error)
-{
-    if (error->result == GPUSYNC_ERROR_CANCELLED) return;
-    gpusync__log(q->device, GPUSYNC_LOG_ERROR,
-                 "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)",
-                 error->label, error->queue_label, (unsigned long long)error->ticket,
-                 gpusync_failure_string(error->failure), error->domain, (long long)error->code, error->message);
-}
-
 /* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
-   asking for something, would else be called from within itself, again and again. */
+   asking for something, would else be called from within itself, again and again. No lock is held. */
 static void gpusync__log_failures(gpusync_queue *q)
 {
-    gpusync_error error;
+    gpusync_error e;
     while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {
         if (!gpusync__swap32(&q->logging, 0, 1)) return; /* who is at it looks again before it leaves */
-        while (gpusync__read_record(q, &q->logged, &error)) gpusync__log_failure(q, &error);
+        while (gpusync__read_record(q, &q->logged, &e))
+            if (e.result != GPUSYNC_ERROR_CANCELLED)
+                gpusync__log(q->device, GPUSYNC_LOG_ERROR,
+                             "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)", e.label, e.queue_label,
+                             (unsigned long long)e.ticket, gpusync_failure_string(e.failure), e.domain,
+                             (long long)e.code, e.message);
         GPUSYNC__PUT(&q->logging, 0);
     }
 }
@@ -2940,38 +2859,32 @@ static bool gpusync__means_loss(const gpusync_error *error)
     return error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
 }
 
-static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+/* The first record of the tickets after `low` up to `high`; NULL: there is none. given_up: also of work that was given
+   up by its own queue. Under the board's lock. */
+static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high, bool given_up)
 {
-    uint64_t n;
-    if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
-    for (n = gpusync__log_first(q); n < q->log_count; n++) {
-        const gpusync_error *record = &q->log[n % q->log_size];
-        if (record->ticket != ticket) continue;
-        if (error) gpusync__copy_error(error, record);
-        return record->result;
+    for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
+        const gpusync_error *e = &q->log[n % q->log_size];
+        if (e->ticket > low && e->ticket <= high && (given_up || !gpusync__was_given_up(e))) return e;
     }
-    return ticket <= q->dropped ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
+    return NULL;
 }
 
-/* Did anything fail among the tickets after `low` up to `high`? */
-static gpusync_result gpusync__result_of_range(gpusync_queue *q, uint64_t low, uint64_t high, gpusync_error *error)
+/* How an ended ticket ended. Under the board's lock. */
+static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
-    uint64_t n, dropped = q->dropped_failed;
-    for (n = gpusync__log_first(q); n < q->log_count; n++) {
-        const gpusync_error *record = &q->log[n % q->log_size];
-        if (record->ticket <= low || record->ticket > high || gpusync__was_given_up(record)) continue;
-        if (error) gpusync__copy_error(error, record);
-        return GPUSYNC_ERROR_EXECUTION;
-    }
-    /* Of the failures whose records were dropped only the last is known: something up to there failed. */
-    return dropped <= low ? GPUSYNC_OK : dropped <= high ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
+    const gpusync_error *record = gpusync__find_record(q, ticket - 1, ticket, true);
+    if (!record) return ticket <= q->dropped ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
+    if (error) gpusync__copy_error(error, record);
+    return record->result;
 }
 
 /* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are told. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__GET(&q->flags);
-    gpusync_result result;
+    gpusync_result result = GPUSYNC_OK;
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) return GPUSYNC_ERROR_DEVICE_LOST;
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
     if (error) memset(error, 0, sizeof *error);
@@ -2979,7 +2892,13 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__result_of_one(q, goal->ticket, error);
     } else {
-        result = gpusync__result_of_range(q, goal->covered, goal->ticket, error);
+        const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket, false);
+        if (record && error) gpusync__copy_error(error, record);
+        /* Of the failures whose records were dropped only the last is known: something up to there failed. */
+        if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
+            result = GPUSYNC_ERROR_EXECUTION;
+        else if (q->dropped_failed > goal->ticket)
+            result = GPUSYNC_ERROR_RESULT_UNKNOWN;
         if (tell && goal->ticket > q->covered) GPUSYNC__PUT(&q->covered, goal->ticket);
     }
     gpusync__unlock(&q->board.lock);
@@ -2995,11 +2914,11 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
     return result;
 }
 
+/* The same for who does not have that lock. */
 static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
-    gpusync_result result;
     gpusync__lock(&q->board.lock);
-    result = gpusync__ticket_result_locked(q, ticket, error);
+    gpusync_result result = gpusync__ticket_result_locked(q, ticket, error);
     gpusync__unlock(&q->board.lock);
     return result;
 }
@@ -3007,10 +2926,9 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
 /* What the failure of a timeline says; OK when it has not failed. */
 static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
 {
-    gpusync_result result;
     if (GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
     gpusync__lock(&t->board.lock);
-    result = t->error.result;
+    gpusync_result result = t->error.result;
     if (error) *error = t->error;
     gpusync__unlock(&t->board.lock);
     return result;
