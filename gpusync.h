@@ -1293,7 +1293,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
       2. A poller is about to read the status while the handler drops the buffer: it has a reference [gpusync__ref].
       3. Handler and poller both see Error: one claims the slot, and records [gpusync__claim].
       4. A handler advances, destroy sees an idle queue: it waits for RUNNING handlers and for slots on their way back
-         [gpusync__orphan_slots, gpusync__await_returns].
+         [gpusync__orphan_slots, gpusync__destroy].
       5. A handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all it touches [gpusync__orphan].
       6. Two handlers mark neighbours: whoever marks advances after it [gpusync__advance].
       7. A commit and its end come between the two loads of is_idle: `completed` is read first [gpusync_is_idle].
@@ -1343,6 +1343,10 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* --------------------------------------------------------------------------------- >>objc --
+   Everything of the Objective-C runtime and of Metal that is used, declared here under private names. The asm label is
+   the real symbol: so no SDK header is needed, and none can clash. */
 
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)

@@ -17,7 +17,7 @@ table() {
     awk '
         function section(name) { names[++count] = name; at = count }
         BEGIN { section("front") }
-        match($0, /^\/\* -+ >>[a-z]+/) { name = $0; sub(/.*>>/, "", name); sub(/[^a-z].*/, "", name); section(name) }
+        match($0, /^\/\* -+ >>[a-z]+/) { name = $0; sub(/.*>>/, "", name); sub(/[^a-z-].*/, "", name); sub(/-+$/, "", name); section(name) }
         {
             text = $0
             gsub(/^[ \t]+|[ \t]+$/, "", text)
@@ -38,13 +38,13 @@ table() {
             if (names[at] == "impl" || below) { below = 1; all++; told += only && $0 !~ /^[ \t]*$/ }
         }
         END {
-            printf "%-10s %6s %8s %6s %6s\n", "section", "lines", "comment", "blank", "share"
+            printf "%-15s %6s %8s %6s %6s\n", "section", "lines", "comment", "blank", "share"
             for (i = 1; i <= count; i++) {
-                printf "%-10s %6d %8d %6d %5.0f%%\n", names[i], lines[i], comments[i], blanks[i], 100 * comments[i] / lines[i]
+                printf "%-15s %6d %8d %6d %5.0f%%\n", names[i], lines[i], comments[i], blanks[i], 100 * comments[i] / lines[i]
                 sum += lines[i]
             }
-            printf "%-10s %6d\n", "all", sum
-            if (all) printf "%-10s %6d %8d %6s %5.1f%%\n", "from impl", all, told, "", 100 * told / all
+            printf "%-15s %6d\n", "all", sum
+            if (all) printf "%-15s %6d %8d %6s %5.1f%%\n", "from impl", all, told, "", 100 * told / all
         }' "$header"
 }
 
@@ -83,7 +83,7 @@ stale() {
 # its format.
 ahead() {
     awk '
-        match($0, /^\/\* -+ >>[a-z]+/) { name = $0; sub(/.*>>/, "", name); sub(/[^a-z].*/, "", name) }
+        match($0, /^\/\* -+ >>[a-z]+/) { name = $0; sub(/.*>>/, "", name); sub(/[^a-z-].*/, "", name); sub(/-+$/, "", name) }
         /^(static|GPUSYNC_[_]RARE|GPUSYNC_[_]INLINE) / && /\(/ && !/=/ {
             text = $0
             while (text !~ /[;{]/ && (getline more) > 0) text = text " " more
