@@ -4799,14 +4799,25 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     return result;
 }
 
-/* ------------------------------------------------------------------------------- >>commit -- */
+/* ------------------------------------------------------------------------------- >>commit --
+   How a command buffer comes into its queue:
 
-/* With gpusync__want: a read-modify-write on either side, so that of unlock and try_lock nothing is asked but the lock. */
-static inline bool gpusync__is_wanted(gpusync_queue *q)
-{
-    return __atomic_fetch_add(&q->wanted, 0, __ATOMIC_SEQ_CST) != 0;
-}
+     1. room       gpusync_command_buffer counts it in `outstanding`, against the limits of the program and of Metal.
+     2. open       gpusync has made it, or encoded into it: it has a slot in the table `open`.
+     3. adopted    A commit, a submission or a track takes the slot out of the table. A stranger (a buffer that gpusync
+                   did not make) gets its slot here, and is counted in `outstanding`.
+     4. armed      The slot has a ticket. Metal has it as the completion handler; of external work the watcher has it.
+     5. committed  gpusync commits it. The program commits a tracked one later, and has committed an external one.
 
+   A commit does 3 to 5 without unlocking the order lock in between: so tickets come in the order in which Metal gets
+   the work. gpusync__unadopt undoes 3. From 4 on nothing fails, and the handler gives the room back. */
+
+/* Has somebody asked for a pump of this queue? gpusync__want sets `wanted`, and the pump tries the order lock after
+   that. Who has the lock looks here after unlocking it. So one of the two sees the other. Both sides read, modify and
+   write: nothing is asked of unlock and try_lock but the lock. */
+static inline bool gpusync__is_wanted(gpusync_queue *q) { return GPUSYNC__ADD(&q->wanted, 0) != 0; }
+
+/* Somebody found the order lock locked, and left held work that can go. No lock is held: this runs hooks. */
 GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
@@ -4814,14 +4825,15 @@ GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
     gpusync__end_call(q->device, &agenda);
 }
 
-/* Let go of the order lock, and do what somebody could not do meanwhile who must not wait for it. */
+/* Callbacks and handlers only try the order lock, and rely on whoever has it to pump for them: so it is unlocked here.
+   The pump looks by itself, and destroy leaves nothing to pump. */
 static void gpusync__order_end(gpusync_queue *q)
 {
     gpusync__unlock(&q->order);
     if (gpusync__is_wanted(q)) gpusync__pump_for_others(q);
 }
 
-/* ... and of a pool: none is held while hooks run. */
+/* For a caller with a pool. The pool ends before the pump, which runs hooks. */
 GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
@@ -4829,39 +4841,36 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
     if (gpusync__is_wanted(q)) gpusync__pump_for_others(q);
 }
 
-/* -- open buffers. Under the order lock */
+/* -- open buffers: lists of slots, by a hash of the buffer. All of this runs under the order lock. */
 
-static gpusync__slot **gpusync__open_place(gpusync_queue *q, const void *buffer)
-{
-    return &q->open[gpusync__hash(buffer) >> q->open_shift];
-}
-
-/* The link to this one; at its place the last, which is NULL, when it is not open. */
+/* The link that leads to the buffer's slot. A buffer that is not open has none: then the link is the last one, which is
+   NULL. */
 static gpusync__slot **gpusync__find_open(gpusync_queue *q, const void *buffer)
 {
-    gpusync__slot **link = gpusync__open_place(q, buffer);
+    gpusync__slot **link = &q->open[gpusync__hash(buffer) >> q->open_shift];
     while (*link && (*link)->buffer != buffer) link = &(*link)->next;
     return link;
 }
 
+/* The buffer is not in the table: every caller has looked, or has just taken it out. */
 static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
 {
-    gpusync__slot **place = gpusync__open_place(q, slot->buffer);
+    gpusync__slot **place = &q->open[gpusync__hash(slot->buffer) >> q->open_shift];
     slot->next = *place;
     *place = slot;
 }
 
-/* Four times the places, where there is memory for them. */
+/* Four times the places. Without memory the table stays as it is, and its lists get longer. */
 GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
 {
     gpusync__slot **before = q->open, *slot;
-    uint32_t i, count = q->open_places;
+    uint32_t count = q->open_places;
     gpusync__slot **made = (gpusync__slot **)gpusync__allocate(q->device, 4 * (size_t)count * sizeof *made, 16);
     if (!made) return;
     q->open = made;
     q->open_places = 4 * count;
     q->open_shift -= 2;
-    for (i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++)
         while ((slot = before[i]) != NULL) {
             before[i] = slot->next;
             gpusync__put_open(q, slot);
@@ -4869,6 +4878,7 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
     if (before != q->few_open) gpusync__free(q->device, before, count * sizeof *before);
 }
 
+/* `was_open` stays set: gpusync__unadopt and a submission that fails put the slot back here. */
 static void gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
     GPUSYNC__SET(&slot->kind, (uint16_t)GPUSYNC__WORK);
@@ -4877,6 +4887,7 @@ static void gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
     if (++q->open_count > q->open_places) gpusync__more_places(q);
 }
 
+/* Returns the slot, which the caller has from here on. The table's reference goes with it. */
 static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
 {
     gpusync__slot *slot = *link;
@@ -4885,59 +4896,54 @@ static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
     return slot;
 }
 
-/* Of the tracked ones. */
-static uint32_t gpusync__count_uncommitted(gpusync_queue *q)
+/* -- room */
+
+/* Is every command buffer that takes room held, or not committed? Then only the program can make room. The program may
+   commit one meanwhile: the caller asks twice. No lock is held. */
+static bool gpusync__is_stuck(gpusync_queue *q)
 {
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
-    uint32_t count = 0;
-    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (GPUSYNC__GET(&slot->kind) == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
-            count++; /* an open one may be committed meanwhile */
-        gpusync__unref(slot);
-    }
-    return count;
-}
-
-/* Is every buffer that takes room held, or not committed? Then nothing makes room, unless the program does. */
-static bool gpusync__is_stuck(gpusync_queue *q)
-{
-    uint32_t idle;
     gpusync__lock(&q->order);
-    idle = q->held_buffers + q->open_count;
+    uint32_t idle = q->held_buffers + q->open_count;
     gpusync__order_end(q);
-    if (GPUSYNC__GET(&q->tracked)) idle += gpusync__count_uncommitted(q);
+    if (GPUSYNC__GET(&q->tracked))
+        while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+            if (GPUSYNC__GET(&slot->kind) == GPUSYNC__TRACKED &&
+                gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
+                idle++;
+            gpusync__unref(slot);
+        }
     return idle >= GPUSYNC__GET(&q->outstanding);
 }
 
-/* ... for so long, then a wait for ever would be one. */
+/* A queue that is stuck for so long is full: a wait without a deadline would never end. */
 #define GPUSYNC__STUCK_NS 1000000000u
 
-/* Until there are fewer command buffers than the limit. */
+/* Wait until fewer than `limit` command buffers take room. This takes no room, but it may have been told of some, which
+   would wake another waiter: so it passes on what it was told. QUEUE_FULL: the queue is stuck. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
+    gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL, {NULL, 0}};
+    bool forever = deadline == GPUSYNC_FOREVER;
     uint64_t *how;
-    gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
-    goal.queue = q;
-    goal.kind = GPUSYNC__ROOM;
-    goal.ticket = limit;
-    for (;;) {
+    do {
         uint64_t left = gpusync__time_left(deadline), committed = gpusync__committed(q);
-        bool forever = deadline == GPUSYNC_FOREVER, stuck = forever && gpusync__is_stuck(q);
+        bool stuck = forever && gpusync__is_stuck(q);
         gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
         if (result == GPUSYNC_OK) return GPUSYNC_OK;
-        gpusync__wake_others(q->device, &q->board, 0); /* it may have been told of room */
+        gpusync__wake_others(q->device, &q->board, 0);
         if (result != GPUSYNC_TIMEOUT) return result;
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
-        if (!forever && gpusync__time_left(deadline) == 0) break;
-    }
+    } while (forever || gpusync__time_left(deadline));
+    /* The program may ask again: until then the sweep looks for room that a lost handler keeps. Its partner is
+       gpusync__sweep_queue, which takes the mark back when there is room. */
     GPUSYNC__PUT(&q->refused, 1);
     gpusync__arm_sweep(q->device);
     return GPUSYNC_TIMEOUT;
 }
 
-/* ... and take a place. Room is not like a ticket: another thread may have taken what ended this sleep. */
+/* Take room for one. Room is not like a ticket: another thread may have taken what ended this sleep. */
 static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
     gpusync_result result = GPUSYNC_OK;
@@ -4945,18 +4951,7 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint32_t limit, u
     return result;
 }
 
-/* Metal 4 objects and other strangers lack the methods that are used here; sending them would end the program. */
-static bool gpusync__knows_class(gpusync_queue *q, void *buffer)
-{
-    void *cls = gpusync__class_of(buffer);
-    if (cls == GPUSYNC__GET(&q->buffer_class)) return true;
-    if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
-        !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
-        !gpusync__class_responds(cls, gpusync__sel.status) || !gpusync__class_responds(cls, gpusync__sel.gpuStartTime))
-        return false;
-    GPUSYNC__PUT(&q->buffer_class, cls);
-    return true;
-}
+/* -- making command buffers */
 
 GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
 {
@@ -4973,12 +4968,43 @@ GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const cha
     return buffer;
 }
 
+/* Does the program ask for what only a command buffer descriptor of Metal can say? */
 static bool gpusync__wants_options(const gpusync_command_buffer_desc *desc)
 {
     return desc && (desc->error_options || desc->log_state);
 }
 
-/* Does Metal have what this asks for? */
+/* Make a command buffer as the desc has it, and open it. The caller has taken room for it, and gives that back on an
+   error. A descriptor is made only where the desc needs one: the plain messages cost less. */
+static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc, void **out)
+{
+    bool unretained = desc && desc->unretained_references;
+    void *pool = gpusync__pool_push(), *buffer = NULL, *wanted = NULL;
+    if (!gpusync__wants_options(desc)) {
+        buffer = gpusync__new_buffer(q, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer,
+                                     desc ? desc->label : NULL);
+    } else if ((wanted = gpusync__new_object("MTLCommandBufferDescriptor")) != NULL) {
+        /* BOOL is a signed char or a bool: 0 or 1 is the same in either type. */
+        GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained);
+        GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
+        if (desc->log_state) gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
+        buffer = GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, wanted);
+        if (buffer) gpusync__retain(buffer);
+        if (buffer && desc->label) gpusync__set_label(buffer, desc->label);
+        gpusync__release(wanted);
+    }
+    gpusync__pool_pop(pool);
+    if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
+    gpusync__lock(&q->order);
+    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
+    if (slot) gpusync__add_open(q, slot);
+    gpusync__order_end(q);
+    if (slot) *out = buffer;
+    else gpusync__release_pooled(buffer); /* without the lock: a release may run the program's code */
+    return slot ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+}
+
+/* Does Metal have what the desc asks for? */
 static bool gpusync__has_options(gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
     void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
@@ -4986,57 +5012,16 @@ static bool gpusync__has_options(gpusync_queue *q, const gpusync_command_buffer_
            (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
 }
 
-/* A command buffer as the desc has it; +1, or NULL. With a pool. */
-static void *gpusync__new_wanted(gpusync_queue *q, const gpusync_command_buffer_desc *desc)
-{
-    bool unretained = desc && desc->unretained_references;
-    void *wanted, *buffer;
-    if (!gpusync__wants_options(desc))
-        return gpusync__new_buffer(q, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer,
-                                   desc ? desc->label : NULL);
-    wanted = gpusync__new_object("MTLCommandBufferDescriptor");
-    if (!wanted) return NULL;
-    GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained); /* BOOL: 0 or 1 in either type */
-    GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
-    if (desc->log_state) gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
-    buffer = GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, wanted);
-    if (buffer) gpusync__retain(buffer);
-    if (buffer && desc->label) gpusync__set_label(buffer, desc->label);
-    gpusync__release(wanted);
-    return buffer;
-}
-
-/* With room taken. */
-static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc, void **out)
-{
-    void *pool = gpusync__pool_push(), *buffer = gpusync__new_wanted(q, desc);
-    gpusync__slot *slot;
-    gpusync__pool_pop(pool);
-    if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
-    gpusync__lock(&q->order);
-    slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
-    if (slot) gpusync__add_open(q, slot);
-    gpusync__order_end(q);
-    if (!slot) {
-        gpusync__release_pooled(buffer);
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    }
-    *out = buffer;
-    return GPUSYNC_OK;
-}
-
 GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
                                                   void **out)
 {
-    uint64_t deadline = GPUSYNC_FOREVER;
-    gpusync_result result;
     if (out) *out = NULL;
     if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
+    gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
+    uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
     if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc)) result = GPUSYNC_ERROR_UNSUPPORTED;
-    if (desc && desc->timeout_ns) deadline = gpusync__deadline(*desc->timeout_ns);
-    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
+    else result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
     if (result == GPUSYNC_OK) {
         result = gpusync__open_buffer(queue, desc, out);
         if (result != GPUSYNC_OK) gpusync__give_room(queue);
@@ -5045,17 +5030,18 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     return result;
 }
 
+/* The last reference to the slot goes without a lock, and before the room is given: who waits for room may have it at
+   once. */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__slot **open, *slot;
     if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
-    open = gpusync__find_open(queue, command_buffer);
-    slot = *open ? gpusync__take_open(queue, open) : NULL;
+    gpusync__slot **open = gpusync__find_open(queue, command_buffer);
+    gpusync__slot *slot = *open ? gpusync__take_open(queue, open) : NULL;
     gpusync__order_end(queue);
     if (slot) {
+        gpusync__agenda agenda = GPUSYNC__NOTHING;
         if (slot->plan) gpusync__discard_plan(slot->plan, &agenda);
         gpusync__unref(slot);
         gpusync__give_room(queue);
@@ -5065,104 +5051,109 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
-/* May a buffer that somebody else made come in here? Under the order lock, with a pool. */
+/* -- adopting. All of this runs under the order lock, with a pool. */
+
+/* May a stranger come in here? Metal 4 objects and others lack the methods that are used here, and sending them would
+   end the program: so its class is asked first. */
 GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint16_t kind)
 {
-    if (!gpusync__knows_class(q, buffer)) return GPUSYNC_ERROR_UNSUPPORTED;
+    void *cls = gpusync__class_of(buffer);
+    if (cls != GPUSYNC__GET(&q->buffer_class)) {
+        if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
+            !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
+            !gpusync__class_responds(cls, gpusync__sel.status) ||
+            !gpusync__class_responds(cls, gpusync__sel.gpuStartTime))
+            return GPUSYNC_ERROR_UNSUPPORTED;
+        GPUSYNC__PUT(&q->buffer_class, cls);
+    }
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
     /* Of a buffer that has ended nobody knows whether its slot is gone by now: so it does not count. */
     if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
     /* A commit searches only where there are tracked or held buffers to mistake it for: else the status tells. */
-    if (((kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined) &&
-        gpusync__has_slot(q, buffer))
-        return GPUSYNC_ERROR_ALREADY_TRACKED;
-    return GPUSYNC_OK;
+    bool searches = (kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined;
+    return searches && gpusync__has_slot(q, buffer) ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
 }
 
-/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. */
+/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. External work has
+   to be committed already. */
 GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint16_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
-    if (kind == GPUSYNC__EXTERNAL) return committed ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_COMMITTED;
-    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
+    if (committed == (kind == GPUSYNC__EXTERNAL)) return GPUSYNC_OK;
+    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_ERROR_NOT_COMMITTED;
 }
 
-/* A slot for a buffer that is not open. Under the order lock, with a pool, as what follows. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt_stranger(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **out)
+/* The slot for a buffer that becomes work. An open buffer has one, where the link leads. A stranger gets a new one,
+   which retains the buffer; it takes room without a wait, for it exists already. */
+GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
+                                                  gpusync__slot **out)
 {
-    gpusync_result result = gpusync__check_stranger(q, buffer, kind);
-    gpusync__slot *slot;
+    gpusync_result result;
+    if (*open) {
+        result = gpusync__check_status(buffer, kind);
+        if (result != GPUSYNC_OK) return result;
+        *out = gpusync__take_open(q, open);
+        if (kind != GPUSYNC__WORK) GPUSYNC__SET(&(*out)->kind, kind);
+        return GPUSYNC_OK;
+    }
+    result = gpusync__check_stranger(q, buffer, kind);
     if (result == GPUSYNC_OK) result = gpusync__check_status(buffer, kind);
     if (result != GPUSYNC_OK) return result;
-    *out = slot = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
-    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    *out = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
+    if (!*out) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
     gpusync__retain(buffer);
     GPUSYNC__ADD(&q->outstanding, 1);
     return GPUSYNC_OK;
 }
 
-/* The slot for a buffer that becomes work: the one that it has while it is open, where the link leads; else a new one. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
-                                                  gpusync__slot **out)
-{
-    gpusync_result result;
-    if (!*open) return gpusync__adopt_stranger(q, buffer, kind, out);
-    result = gpusync__check_status(buffer, kind);
-    if (result != GPUSYNC_OK) return result;
-    *out = gpusync__take_open(q, open);
-    if (kind != GPUSYNC__WORK) GPUSYNC__SET(&(*out)->kind, kind);
-    return GPUSYNC_OK;
-}
-
-/* Not inlined, for who is not in the hurry of a commit. */
+/* Not inlined: everybody but a plain commit uses this one. */
 GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
                                             gpusync__slot **out)
 {
     return gpusync__adopt_now(q, buffer, kind, open, out);
 }
 
-/* Undo gpusync__adopt. Under the order lock. */
+/* Undo gpusync__adopt: an open buffer is open again, a stranger gives back slot and room. The program still has the
+   stranger, so the release here, under the order lock, is not its last. */
 static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot)
 {
-    if (slot->was_open) {
-        gpusync__add_open(q, slot);
-        return;
-    }
-    GPUSYNC__SUB(&q->outstanding, 1);
-    gpusync__unref(slot);
+    if (!slot->was_open) GPUSYNC__SUB(&q->outstanding, 1);
+    if (slot->was_open) gpusync__add_open(q, slot);
+    else gpusync__unref(slot);
 }
 
-/* A scheduled handler, for all: there is nothing to tell apart but the command buffer. Its slot is found by looking at
-   every one, which only who traces pays for. It touches nothing but the slot: the queue may be gone. Where a tool hands
-   it another object, the trace lacks the time. */
+/* One scheduled handler serves all command buffers: there is nothing to tell apart but the buffer. It looks for that in
+   every slot, which only a program that traces pays for. It touches nothing but the slot: the queue may be gone. Where
+   a tool hands it another object, the trace lacks the time. */
 static void gpusync__scheduled(void *block, void *buffer)
 {
-    gpusync__slab *slab;
-    size_t i;
     (void)block;
     gpusync__lock(&gpusync__global.lock);
-    slab = gpusync__global.slabs;
+    gpusync__slab *slab = gpusync__global.slabs;
     gpusync__unlock(&gpusync__global.lock);
     for (; slab; slab = slab->next)
-        for (i = 0; i < GPUSYNC__SLAB_SLOTS; i++)
-            if (GPUSYNC__GET(&slab->slots[i].state) == GPUSYNC__ARMED &&
-                GPUSYNC__GET(&slab->slots[i].buffer) == buffer)
-                GPUSYNC__PUT(&slab->slots[i].scheduled_ns, gpusync_now_ns());
+        for (size_t i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
+            gpusync__slot *slot = &slab->slots[i];
+            if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && GPUSYNC__GET(&slot->buffer) == buffer)
+                GPUSYNC__PUT(&slot->scheduled_ns, gpusync_now_ns()); /* read by gpusync__trace_scheduled */
+        }
 }
 
 static gpusync__block gpusync__scheduled_block = {
     NULL, GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, gpusync__scheduled, &gpusync__descriptor,
 };
 
-/* Before the commit. Under the order lock. */
+/* Metal takes handlers only before the commit. */
 GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
 {
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
-/* Ticket and handler. */
-GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, gpusync_ticket *ticket)
+/* Give the slot its ticket, and Metal the slot as a completion handler. No handler goes into external work, which is
+   committed. Without memory for the ticket the slot is unadopted. */
+GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, bool external,
+                                            gpusync_ticket *ticket)
 {
     gpusync_ticket issued = gpusync__give_ticket(q, slot);
     if (!issued) {
@@ -5170,101 +5161,82 @@ GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slo
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
     *ticket = issued;
+    if (external) return GPUSYNC_OK;
     gpusync__send_void_id(slot->buffer, gpusync__sel.addCompletedHandler, slot);
     if (gpusync__traced(q->device)) gpusync__trace_schedule(slot);
     return GPUSYNC_OK;
 }
 
-/* Ticket, handler, commit, as one step in the order of the queue. NOT_READY: this commit may have to be held, so it
-   must be a submission. */
-GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync_result result;
-    if (q->lined_ordered || (slot && slot->plan)) return GPUSYNC_NOT_READY;
-    result = gpusync__adopt_now(q, buffer, GPUSYNC__WORK, open, &slot);
-    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, ticket);
-    if (result == GPUSYNC_OK) gpusync__send_void(buffer, gpusync__sel.commit);
-    return result;
-}
+/* -- the commit */
 
-GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync_result result;
-    if (slot && slot->plan) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__adopt(q, buffer, GPUSYNC__TRACKED, open, &slot);
-    if (result != GPUSYNC_OK) return result;
-    GPUSYNC__ADD(&q->tracked, 1);
-    result = gpusync__arm(q, slot, ticket);
-    if (result != GPUSYNC_OK) GPUSYNC__SUB(&q->tracked, 1);
-    return result;
-}
+/* What a commit has to remember where the program has set a limit, or traces (`slow_commit`). Any other commit reads
+   nothing of it. */
+typedef struct gpusync__commit_extra {
+    bool admitted;  /* this commit has taken room for a stranger */
+    uint64_t began; /* when the commit began; 0: it is not traced */
+    uint64_t held;  /* since when its plan is held; 0: it is not */
+} gpusync__commit_extra;
 
-/* A command buffer that gpusync did not make comes in where the program has set a limit: take room for it, if all else
-   is right with it. */
-static gpusync_result gpusync__admit(gpusync_queue *q, void *buffer, bool *admitted)
+/* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all else is right with
+   it: a buffer that is to be refused must not wait first. gpusync__adopt_now takes room for it again; what is taken
+   here goes back in gpusync__end_commit. No lock is held. */
+GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *extra)
 {
-    gpusync_result result = GPUSYNC_OK;
+    extra->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
+    extra->held = 0;
+    extra->admitted = false;
+    if (q->max_in_flight >= q->limit) return GPUSYNC_OK;
     void *pool = gpusync__pool_push();
-    bool made;
     gpusync__lock(&q->order);
-    made = *gpusync__find_open(q, buffer) != NULL;
-    if (!made) result = gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
+    bool made = *gpusync__find_open(q, buffer) != NULL;
+    gpusync_result result = made ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
     if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
     gpusync__order_end_pool(q, pool);
     if (made || result != GPUSYNC_OK) return result;
     result = gpusync__wait_for_room(q, q->max_in_flight, GPUSYNC_FOREVER);
-    *admitted = result == GPUSYNC_OK;
+    extra->admitted = result == GPUSYNC_OK;
     return result;
 }
 
-/* What else a commit has to do where the program has set a limit, or traces. */
-typedef struct gpusync__commit_extra {
-    uint64_t began, held;
-    bool admitted;
-} gpusync__commit_extra;
-
-GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *watch)
+/* The end of a commit that is slow, or could not just be done: that one becomes a submission, or is refused. No lock is
+   held. */
+GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result,
+                                                 gpusync__commit_extra *extra, gpusync_ticket *ticket)
 {
-    watch->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
-    watch->held = 0;
-    watch->admitted = false;
-    if (q->max_in_flight >= q->limit) return GPUSYNC_OK;
-    return gpusync__admit(q, buffer, &watch->admitted);
+    if (result == GPUSYNC_NOT_READY) result = gpusync__submit_one(q, buffer, ticket, &extra->held);
+    else if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
+    if (!q->slow_commit) return result; /* as it was: gpusync_set_trace does not run beside a call */
+    if (extra->admitted) gpusync__give_room(q); /* gpusync__adopt_now has taken its own, or the commit has failed */
+    if (result != GPUSYNC_OK || !extra->began) return result;
+    gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, extra->began);
+    if (extra->held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, extra->held);
+    return GPUSYNC_OK;
 }
 
-GPUSYNC__RARE void gpusync__after_commit(gpusync_queue *q, const gpusync__commit_extra *watch, gpusync_result result,
-                                         uint64_t ticket)
+/* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is held, or something is
+   encoded into the buffer. Then the commit may have to be held too, and becomes a submission. Under the order lock,
+   with a pool. Not folded into its caller: there the compiler would keep the result of good work in memory. */
+GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
-    if (watch->admitted) gpusync__give_room(q); /* it has taken its own by now, or has failed */
-    if (result != GPUSYNC_OK || !watch->began) return;
-    gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, ticket, NULL, watch->began);
-    if (watch->held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, ticket, NULL, watch->held);
-}
-
-/* What could not just be committed is held, or refused. */
-GPUSYNC__RARE gpusync_result gpusync__commit_otherwise(gpusync_queue *q, void *buffer, gpusync_result result,
-                                                       gpusync_ticket *ticket, uint64_t *held_ns)
-{
-    if (result == GPUSYNC_NOT_READY) return gpusync__submit_one(q, buffer, ticket, held_ns);
-    gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    if (q->lined_ordered || (slot && slot->plan)) return GPUSYNC_NOT_READY;
+    gpusync_result result = gpusync__adopt_now(q, buffer, GPUSYNC__WORK, open, &slot);
+    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, false, ticket);
+    if (result == GPUSYNC_OK) gpusync__send_void(buffer, gpusync__sel.commit);
     return result;
 }
 
 /* The caller is inside the queue. */
 static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
-    gpusync__commit_extra watch;
-    gpusync_result result = q->slow_commit ? gpusync__before_commit(q, buffer, &watch) : GPUSYNC_OK;
-    void *pool;
+    gpusync__commit_extra extra;
+    gpusync_result result = q->slow_commit ? gpusync__before_commit(q, buffer, &extra) : GPUSYNC_OK;
     if (result != GPUSYNC_OK) return result;
-    pool = gpusync__pool_push();
+    void *pool = gpusync__pool_push();
     gpusync__lock(&q->order);
     result = gpusync__commit_ordered(q, buffer, ticket);
     gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) result = gpusync__commit_otherwise(q, buffer, result, ticket, &watch.held);
-    if (q->slow_commit) gpusync__after_commit(q, &watch, result, *ticket);
+    if (result != GPUSYNC_OK || q->slow_commit) result = gpusync__end_commit(q, buffer, result, &extra, ticket);
     return result;
 }
 
@@ -5281,81 +5253,24 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
     return result;
 }
 
+/* This waits for room and does not take it: another waiter may take what ended this wait, so that is told again. */
 GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
 {
-    gpusync_result result;
     if (!queue || !max_in_flight) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
+    gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight) {
         result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
-        gpusync__wake_others(queue->device, &queue->board, 0); /* room that it was told of, and does not take */
+        gpusync__wake_others(queue->device, &queue->board, 0);
     }
     gpusync__leave(queue);
     return result;
 }
 
-static gpusync_result gpusync__track_open(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    void *pool = gpusync__pool_push();
-    gpusync_result result;
-    gpusync__lock(&q->order);
-    result = gpusync__track_ordered(q, buffer, ticket);
-    gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-    return result;
-}
+/* -- command buffers that the program commits: TRACKED before it does, EXTERNAL after */
 
-/* A buffer that somebody else commits, or has committed: `track` knows which. It is called inside the queue. */
-GPUSYNC__INLINE gpusync_result gpusync__track(gpusync_queue *q, void *buffer, gpusync_ticket *ticket,
-                                              gpusync_result (*track)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket))
-{
-    gpusync_ticket issued = GPUSYNC_NO_TICKET;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q && buffer) result = gpusync__enter_working(q);
-    if (result == GPUSYNC_OK) {
-        uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
-        result = track(q, buffer, &issued);
-        if (result == GPUSYNC_OK && began) gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
-        gpusync__leave(q);
-    }
-    if (ticket) *ticket = issued;
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    return gpusync__track(queue, command_buffer, ticket, gpusync__track_open);
-}
-
-/* Give up a tracked buffer. The caller holds the slot. */
-static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
-{
-    if (slot->kind != GPUSYNC__TRACKED) return GPUSYNC_ERROR_INVALID_TICKET;
-    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
-    /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is its own. */
-    if (gpusync__orphan(q, slot)) gpusync__give_room_of(q, slot);
-    return GPUSYNC_OK;
-}
-
-GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync__slot *slot;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_TICKET;
-    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    slot = ticket == 0 || ticket > gpusync__committed(queue) ? NULL : gpusync__ref_ticket(queue, ticket);
-    if (slot) {
-        result = gpusync__untrack_slot(queue, slot);
-        gpusync__unref(slot);
-    }
-    gpusync__leave(queue);
-    return result;
-}
-
-/* On the queue's watcher: what the handler does for other work. Serial, so that however much external work there is, it
-   takes one thread of the dispatch pool. */
+/* The watcher waits for external work, and does what the handler does for other work. The watcher is serial: however
+   much external work there is, it takes one thread of the dispatch pool. */
 static void gpusync__external_over(void *context)
 {
     gpusync__slot *slot = (gpusync__slot *)context;
@@ -5366,54 +5281,108 @@ static void gpusync__external_over(void *context)
     gpusync__release_pooled(buffer);
 }
 
-/* The queue's watcher, made when it is first needed. */
-static void *gpusync__external_queue(gpusync_queue *q)
+/* Have the watcher wait for the buffer. The first call makes the watcher; where two come at once the swap picks one,
+   and the other is released. No lock is held. */
+static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void *buffer, gpusync_ticket ticket)
 {
-    void *watcher = GPUSYNC__GET(&q->external_queue), *made;
-    if (watcher) return watcher;
-    made = gpusync__dispatch_queue_create("gpusync external work", NULL);
-    if (GPUSYNC__SWAP(&q->external_queue, &watcher, made)) return made;
-    gpusync__dispatch_release(made);
-    return watcher;
-}
-
-/* Under the order lock, with a pool. */
-static gpusync_result gpusync__adopt_external(gpusync_queue *q, void *buffer, gpusync__slot **out)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer);
-    bool encoded = *open && (*open)->plan;
-    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__EXTERNAL, open, out);
-    if (result != GPUSYNC_OK || (!encoded && gpusync__give_ticket(q, *out))) return result;
-    gpusync__unadopt(q, *out);
-    return encoded ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_ERROR_OUT_OF_MEMORY;
-}
-
-static gpusync_result gpusync__track_external(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    void *pool = gpusync__pool_push();
-    gpusync__slot *slot = NULL;
-    gpusync_result result;
-    gpusync__lock(&q->order);
-    result = gpusync__adopt_external(q, buffer, &slot);
-    if (result == GPUSYNC_OK) *ticket = slot->ticket;
-    gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) {
-        gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
-        return result;
+    void *watcher = GPUSYNC__GET(&q->external_queue);
+    if (!watcher) {
+        void *made = gpusync__dispatch_queue_create("gpusync external work", NULL);
+        if (GPUSYNC__SWAP(&q->external_queue, &watcher, made)) watcher = made;
+        else gpusync__dispatch_release(made);
     }
     gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
-    gpusync__dispatch_async(gpusync__external_queue(q), slot, gpusync__external_over);
-    (void)gpusync__look_ticket(q, *ticket); /* one that has ended is over at once */
-    return GPUSYNC_OK;
+    gpusync__dispatch_async(watcher, slot, gpusync__external_over);
+    (void)gpusync__look_ticket(q, ticket); /* one that has ended is over at once */
+}
+
+/* gpusync_track and gpusync_track_committed. What is encoded into a buffer needs a commit by gpusync: so such a buffer
+   is refused here. Of an external one the checks come first: that it is not committed says more. */
+static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool external, gpusync_ticket *ticket)
+{
+    gpusync_ticket issued = GPUSYNC_NO_TICKET;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (q && buffer) result = gpusync__enter_working(q);
+    if (result == GPUSYNC_OK) {
+        uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+        bool encoded = slot && slot->plan;
+        if (encoded && !external) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+        else result = gpusync__adopt(q, buffer, external ? GPUSYNC__EXTERNAL : GPUSYNC__TRACKED, open, &slot);
+        if (result == GPUSYNC_OK && encoded) {
+            gpusync__unadopt(q, slot);
+            result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+        } else if (result == GPUSYNC_OK) {
+            if (!external) GPUSYNC__ADD(&q->tracked, 1); /* before the ticket: gpusync__end_ticket counts it down */
+            result = gpusync__arm(q, slot, external, &issued);
+            if (result != GPUSYNC_OK && !external) GPUSYNC__SUB(&q->tracked, 1);
+        }
+        gpusync__order_end_pool(q, pool);
+        if (result == GPUSYNC_OK && external) gpusync__queue_external(q, slot, buffer, issued);
+        if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
+        else if (began) gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
+        gpusync__leave(q);
+    }
+    if (ticket) *ticket = issued;
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    return gpusync__track(queue, command_buffer, false, ticket);
 }
 
 GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
-    return gpusync__track(queue, command_buffer, ticket, gpusync__track_external);
+    return gpusync__track(queue, command_buffer, true, ticket);
 }
 
-/* ----------------------------------------------------------------------------- >>timeline -- */
+/* Give up a tracked buffer that is not committed: its ticket ends as cancelled. The caller has a reference to the slot.
+   The claim in gpusync__cancel decides between this and a handler that comes at the same time. */
+static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (slot->kind != GPUSYNC__TRACKED) return GPUSYNC_ERROR_INVALID_TICKET;
+    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
+    /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is an orphan. */
+    if (gpusync__orphan(q, slot)) gpusync__give_room_of(q, slot);
+    return GPUSYNC_OK;
+}
 
+GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_result result = GPUSYNC_ERROR_INVALID_TICKET;
+    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    bool known = ticket != 0 && ticket <= gpusync__committed(queue);
+    gpusync__slot *slot = known ? gpusync__ref_ticket(queue, ticket) : NULL;
+    if (slot) {
+        result = gpusync__untrack_slot(queue, slot);
+        gpusync__unref(slot);
+    }
+    gpusync__leave(queue);
+    return result;
+}
+
+/* ----------------------------------------------------------------------------- >>timeline --
+   A timeline is a shared event of Metal, with a value in front of it that gpusync keeps. The life of a value:
+
+     1. promised   A plan that will signal it lists the promise (gpusync__link_promise).
+     2. going      The plan is issued now, and goes after no lower promise of another queue (gpusync__set_out).
+     3. issued     The device has the plan: what needs the value can go there too (gpusync__issue_promise).
+     4. kept       The plan has ended well (gpusync__keep). What the host signals begins here.
+     5. reached    No promise is open at or below it: `value` rises, and who needs it is told (gpusync__raise_unlock).
+
+   A plan that fails ends the timelines that it has promised a value of (gpusync__break): then `value` is
+   GPUSYNC__FAILED_VALUE for good. The promise of a plan that never goes is taken back (gpusync__take_back): the value
+   is free again.
+
+   The lock of the board is over all of this. `value`, `coming`, `on_event` and `promised` are read without it, too: so
+   they are written with GPUSYNC__PUT. */
+
+/* A message is sent, so there is a pool around it, and no lock is held. */
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
 {
     void *pool = gpusync__pool_push();
@@ -5421,7 +5390,7 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
     gpusync__pool_pop(pool);
 }
 
-/* Whoever was told by a change of the timeline, and those for whom there was no place. No lock is held. */
+/* Unpark the waiters that were caught, and those for whom the catch had no place. No lock is held. */
 static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught, gpusync__agenda *agenda)
 {
     while (gpusync__unpark(t->device, caught)) {
@@ -5431,9 +5400,9 @@ static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__c
     }
 }
 
-/* Something was signalled, or a promise is gone: let `value` follow, as far as no promise is open. Who signals on the
-   host does not get past an open promise on the device either: the event is written when the value gets there. Takes
-   the lock of the board, which the caller has, with it. */
+/* `kept` has risen, or a promise is gone: let `value` follow as far as no promise is open. The event is written with it
+   and not before: so a signal of the host does not get past an open promise on the device either. The caller has the
+   board's lock, which this unlocks: unparking runs a hook. */
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
 {
     uint64_t value = t->kept;
@@ -5441,43 +5410,33 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
     bool writes = false;
     gpusync__catch_nothing(&caught);
     if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;
-    if (value > t->value) { /* and it has not failed */
+    if (value > t->value) { /* and it has not failed: a failed one is above every other */
         GPUSYNC__PUT(&t->value, value);
         gpusync__take_numbers(&t->board, 0, value, NULL, &caught, agenda);
         writes = value > t->on_event;
         if (writes) GPUSYNC__PUT(&t->on_event, value);
     }
     gpusync__unlock(&t->board.lock);
-    /* Two threads may come here in the other order: then the lower value is written last, and Metal ignores it
+    /* Two threads may come here in the other order. Then the lower value is written last, and Metal ignores it
        (documented: an event only rises). */
     if (writes) gpusync__write_event(t, value + t->base);
     gpusync__wake_numbers(t, value, &caught, agenda);
     gpusync__needs_over(caught.needs, NULL, agenda);
 }
 
-/* The event stands at this value. */
-static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
-{
-    gpusync__lock(&t->board.lock);
-    if (value > t->kept) t->kept = value;
-    if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
-    gpusync__raise_unlock(t, agenda);
-}
-
-/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. */
+/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. No lock is held. */
 static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__agenda *agenda)
 {
     gpusync__catch caught;
-    bool first;
     gpusync__catch_nothing(&caught);
     gpusync__lock(&t->board.lock);
-    first = t->value != GPUSYNC__FAILED_VALUE;
+    bool first = t->value != GPUSYNC__FAILED_VALUE;
     if (first) {
         if (reason) gpusync__copy_error(&t->error, reason);
         if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE) t->error.result = GPUSYNC_ERROR_EXECUTION;
         if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
         t->last = t->value;
-        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);
+        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not written any more */
         gpusync__take_numbers(&t->board, 0, GPUSYNC__FAILED_VALUE, &t->error, &caught, agenda);
     }
     gpusync__unlock(&t->board.lock);
@@ -5488,24 +5447,29 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
     return true;
 }
 
-/* Where others signal the event, it knows better. They may have written what gpusync_timeline_fail would. */
+/* Where others signal the event, the event knows better than `value`. They may have written what gpusync_timeline_fail
+   would write. No lock is held. */
 static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
 {
-    gpusync_error error;
-    uint64_t raw;
     if (!gpusync__is_outside(t)) return;
-    raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
-    /* as after reading a status: what was done before the signal must be read after it */
+    uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
+    /* What was done before the signal must be read after it: gpusync__status has the same fence. */
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (raw == GPUSYNC__FAILED_VALUE) {
         if (GPUSYNC__GET(&t->value) == GPUSYNC__FAILED_VALUE) return;
+        gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
         (void)gpusync__fail_timeline(t, &error, agenda);
     } else if (raw > t->base && raw - t->base > GPUSYNC__GET(&t->value)) {
-        gpusync__reach(t, raw - t->base, agenda);
+        uint64_t value = raw - t->base;
+        gpusync__lock(&t->board.lock);
+        if (value > t->kept) t->kept = value;
+        if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
+        gpusync__raise_unlock(t, agenda);
     }
 }
 
+/* For who has no agenda: read the event, and do what follows from that. No lock is held. */
 GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
@@ -5513,48 +5477,28 @@ GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
     gpusync__end_call(t->device, &agenda);
 }
 
+/* -- the listener. The life of a registration with the event:
+
+     1. ARMED      gpusync__listening_new lists it for a value. gpusync__listen hands Metal a block that refers to it.
+     2. RUNNING    The event has reached the value: Metal calls gpusync__listener_invoke.
+     3. FREE       It is over. The next registration on the same list takes it off.
+
+   Where the timeline goes first, gpusync_timeline_destroy makes it ORPHANED: the block does nothing when it is called.
+   The timeline's list has one reference, and each copy of the block has another. */
+
 typedef struct gpusync__listener_block {
-    gpusync__block head;
-    gpusync__listening *listening;
+    gpusync__block head;           /* first: what every block begins with */
+    gpusync__listening *listening; /* what Metal's copy has a reference to */
 } gpusync__listener_block;
 
-static void gpusync__listening_give(gpusync__listening *listening)
+/* The last reference puts it on the global free list. The board's lock may be held. */
+static void gpusync__listening_unref(gpusync__listening *listening)
 {
+    if (GPUSYNC__SUB(&listening->refs, 1) != 1) return;
     gpusync__lock(&gpusync__global.lock);
     listening->next = gpusync__global.listenings;
     gpusync__global.listenings = listening;
     gpusync__unlock(&gpusync__global.lock);
-}
-
-static void gpusync__listening_unref(gpusync__listening *listening)
-{
-    if (GPUSYNC__SUB(&listening->refs, 1) == 1) gpusync__listening_give(listening);
-}
-
-#define GPUSYNC__SLAB_LISTENINGS 32
-
-/* With one holder. NULL: no memory. From malloc, not from the
-   program's allocator, and never freed: Metal may keep what refers to one for as long as it likes. */
-static gpusync__listening *gpusync__listening_take(gpusync_timeline *t)
-{
-    gpusync__listening *slab = NULL, *listening;
-    size_t i;
-    gpusync__lock(&gpusync__global.lock);
-    if (!gpusync__global.listenings) slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
-    for (i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
-        slab[i].next = gpusync__global.listenings;
-        gpusync__global.listenings = &slab[i];
-    }
-    listening = gpusync__global.listenings;
-    if (listening) gpusync__global.listenings = listening->next;
-    gpusync__unlock(&gpusync__global.lock);
-    if (!listening) return NULL;
-    listening->device = t->device;
-    listening->timeline = t;
-    listening->next = NULL;
-    GPUSYNC__PUT(&listening->state, (uint32_t)GPUSYNC__ARMED);
-    GPUSYNC__PUT(&listening->refs, 1);
-    return listening;
 }
 
 static void gpusync__listener_copy(void *to, const void *from)
@@ -5568,47 +5512,36 @@ static void gpusync__listener_dispose(const void *block)
     gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
 }
 
-/* On the listener's thread. */
+/* On the listener's thread. The value in the call may be above the one that was asked for: so the event is read again.
+   Until the state is RUNNING nothing but the registration may be touched: the timeline may be gone. While it is RUNNING
+   gpusync_timeline_destroy waits. */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
     gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     (void)event;
-    (void)raw; /* may be above the value that was asked for; the event is read again */
+    (void)raw;
     if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
     gpusync__read_event(listening->timeline, &agenda);
     gpusync__end_call(listening->device, &agenda);
-    GPUSYNC__PUT(&listening->state, GPUSYNC__FREE); /* destroy waits for this */
+    GPUSYNC__PUT(&listening->state, GPUSYNC__FREE);
 }
 
+/* What the Clang Block ABI wants to know of a block with helpers. */
 static const struct gpusync__listener_descriptor {
-    uintptr_t reserved, size;
-    void (*copy)(void *to, const void *from);
-    void (*dispose)(const void *block);
-    const char *signature, *layout;
+    uintptr_t reserved, size;                 /* 0, and the bytes of the block */
+    void (*copy)(void *to, const void *from); /* called when the bytes are copied */
+    void (*dispose)(const void *block);       /* called before a copy is freed */
+    const char *signature, *layout;           /* the types of the call; no layout */
 } gpusync__listener_descriptor = {
     0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
 };
 
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
+#define GPUSYNC__SLAB_LISTENINGS 32
 
-/* Hand Metal a block on this stack, which it copies. */
-static void gpusync__notify(gpusync_device *dev, void *event, uint64_t raw, gpusync__listening *listening)
-{
-    gpusync__listener_block block;
-    void *pool = gpusync__pool_push();
-    memset(&block, 0, sizeof block);
-    block.head.isa = gpusync__stack_block;
-    block.head.flags = GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE;
-    block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke;
-    block.head.descriptor = (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor;
-    block.listening = listening;
-    ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
-        event, gpusync__sel.notifyListener, dev->listener, raw, &block);
-    gpusync__pool_pop(pool);
-}
-
-/* The device's listener, made when it is first needed; NULL where Metal has none. */
+/* The device's listener, made when it is first needed. NULL: Metal has none. The device's lock is over the making, so
+   there is only one; a load without it sees a listener that is whole. */
 static void *gpusync__listener(gpusync_device *dev)
 {
     void *listener = GPUSYNC__GET(&dev->listener);
@@ -5620,11 +5553,12 @@ static void *gpusync__listener(gpusync_device *dev)
     return listener;
 }
 
-/* A new registration for the value, on the list; NULL when there is one, or no memory: then sleepers look by
-   themselves. Those that are over leave the list here. Under the board's lock. */
+/* List a new registration for the value. NULL: there is one already, or no memory; then sleepers look by themselves.
+   Registrations come from malloc and are never freed: Metal may keep a block that refers to one for as long as it
+   likes. Under the board's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening;
+    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening, *slab = NULL;
     while ((listening = *link) != NULL) {
         if (GPUSYNC__GET(&listening->state) == GPUSYNC__FREE) {
             *link = listening->next;
@@ -5634,38 +5568,58 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
         if (listening->value == value) return NULL;
         link = &listening->next;
     }
-    listening = gpusync__listening_take(t);
+    gpusync__lock(&gpusync__global.lock);
+    if (!gpusync__global.listenings) slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
+    for (size_t i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
+        slab[i].next = gpusync__global.listenings;
+        gpusync__global.listenings = &slab[i];
+    }
+    listening = gpusync__global.listenings;
+    if (listening) gpusync__global.listenings = listening->next;
+    gpusync__unlock(&gpusync__global.lock);
     if (!listening) return NULL;
+    listening->device = t->device;
+    listening->timeline = t;
     listening->value = value;
+    GPUSYNC__PUT(&listening->state, (uint32_t)GPUSYNC__ARMED);
+    GPUSYNC__PUT(&listening->refs, 1); /* the list's */
     listening->next = *first;
     *first = listening;
     return listening;
 }
 
-/* Be told when the event reaches the goal. */
+/* Be told when the event reaches the goal. Metal copies the block, which lies on this stack. No lock is held. */
 static void gpusync__listen(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
-    gpusync__listening *listening;
     if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
     gpusync__lock(&t->board.lock);
-    /* under the lock: destroy takes it between closing and settling */
-    listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
+    /* The goal is looked at again under the lock: destroy takes it after it has closed the timeline, and before it ends
+       the registrations. */
+    gpusync__listening *listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
     gpusync__unlock(&t->board.lock);
-    if (listening) gpusync__notify(t->device, t->event, listening->value + t->base, listening);
+    if (!listening) return;
+    gpusync__listener_block block = {
+        {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
+         (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke,
+         (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor},
+        listening,
+    };
+    void *pool = gpusync__pool_push();
+    ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
+        t->event, gpusync__sel.notifyListener, t->device->listener, listening->value + t->base, &block);
+    gpusync__pool_pop(pool);
 }
 
+/* For a note, or for what is held: nobody sleeps here. */
 static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
-    goal.kind = GPUSYNC__VALUE;
-    goal.timeline = t;
-    goal.ticket = value;
+    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL, {NULL, 0}};
     gpusync__listen(&goal);
 }
 
-/* Does nobody ask the device to wait for it, and has nobody listened for it? Then the caller does. Under the lock. */
+/* Does nobody ask the device to wait for the need, and has nobody listened for it? Then the caller has to. Under the
+   board's lock. */
 static bool gpusync__claim_listening(gpusync__need *need)
 {
     if (need->heard || (need->plan && !need->blocks)) return false;
@@ -5673,34 +5627,9 @@ static bool gpusync__claim_listening(gpusync__need *need)
     return true;
 }
 
-/* Others signal the timeline from now on: have its listener tell those that would not hear of it. */
-static void gpusync__listen_for_needs(gpusync_timeline *t)
-{
-    gpusync__need *need;
-    uint64_t value = 0;
-    do {
-        gpusync__lock(&t->board.lock);
-        need = gpusync__first_need(&t->board, value);
-        while (need && !gpusync__claim_listening(need)) need = gpusync__need_after(need);
-        if (need) value = need->node.number;
-        gpusync__unlock(&t->board.lock);
-        if (need) gpusync__listen_for_value(t, value++);
-    } while (need);
-}
+/* -- events */
 
-static void gpusync__end_listenings(gpusync_device *dev, gpusync__listening *listening)
-{
-    while (listening) {
-        gpusync__listening *next = listening->next;
-        unsigned rounds = 0;
-        if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED))
-            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
-        gpusync__listening_unref(listening);
-        listening = next;
-    }
-}
-
-/* A used event, and what it stands at, or a new one; +1. */
+/* A used event, with what it stands at in *raw, or a new one; +1, or NULL. */
 static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
 {
     void *event = NULL;
@@ -5726,17 +5655,13 @@ static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
     if (!reusable) gpusync__release_pooled(event);
 }
 
-static void gpusync__event_give(gpusync_timeline *t)
-{
-    bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
-    gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
-}
-
-/* The last holder gives it back. No lock is held. */
+/* The last reference gives the timeline back, and its event with it. An event that stands too high, that failed or that
+   others may know is not used again. No lock is held. */
 static void gpusync__timeline_unref(gpusync_timeline *t)
 {
     if (GPUSYNC__SUB(&t->refs, 1) != 1) return;
-    gpusync__event_give(t);
+    bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
+    gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
     gpusync__free(t->device, t, sizeof *t);
 }
 
@@ -5755,18 +5680,19 @@ static bool gpusync__is_promised(const gpusync__need *need)
     return cover && cover->plan != need->plan;
 }
 
-/* May the value be promised? Under the board's lock. */
-static gpusync_result gpusync__may_promise(const gpusync_timeline *t, uint64_t value)
+/* May the value be promised, or signalled by the host? Under the board's lock. */
+static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
     if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
     return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
-/* Up to this value the signals need not be submitted any more, for those that this promise covers (NULL: none). Under
-   the board's lock. */
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                       const gpusync__node *cover, gpusync__agenda *agenda)
+/* What needs a value up to this one does not need the host any more: it is turned to the stage. Only needs that the
+   promise `cover` decides about are turned: those above the promise below it. NULL: those above all promises. Under the
+   board's lock. */
+GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__node *cover,
+                                       gpusync__agenda *agenda)
 {
     const gpusync__node *below = cover ? cover->beside[0] : t->promises.end[1];
     uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
@@ -5775,7 +5701,8 @@ GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint
         if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, agenda);
 }
 
-/* From this promise on; every one below it is issued. Under the board's lock. */
+/* Raise `coming` from this promise on, as far as the device has them all and keeps their order. Every promise below
+   this one is issued. Under the board's lock. */
 static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
     for (; node; node = node->beside[1]) {
@@ -5785,7 +5712,7 @@ static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
     }
 }
 
-/* Only those below this one may be all the device's. Under the board's lock. */
+/* The device does not have this promise, or not in its order: `coming` ends below it. Under the board's lock. */
 GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
 {
     gpusync_timeline *t = promise->timeline;
@@ -5793,31 +5720,32 @@ GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
     if (promise->node.number <= t->coming) GPUSYNC__PUT(&t->coming, below ? below->number : 0);
 }
 
-/* The device has the plan, or is about to: who waits for its signals can go there too. Under the board's lock. */
+/* The device has the plan, or is about to: what needs the value can go there too. Where the device may signal a higher
+   value first, it would let go too early: then what needs this one is held until the promise is kept. Under the board's
+   lock. */
 GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
+    const gpusync__node *below = promise->node.beside[0];
     promise->issued = true;
-    if (promise->overtaken) {
-        gpusync__let_come_below(promise); /* they wait until it is kept */
-        return;
-    }
-    if (!promise->node.beside[0] || promise->node.beside[0]->number <= t->coming) gpusync__let_come(t, &promise->node);
-    if (t->board.count) gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
+    if (promise->overtaken) gpusync__let_come_below(promise);
+    else if (!below || below->number <= t->coming) gpusync__let_come(t, &promise->node);
+    if (t->board.count && !promise->overtaken)
+        gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
 }
 
-/* The lower promise of another queue that this one goes after, or 0. The device signals in the order of a queue (unverified:
-   README, "Status"), and in no order of several: a higher value would let go who waits there for a lower one. A promise
-   that is not going is passed: its plan may wait for this one, and is overtaken then. Under the board's lock. */
+/* The lower promise of another queue that this one goes after, or 0. The device signals in the order of a queue
+   (unverified: README, "Status"), and in no order of several. A higher value would let go what waits there for a lower
+   one. A promise that is not going is passed: its plan may wait for this one, and is overtaken then. Under the board's
+   lock. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
 {
     const gpusync__plan *plan = promise->plan;
-    const gpusync__need *need;
-    gpusync__node *node = promise->node.beside[0];
     if (promise->timeline->value == GPUSYNC__FAILED_VALUE) return 0; /* nobody is waiting any more */
-    for (; node; node = node->beside[0]) {
+    for (gpusync__node *node = promise->node.beside[0]; node; node = node->beside[0]) {
         gpusync__promise *below = (gpusync__promise *)(void *)node;
-        for (need = plan->needs; need; need = need->along)
+        /* A plan that needs the lower value, or one above it, goes after that promise anyway. */
+        for (const gpusync__need *need = plan->needs; need; need = need->along)
             if (need->timeline == promise->timeline && need->node.number >= node->number) return 0;
         if (!below->going || below->plan->work.queue == plan->work.queue) continue;
         below->followed = true;
@@ -5826,11 +5754,12 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
     return 0;
 }
 
-/* Its plan is to be issued. Not 0: after this value. Under the board's lock. */
-static inline uint64_t gpusync__set_out(gpusync__promise *promise, bool mixed)
+/* The promise's plan is to be issued; with the last one of a plan it is. Returns 0, or the value that the promise goes
+   after: then it is not going yet. Under the order lock and the board's. */
+GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    uint64_t after = mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
+    uint64_t after = t->mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
     if (after) return after;
     promise->going = true;
     promise->overtaken = promise->node.number < t->largest;
@@ -5838,77 +5767,62 @@ static inline uint64_t gpusync__set_out(gpusync__promise *promise, bool mixed)
         promise->largest_before = t->largest;
         t->largest = promise->node.number;
     }
+    if (!promise->along) gpusync__issue_promise(promise, agenda);
     return 0;
 }
 
-/* One that is linked. The last of its plan is issued with that. */
+/* Set out with a promise that is listed already. Returns what gpusync__set_out does. Under the order lock. */
 static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda *agenda)
 {
-    uint64_t after;
     if (promise->going) return 0; /* only who has the order lock changes this */
     gpusync__lock(&promise->timeline->board.lock);
-    after = gpusync__set_out(promise, promise->timeline->mixed);
-    if (!after && !promise->along) gpusync__issue_promise(promise, agenda);
+    uint64_t after = gpusync__set_out(promise, agenda);
     gpusync__unlock(&promise->timeline->board.lock);
     return after;
 }
 
-/* going: nothing keeps the plan from the device but this, which may be its last promise. NOT_READY: something does. */
+/* List the promise. going: nothing keeps its plan on the host but this, which may be its last promise. NOT_READY: the
+   promise is listed, and goes after another. An error: it is not listed. A promise that is not issued ends `coming`
+   below it, whatever is issued above. Under the order lock. */
 static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    gpusync_result result;
     gpusync__lock(&t->board.lock);
-    result = gpusync__may_promise(t, promise->node.number);
+    gpusync_result result = gpusync__may_rise(t, promise->node.number);
     if (result == GPUSYNC_OK) {
         const gpusync__promise *first = (const gpusync__promise *)(const void *)t->promises.end[0];
-        bool mixed = first && (t->mixed || first->plan->work.queue != promise->plan->work.queue);
-        t->mixed = mixed;
+        if (!first) t->mixed = false;
+        else if (first->plan->work.queue != promise->plan->work.queue) t->mixed = true;
         gpusync__list_add(&t->promises, &promise->node);
         GPUSYNC__PUT(&t->promised, t->promised + 1);
-        if (going && gpusync__set_out(promise, mixed)) {
-            going = false;
-            result = GPUSYNC_NOT_READY;
-        }
-        if (going && !promise->along) gpusync__issue_promise(promise, agenda);
-        else gpusync__let_come_below(promise);
+        if (going && gpusync__set_out(promise, agenda)) result = GPUSYNC_NOT_READY;
+        if (!promise->issued) gpusync__let_come_below(promise);
     }
     gpusync__unlock(&t->board.lock);
     return result;
 }
 
-/* Those that go after it. Under the board's lock. */
+/* Take off the board what goes after this promise. Returns the needs: they are told when the lock is unlocked. Under
+   the board's lock. */
 GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync__board *board = &promise->timeline->board;
-    gpusync__need *need, *next;
+    gpusync__need *need = gpusync__first_need(board, promise->node.number), *next;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
-    for (need = gpusync__first_need(board, promise->node.number); need; need = next) {
-        if (need->node.number != promise->node.number) break;
+    for (; need && need->node.number == promise->node.number; need = next) {
         next = gpusync__need_after(need);
         if (need->order) gpusync__take_need(board, need, NULL, &caught, agenda);
     }
     return caught.needs;
 }
 
-/* Under the board's lock. Returns who goes after it, and is to be told without the lock. */
-static gpusync__need *gpusync__unlink_promise(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync_timeline *t = promise->timeline;
-    if (!promise->node.linked) return NULL;
-    gpusync__list_remove(&t->promises, &promise->node);
-    GPUSYNC__PUT(&t->promised, t->promised - 1);
-    return promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
-}
-
-/* Its plan does not go after all, or not yet: nor does anybody go after it. */
+/* The plan does not go after all, or not yet: nothing goes after its promise. No board's lock is held. */
 GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    gpusync__need *followers;
     gpusync__lock(&t->board.lock);
-    followers = promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
+    gpusync__need *followers = promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
     if (promise->going && t->largest == promise->node.number) t->largest = promise->largest_before;
     promise->going = promise->followed = false;
     gpusync__unlock(&t->board.lock);
@@ -5917,16 +5831,16 @@ GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__agenda *age
 
 static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
 
-/* The timeline goes: nobody can promise anything any more, and nobody is called back. */
+/* The timeline goes, and nobody can promise anything any more. What is held for a value that is not promised fails, and
+   every note that is left does. No lock is held. */
 static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda)
 {
-    gpusync__need *need, *next;
     gpusync__catch caught;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     gpusync__catch_nothing(&caught);
     gpusync__lock(&t->board.lock);
-    for (need = gpusync__first_need(&t->board, 0); need; need = next) {
+    for (gpusync__need *need = gpusync__first_need(&t->board, 0), *next; need; need = next) {
         next = gpusync__need_after(need);
         if (!need->plan || (need->blocks && need->node.number > t->kept && !gpusync__is_promised(need)))
             gpusync__take_need(&t->board, need, &error, &caught, agenda);
@@ -5935,38 +5849,51 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda
     gpusync__needs_over(caught.needs, &error, agenda);
 }
 
+/* The promise is over. kept: the value is reached as soon as those below it are. Else the values that the promise hid
+   are seen, and `coming` may rise to promises behind it. What goes after the promise is told without the lock. No
+   board's lock is held. */
+static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__agenda *agenda)
+{
+    gpusync_timeline *t = promise->timeline;
+    uint64_t value = promise->node.number;
+    gpusync__need *followers = NULL;
+    gpusync__lock(&t->board.lock);
+    if (promise->node.linked) {
+        gpusync__list_remove(&t->promises, &promise->node);
+        GPUSYNC__PUT(&t->promised, t->promised - 1);
+        if (promise->followed) followers = gpusync__take_followers(promise, agenda);
+    }
+    if (kept && value > t->kept) t->kept = value;
+    if (kept && value > t->on_event && promise->encoded) GPUSYNC__PUT(&t->on_event, value);
+    if (!kept) gpusync__let_come(t, t->promises.end[0]);
+    gpusync__raise_unlock(t, agenda);
+    gpusync__needs_over(followers, NULL, agenda);
+}
+
+/* The plan will not signal the value. Where the timeline goes, nobody else will. */
 GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
 {
-    gpusync__need *followers;
-    gpusync__lock(&promise->timeline->board.lock);
-    followers = gpusync__unlink_promise(promise, agenda);
-    gpusync__let_come(promise->timeline, promise->timeline->promises.end[0]);
-    gpusync__raise_unlock(promise->timeline, agenda);
-    gpusync__needs_over(followers, NULL, agenda);
+    gpusync__end_promise(promise, false, agenda);
     if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
 }
 
-/* The plan has ended well: the value is reached as soon as those below it are. */
+/* The plan has ended well. */
 static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    gpusync__need *followers;
-    gpusync__lock(&t->board.lock);
-    followers = gpusync__unlink_promise(promise, agenda);
-    if (promise->node.number > t->kept) t->kept = promise->node.number;
-    if (promise->node.number > t->on_event && promise->encoded) GPUSYNC__PUT(&t->on_event, promise->node.number);
-    gpusync__raise_unlock(t, agenda);
-    gpusync__needs_over(followers, NULL, agenda);
+    gpusync__end_promise(promise, true, agenda);
     if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->node.number);
     gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
 }
 
+/* The plan has failed. The timeline fails first: else taking the promise back would let higher values be reached. */
 static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     (void)gpusync__fail_timeline(promise->timeline, &promise->plan->error, agenda);
-    gpusync__take_back(promise, agenda); /* after: nothing above it is reached any more */
+    gpusync__take_back(promise, agenda);
 }
 
+/* The device has the plan. A promise that was not issued with its plan is issued here, unless it is over already. */
 static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync__lock(&promise->timeline->board.lock);
@@ -5974,68 +5901,42 @@ static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda
     gpusync__unlock(&promise->timeline->board.lock);
 }
 
-/* Over the event, which the timeline takes over, and which stands at raw. */
-static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw, bool imported,
+/* -- the calls */
+
+/* A new timeline over the event, which stands at raw. The timeline takes the caller's reference to the event; on an
+   error that is released. `base` lets a used event, which stands somewhere, begin at the value that the program wants.
+   */
+static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw,
                                             const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
     gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128);
-    gpusync_result result = t ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    bool lost = false;
     if (t) {
         t->device = dev;
         t->event = event;
-        t->imported = imported;
-        if (imported) t->value = raw == GPUSYNC__FAILED_VALUE ? 0 : raw; /* the caller looks again */
-        else t->value = desc->initial_value;
-        t->base = raw > t->value && !imported ? raw - t->value : 0;
+        t->imported = desc->shared_event != NULL;
+        if (!t->imported) t->value = desc->initial_value;
+        else if (raw != GPUSYNC__FAILED_VALUE) t->value = raw; /* else 0: the caller looks again */
+        t->base = raw > t->value && !t->imported ? raw - t->value : 0;
         t->kept = t->on_event = t->value;
         t->refs = 1;
-        t->flags = imported ? GPUSYNC__OUTSIDE : 0;
-        t->fail_writes_event = !imported || desc->fail_writes_event;
+        t->flags = t->imported ? GPUSYNC__OUTSIDE : 0;
+        t->fail_writes_event = !t->imported || desc->fail_writes_event;
         gpusync__copy_text(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
-        if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
-        if (result == GPUSYNC_OK) {
-            t->place.number = ++dev->timeline_count;
-            gpusync__list_add(&dev->timelines, &t->place);
-        }
+        /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline slips through. */
+        lost = GPUSYNC__GET(&dev->lost) != 0;
+        if (!lost) t->place.number = ++dev->timeline_count;
+        if (!lost) gpusync__list_add(&dev->timelines, &t->place);
         gpusync__unlock(&dev->lock);
     }
-    if (result == GPUSYNC_OK) {
+    if (t && !lost) {
         *out = t;
         return GPUSYNC_OK;
     }
     gpusync__release_pooled(event);
     gpusync__free(dev, t, sizeof *t);
-    return result;
-}
-
-/* The arguments are valid. */
-static gpusync_result gpusync__timeline_own(gpusync_device *dev, const gpusync_timeline_desc *desc,
-                                            gpusync_timeline **out)
-{
-    uint64_t raw;
-    gpusync_result result;
-    void *pool = gpusync__pool_push(), *event = gpusync__event_take(dev, &raw);
-    if (event) gpusync__send_void_id(event, gpusync__sel.setLabel, desc->label ? gpusync__string(desc->label) : NULL);
-    gpusync__pool_pop(pool);
-    if (!event) return GPUSYNC_ERROR_METAL_NIL;
-    result = gpusync__timeline_new(dev, event, raw, false, desc, out);
-    if (result == GPUSYNC_OK && desc->initial_value > raw) gpusync__write_event(*out, desc->initial_value);
-    return result;
-}
-
-static gpusync_result gpusync__timeline_over(gpusync_device *dev, const gpusync_timeline_desc *desc,
-                                             gpusync_timeline **out)
-{
-    void *event = desc->shared_event, *cls = gpusync__class_of(event);
-    gpusync_result result;
-    if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
-        !gpusync__class_responds(cls, gpusync__sel.notifyListener))
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    result = gpusync__timeline_new(dev, gpusync__retain(event), GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue),
-                                   true, desc, out);
-    if (result == GPUSYNC_OK) gpusync__look_timeline(*out);
-    return result;
+    return lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
@@ -6045,13 +5946,33 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
     if (out) *out = NULL;
     if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!desc) desc = &plain;
-    if (desc->shared_event) return gpusync__timeline_over(device, desc, out);
-    if (desc->initial_value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    return gpusync__timeline_own(device, desc, out);
+    void *event = desc->shared_event;
+    uint64_t raw;
+    if (event) {
+        void *cls = gpusync__class_of(event);
+        if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
+            !gpusync__class_responds(cls, gpusync__sel.notifyListener))
+            return GPUSYNC_ERROR_UNSUPPORTED;
+        gpusync__retain(event);
+        raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+    } else {
+        if (desc->initial_value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+        void *pool = gpusync__pool_push();
+        event = gpusync__event_take(device, &raw);
+        void *label = event && desc->label ? gpusync__string(desc->label) : NULL;
+        if (event) gpusync__send_void_id(event, gpusync__sel.setLabel, label); /* NULL: a used one loses its label */
+        gpusync__pool_pop(pool);
+        if (!event) return GPUSYNC_ERROR_METAL_NIL;
+    }
+    gpusync_result result = gpusync__timeline_new(device, event, raw, desc, out);
+    if (result != GPUSYNC_OK) return result;
+    if (desc->shared_event) gpusync__look_timeline(*out); /* raw may mean failure */
+    else if (desc->initial_value > raw) gpusync__write_event(*out, desc->initial_value);
+    return GPUSYNC_OK;
 }
 
-/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for the sake of the rest:
-   now and then they are all made to look, so that they leave that. */
+/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for the sake of the
+   rest. Now and then a hint makes all waits look, so that they leave it. */
 static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 {
     unsigned rounds = 0;
@@ -6065,24 +5986,41 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
     }
 }
 
+/* In this order:
+
+     1. Nobody comes in any more, and sleepers are woken.
+     2. Everybody who is inside leaves.
+     3. The device's list does not lead here any more: no sweep comes.
+     4. The listener's blocks do not touch the timeline any more. One that runs is waited for.
+     5. What is held for it fails, and notes are due.
+     6. The notes' callbacks are done.
+
+   Plans may have references still: the last reference frees the memory. */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_timeline *t = timeline;
-    gpusync_device *dev;
-    unsigned i;
+    gpusync__listening *listening;
     if (!t) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync_device *dev = t->device;
     gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
-    gpusync__wake_stopped(t->device, &t->board);
-    gpusync__let_out(t->device, &t->inside);
-    gpusync__lock(&t->board.lock); /* who listens for held work has the lock, or sees that the timeline goes */
+    gpusync__wake_stopped(dev, &t->board);
+    gpusync__let_out(dev, &t->inside);
+    /* Who listens for held work is not inside: it has this lock, or sees under it that the timeline goes. */
+    gpusync__lock(&t->board.lock);
     gpusync__unlock(&t->board.lock);
-    gpusync__lock(&t->device->lock);
-    gpusync__list_remove(&t->device->timelines, &t->place);
-    gpusync__unlock(&t->device->lock);
-    for (i = 0; i < GPUSYNC__LISTENINGS; i++) gpusync__end_listenings(t->device, t->listenings[i]);
-    dev = t->device;
+    gpusync__lock(&dev->lock);
+    gpusync__list_remove(&dev->timelines, &t->place);
+    gpusync__unlock(&dev->lock);
+    for (size_t i = 0; i < GPUSYNC__LISTENINGS; i++)
+        while ((listening = t->listenings[i]) != NULL) {
+            unsigned rounds = 0;
+            t->listenings[i] = listening->next;
+            (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
+            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
+            gpusync__listening_unref(listening);
+        }
     gpusync__end_unpromised(t, &agenda);
     gpusync__end_call(dev, &agenda);
     gpusync__pay(dev, &t->owing);
@@ -6090,81 +6028,76 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     return GPUSYNC_OK;
 }
 
+/* From here on others may know the event: it is not used again. */
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
 {
     if (base) *base = timeline ? timeline->base : 0;
     if (!timeline) return NULL;
-    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
     return timeline->event;
 }
 
+/* A timeline that has failed keeps the value that it had reached, in `last`. */
 GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
 {
-    gpusync_result result;
     if (value) *value = 0;
     if (!timeline || !value) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (gpusync__is_outside(timeline)) gpusync__look_timeline(timeline);
     *value = GPUSYNC__GET(&timeline->value);
     if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    result = gpusync__timeline_result(timeline, NULL); /* takes the lock under which `last` was written */
+    gpusync_result result = gpusync__timeline_result(timeline, NULL); /* takes the lock over `last` */
     *value = timeline->last;
     return result;
 }
 
-/* Raise it from the host. False: it would not rise. */
-static bool gpusync__signal(gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
-{
-    const gpusync__promise *cover;
-    bool rises;
-    gpusync__lock(&t->board.lock);
-    cover = gpusync__cover(t, value);
-    rises = value > t->kept && t->value != GPUSYNC__FAILED_VALUE && !(cover && cover->node.number == value);
-    if (!rises) {
-        gpusync__unlock(&t->board.lock);
-        return false;
-    }
-    t->kept = value;
-    gpusync__raise_unlock(t, agenda);
-    if (gpusync__traced(t->device)) gpusync__trace_signal(t, value);
-    return true;
-}
-
+/* Others may have signalled more: so the event is read first. Under the lock a promise of the same value, or a failure,
+   cannot come in between. */
 GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_result result;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    result = gpusync__timeline_enter(timeline);
+    gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     gpusync__read_event(timeline, &agenda);
-    if (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) result = GPUSYNC_ERROR_DEVICE_LOST;
-    else result = gpusync__timeline_result(timeline, NULL);
-    if (result == GPUSYNC_OK && !gpusync__signal(timeline, value, &agenda)) {
-        result = gpusync__timeline_result(timeline, NULL); /* failed meanwhile? */
-        if (result == GPUSYNC_OK) result = GPUSYNC_ERROR_NOT_RISING;
-    }
+    gpusync__lock(&timeline->board.lock);
+    bool lost = (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) != 0;
+    result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(timeline, value);
+    if (result == GPUSYNC_OK) timeline->kept = value;
+    gpusync__raise_unlock(timeline, &agenda); /* which raises nothing on an error */
+    if (result == GPUSYNC_OK && gpusync__traced(timeline->device)) gpusync__trace_signal(timeline, value);
     gpusync__end_call(timeline->device, &agenda);
     gpusync__timeline_leave(timeline);
     return result;
 }
 
+/* Others signal up to this value from here on. What is held for such values may go to the device, which waits for the
+   event. Waits that sleep did not listen, and are made to look again. What is held all the same, and notes, get the
+   listener to tell. */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_result result;
+    gpusync__need *need;
+    uint64_t from = 0;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    result = gpusync__timeline_enter(timeline);
+    gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
-    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
     gpusync__lock(&timeline->board.lock);
     if (value > timeline->expected) timeline->expected = value;
     gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
     gpusync__unlock(&timeline->board.lock);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
-        gpusync__hint(timeline->device, &timeline->board); /* who sleeps did not listen */
-    gpusync__listen_for_needs(timeline);
+        gpusync__hint(timeline->device, &timeline->board);
+    do { /* the lock is unlocked for each registration: `from` keeps the place */
+        gpusync__lock(&timeline->board.lock);
+        need = gpusync__first_need(&timeline->board, from);
+        while (need && !gpusync__claim_listening(need)) need = gpusync__need_after(need);
+        if (need) from = need->node.number;
+        gpusync__unlock(&timeline->board.lock);
+        if (need) gpusync__listen_for_value(timeline, from++);
+    } while (need);
     gpusync__read_event(timeline, &agenda);
     result = gpusync__timeline_result(timeline, NULL);
     gpusync__end_call(timeline->device, &agenda);
@@ -6175,9 +6108,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_result result;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__timeline_enter(timeline);
+    gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     if (!gpusync__fail_timeline(timeline, reason, &agenda)) result = gpusync__timeline_result(timeline, NULL);
     gpusync__end_call(timeline->device, &agenda);
@@ -6185,19 +6117,16 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     return result;
 }
 
-/* Not reached, or to be traced. */
+/* The wait for a value that is not reached, or whose wait is to be traced. Kept out of the inline path of
+   gpusync_timeline_wait. */
 GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
+    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL, {NULL, 0}};
     gpusync_device *dev = t->device;
-    gpusync_result result = gpusync__timeline_enter(t);
-    gpusync__goal goal;
     uint64_t *how;
+    gpusync_result result = gpusync__timeline_enter(t);
     if (result != GPUSYNC_OK) return result;
-    memset(&goal, 0, sizeof goal);
-    goal.kind = GPUSYNC__VALUE;
-    goal.timeline = t;
-    goal.ticket = value;
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
     result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
     if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, options ? options->error : NULL);
@@ -6210,54 +6139,51 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    uint64_t present;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    present = GPUSYNC__GET(&timeline->value);
+    uint64_t present = GPUSYNC__GET(&timeline->value);
     if (present < value || present == GPUSYNC__FAILED_VALUE || gpusync__traced(timeline->device))
         return gpusync__wait_value(timeline, value, timeout_ns, options);
     GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
     return GPUSYNC_OK;
 }
 
-/* The plan of the lowest promise, held. */
-static gpusync__plan *gpusync__first_promiser(gpusync_timeline *t)
-{
-    gpusync__plan *plan;
-    if (!GPUSYNC__GET(&t->promised)) return NULL;
-    gpusync__lock(&t->board.lock);
-    plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
-    if (plan && GPUSYNC__GET(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
-    if (plan) GPUSYNC__ADD(&plan->work.refs, 1); /* not zero: it is not over */
-    gpusync__unlock(&t->board.lock);
-    return plan;
-}
-
-/* The value follows the promises in their order: look at the first one, and while they end at the next. */
+/* The value follows the promises in their order: look at the plan of the lowest one. Where that has ended the plan,
+   another promise is the lowest: look at that plan then. The caller is inside the timeline. */
 static void gpusync__look_value(gpusync_timeline *t)
 {
     gpusync__plan *plan, *last = NULL;
     gpusync__look_timeline(t);
-    while ((plan = gpusync__first_promiser(t)) != NULL) {
-        bool again = plan != last;
-        last = plan;
+    for (bool again = true; again && GPUSYNC__GET(&t->promised); last = plan) {
+        gpusync__lock(&t->board.lock);
+        plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
+        if (plan && GPUSYNC__GET(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
+        if (plan) GPUSYNC__ADD(&plan->work.refs, 1); /* it is not over, so the count is not zero */
+        gpusync__unlock(&t->board.lock);
+        if (!plan) return;
+        again = plan != last;
         if (again && gpusync__enter(plan->work.queue)) { /* which is there as long as the plan, but may be closing */
             gpusync__look_plan(plan);
             gpusync__leave(plan->work.queue);
         }
         gpusync__plan_unref(plan);
-        if (!again) return;
     }
 }
 
 /* -------------------------------------------------------------------------------- >>notes --
-   gpusync_on_done and gpusync_release_after: a note waits on a board until what it is about is over. */
+   gpusync_on_done and gpusync_release_after. The life of a note:
+
+     1. new       It is off the device's free list, and counts in `owing`: so its queue or timeline outlives it.
+     2. pinned    It is on the board of that, as the needs of plans are. What is over already skips this.
+     3. taken     Whoever finds the end takes it off the board (gpusync__take_need), and tells it how it went.
+     4. due       It is on the device's list of what is to be called.
+     5. free      It is called, or its object released, without a lock. Then it is back on the free list. */
 
 #define GPUSYNC__FIRST_NOTES 8 /* made with the device */
 #define GPUSYNC__STORE_NOTES 32
 
-/* Under the plan lock. */
+/* So many more on the free list. Without memory it stays as it is. Under the plan lock. */
 static void gpusync__notes_new(gpusync_device *dev, size_t count)
 {
     gpusync__note *note = (gpusync__note *)gpusync__store_new(dev, count * sizeof *note);
@@ -6267,99 +6193,77 @@ static void gpusync__notes_new(gpusync_device *dev, size_t count)
     }
 }
 
-/* NULL: no memory. */
-static gpusync__note *gpusync__note_new(gpusync_device *dev, uint32_t *owing, gpusync_done_fn fn, void *user)
+/* A note for the goal, which counts in `owing`. NULL: no memory. */
+static gpusync__note *gpusync__note_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn, void *user)
 {
-    gpusync__note *note;
     gpusync__lock(&dev->plan_lock);
     if (!dev->free_notes) gpusync__notes_new(dev, GPUSYNC__STORE_NOTES);
-    note = dev->free_notes;
+    gpusync__note *note = dev->free_notes;
     if (note) dev->free_notes = note->next;
     gpusync__unlock(&dev->plan_lock);
     if (!note) return NULL;
     memset(&note->need, 0, sizeof note->need);
     note->need.stage = GPUSYNC__COMING;
-    note->due.owing = owing;
+    note->need.queue = goal->queue;
+    note->need.timeline = goal->timeline;
+    note->need.node.number = goal->ticket;
+    note->due.owing = goal->timeline ? &goal->timeline->owing : &goal->queue->owing;
     note->fn = fn;
     note->user = user;
+    if (!fn) gpusync__retain(user);
+    GPUSYNC__ADD(note->due.owing, 1);
     return note;
 }
 
-/* Is there another note for the same ticket? Then whoever marked that is about to tell them all. Under the lock. */
-static bool gpusync__has_note_before(const gpusync__need *note)
-{
-    const gpusync__node *node = note->node.beside[0];
-    while (node && node->number == note->node.number && node->role != GPUSYNC__NOTE) node = node->beside[0];
-    return node && node->number == note->node.number;
-}
-
-/* Put the note where it is found when its time comes, or see that it has come. True: it has. */
+/* List the note, or see that its time has come. True: it has come, and the note is not listed. A note is listed first
+   and looks after that; who ends a ticket marks it first and looks here after that. So one of the two sees the other.
+   Where an earlier note for the same ticket is listed, whoever has marked the ticket is about to tell them all. Then
+   this note stays listed, and is called in its turn. */
 static bool gpusync__pin_note(gpusync__note *note)
 {
     gpusync__need *need = &note->need;
-    uint32_t flags;
-    bool ended, over;
+    uint64_t number = need->node.number;
     gpusync__lock(gpusync__need_lock(need));
     gpusync__link_need(need);
-    ended = need->queue ? gpusync__ticket_ended(need->queue, need->node.number) : need->timeline->value >= need->node.number;
-    flags = GPUSYNC__GET(need->queue ? &need->queue->flags : &need->timeline->flags);
+    bool ended = need->queue ? gpusync__ticket_ended(need->queue, number) : need->timeline->value >= number;
+    uint32_t flags = GPUSYNC__GET(need->queue ? &need->queue->flags : &need->timeline->flags);
+    const gpusync__node *before = need->node.beside[0];
+    while (before && before->number == number && before->role != GPUSYNC__NOTE) before = before->beside[0];
     note->lost = !ended && note->fn && flags & GPUSYNC__LOST;
-    over = note->lost || (ended && !gpusync__has_note_before(need));
+    bool over = note->lost || (ended && !(before && before->number == number));
     need->heard = need->timeline && flags & GPUSYNC__OUTSIDE;
     if (over) gpusync__unlink_need(need);
     gpusync__unlock(gpusync__need_lock(need));
     return over;
 }
 
-/* How what it is about has ended. */
-static void gpusync__read_end(gpusync__note *note)
-{
-    const gpusync__need *need = &note->need;
-    gpusync_result result = GPUSYNC_ERROR_DEVICE_LOST;
-    if (note->lost)
-        gpusync__own_error(&note->error, result, "the device is lost");
-    else if (need->timeline)
-        result = gpusync__timeline_result(need->timeline, &note->error);
-    else
-        result = gpusync__ticket_result(need->queue, need->node.number, &note->error);
-    note->failed = result != GPUSYNC_OK;
-}
-
-/* The caller is inside the queue or timeline. */
-static gpusync_result gpusync__put_note(const gpusync__goal *goal, gpusync_done_fn fn, void *user)
-{
-    gpusync_queue *q = goal->queue;
-    gpusync_timeline *t = goal->timeline;
-    gpusync_device *dev = t ? t->device : q->device;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    bool abroad = t && gpusync__is_outside(t);
-    gpusync__note *note;
-    if (abroad && !gpusync__listener(dev)) return GPUSYNC_ERROR_UNSUPPORTED;
-    note = gpusync__note_new(dev, t ? &t->owing : &q->owing, fn, user);
-    if (!note) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (!fn) gpusync__retain(user);
-    GPUSYNC__ADD(note->due.owing, 1);
-    note->need.queue = q;
-    note->need.timeline = t;
-    note->need.node.number = goal->ticket;
-    if (abroad) gpusync__read_event(t, &agenda);
-    if (gpusync__pin_note(note)) {
-        gpusync__read_end(note);
-        gpusync__push_due(dev, &note->due, &agenda);
-    } else {
-        if (abroad) gpusync__listen_for_value(t, goal->ticket);
-        gpusync__arm_sweep(dev);
-    }
-    gpusync__end_call(dev, &agenda);
-    return GPUSYNC_OK;
-}
-
+/* List a note for the point, or have it called at once, with how that ended. fn NULL: `user` is an object to release. A
+   note is about one ticket or value: of everything there is no end to tell of. */
 static gpusync_result gpusync__note_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
 {
     gpusync__goal goal;
-    gpusync_result result = gpusync__point_enter(point, &goal);
+    gpusync_result result = gpusync__point_enter(point, &goal), end = GPUSYNC_ERROR_DEVICE_LOST;
     if (result != GPUSYNC_OK) return result;
-    result = goal.kind == GPUSYNC__ALL ? GPUSYNC_ERROR_INVALID_TICKET : gpusync__put_note(&goal, fn, user);
+    gpusync_timeline *t = goal.timeline;
+    gpusync_device *dev = t ? t->device : goal.queue->device;
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__note *note = NULL;
+    bool abroad = t && gpusync__is_outside(t);
+    if (goal.kind == GPUSYNC__ALL) result = GPUSYNC_ERROR_INVALID_TICKET;
+    else if (abroad && !gpusync__listener(dev)) result = GPUSYNC_ERROR_UNSUPPORTED;
+    else if ((note = gpusync__note_new(dev, &goal, fn, user)) == NULL) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (note && abroad) gpusync__read_event(t, &agenda);
+    if (note && gpusync__pin_note(note)) {
+        if (note->lost) gpusync__own_error(&note->error, end, "the device is lost");
+        else if (t) end = gpusync__timeline_result(t, &note->error);
+        else end = gpusync__ticket_result(goal.queue, goal.ticket, &note->error);
+        note->failed = end != GPUSYNC_OK;
+        gpusync__push_due(dev, &note->due, &agenda);
+    } else if (note) {
+        if (abroad) gpusync__listen_for_value(t, goal.ticket);
+        gpusync__arm_sweep(dev);
+    }
+    gpusync__end_call(dev, &agenda);
     gpusync__goal_leave(&goal);
     return result;
 }
