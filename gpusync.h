@@ -5484,7 +5484,8 @@ GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
      3. FREE       It is over. The next registration on the same list takes it off.
 
    Where the timeline goes first, gpusync_timeline_destroy makes it ORPHANED: the block does nothing when it is called.
-   The timeline's list has one reference, and each copy of the block has another. */
+   The timeline's list has one reference, each copy of the block has another, and so has who makes it until Metal has
+   its copy. */
 
 typedef struct gpusync__listener_block {
     gpusync__block head;           /* first: what every block begins with */
@@ -5553,8 +5554,8 @@ static void *gpusync__listener(gpusync_device *dev)
     return listener;
 }
 
-/* List a new registration for the value. NULL: there is one already, or no memory; then sleepers look by themselves.
-   Registrations come from malloc and are never freed: Metal may keep a block that refers to one for as long as it
+/* List a new registration for the value, with a reference for the caller. NULL: there is one already, or no memory; then
+   the sweep looks. Registrations come from malloc and are never freed: Metal may keep a block that refers to one for as long as it
    likes. Under the board's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
@@ -5582,7 +5583,7 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     listening->timeline = t;
     listening->value = value;
     GPUSYNC__PUT(&listening->state, (uint32_t)GPUSYNC__ARMED);
-    GPUSYNC__PUT(&listening->refs, 1); /* the list's */
+    GPUSYNC__PUT(&listening->refs, 2); /* the list's, and the caller's */
     listening->next = *first;
     *first = listening;
     return listening;
@@ -5607,8 +5608,9 @@ static void gpusync__listen(const gpusync__goal *goal)
     };
     void *pool = gpusync__pool_push();
     ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
-        t->event, gpusync__sel.notifyListener, t->device->listener, listening->value + t->base, &block);
+        t->event, gpusync__sel.notifyListener, t->device->listener, goal->ticket + t->base, &block);
     gpusync__pool_pop(pool);
+    gpusync__listening_unref(listening); /* not before: destroy may have given up the list's reference by now */
 }
 
 /* For a note, or for what is held: nobody sleeps here. */
