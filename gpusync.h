@@ -2938,22 +2938,37 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
     return result;
 }
 
-/* ----------------------------------------------------------------------------- >>listener -- */
+/* ----------------------------------------------------------------------------- >>listener --
+   Who is told when something is over. A ticket, a value, room and a handler are told of by the board of their queue or
+   timeline.
 
-/* The first whose number is not below this one. */
+   A sleeping wait is on a board as a watch:
+     1. gpusync__enlist lists the watch under the board's lock, and the wait looks once more after that.
+     2. Whoever changes something looks at the board after the change. So one of the two sees the other.
+     3. Under the lock the watch is taken off and its waiter goes into a catch.
+     4. Without the lock gpusync__unpark wakes the waiters of the catch.
+     5. The wait looks. It lists again what is not over (step 1), or takes off what is left of it and returns.
+
+   A need of a plan, or of a note, is on a board in the same way:
+     1. gpusync__link_need lists it. The caller looks under the same lock whether it is over already.
+     2. Whoever ends the ticket or raises the value takes the need off (gpusync__take_need).
+     3. A note is due at once, under the lock. The need of a plan goes into the catch.
+     4. Without the lock gpusync__tickets_over tells the plan. The last need of a plan puts it on the agenda.
+
+   Nobody walks a board to find out that there is nothing to do: `count` and `before` tell that without the lock. */
+
+/* The first whose number is not below this one, or NULL. At either end of the list it costs no search. */
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
 {
-    gpusync__node *at = list->root, *found = NULL;
-    if (!at || list->end[1]->number < number) return NULL;
+    gpusync__node *found = NULL;
+    if (!list->root || list->end[1]->number < number) return NULL;
     if (list->end[0]->number >= number) return list->end[0];
-    while (at) {
+    for (gpusync__node *at = list->root; at; at = at->below[at->number < number])
         if (at->number >= number) found = at;
-        at = at->below[at->number < number];
-    }
     return found;
 }
 
-/* Above what it was below. */
+/* One rotation: the node goes above the one that it was below. The order by numbers stays. */
 static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *under = node->above, *top = under->above;
@@ -2967,6 +2982,8 @@ static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
     else list->root = node;
 }
 
+/* The node goes behind all that have its number. Invariants: `beside` has the order of the numbers, and nobody is
+   heavier than who is above it. */
 static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *at = NULL, *next = list->root;
@@ -2990,24 +3007,23 @@ static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
     while (node->above && node->above->weight < node->weight) gpusync__list_lift(list, node);
 }
 
+/* The node sinks until one side below it is empty; then the other side takes its place. */
 static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
 {
-    gpusync__node *rest;
-    int side;
-    for (side = 0; side < 2; side++) {
+    for (int side = 0; side < 2; side++) {
         if (node->beside[side]) node->beside[side]->beside[!side] = node->beside[!side];
         else list->end[side] = node->beside[!side];
     }
     while (node->below[0] && node->below[1])
         gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
-    rest = node->below[node->below[1] != NULL];
+    gpusync__node *rest = node->below[node->below[1] != NULL];
     if (rest) rest->above = node->above;
     if (node->above) node->above->below[node->above->below[1] == node] = rest;
     else list->root = rest;
     node->linked = false;
 }
 
-/* Has it ended, or come true? The handlers are another matter. */
+/* Has it ended, or come true? Whether the handlers have run is another matter: see gpusync__handled. */
 static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
@@ -3017,8 +3033,8 @@ static bool gpusync__met(const gpusync__goal *goal)
     return gpusync__marked(q, goal->ticket);
 }
 
-/* Has the handler of this slot still to begin, for a ticket of the goal? Slots are never freed, and a ticket is a slot's
-   once: who sees it before and after the state has read the state that goes with it. */
+/* Has the handler of this slot still to begin, for a ticket of the goal? Slots are never freed, and a ticket is a
+   slot's once: who sees it before and after the state has read the state that goes with it. */
 GPUSYNC__RARE bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__slot *slot)
 {
     uint64_t ticket = GPUSYNC__GET(&slot->ticket), first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
@@ -3026,8 +3042,8 @@ GPUSYNC__RARE bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__sl
     return GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && GPUSYNC__GET(&slot->ticket) == ticket;
 }
 
-/* A slot of the ended goal whose handler has still to begin, or NULL. The entry of a ticket tells of its slot at once;
-   when it has gone on, for a submission, and for everything, all are looked at, once. */
+/* A slot of the ended goal whose handler has still to begin, or NULL. The entry of a ticket tells of its slot at once.
+   For an entry that has gone on, for a submission and for everything, all slots are looked at once. */
 GPUSYNC__RARE gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
 {
     const gpusync__entry *entry = gpusync__entry_of(goal->queue, goal->ticket);
@@ -3040,32 +3056,39 @@ GPUSYNC__RARE gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
     return NULL;
 }
 
-static const uint32_t *gpusync__flags_of(const gpusync__goal *goal)
+/* Of what the goal is about. */
+static uint32_t gpusync__flags_of(const gpusync__goal *goal)
 {
-    return goal->queue ? &goal->queue->flags : &goal->timeline->flags;
+    return GPUSYNC__GET(goal->queue ? &goal->queue->flags : &goal->timeline->flags);
 }
 
-/* Is there nothing left to wait for, whatever becomes of the work? */
+/* Is there nothing left to wait for, whatever becomes of the work? Destroy's own wait (`draining`) goes on while the
+   queue closes. */
 static bool gpusync__stopped(const gpusync__goal *goal)
 {
     uint32_t stop = goal->draining ? GPUSYNC__LOST : GPUSYNC__LOST | GPUSYNC__CLOSING;
-    return (GPUSYNC__GET(gpusync__flags_of(goal)) & stop) != 0;
+    return (gpusync__flags_of(goal) & stop) != 0;
 }
 
+/* A waiter for this goal need not sleep: it is met, or never will be. */
 static bool gpusync__over(const gpusync__goal *goal) { return gpusync__met(goal) || gpusync__stopped(goal); }
 
-/* Why a goal that is not met will not be. */
+/* Why a stopped goal that is not met will not be. */
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 {
-    return GPUSYNC__GET(gpusync__flags_of(goal)) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+    return gpusync__flags_of(goal) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
-static gpusync__board *gpusync__board_of(const gpusync__goal *goal)
+/* Of a queue's ticket, or, where there is no queue, of a timeline's value. */
+static gpusync__board *gpusync__board_of(gpusync_queue *q, gpusync_timeline *t) { return q ? &q->board : &t->board; }
+
+static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
 {
-    return goal->queue ? &goal->queue->board : &goal->timeline->board;
+    return &gpusync__board_of(need->queue, need->timeline)->lock;
 }
 
-/* Under the board's lock, as all that follow down to gpusync__take_loose. */
+/* Under the board's lock. `before` and `count` come last: who reads them without the lock (gpusync__tell,
+   gpusync__wake_others) does so after its change, and who is listed looks for that change after this. */
 static void gpusync__list_on(gpusync__board *board, gpusync__list *list, gpusync__node *node)
 {
     gpusync__list_add(list, node);
@@ -3073,6 +3096,7 @@ static void gpusync__list_on(gpusync__board *board, gpusync__list *list, gpusync
     GPUSYNC__ADD(&board->count, 1);
 }
 
+/* Under the board's lock. Undoes gpusync__list_on. `before` may only be too early for a moment, never too late. */
 static void gpusync__take_off(gpusync__board *board, gpusync__list *list, gpusync__node *node)
 {
     bool first = list->end[0] == node;
@@ -3081,57 +3105,50 @@ static void gpusync__take_off(gpusync__board *board, gpusync__list *list, gpusyn
     GPUSYNC__SUB(&board->count, 1);
 }
 
+/* The list for the goal as it stands: once it waits for a handler (`owed`), that is another one. */
 static gpusync__list *gpusync__list_for(gpusync__board *board, const gpusync__goal *goal)
 {
-    if (goal->owed) return &board->lists[GPUSYNC__OTHERS];
-    if (goal->kind == GPUSYNC__ONE || goal->kind == GPUSYNC__VALUE) return &board->lists[GPUSYNC__BY_NUMBER];
-    return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__OTHERS];
+    if (goal->owed || goal->kind == GPUSYNC__ROOM) return &board->lists[GPUSYNC__OTHERS];
+    return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__BY_NUMBER];
 }
 
+/* Under the board's lock. Of those who wait for room, who needs least comes first. */
 static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
 {
     const gpusync__goal *goal = &watch->goal;
     watch->node.role = GPUSYNC__WATCH;
     watch->node.number = goal->owed ? GPUSYNC__GET(&goal->owed->ticket) : goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket; /* who needs least comes first */
+    if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket;
     watch->hints = board->hints;
     gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
     GPUSYNC__ADD(&watch->waiter->linked, 1);
 }
 
-/* True: it was the last of its waiter's watches that was on a board. */
+/* Under the board's lock. True: no other watch of its waiter is on a board. */
 static bool gpusync__unlink_watch(gpusync__board *board, gpusync__watch *watch)
 {
     gpusync__take_off(board, gpusync__list_for(board, &watch->goal), &watch->node);
     return GPUSYNC__SUB(&watch->waiter->linked, 1) == 1;
 }
 
-static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
-{
-    return need->queue ? &need->queue->board.lock : &need->timeline->board.lock;
-}
-
-static gpusync__board *gpusync__need_board(const gpusync__need *need)
-{
-    return need->queue ? &need->queue->board : &need->timeline->board;
-}
-
-/* Under the lock of the board, as the next. */
+/* Under the board's lock. The caller looks after it whether the need is over. */
 static void gpusync__link_need(gpusync__need *need)
 {
-    gpusync__board *board = gpusync__need_board(need);
+    gpusync__board *board = gpusync__board_of(need->queue, need->timeline);
     need->node.role = need->plan ? GPUSYNC__NEED : GPUSYNC__NOTE;
     gpusync__list_on(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
 }
 
+/* Under the board's lock. For who knows by itself that the need is over: its plan, or its note, is not told. */
 static void gpusync__unlink_need(gpusync__need *need)
 {
-    gpusync__board *board = gpusync__need_board(need);
+    gpusync__board *board = gpusync__board_of(need->queue, need->timeline);
     gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
     GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
 }
 
-/* The first need, or note, from this node on; NULL: there is none. Under the lock. */
+/* The first need of a plan or a note from this node on: watches are on the same list. Under the board's lock. NULL:
+   there is none from here on. */
 static gpusync__need *gpusync__need_from(gpusync__node *node)
 {
     while (node && node->role == GPUSYNC__WATCH) node = node->beside[1];
@@ -3148,7 +3165,7 @@ static gpusync__need *gpusync__first_need(const gpusync__board *board, uint64_t 
     return gpusync__need_from(gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number));
 }
 
-/* Under the plan lock. */
+/* Under the plan lock. `dev->due` is also read without it, to see whether anything is due. */
 static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
 {
     due->next = NULL;
@@ -3167,22 +3184,24 @@ static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__a
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* Held work of the queue can go, or must be ended. The queue is there: the plan that says so is not over. Where somebody
-   else has the queue on an agenda it is pumped after this. One that closes ends by itself what it holds. */
+/* Held work of the queue can go, or must be ended. The queue is there: the plan that says so is not over. `wanted`
+   comes first: whoever has the queue on an agenda already (`on_agenda`) pumps it after that. Whoever has the order lock
+   looks at `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears `on_agenda`
+   before it pumps. A queue that closes ends by itself what it has held. */
 static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
 {
     __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
     if (!gpusync__swap32(&q->on_agenda, 0, 1)) return;
-    if (!gpusync__enter(q)) {
+    if (gpusync__enter(q)) {
+        q->next_pump = agenda->pumps;
+        agenda->pumps = q;
+        agenda->busy = true;
+    } else {
         GPUSYNC__PUT(&q->on_agenda, 0);
-        return;
     }
-    q->next_pump = agenda->pumps;
-    agenda->pumps = q;
-    agenda->busy = true;
 }
 
-/* Under the plan lock. */
+/* Under the plan lock. The pump looks at the plans of this list alone, not at all that are held. */
 static void gpusync__list_stirred(gpusync__plan *plan)
 {
     gpusync_queue *q = plan->work.queue;
@@ -3195,6 +3214,7 @@ static void gpusync__list_stirred(gpusync__plan *plan)
     q->last_stirred = plan;
 }
 
+/* Under the plan lock. */
 static void gpusync__unlist_stirred(gpusync__plan *plan)
 {
     gpusync_queue *q = plan->work.queue;
@@ -3206,8 +3226,8 @@ static void gpusync__unlist_stirred(gpusync__plan *plan)
     else q->stirred = plan->next_stirred;
 }
 
-/* What keeps the plan on the host has changed; it is not over. One that is still coming in is asked when it is in. A
-   board's lock may be held. */
+/* What keeps the plan on the host has changed; it is not over. One that is still coming in is not in the line yet: its
+   own call looks at it then (gpusync__line_up). A board's lock may be held. */
 static void gpusync__stir(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     gpusync__lock(&plan->device->plan_lock);
@@ -3216,6 +3236,7 @@ static void gpusync__stir(gpusync__plan *plan, gpusync__agenda *agenda)
     gpusync__want(plan->work.queue, agenda);
 }
 
+/* Nothing of the plan is open any more: gpusync__run publishes it, in the order in which plans come here. */
 static void gpusync__push_ended(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     plan->next_ended = NULL;
@@ -3225,12 +3246,13 @@ static void gpusync__push_ended(gpusync__plan *plan, gpusync__agenda *agenda)
     agenda->busy = true;
 }
 
-/* Nobody has to submit the signal any more: the device can wait for it. */
+/* Under the board's lock. Nobody has to submit the signal any more: the device can wait for it. Only a plan that is
+   STRICT, or that goes after a promise, waits on the host for the end itself. A note keeps nothing back. */
 static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__agenda *agenda)
 {
     gpusync__plan *plan = need->plan;
     GPUSYNC__PUT(&need->stage, stage);
-    if (!need->blocks || need->order || plan->flags & GPUSYNC_STRICT) return; /* a note holds nothing */
+    if (!need->blocks || need->order || plan->flags & GPUSYNC_STRICT) return;
     need->blocks = false;
     if (GPUSYNC__SUB(&plan->missing, 1) == 1) gpusync__stir(plan, agenda);
 }
@@ -3246,112 +3268,88 @@ static void gpusync__blame(gpusync__plan *plan, uint32_t rank, const gpusync_err
     gpusync__unlock(&plan->device->plan_lock);
 }
 
+/* The plan must not be issued any more. The error comes first: who sees the flag finds it. */
 static void gpusync__doom(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
 {
     gpusync__blame(plan, rank, error);
     __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_DOOMED, __ATOMIC_SEQ_CST);
 }
 
-static void gpusync__end_note(gpusync__note *note, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = note->need.queue;
-    gpusync_device *dev = q ? q->device : note->need.timeline->device;
-    note->failed = error || (q && gpusync__ticket_result_locked(q, note->need.node.number, &note->error) != GPUSYNC_OK);
-    if (error) note->error = *error;
-    if (error && q) note->error.ticket = note->need.node.number;
-    gpusync__push_due(dev, &note->due, agenda);
-}
-
-/* A plan's is off its list: reached, or failed with this error. No lock is held. */
-static void gpusync__need_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    gpusync__plan *plan = need->plan;
-    if (need->order || gpusync__is_given_up(plan)) error = NULL;
-    if (error) gpusync__doom(plan, need->rank, error);
-    if ((need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1) || (error && !gpusync__is_issued(plan)))
-        gpusync__stir(plan, agenda);
-    /* the last touch, unless it is the last that was open */
-    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
-}
-
-static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
-{
-    while (need) {
-        gpusync__need *next = need->next;
-        gpusync__need_over(need, error, agenda);
-        need = next;
-    }
-}
-
 /* What was taken off a board, for the time without its lock. Waiters are copied out, because one that was taken off may
    be in another wait by the time it is unparked. That wake-up is then one too many. */
 #define GPUSYNC__WAKE_BATCH 16
 typedef struct gpusync__catch {
-    gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH];
-    unsigned count;
-    bool more;            /* waiters were left where they are, */
-    bool rest;            /* ... and are all that is looked for now */
-    uint32_t told;        /* of room */
-    gpusync__need *needs; /* of plans, in their order */
-    gpusync__need **end;
+    gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
+    unsigned count;       /* how many of them */
+    bool more;            /* waiters were left where they are: there was no place for them */
+    bool rest;            /* this round is for waiters that the round before has left */
+    uint32_t told;        /* how many waiters were told of room, and may take it */
+    gpusync__need *needs; /* of plans, in their order, by `next` */
+    gpusync__need **end;  /* where the next one goes */
 } gpusync__catch;
 
+/* Before the lock is taken for the first time. The waiters themselves need no value. */
 static void gpusync__catch_nothing(gpusync__catch *caught)
 {
-    caught->count = 0;
-    caught->told = 0;
+    caught->count = caught->told = 0;
     caught->more = caught->rest = false;
     caught->needs = NULL;
     caught->end = &caught->needs;
 }
 
-/* No lock is held. True: there are more. */
+/* Wake the waiters of the catch. No lock is held, for this calls hooks. True: there are more, and the caller takes the
+   lock for another round. */
 static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 {
-    unsigned i;
-    for (i = 0; i < caught->count; i++) dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
+    for (unsigned i = 0; i < caught->count; i++) dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
     caught->count = 0;
     caught->rest = caught->more;
     caught->more = false;
     return caught->rest;
 }
 
+/* From the flags, not from the records of failures: a yes that is wrong costs one wake-up. */
 static bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
     if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) == GPUSYNC__FAILED_VALUE;
-    if (!(GPUSYNC__GET(&goal->queue->flags) & GPUSYNC__FAILED)) return false;
-    return goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket);
+    return GPUSYNC__GET(&goal->queue->flags) & GPUSYNC__FAILED &&
+           (goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket));
 }
 
-/* always: wake its waiter, whatever else that waits for. */
+/* Under the board's lock. A waiter sleeps on until the last of its watches is taken, unless it waits for any of them,
+   or for a failure. always: wake it, whatever else it waits for. Where the batch is full the watch stays listed. */
 static void gpusync__take_watch(gpusync__board *board, gpusync__watch *watch, bool always, gpusync__catch *caught)
 {
-    if (caught->count == GPUSYNC__WAKE_BATCH) {
-        caught->more = true;
-        return;
-    }
+    caught->more = caught->count == GPUSYNC__WAKE_BATCH;
+    if (caught->more) return;
     if (gpusync__unlink_watch(board, watch) || always || watch->waiter->any ||
         (watch->waiter->failures && gpusync__may_have_failed(&watch->goal)))
         caught->waiters[caught->count++] = watch->waiter;
 }
 
-/* A plan's or a note's. A note is due at once: before anybody can see why, and register later ones. error: of what it is
-   about; NULL: its ticket tells. */
+/* Under the board's lock. The need is a plan's or a note's. A note is due at once: before anybody can see why, and
+   register later ones. error: of what it is about; NULL: its ticket tells. */
 static void gpusync__take_need(gpusync__board *board, gpusync__need *need, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__agenda *agenda)
 {
+    gpusync_queue *q = need->queue;
+    gpusync__note *note = (gpusync__note *)(void *)need; /* where there is no plan */
     gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
     GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
     need->next = NULL;
     if (need->plan) {
         *caught->end = need;
         caught->end = &need->next;
-    } else {
-        gpusync__end_note((struct gpusync__note *)(void *)need, error, agenda);
+        return;
     }
+    note->failed = error || (q && gpusync__ticket_result_locked(q, need->node.number, &note->error) != GPUSYNC_OK);
+    if (error) note->error = *error;
+    if (error && q) note->error.ticket = need->node.number;
+    gpusync__push_due(q ? q->device : need->timeline->device, &note->due, agenda);
 }
 
-/* Everybody who is listed with these numbers, but for waiters that have no place any more. */
+/* Under the board's lock. Everybody who is listed with these numbers, but for waiters that find no place any more. In a
+   later round all needs are gone already, so it ends where the batch is full. */
 static void gpusync__take_numbers(gpusync__board *board, uint64_t low, uint64_t high, const gpusync_error *error,
                                   gpusync__catch *caught, gpusync__agenda *agenda)
 {
@@ -3363,110 +3361,76 @@ static void gpusync__take_numbers(gpusync__board *board, uint64_t low, uint64_t 
     }
 }
 
-/* Waits for everything that are met: nobody is, behind one that is not. */
-static void gpusync__take_prefix(gpusync__board *board, gpusync__catch *caught)
+/* Every wait that is given up. With a hint: every wait that was listed before it. The first call with a hint of 0 makes
+   the hint: who lists itself again after that is left alone. Takes the board's lock. */
+static void gpusync__take_waits(gpusync__board *board, uint32_t *hint, gpusync__catch *caught)
 {
-    gpusync__node *node;
-    while (!caught->more && (node = board->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL) {
-        gpusync__watch *watch = (gpusync__watch *)(void *)node;
-        if (!gpusync__met(&watch->goal)) return;
-        gpusync__take_watch(board, watch, false, caught);
-    }
-}
-
-/* Waits for room, as many as there is. Who is told of it and does not take it passes it on. */
-static void gpusync__take_room_waits(gpusync__board *board, gpusync__catch *caught)
-{
-    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS), *next;
-    for (; node && !caught->more; node = next) {
-        gpusync__watch *watch = (gpusync__watch *)(void *)node;
-        next = node->beside[1];
-        if (GPUSYNC__GET(&watch->goal.queue->outstanding) + caught->told >= watch->goal.ticket) return;
-        gpusync__take_watch(board, watch, false, caught);
-        if (!node->linked) caught->told++;
-    }
-}
-
-/* Waits for the handler of a ticket, one of which has begun: of a submission there may be more, then they list themselves
-   again. */
-static void gpusync__take_handled(gpusync__board *board, uint64_t ticket, gpusync__catch *caught)
-{
-    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__OTHERS], ticket), *next;
-    for (; node && node->number == ticket && !caught->more; node = next) {
-        next = node->beside[1];
-        gpusync__take_watch(board, (gpusync__watch *)(void *)node, false, caught);
-    }
-}
-
-/* Every wait that is given up, or, with a hint that is not 0, that was listed before it. */
-static void gpusync__take_waits(gpusync__board *board, uint32_t hint, gpusync__catch *caught)
-{
-    int i;
-    for (i = 0; i < GPUSYNC__LISTS; i++) {
-        gpusync__node *node = board->lists[i].end[0], *next;
-        for (; node && !caught->more; node = next) {
+    gpusync__lock(&board->lock);
+    if (hint && *hint == 0) *hint = ++board->hints;
+    for (int i = 0; i < GPUSYNC__LISTS; i++) {
+        for (gpusync__node *node = board->lists[i].end[0], *next; node && !caught->more; node = next) {
             gpusync__watch *watch = (gpusync__watch *)(void *)node;
             next = node->beside[1];
-            if (node->role != GPUSYNC__WATCH) continue;
-            if (hint ? watch->hints < hint : gpusync__stopped(&watch->goal))
+            if (node->role == GPUSYNC__WATCH && (hint ? watch->hints < *hint : gpusync__stopped(&watch->goal)))
                 gpusync__take_watch(board, watch, true, caught);
         }
     }
+    gpusync__unlock(&board->lock);
 }
 
-/* Wake who waits for room, or for the handler of this ticket (0: of none). Call it after the change: a
-   waiter registers first and looks after, so one of the two sees the other. */
+/* Wake who waits for room, or for the handler of this ticket (0: of none). Of a submission there may be more handlers:
+   then those waits list themselves again. As many are told of room as there is. Who is told and does not take it passes
+   it on. */
 GPUSYNC__RARE void gpusync__wake_others_now(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
 {
+    const gpusync__list *others = &board->lists[GPUSYNC__OTHERS];
+    gpusync__node *node, *next;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&board->lock);
-        gpusync__take_handled(board, ticket, &caught);
-        gpusync__take_room_waits(board, &caught);
+        for (node = gpusync__list_from(others, ticket); node && node->number == ticket && !caught.more; node = next) {
+            next = node->beside[1];
+            gpusync__take_watch(board, (gpusync__watch *)(void *)node, false, &caught);
+        }
+        for (node = gpusync__list_from(others, GPUSYNC__NO_TICKETS); node && !caught.more; node = next) {
+            gpusync__watch *watch = (gpusync__watch *)(void *)node;
+            next = node->beside[1];
+            if (GPUSYNC__GET(&watch->goal.queue->outstanding) + caught.told >= watch->goal.ticket) break;
+            gpusync__take_watch(board, watch, false, &caught);
+            if (!node->linked) caught.told++;
+        }
         gpusync__unlock(&board->lock);
     } while (gpusync__unpark(dev, &caught));
 }
 
+/* Call it after the change: with gpusync__list_on, after which a waiter looks, one of the two sees the other. */
 static inline void gpusync__wake_others(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
 {
     if (GPUSYNC__GET(&board->lists[GPUSYNC__OTHERS].before)) gpusync__wake_others_now(dev, board, ticket);
 }
 
-static void gpusync__take_stopped(gpusync__board *board, gpusync__catch *caught)
+/* Wake the waits that gpusync__take_waits takes. hint: those of a new hint. No lock is held. */
+static void gpusync__wake_waits(gpusync_device *dev, gpusync__board *board, bool hint)
 {
-    gpusync__lock(&board->lock);
-    gpusync__take_waits(board, 0, caught);
-    gpusync__unlock(&board->lock);
+    gpusync__catch caught;
+    uint32_t number = 0;
+    if (GPUSYNC__GET(&board->count) == 0) return;
+    gpusync__catch_nothing(&caught);
+    do gpusync__take_waits(board, hint ? &number : NULL, &caught);
+    while (gpusync__unpark(dev, &caught));
 }
 
 /* Wake who waits for something that will not come any more, after its flag was set. */
 static void gpusync__wake_stopped(gpusync_device *dev, gpusync__board *board)
 {
-    gpusync__catch caught;
-    if (GPUSYNC__GET(&board->count) == 0) return;
-    gpusync__catch_nothing(&caught);
-    do gpusync__take_stopped(board, &caught);
-    while (gpusync__unpark(dev, &caught));
+    gpusync__wake_waits(dev, board, false);
 }
 
-/* Make every waiter look again, without a promise that it will find anything. Who goes on waiting lists itself again:
-   so those who did so since are left alone. */
-static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
-{
-    gpusync__catch caught;
-    uint32_t hint = 0;
-    if (GPUSYNC__GET(&board->count) == 0) return;
-    gpusync__catch_nothing(&caught);
-    do {
-        gpusync__lock(&board->lock);
-        if (hint == 0) hint = ++board->hints;
-        gpusync__take_waits(board, hint, &caught);
-        gpusync__unlock(&board->lock);
-    } while (gpusync__unpark(dev, &caught));
-}
+/* Make every waiter look again, without a promise that it will find anything. */
+static void gpusync__hint(gpusync_device *dev, gpusync__board *board) { gpusync__wake_waits(dev, board, true); }
 
-/* The device is lost: call back at once, for what will not end. */
+/* The device is lost: call back at once, for what will not end. Releases wait: objects stay until destroy. */
 static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
 {
     gpusync__need *need, *next;
@@ -3477,12 +3441,14 @@ static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
     gpusync__lock(&board->lock);
     for (need = gpusync__first_need(board, 0); need; need = next) {
         next = gpusync__need_after(need);
-        if (!need->plan && ((gpusync__note *)(void *)need)->fn) /* objects stay until destroy */
+        if (!need->plan && ((gpusync__note *)(void *)need)->fn)
             gpusync__take_need(board, need, &error, &caught, agenda);
     }
     gpusync__unlock(&board->lock);
 }
 
+/* Once for a device. Every flag is set before any waiter is woken, so each of them sees its own. What is held will
+   never go: the pump ends it. */
 static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
     gpusync__catch caught;
@@ -3492,7 +3458,7 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync__lock(&dev->lock);
     GPUSYNC__EACH_QUEUE(q, dev) {
         gpusync__set_flag(&q->flags, GPUSYNC__LOST);
-        gpusync__want(q, agenda); /* what is held will never go */
+        gpusync__want(q, agenda);
     }
     GPUSYNC__EACH_TIMELINE(t, dev) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
     GPUSYNC__EACH_QUEUE(q, dev) gpusync__lose_notes(&q->board, agenda);
@@ -3501,75 +3467,91 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&dev->lock);
-        GPUSYNC__EACH_QUEUE(q, dev) gpusync__take_stopped(&q->board, &caught);
-        GPUSYNC__EACH_TIMELINE(t, dev) gpusync__take_stopped(&t->board, &caught);
+        GPUSYNC__EACH_QUEUE(q, dev) gpusync__take_waits(&q->board, NULL, &caught);
+        GPUSYNC__EACH_TIMELINE(t, dev) gpusync__take_waits(&t->board, NULL, &caught);
         gpusync__unlock(&dev->lock);
     } while (gpusync__unpark(dev, &caught));
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The event that stands for a ticket: let the device go on. */
+/* The event that stands for a ticket: let the device go on. No lock is held, for this sends a message. */
 static void gpusync__signal_need(gpusync__need *need)
 {
-    void *pool;
     if (!need->queue || !need->event || !need->plan) return;
-    pool = gpusync__pool_push();
+    void *pool = gpusync__pool_push();
     GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
     gpusync__pool_pop(pool);
 }
 
 /* Under the board's lock. */
-static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket)
-{
-    return gpusync__marked(q, ticket);
-}
+static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket) { return gpusync__marked(q, ticket); }
 
-/* Of a queue: what needed its tickets is told. error NULL: they tell. No lock is held. */
+/* Needs of plans that were taken off a board: reached, or failed with this error. Of tickets (q is there) NULL means
+   that their records tell. No lock is held. Counting `unresolved` down is the last touch of a need, unless it was the
+   last that was open: then the plan is on the agenda, and stays until that is worked off. */
 static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const gpusync_error *error,
                                   gpusync__agenda *agenda)
 {
-    gpusync__need *next;
-    gpusync_error own;
-    for (; need; need = next) {
+    for (gpusync__need *next; need; need = next) {
+        gpusync__plan *plan = need->plan;
         const gpusync_error *why = error;
+        gpusync_error own;
         next = need->next;
         gpusync__signal_need(need);
-        if (!why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
-        gpusync__need_over(need, why, agenda);
+        if (q && !why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
+        if (need->order || gpusync__is_given_up(plan)) why = NULL; /* it does not matter how it ended */
+        if (why) gpusync__doom(plan, need->rank, why);
+        if ((need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))
+            gpusync__stir(plan, agenda);
+        if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
     }
 }
 
+/* Of a timeline. error NULL: the value was reached. */
+static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
+{
+    gpusync__tickets_over(NULL, need, error, agenda);
+}
+
 /* The ticket has ended, and that is on record: tell everybody who wants to know of it, or of all up to it. Who marks a
-   ticket tells of it; so nobody has to look for others that are marked. */
+   ticket tells of it; so nobody has to look for others that are marked. On the list of waits for everything nobody is
+   met behind one that is not. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
     gpusync__board *board = &q->board;
+    gpusync__node *node;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&board->lock);
         gpusync__take_numbers(board, 0, GPUSYNC__GET(&q->head.completed), NULL, &caught, agenda);
         gpusync__take_numbers(board, ticket, ticket, NULL, &caught, agenda);
-        gpusync__take_prefix(board, &caught);
+        while (!caught.more && (node = board->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL) {
+            gpusync__watch *watch = (gpusync__watch *)(void *)node;
+            if (!gpusync__met(&watch->goal)) break;
+            gpusync__take_watch(board, watch, false, &caught);
+        }
         gpusync__unlock(&board->lock);
     } while (gpusync__unpark(q->device, &caught));
     gpusync__tickets_over(q, caught.needs, NULL, agenda);
 }
 
-/* After the mark. Who lists itself is the first of its list, or behind the first, and looks after that. */
+/* After the mark. With gpusync__list_on: who lists itself is the first of its list, or behind the first, and looks
+   after that. `before` is ~ the first number, and 0 of an empty list: that is then above every ticket. */
 static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
     const gpusync__list *lists = q->board.lists;
-    uint64_t done;
     if (!GPUSYNC__GET(&q->board.count)) return;
-    done = GPUSYNC__GET(&q->head.completed);
+    uint64_t done = GPUSYNC__GET(&q->head.completed);
     if (~GPUSYNC__GET(&lists[GPUSYNC__BY_NUMBER].before) <= (ticket > done ? ticket : done) ||
         ~GPUSYNC__GET(&lists[GPUSYNC__BY_PREFIX].before) <= done)
         gpusync__tell_now(q, ticket, agenda);
 }
 
-/* Room for one more command buffer, against Metal's limit. It is given back by the handler, not by who read the status:
-   nothing says that Metal counts a buffer as gone before its handlers ran. Where none comes, the sweeper does. */
+/* Room for so many more command buffers, against Metal's limit. It is given back by the handler, not by who read the
+   status: nothing says that Metal counts a buffer as gone before its handlers ran. Where none comes, the sweep does.
+   With gpusync__give_room and gpusync__give_room_of: who finds no room lists itself and looks again (gpusync__met);
+   they count down, and look for who is listed after that. */
 static bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
 {
     uint32_t taken = GPUSYNC__GET(&q->outstanding);
@@ -3581,6 +3563,7 @@ static bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count
 
 static bool gpusync__take_room(gpusync_queue *q, uint32_t limit) { return gpusync__take_rooms(q, limit, 1); }
 
+/* For room that belongs to no slot: the command buffer was not made, or not taken in. */
 static void gpusync__give_room(gpusync_queue *q)
 {
     GPUSYNC__SUB(&q->outstanding, 1);
@@ -3594,43 +3577,31 @@ static void gpusync__give_room_of(gpusync_queue *q, gpusync__slot *slot)
     gpusync__wake_others(q->device, &q->board, slot->ticket);
 }
 
+/* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds one. */
 #define GPUSYNC__STORE_WAITERS 16
 
-/* Under the waiter lock. */
-static bool gpusync__waiters_new(gpusync_device *dev)
-{
-    gpusync__waiter *w = (gpusync__waiter *)gpusync__store_new(dev, GPUSYNC__STORE_WAITERS * sizeof *w);
-    int left = w ? GPUSYNC__STORE_WAITERS : 0;
-    for (; left; left--, w++) {
-        pthread_mutex_init(&w->mutex, NULL);
-        gpusync__cond_init(&w->wake);
-        w->next = dev->free_waiters;
-        dev->free_waiters = w;
-    }
-    return dev->free_waiters != NULL;
-}
-
-static void gpusync__waiters_destroy(gpusync_device *dev)
-{
-    gpusync__waiter *w;
-    for (w = dev->free_waiters; w; w = w->next) {
-        pthread_mutex_destroy(&w->mutex);
-        pthread_cond_destroy(&w->wake);
-    }
-}
-
+/* A free waiter, or NULL: no memory. Where none is free the allocator is called under the waiter lock, so that of
+   several threads one makes new ones, and the others find them. */
 static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
 {
-    gpusync__waiter *w = NULL;
+    gpusync__waiter *w;
     gpusync__lock(&dev->waiter_lock);
-    if (dev->free_waiters || gpusync__waiters_new(dev)) {
-        w = dev->free_waiters;
-        dev->free_waiters = w->next;
+    if (!dev->free_waiters) {
+        w = (gpusync__waiter *)gpusync__store_new(dev, GPUSYNC__STORE_WAITERS * sizeof *w);
+        for (int left = w ? GPUSYNC__STORE_WAITERS : 0; left; left--, w++) {
+            pthread_mutex_init(&w->mutex, NULL);
+            gpusync__cond_init(&w->wake);
+            w->next = dev->free_waiters;
+            dev->free_waiters = w;
+        }
     }
+    w = dev->free_waiters;
+    if (w) dev->free_waiters = w->next;
     gpusync__unlock(&dev->waiter_lock);
     return w;
 }
 
+/* None of its watches is on a board any more. A permit that is left over ends the next sleep too early, once. */
 static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 {
     gpusync__lock(&dev->waiter_lock);
@@ -3639,30 +3610,44 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
     gpusync__unlock(&dev->waiter_lock);
 }
 
-#define GPUSYNC__LINGER_NS 1000000u
+/* Nobody waits any more. Their memory goes with the device's stores. */
+static void gpusync__waiters_destroy(gpusync_device *dev)
+{
+    for (gpusync__waiter *w = dev->free_waiters; w; w = w->next) {
+        pthread_mutex_destroy(&w->mutex);
+        pthread_cond_destroy(&w->wake);
+    }
+}
 
-/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. */
+#define GPUSYNC__LINGER_NS 1000000u /* a sleep of gpusync__linger */
+
+/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. No
+   lock is held. */
 static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 {
     gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
-    if (!w) {
-        dev->hooks.yield(dev->hooks.user);
-        return;
-    }
-    dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__LINGER_NS);
-    gpusync__waiter_give(dev, w);
+    if (!w) dev->hooks.yield(dev->hooks.user);
+    else dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__LINGER_NS);
+    if (w) gpusync__waiter_give(dev, w);
 }
 
 /* ---------------------------------------------------------------------------- >>callbacks --
    Callbacks that are due. One at a time of a device, in the order in which they became due: on its dispatch queue, in
-   gpusync_dispatch, or in the destroy of what they are about. */
+   gpusync_dispatch, or in the destroy of what they are about.
 
-/* The last holder frees it; then no lock is held. */
+     1. gpusync__append_due puts it on the device's list, and `calls` on the agenda of whoever found its time come.
+     2. At the end of that call gpusync__ask_for_calls has the dispatch queue run gpusync__answer, or tells the program.
+     3. gpusync__pop_due takes the first, and sets `calling`: until that is cleared, nobody gets another one.
+     4. gpusync__run_one_due calls it. Whoever was turned away meanwhile (`turned_away`) is asked for again.
+     5. What it is about is told that it is no longer owed: destroy waits for that in gpusync__pay. */
+
+/* The last reference frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
 {
     if (GPUSYNC__SUB(&plan->work.refs, 1) == 1) gpusync__plan_free(plan);
 }
 
+/* Posts go to a free list of the process. No lock is held. */
 static void gpusync__post_unref(gpusync__post *post)
 {
     if (GPUSYNC__SUB(&post->refs, 1) != 1) return;
@@ -3683,10 +3668,10 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
         dev->turned_away = true;
         due = NULL;
     }
-    if (due && previous) previous->next = due->next;
-    else if (due) GPUSYNC__PUT(&dev->due, due->next);
-    if (due && dev->last_due == due) dev->last_due = previous;
     if (due) {
+        if (previous) previous->next = due->next;
+        else GPUSYNC__PUT(&dev->due, due->next);
+        if (dev->last_due == due) dev->last_due = previous;
         dev->calling = true;
         dev->due_count--;
     }
@@ -3694,56 +3679,49 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
     return due;
 }
 
-/* error NULL: it ended well. */
-static void gpusync__call_back(gpusync_device *dev, gpusync_done_fn fn, void *user, const gpusync_error *error,
-                               const gpusync__need *about, const char *label)
-{
-    void *pool = gpusync__pool_push();
-    if (gpusync__traced(dev)) gpusync__trace_callback(dev, about, label, error);
-    fn(user, error ? error->result : GPUSYNC_OK, error);
-    gpusync__pool_pop(pool);
-}
-
-static void gpusync__call_plan(gpusync__plan *plan)
-{
-    gpusync__need about;
-    memset(&about, 0, sizeof about);
-    about.queue = plan->work.queue;
-    about.node.number = plan->work.ticket;
-    gpusync__call_back(plan->device, plan->on_complete, plan->user, plan->rank == GPUSYNC__RANK_NONE ? NULL : &plan->error,
-                       &about, plan->label);
-}
-
-/* What gpusync__pop_due gave. */
+/* Call what gpusync__pop_due gave: the callback of a plan or of a note. A note without one releases its object, whose
+   dealloc is the program's code, as a callback is. No lock is held. The count of `owing`, and the plan's reference, go
+   last: with them the queue or the timeline may go. */
 static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
-    gpusync__plan *plan = (gpusync__plan *)(void *)due;
-    gpusync__note *note = (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due));
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__plan *plan = due->is_plan ? (gpusync__plan *)(void *)due : NULL;
+    gpusync__note *note = plan ? NULL : (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due));
+    gpusync_done_fn fn = plan ? plan->on_complete : note->fn;
+    bool failed = plan ? plan->rank != GPUSYNC__RANK_NONE : note->failed;
+    const gpusync_error *error = !failed ? NULL : plan ? &plan->error : &note->error;
+    void *user = plan ? plan->user : note->user;
     uint32_t *owing = due->owing;
-    bool is_plan = due->is_plan;
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__call call;
     gpusync__call_begin(&call);
-    if (is_plan) gpusync__call_plan(plan);
-    else if (note->fn) gpusync__call_back(dev, note->fn, note->user, note->failed ? &note->error : NULL, &note->need, NULL);
-    else gpusync__release_pooled(note->user); /* its dealloc is the program's code, as a callback is */
+    void *pool = gpusync__pool_push();
+    if (fn && gpusync__traced(dev)) {
+        gpusync__need ticket;
+        memset(&ticket, 0, sizeof ticket);
+        ticket.queue = plan ? plan->work.queue : NULL;
+        ticket.node.number = plan ? plan->work.ticket : 0;
+        gpusync__trace_callback(dev, plan ? &ticket : &note->need, plan ? plan->label : NULL, error);
+    }
+    if (fn) fn(user, failed ? error->result : GPUSYNC_OK, error);
+    else gpusync__release(user);
+    gpusync__pool_pop(pool);
     gpusync__call_end(&call);
     gpusync__lock(&dev->plan_lock);
     dev->calling = false;
     agenda.calls = dev->turned_away && dev->due;
     dev->turned_away = false;
-    if (!is_plan) {
+    if (note) {
         note->next = dev->free_notes;
         dev->free_notes = note;
     }
     gpusync__unlock(&dev->plan_lock);
     gpusync__ask_for_calls(dev, &agenda);
-    if (is_plan) gpusync__plan_unref(plan);
-    else GPUSYNC__SUB(owing, 1); /* destroy waits for this */
+    if (plan) gpusync__plan_unref(plan);
+    else GPUSYNC__SUB(owing, 1);
 }
 
-/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the next, and that one the
-   next, leaves the thread to others in between. Returns how many have run. */
+/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the next, and that one
+   the next, leaves the thread to others in between. Returns how many have run. */
 static size_t gpusync__run_due(gpusync_device *dev, size_t max)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
@@ -3758,20 +3736,21 @@ static size_t gpusync__run_due(gpusync_device *dev, size_t max)
     return n;
 }
 
-/* On the dispatch queue. Who asks for it while it looks is heard: `asked` falls before the look. */
+/* On the dispatch queue. `asked` falls before the look, with gpusync__ask_for_calls: who asks after the look has
+   another call come. `inside` rises before the look, with gpusync__close_post: there, or here, the other is seen. */
 static void gpusync__answer(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
-    gpusync_device *dev;
     GPUSYNC__PUT(&post->asked, 0);
-    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
-    dev = GPUSYNC__GET(&post->device);
+    GPUSYNC__ADD(&post->inside, 1);
+    gpusync_device *dev = GPUSYNC__GET(&post->device);
     if (dev) (void)gpusync__run_due(dev, SIZE_MAX);
     GPUSYNC__SUB(&post->inside, 1);
     gpusync__post_unref(post);
 }
 
-/* Where something is due: have it called, by the dispatch queue or the program. No lock is held. */
+/* Where something is due: have it called, by the dispatch queue or the program. One call on its way (`asked`) is enough
+   for all that is due. No lock is held. */
 static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
 {
     if (!agenda->calls) return;
@@ -3784,27 +3763,26 @@ static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
     }
 }
 
-/* What the device asked for and has not begun finds nothing to do. */
+/* What the device asked for and has not begun finds nothing to do. With gpusync__answer and gpusync__sweep: they look
+   at `device` after they have counted themselves in, this looks at `inside` after it has cleared the device. */
 static void gpusync__close_post(gpusync_device *dev)
 {
-    gpusync__post *post = dev->post;
     unsigned rounds = 0;
-    GPUSYNC__PUT(&post->device, NULL);
-    while (GPUSYNC__GET(&post->inside)) gpusync__linger(dev, &rounds);
-    gpusync__post_unref(post);
+    GPUSYNC__PUT(&dev->post->device, NULL);
+    while (GPUSYNC__GET(&dev->post->inside)) gpusync__linger(dev, &rounds);
+    gpusync__post_unref(dev->post);
     gpusync__dispatch_release(dev->sweep_queue);
     if (dev->callback_queue) gpusync__dispatch_release(dev->callback_queue);
 }
 
-/* False: no memory. */
+/* False: no memory. A post is not from the program's allocator: it outlives every device. */
 static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 {
-    gpusync__post *post;
     gpusync__lock(&gpusync__global.lock);
-    post = gpusync__global.posts;
+    gpusync__post *post = gpusync__global.posts;
     if (post) gpusync__global.posts = post->next;
     gpusync__unlock(&gpusync__global.lock);
-    if (!post) post = (gpusync__post *)malloc(sizeof *post); /* not the program's: it outlives every device */
+    if (!post) post = (gpusync__post *)malloc(sizeof *post);
     if (!post) return false;
     memset(post, 0, sizeof *post);
     post->refs = 1;
@@ -3818,7 +3796,8 @@ static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
     return true;
 }
 
-/* Call what is due of something that is to be destroyed, until nothing is owed any more. */
+/* Call what is due of something that is to be destroyed, until nothing is owed any more. While another thread calls it
+   lingers: that may be the last that is owed. */
 static void gpusync__pay(gpusync_device *dev, const uint32_t *owing)
 {
     unsigned rounds = 0;
@@ -3829,24 +3808,26 @@ static void gpusync__pay(gpusync_device *dev, const uint32_t *owing)
     }
 }
 
+/* Of MANUAL only: of other devices the dispatch queue calls back. */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
 {
-    size_t n;
     if (count) *count = 0;
     if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (!gpusync__is_manual(device)) return GPUSYNC_OK;
-    n = gpusync__run_due(device, max);
+    size_t n = gpusync__run_due(device, max);
     if (count) *count = n;
     return GPUSYNC_OK;
 }
 
+/* First the agenda, for it may find more that is due. */
 GPUSYNC__RARE void gpusync__end_call_now(gpusync_device *dev, gpusync__agenda *agenda)
 {
     gpusync__run(dev, agenda);
     gpusync__ask_for_calls(dev, agenda);
 }
 
+/* The last step of a call that has an agenda. No lock is held. */
 static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
 {
     if (agenda->busy || agenda->calls) gpusync__end_call_now(dev, agenda);
@@ -3855,9 +3836,16 @@ static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
 /* ---------------------------------------------------------------------------------- >>end --
    The end of a command buffer, found by its handler or by somebody who read the status. Good work has nothing to be
    said of it but its times: whoever finds its end marks it, and the handler brings the times. What has failed is put on
-   record before it is marked, by whoever claims the slot: everybody else takes the mark, not the status, for the end, so
-   nobody sees a failed ticket as done before its failure is known. */
+   record before it is marked, by whoever claims the slot. Everybody else takes the mark, not the status, for the end:
+   so nobody sees a failed ticket as done before its failure is known.
 
+     1. The handler begins (ARMED -> RUNNING), or a wait, a poll or a sweep reads a terminal status.
+     2. Good work: the ticket is marked, with times or without. All else: the first to swap `claimed` goes on alone.
+     3. It puts the failure on record, or tells the plan of its part.
+     4. The ticket is marked, and the board told.
+     5. The handler gives back the room, and then its reference to the slot. */
+
+/* As bits: an entry has the times as integers, which are swapped in (gpusync__mark). */
 static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
 {
     double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
@@ -3867,7 +3855,7 @@ static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
 }
 
 /* Mark the ticket of a slot that is no part, and tell who waits for it: everybody who finds the end does both, so that
-   one who is held up in between holds up nobody. */
+   a thread that is stopped in between keeps nobody waiting. */
 static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
                                        gpusync__agenda *agenda)
 {
@@ -3875,233 +3863,198 @@ static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, co
     gpusync__tell(q, slot->ticket, agenda);
 }
 
-/* What there is to tell of the end is known. */
-static void gpusync__end_known(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
-                            gpusync__agenda *agenda)
-{
-    if (slot->kind == GPUSYNC__PART) {
-        gpusync__part_ended(slot->plan, outcome, agenda);
-        return;
-    }
-    if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, outcome);
-    gpusync__end_ticket(q, slot, outcome, agenda);
-}
-
-/* What there is to tell of a command buffer that has failed. False: it has not. A handler that runs before the status is
-   terminal is against the rules; then the error decides. */
-static bool gpusync__ask_failure(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync_error *error)
-{
-    void *pool;
-    bool failed;
-    if (status == GPUSYNC__STATUS_COMPLETED) return false;
-    pool = gpusync__pool_push();
-    failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(slot->buffer, gpusync__sel.error);
-    if (failed) gpusync__read_failure(q, slot, error);
-    gpusync__pool_pop(pool);
-    return failed;
-}
-
-/* The slot's buffer is terminal (or its handler runs, which means the same). The caller holds the slot, and works off the
-   agenda. */
+/* The slot's buffer is terminal (or its handler runs, which means the same). The caller has a reference to the slot,
+   and works off the agenda. A handler that runs before the status is terminal is against the rules; then the error
+   decides whether the work has failed. The record comes before the mark, the log hook after it. */
 static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync__agenda *agenda)
 {
+    bool failed = false;
     gpusync__outcome outcome;
     gpusync_error error;
-    bool failed;
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
-    failed = gpusync__ask_failure(q, slot, status, &error);
+    if (status != GPUSYNC__STATUS_COMPLETED) {
+        void *pool = gpusync__pool_push();
+        failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(slot->buffer, gpusync__sel.error);
+        if (failed) gpusync__read_failure(q, slot, &error);
+        gpusync__pool_pop(pool);
+    }
     gpusync__read_times(slot->buffer, &outcome);
     outcome.failed = failed;
     outcome.result = GPUSYNC_ERROR_EXECUTION;
-    if (failed && slot->kind == GPUSYNC__PART) gpusync__blame(slot->plan, GPUSYNC__RANK_OWN, &error);
-    else if (failed) gpusync__record(q, &error);
-    gpusync__end_known(q, slot, &outcome, agenda);
+    if (slot->kind == GPUSYNC__PART) {
+        if (failed) gpusync__blame(slot->plan, GPUSYNC__RANK_OWN, &error);
+        gpusync__part_ended(slot->plan, &outcome, agenda);
+    } else {
+        if (failed) gpusync__record(q, &error);
+        if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, &outcome);
+        gpusync__end_ticket(q, slot, &outcome, agenda);
+    }
     if (failed) gpusync__log_failures(q);
     if (failed && gpusync__means_loss(&error)) gpusync__lose(q->device, agenda);
 }
 
-/* ... seen by somebody who read the status: of good work nothing is asked but that. */
-static void gpusync__finish(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    if (status == GPUSYNC__STATUS_COMPLETED && slot->kind != GPUSYNC__PART) gpusync__end_ticket(q, slot, NULL, &agenda);
-    else gpusync__claim(q, slot, status, &agenda);
-    gpusync__end_call(q->device, &agenda);
-}
-
-/* The buffer will never run. The caller holds the slot. False: it has ended otherwise. */
+/* The tracked buffer will never run. The caller has a reference to the slot. False: it has ended otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
     static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_error error;
+    GPUSYNC_ASSERT(slot->kind == GPUSYNC__TRACKED);
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
     error.ticket = slot->ticket;
     gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
     gpusync__record(q, &error);
-    gpusync__end_known(q, slot, &outcome, &agenda);
+    if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, &outcome);
+    gpusync__end_ticket(q, slot, &outcome, &agenda);
     gpusync__end_call(q->device, &agenda);
     return true;
 }
 
-/* Told by the handler: it is there after the one that took the time. */
+/* The completed handler tells of the scheduled one, which has run before it and only noted the time. */
 GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t at = GPUSYNC__GET(&slot->scheduled_ns);
     if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
 }
 
-/* The end, seen by the handler. Good work that nobody can cancel needs no claim. */
-static inline void gpusync__end_handled(gpusync_queue *q, gpusync__slot *slot, gpusync__agenda *agenda)
-{
-    unsigned long status = gpusync__status(slot->buffer);
-    gpusync__outcome outcome;
-    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || gpusync__traced(q->device)) {
-        gpusync__claim(q, slot, status, agenda);
-        return;
-    }
-    outcome.failed = 0;
-    gpusync__read_times(slot->buffer, &outcome);
-    gpusync__end_ticket(q, slot, &outcome, agenda);
-}
-
-/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may
-   be touched: the queue may be gone. Metal gives the thread no promise of a pool. */
+/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
+   touched: the queue may be gone. `buffer` is not looked at: tools that check or capture put objects of their own
+   around Metal's. Metal gives the thread no promise of a pool. Good work that nobody can cancel needs no claim. An
+   orphan's handler (gpusync__orphan) leaves ORPHANED before it gives up its reference, with gpusync__unref, which reads
+   the two the other way round. */
 static void gpusync__completed(void *block, void *buffer)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
-    (void)buffer; /* tools that check or capture put objects of their own around Metal's */
+    (void)buffer;
     if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
         gpusync__agenda agenda = GPUSYNC__NOTHING;
         gpusync_queue *q = slot->queue;
-        gpusync__end_handled(q, slot, &agenda);
+        unsigned long status = gpusync__status(slot->buffer);
+        if (status == GPUSYNC__STATUS_COMPLETED && slot->kind == GPUSYNC__WORK && !gpusync__traced(q->device)) {
+            gpusync__outcome outcome;
+            outcome.failed = 0;
+            gpusync__read_times(slot->buffer, &outcome);
+            gpusync__end_ticket(q, slot, &outcome, &agenda);
+        } else {
+            gpusync__claim(q, slot, status, &agenda);
+        }
         if (agenda.busy) gpusync__run(q->device, &agenda);
         if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
         gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
         if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
     } else {
-        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING); /* an orphan's: see gpusync__unref */
+        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING);
     }
     if (GPUSYNC__SUB(&slot->refs, 1) == 1) gpusync__last_unref(slot);
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --
-   Looking: reading the status of work that nobody has told the end of. And the sweeper, which looks for those who sleep: a
-   handler that is lost, or a listener that stays silent, costs time and not a hang. A timer is on its way while somebody
-   sleeps, is to be called, or is held; what it finds to have ended, it ends. */
+   Looking: reading the status of work that nobody has told the end of. And the sweep, which looks for those who sleep:
+   a handler that is lost, or a listener that stays silent, costs time and not a hang.
 
-/* Of a command buffer, which the caller holds. True: it has ended. */
+     1. Somebody sleeps, is to be called, or is held: it lists itself, and gpusync__arm_sweep starts a timer.
+     2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and looks at everything in flight after that.
+     3. What it finds to have ended, it ends, as the handler would have.
+     4. While there is a reason it starts the next timer: soon where it found something, else twice as late each time.
+     5. Where there is no reason the next one to sleep starts with step 1. */
+
+/* Read the status of a command buffer, to which the caller has a reference, and finish it where that is terminal. Good
+   work is only marked: the handler brings the times. True: it has ended. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
     unsigned long status = gpusync__status(slot->buffer);
     if (status < GPUSYNC__STATUS_COMPLETED) return false;
-    gpusync__finish(q, slot, status);
+    if (status == GPUSYNC__STATUS_COMPLETED && slot->kind != GPUSYNC__PART) gpusync__end_ticket(q, slot, NULL, &agenda);
+    else gpusync__claim(q, slot, status, &agenda);
+    gpusync__end_call(q->device, &agenda);
     return true;
 }
 
-/* Look whether a ticket has ended, and finish it when it has. True: it has ended (and is marked, or is being marked). */
+/* Look whether a ticket has ended, and finish it when it has. True: it has ended, and is marked, or is being marked by
+   another thread. A slot that cannot be had has gone on: its ticket has ended. */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot;
-    bool ended;
-    if (gpusync__marked(q, ticket)) return true;
-    slot = gpusync__ref_ticket(q, ticket);
+    gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
     if (!slot) return true;
-    if (slot->kind == GPUSYNC__PLAN) {
-        gpusync__look_plan(slot->plan);
-        ended = gpusync__marked(q, ticket);
-    } else {
-        ended = gpusync__look_slot(q, slot);
-    }
+    if (slot->kind == GPUSYNC__PLAN) gpusync__look_plan(slot->plan);
+    bool ended = slot->kind == GPUSYNC__PLAN ? gpusync__marked(q, ticket) : gpusync__look_slot(q, slot);
     gpusync__unref(slot);
     return ended;
 }
 
-/* Read the status that stands between the goal and its being met. Of what stands in front of that the sweeper knows more;
-   room comes with the handlers. */
+/* Read the status that stands between the goal and its being met, the first one that is not terminal. Of what stands in
+   front of that the sweep knows more. Room comes with the handlers. */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
-    uint64_t ticket;
     if (goal->kind == GPUSYNC__VALUE) gpusync__look_value(goal->timeline);
     else if (goal->kind == GPUSYNC__ONE) (void)gpusync__look_ticket(q, goal->ticket);
     else if (goal->kind == GPUSYNC__ALL)
-        for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
+        for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
             if (!gpusync__look_ticket(q, ticket)) return;
 }
 
 /* A handler that has not come this long after the end is taken for lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* A command buffer has ended, and its handler has not come yet. */
-static void gpusync__sweep_slot(gpusync_queue *q, gpusync__slot *slot, unsigned long status)
-{
-    uint64_t now = gpusync_now_ns(), since = GPUSYNC__GET(&slot->ended_ns);
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__finish(q, slot, status);
-    if (!since) GPUSYNC__PUT(&slot->ended_ns, now);
-    if (!since || now - since <= GPUSYNC__LOST_HANDLER_NS) return;
-    gpusync__claim(q, slot, status, &agenda);
-    gpusync__end_call(q->device, &agenda);
-    gpusync__give_room_of(q, slot);
-}
-
-/* Look after handlers that may never come: they hold the room of their buffers. */
+/* Look after handlers that may never come: they keep the room of their buffers. The first sweep that sees the end notes
+   the time; a later one does what the handler would have done. */
 static void gpusync__sweep_slots(gpusync_queue *q)
 {
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) {
-            unsigned long status = gpusync__status(slot->buffer);
-            if (status >= GPUSYNC__STATUS_COMPLETED) gpusync__sweep_slot(q, slot, status);
+        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && gpusync__look_slot(q, slot)) {
+            uint64_t now = gpusync_now_ns(), since = GPUSYNC__GET(&slot->ended_ns);
+            if (!since) GPUSYNC__PUT(&slot->ended_ns, now);
+            if (since && now - since > GPUSYNC__LOST_HANDLER_NS) {
+                gpusync__agenda agenda = GPUSYNC__NOTHING;
+                gpusync__claim(q, slot, gpusync__status(slot->buffer), &agenda);
+                gpusync__end_call(q->device, &agenda);
+                gpusync__give_room_of(q, slot);
+            }
         }
         gpusync__unref(slot);
     }
 }
 
-/* The next of a device's queues that does not close, entered; the one before, which is left, keeps the place. */
+/* The next of a device's queues that does not close, entered. The one before is left: until then it keeps the place,
+   for destroy lets out who is inside before it takes a queue off the list. */
 static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before)
 {
-    gpusync_queue *q;
     gpusync__lock(&dev->lock);
-    q = gpusync__queue_at(before ? before->place.beside[1] : dev->queues.end[0]);
+    gpusync_queue *q = gpusync__queue_at(before ? before->place.beside[1] : dev->queues.end[0]);
     while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
     gpusync__unlock(&dev->lock);
     if (before) gpusync__leave(before);
     return q;
 }
 
+/* The next of a device's timelines that does not close, entered; the one before is left. */
 static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before)
 {
-    gpusync_timeline *t;
     gpusync__lock(&dev->lock);
-    t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
+    gpusync_timeline *t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
     while (t && gpusync__timeline_enter(t) != GPUSYNC_OK) t = gpusync__timeline_at(t->place.beside[1]);
     gpusync__unlock(&dev->lock);
     if (before) gpusync__timeline_leave(before);
     return t;
 }
 
-/* Is somebody to be called when the ticket ends? */
-static bool gpusync__has_callback(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
-    bool has = slot && slot->kind == GPUSYNC__PLAN && slot->plan->on_complete;
-    if (slot) gpusync__unref(slot);
-    return has;
-}
-
-/* Look at everything in flight. found: something had ended. True: there is a reason to come again. */
+/* Look at everything in flight. found: something had ended. True: there is a reason to come again, which is somebody on
+   the board, held work, a call that got no room, or a submission with a callback. */
 static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 {
-    uint64_t ticket, last = gpusync__committed(q);
+    uint64_t last = gpusync__committed(q);
     bool refused = GPUSYNC__GET(&q->refused) != 0;
     bool reason = GPUSYNC__GET(&q->board.count) || GPUSYNC__GET(&q->lined) || refused;
-    for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+    for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
         if (gpusync__marked(q, ticket)) continue;
-        if (gpusync__has_callback(q, ticket)) reason = true;
+        gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
+        if (slot && slot->kind == GPUSYNC__PLAN && slot->plan->on_complete) reason = true;
+        if (slot) gpusync__unref(slot);
         if (gpusync__look_ticket(q, ticket)) *found = true;
     }
     if (refused || GPUSYNC__GET(&q->board.count)) gpusync__sweep_slots(q);
@@ -4109,115 +4062,115 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     return reason;
 }
 
-static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
-{
-    gpusync_timeline *t = NULL;
-    gpusync_queue *q = NULL;
-    bool reason = false;
-    while ((t = gpusync__next_timeline(dev, t)) != NULL) {
-        uint64_t value = GPUSYNC__GET(&t->value);
-        if (GPUSYNC__GET(&t->board.count)) reason = true;
-        gpusync__look_timeline(t);
-        if (GPUSYNC__GET(&t->value) != value) *found = true;
-    }
-    while ((q = gpusync__next_queue(dev, q)) != NULL)
-        if (gpusync__sweep_queue(q, found)) reason = true;
-    return reason;
-}
-
-#define GPUSYNC__SWEEP_NS 50000000u      /* from a new reason to the first sweep */
+#define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
 #define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
 
-/* Unless another is on its way that comes as early. */
-static void gpusync__start_sweep(gpusync_device *dev, uint64_t now, uint64_t delay)
+/* Start a timer, unless another is on its way that comes as early. pace: the delay after the one that is started. */
+GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
 {
     gpusync__post *post = dev->post;
-    uint64_t next = GPUSYNC__GET(&post->sweep_ns);
+    GPUSYNC__PUT(&post->pace_ns, pace);
+    uint64_t at = gpusync_now_ns() + delay, next = GPUSYNC__GET(&post->sweep_ns);
     do
-        if (next && next <= now + delay) return;
-    while (!GPUSYNC__SWAP(&post->sweep_ns, &next, now + delay));
+        if (next && next <= at) return;
+    while (!GPUSYNC__SWAP(&post->sweep_ns, &next, at));
     GPUSYNC__ADD(&post->refs, 1);
     GPUSYNC__ADD(&post->timers, 1);
     gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
 }
 
-GPUSYNC__RARE void gpusync__arm_sweep_now(gpusync_device *dev)
-{
-    GPUSYNC__PUT(&dev->post->pace_ns, GPUSYNC__SWEEP_NS);
-    gpusync__start_sweep(dev, gpusync_now_ns(), GPUSYNC__SWEEP_NS);
-}
-
-/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes its timer back and then
-   looks for reasons, one of the two sees the other. No lock is held. */
+/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes its timer back and
+   then looks for reasons, one of the two sees the other. A sweep that comes soon is enough. No lock is held. */
 static inline void gpusync__arm_sweep(gpusync_device *dev)
 {
     const gpusync__post *post = dev->post;
-    if (GPUSYNC__GET(&post->pace_ns) == GPUSYNC__SWEEP_NS && GPUSYNC__GET(&post->sweep_ns)) return; /* it comes soon */
-    gpusync__arm_sweep_now(dev);
+    if (GPUSYNC__GET(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__GET(&post->sweep_ns))
+        gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
 }
 
-/* On the dispatch queue. Of several timers the last goes on. */
+/* On the dispatch queue. Looks at timelines first, for what they have reached may let held work go. Of several timers
+   the last goes on. `inside` rises before the look at the device, with gpusync__close_post: there, or here, the other
+   is seen. */
 static void gpusync__sweep(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
-    bool last, found = false;
-    gpusync_device *dev;
+    gpusync_timeline *t = NULL;
+    gpusync_queue *q = NULL;
+    bool reason = false, found = false;
     GPUSYNC__PUT(&post->sweep_ns, 0);
-    last = GPUSYNC__SUB(&post->timers, 1) == 1;
-    GPUSYNC__ADD(&post->inside, 1); /* with gpusync__close_post: there, or here, the other is seen */
-    dev = GPUSYNC__GET(&post->device);
-    if (dev && gpusync__sweep_device(dev, &found) && last) {
+    bool last = GPUSYNC__SUB(&post->timers, 1) == 1;
+    GPUSYNC__ADD(&post->inside, 1);
+    gpusync_device *dev = GPUSYNC__GET(&post->device);
+    while (dev && (t = gpusync__next_timeline(dev, t)) != NULL) {
+        uint64_t value = GPUSYNC__GET(&t->value);
+        if (GPUSYNC__GET(&t->board.count)) reason = true;
+        gpusync__look_timeline(t);
+        if (GPUSYNC__GET(&t->value) != value) found = true;
+    }
+    while (dev && (q = gpusync__next_queue(dev, q)) != NULL)
+        if (gpusync__sweep_queue(q, &found)) reason = true;
+    if (reason && last) {
         uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__GET(&post->pace_ns);
-        GPUSYNC__PUT(&post->pace_ns, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
-        gpusync__start_sweep(dev, gpusync_now_ns(), pace);
+        gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
     }
     GPUSYNC__SUB(&post->inside, 1);
     gpusync__post_unref(post);
 }
 
-/* --------------------------------------------------------------------------------- >>wait -- */
+/* --------------------------------------------------------------------------------- >>wait --
+   Waits, in the order in which each of them goes: look at what is known, read the status, spin, sleep.
 
-/* What a wait is for. ERROR_INVALID_TICKET when there is no such thing. */
+     1. The caller enters the queue or timeline, and makes a goal of what it was given.
+     2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status (waits_status).
+     3. It spins, looking again and again (waits_spin), or lets Metal wait where the mode is BLOCKING.
+     4. gpusync__sleep lists a watch for each goal, arms the sweep and parks (waits_sleep).
+     5. What has ended says how (gpusync__result_of, gpusync__timeline_result). What did not says why.
+     6. The caller leaves. A wait that timed out leaves nothing behind.
+
+   With `handlers` a goal that is met goes on until no handler of its tickets has still to begin (gpusync__handled).
+
+   A wake-up promises nothing: a waiter that wakes asks gpusync__wait_over, and sleeps again where that says no. So one
+   too many costs time alone. A callback never sleeps: what it would wait for may need the thread that it runs on. */
+
+/* What a wait is for. Everything is what has been committed by now, and `covered` tells whose failures among that
+   earlier waits have told of. ERROR_INVALID_TICKET: no such ticket has been given yet. */
 static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal)
 {
+    uint64_t committed = gpusync__committed(q);
     memset(goal, 0, sizeof *goal);
     goal->queue = q;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
-    goal->ticket = ticket;
-    if (goal->kind == GPUSYNC__ALL) {
-        goal->ticket = gpusync__committed(q);
-        goal->covered = GPUSYNC__GET(&q->covered);
-        return GPUSYNC_OK;
-    }
-    return ticket > gpusync__committed(q) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
+    goal->ticket = ticket == GPUSYNC_EVERYTHING ? committed : ticket;
+    if (goal->kind == GPUSYNC__ALL) goal->covered = GPUSYNC__GET(&q->covered);
+    return goal->ticket > committed ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
-/* A wait for one goal or more. */
+/* A wait for one goal, or for many (gpusync_wait_many). Of many, each goal has been entered by itself. It is left as
+   soon as it is over: a wait for many must not keep what it does not wait for any more from being destroyed. */
 typedef struct gpusync__wait {
-    gpusync_device *device;
-    gpusync_stats *stats;
-    gpusync__watch *watches;
-    size_t count;
-    size_t over;  /* all: every watch before this one is over */
-    size_t which; /* any: the first that is */
-    bool any;
-    bool many;     /* gpusync_wait_many: each goal has been entered by itself */
-    bool failures; /* ... and a failure ends it */
-    bool broken;   /* a goal of many cannot be met any more, or that failure has come */
-    size_t failed; /* of many: the first that it has left and that failed */
-    gpusync_error *error; /* gets the error of that one; may be NULL */
+    gpusync_device *device;  /* of all goals */
+    gpusync_stats *stats;    /* where it is counted: of the queue, or of the device */
+    gpusync__watch *watches; /* one for each goal */
+    size_t count;            /* how many */
+    size_t over;             /* every watch before this one is over */
+    size_t which;            /* any: the one that is over; else the first that has been left and failed; count: none */
+    bool many;               /* else the fields below are not used */
+    bool any;                /* the first goal that is over ends it */
+    bool failures;           /* a goal that failed ends it */
+    bool broken;             /* such a goal has come, or one that cannot be met any more: it ends before all are over */
+    gpusync_error *error;    /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
-/* Have the handlers begun? What has ended waits for one after the other: it moves to their list, and looks after
-   that. */
+/* Have the handlers begun? What has ended waits for one after the other: it moves to their list, and looks after that.
+   With gpusync__give_room_of, which wakes after the handler has begun. A watch without a waiter is not listed. */
 GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
 {
     gpusync__goal *goal = &watch->goal;
-    gpusync__board *board = gpusync__board_of(goal);
+    gpusync__board *board = gpusync__board_of(goal->queue, goal->timeline);
     while (goal->handlers && gpusync__met(goal) && !(goal->owed && gpusync__is_owed(goal, goal->owed))) {
         gpusync__slot *owed = gpusync__next_owed(goal);
         gpusync__lock(&board->lock);
-        if (watch->node.linked) (void)gpusync__unlink_watch(board, watch);
+        if (watch->node.linked) (void)gpusync__unlink_watch(board, watch); /* while `owed` still tells its list */
         goal->owed = owed;
         goal->handlers = owed != NULL;
         if (owed && watch->waiter) gpusync__link_watch(board, watch);
@@ -4226,18 +4179,13 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
     return !goal->handlers;
 }
 
-/* Is the goal met, with the handlers where those were asked for? */
+/* Is the goal met, with the handlers where those were asked for? Takes a board's lock only where handlers are owed. */
 static inline bool gpusync__reached(gpusync__watch *watch)
 {
     return watch->goal.handlers ? gpusync__handled(watch) : gpusync__met(&watch->goal);
 }
 
-static bool gpusync__watch_over(gpusync__watch *watch)
-{
-    return gpusync__reached(watch) || gpusync__stopped(&watch->goal);
-}
-
-/* How an ended goal ended. */
+/* How an ended goal ended. Of a queue's goal this tells of failures: `covered` moves on. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
     if (!gpusync__met(goal)) return gpusync__stop_reason(goal);
@@ -4245,8 +4193,8 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_er
     return gpusync__result_of(goal->queue, goal, true, error);
 }
 
-/* How a goal that is over ended. What ended badly says so also where the wait for its handlers was cut short; what ended
-   well does not say that, then. told: error, which may be NULL, has the failure. */
+/* How a goal that is over ended. What ended badly says so also where the wait for its handlers was cut short; what
+   ended well does not say that, then. told: error, which may be NULL, has the failure. */
 static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error, bool *told)
 {
     bool ended = reached || (goal->handlers && gpusync__met(goal));
@@ -4255,187 +4203,155 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     return reached || *told ? result : gpusync__stop_reason(goal);
 }
 
+/* Whoever wakes may have taken it off already. After the lock nobody else refers to it. */
 static void gpusync__delist_one(gpusync__watch *watch)
 {
-    gpusync__board *board = gpusync__board_of(&watch->goal);
+    gpusync__board *board = gpusync__board_of(watch->goal.queue, watch->goal.timeline);
     gpusync__lock(&board->lock);
     if (watch->node.linked) (void)gpusync__unlink_watch(board, watch);
     gpusync__unlock(&board->lock);
 }
 
-/* For who asked for it: the error of the first point that failed. NULL: it did not come to that. */
-static void gpusync__tell_error(const gpusync__wait *wait, gpusync_result result, const gpusync_error *error)
+/* Is the wait over, with its goals met or given up? What is over stays so (`over`), though a goal of room may not. Of
+   many it keeps the results of the goals that are over, and leaves what they were about. Each goal is asked once
+   whether it is reached: what breaks the wait must also be what it returns. Of any, one is enough: the others are not
+   left here, and their failures are not told. */
+static bool gpusync__wait_over(gpusync__wait *wait)
 {
-    if (!wait->error) return;
-    if (error) *wait->error = *error;
-    else gpusync__own_error(wait->error, result, gpusync_result_string(result));
-}
-
-/* Keep the results of the goals that are over, and leave what they were about: a wait for many must not keep that from
-   being destroyed while it goes on waiting for the rest. */
-static void gpusync__leave_those_over(gpusync__wait *wait)
-{
-    gpusync_error error;
-    size_t i;
-    for (i = wait->over; i < wait->count; i++) {
+    if (!wait->many) {
+        gpusync__watch *watch = wait->watches;
+        if (!wait->over && (gpusync__reached(watch) || gpusync__stopped(&watch->goal))) wait->over = 1;
+        return wait->over != 0;
+    }
+    for (size_t i = wait->over; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__watch *watch = &wait->watches[i];
-        bool met, told;
-        if (watch->left) continue;
-        met = gpusync__reached(watch); /* asked once: what breaks the wait must also be what it returns */
-        if (!met && !gpusync__stopped(&watch->goal)) continue;
+        gpusync_error error;
+        bool met = !watch->left && gpusync__reached(watch), told;
+        if (watch->left || (!met && !gpusync__stopped(&watch->goal))) continue;
         gpusync__delist_one(watch);
         watch->result = gpusync__end_of(&watch->goal, met, &error, &told);
-        if (!met || (wait->failures && watch->result != GPUSYNC_OK)) wait->broken = true;
-        if (watch->result != GPUSYNC_OK && i < wait->failed) {
-            wait->failed = i;
-            gpusync__tell_error(wait, watch->result, told ? &error : NULL);
+        bool failed = watch->result != GPUSYNC_OK;
+        if (wait->any || !met || (wait->failures && failed)) wait->broken = true;
+        if (failed && i < wait->which && wait->error) {
+            if (!told) gpusync__own_error(&error, watch->result, gpusync_result_string(watch->result));
+            *wait->error = error;
         }
+        if (i < wait->which && (wait->any || failed)) wait->which = i;
         watch->left = true;
         gpusync__goal_leave(&watch->goal);
     }
-}
-
-/* Is the wait over, with its goals met or given up? */
-static bool gpusync__wait_over(gpusync__wait *wait)
-{
-    if (wait->any) {
-        for (wait->which = 0; wait->which < wait->count; wait->which++)
-            if (gpusync__watch_over(&wait->watches[wait->which])) return true;
-        return false;
-    }
-    if (wait->many) gpusync__leave_those_over(wait);
-    for (; wait->over < wait->count; wait->over++) {
-        gpusync__watch *watch = &wait->watches[wait->over];
-        if (wait->many ? !watch->left : !gpusync__watch_over(watch)) break;
-    }
+    while (wait->over < wait->count && wait->watches[wait->over].left) wait->over++;
     return wait->over == wait->count || wait->broken;
 }
 
+/* Read the status of what is not over yet. The answer is in what gpusync__wait_over finds after it. */
 static void gpusync__wait_look(const gpusync__wait *wait)
 {
-    size_t i;
-    for (i = wait->over; i < wait->count; i++)
+    for (size_t i = wait->over; i < wait->count; i++)
         if (!wait->watches[i].left && !gpusync__over(&wait->watches[i].goal)) gpusync__look(&wait->watches[i].goal);
 }
 
-/* True: over within the budget. */
+/* Look again and again, with a pause or a yield in between. True: over within the budget, which is a number of rounds,
+   a time, or both; whichever ends first. */
 static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *spin, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    uint64_t limit = deadline, budget_end, i, n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
+    uint64_t n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
     if (spin->max_spin_ns) {
+        uint64_t budget_end = gpusync__deadline(spin->max_spin_ns);
         if (n == 0) n = UINT64_MAX; /* by time alone */
-        budget_end = gpusync__deadline(spin->max_spin_ns);
-        if (budget_end < limit) limit = budget_end;
+        if (budget_end < deadline) deadline = budget_end;
     }
-    for (i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < n; i++) {
         if (i < spin->pause_iterations) GPUSYNC__PAUSE();
         else hooks->yield(hooks->user);
         gpusync__wait_look(wait);
         if (gpusync__wait_over(wait)) return true;
-        if (limit != GPUSYNC_FOREVER && gpusync_now_ns() >= limit) return false;
+        if (deadline != GPUSYNC_FOREVER && gpusync_now_ns() >= deadline) return false;
     }
     return false;
 }
 
-/* Metal's own wait, for what is committed. Whatever it leaves undone, the caller sleeps for. */
-static void gpusync__block_ticket(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
-    if (!slot) return;
-    if (slot->buffer && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
-        void *pool = gpusync__pool_push();
-        gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
-        gpusync__pool_pop(pool);
-    }
-    gpusync__unref(slot);
-    gpusync__look_ticket(q, ticket);
-}
-
+/* Metal's own wait, for the command buffers of the goal that are committed. Whatever it leaves undone, the caller
+   sleeps for: a value, held work, a submission. */
 static void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
-    uint64_t ticket;
-    if (goal->kind == GPUSYNC__ALL)
-        for (ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
-            gpusync__block_ticket(q, ticket);
-    else if (goal->kind == GPUSYNC__ONE)
-        gpusync__block_ticket(q, goal->ticket);
+    uint64_t ticket = goal->ticket;
+    if (goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) return;
+    if (goal->kind == GPUSYNC__ALL) ticket = GPUSYNC__GET(&q->head.completed) + 1;
+    for (; ticket <= goal->ticket; ticket++) {
+        gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
+        if (!slot) continue;
+        if (slot->buffer && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
+            void *pool = gpusync__pool_push();
+            gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
+            gpusync__pool_pop(pool);
+        }
+        gpusync__unref(slot);
+        gpusync__look_ticket(q, ticket);
+    }
 }
 
-/* Have every watch that is not over on its board; also again, after a hint, or when the room that this waiter was woken
-   for went to another thread. True: one was not there. */
+/* Have every watch that is not over on its board. A wait does so again after a hint, and when the room that it was
+   woken for went to another thread. True: one was not there. Room that is there now may be gone before this sleeps: who
+   waits for it is listed whatever it sees. */
 static bool gpusync__enlist(gpusync__wait *wait)
 {
     bool was_off = false;
-    size_t i;
-    for (i = wait->over; i < wait->count; i++) {
+    for (size_t i = wait->over; i < wait->count; i++) {
         gpusync__watch *watch = &wait->watches[i];
-        gpusync__board *board;
-        bool linked = false;
+        const gpusync__goal *goal = &watch->goal;
         if (watch->left) continue;
-        board = gpusync__board_of(&watch->goal);
+        gpusync__board *board = gpusync__board_of(goal->queue, goal->timeline);
         gpusync__lock(&board->lock);
-        /* Room that is there now may be gone before this sleeps: who waits for it is listed whatever it sees. */
-        if (!watch->node.linked &&
-            (watch->goal.kind == GPUSYNC__ROOM || watch->goal.owed || !gpusync__met(&watch->goal))) {
-            gpusync__link_watch(board, watch);
-            linked = was_off = true;
-        }
+        bool link = !watch->node.linked && (goal->kind == GPUSYNC__ROOM || goal->owed || !gpusync__met(goal));
+        if (link) gpusync__link_watch(board, watch);
         gpusync__unlock(&board->lock);
-        if (linked && watch->goal.kind == GPUSYNC__VALUE) gpusync__listen(&watch->goal);
+        if (link) was_off = true;
+        if (link && goal->kind == GPUSYNC__VALUE) gpusync__listen(goal);
     }
     return was_off;
 }
 
-static void gpusync__delist(gpusync__wait *wait)
-{
-    size_t i;
-    for (i = 0; i < wait->count; i++) {
-        if (!wait->watches[i].left) gpusync__delist_one(&wait->watches[i]);
-        wait->watches[i].waiter = NULL; /* nothing is listed from here on */
-    }
-}
-
-/* Park until the wait is over, or the deadline. A sleeper looks at nothing by itself: the sweeper does, for all. */
-static void gpusync__park(gpusync__wait *wait, gpusync__waiter *w, uint64_t deadline)
-{
-    const gpusync_hooks *hooks = &wait->device->hooks;
-    while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
-        hooks->park(hooks->user, &w->open, deadline);
-        if (gpusync__wait_over(wait)) return;
-        if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to somebody else */
-        else if (gpusync_now_ns() < deadline) GPUSYNC__COUNT(&wait->stats->spurious_wakes);
-    }
-}
-
-/* OK: over. TIMEOUT: done at the deadline is done, this is not. */
+/* Sleep until the wait is over (OK), or until the deadline. A sleeper looks at nothing by itself: the sweep does, for
+   all. Done at the deadline is done; TIMEOUT: it is not. At the end no watch is on a board, and none gets there any
+   more. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
+    const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync__waiter *w = gpusync__waiter_take(wait->device);
     uint64_t now = gpusync_now_ns();
-    size_t i;
     if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->any = wait->any;
     w->failures = wait->failures;
-    for (i = 0; i < wait->count; i++) {
+    for (size_t i = 0; i < wait->count; i++) {
         wait->watches[i].waiter = w;
         wait->watches[i].since_ns = now;
     }
     (void)gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
-    gpusync__park(wait, w, deadline);
-    gpusync__delist(wait);
+    while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
+        hooks->park(hooks->user, &w->open, deadline);
+        if (gpusync__wait_over(wait)) break;
+        if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to somebody else */
+        else if (gpusync_now_ns() < deadline) GPUSYNC__COUNT(&wait->stats->spurious_wakes);
+    }
+    for (size_t i = 0; i < wait->count; i++) {
+        if (!wait->watches[i].left) gpusync__delist_one(&wait->watches[i]);
+        wait->watches[i].waiter = NULL;
+    }
     gpusync__waiter_give(wait->device, w);
     if (!gpusync__wait_over(wait)) gpusync__wait_look(wait);
     return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
-/* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that came about. */
+/* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that came about. A callback,
+   or a timeout of 0, is told after the looks: a wait that need not sleep succeeds everywhere. Metal's own wait has no
+   deadline, so it serves only who waits forever. */
 static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_spin *spin,
                                      gpusync_wait_mode mode, uint64_t **how)
 {
-    uint64_t deadline;
     *how = &wait->stats->waits_inline;
     if (gpusync__wait_over(wait)) return GPUSYNC_OK;
     *how = &wait->stats->waits_status;
@@ -4444,7 +4360,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     *how = &wait->stats->waits_unmet;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (timeout_ns == 0) return GPUSYNC_TIMEOUT;
-    deadline = gpusync__deadline(timeout_ns);
+    uint64_t deadline = gpusync__deadline(timeout_ns);
     *how = &wait->stats->waits_spin;
     if (mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->watches->goal);
     if (mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, spin, deadline)) return GPUSYNC_OK;
@@ -4452,8 +4368,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
-/* The queue or timeline closes, or the device is lost: what ended before says so, though nobody may have read its status.
-   OK: it is met. */
+/* The queue or timeline closes, or the device is lost: what ended before says so, though nobody may have read its
+   status. OK: it is met. */
 GPUSYNC__RARE gpusync_result gpusync__stop_short(gpusync__watch *watch, gpusync_error *error)
 {
     bool told;
@@ -4461,31 +4377,29 @@ GPUSYNC__RARE gpusync_result gpusync__stop_short(gpusync__watch *watch, gpusync_
     return gpusync__reached(watch) ? GPUSYNC_OK : gpusync__end_of(&watch->goal, false, error, &told);
 }
 
-/* Wait for one goal. OK: it is met. The caller is inside of what it is about. */
+/* Wait for one goal. OK: it is met. The caller is inside of what it is about, and asks how it ended. options may be
+   NULL; what they leave open is as the queue has it, or, for a value, as the device has it. *how gets the counter of
+   how that came about: the caller counts. */
 static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                           const gpusync_wait_options *options, uint64_t **how)
 {
     const gpusync_queue *q = goal->queue;
     const gpusync_spin *spin = options && options->spin ? options->spin : q ? &q->spin : &dev->spin;
     gpusync_wait_mode mode = options && options->mode ? options->mode : q ? q->wait_mode : dev->wait_mode;
+    gpusync_stats *stats = q ? &goal->queue->stats : &dev->stats;
     gpusync__watch watch;
-    gpusync__wait wait;
-    gpusync_result result;
-    memset(&wait, 0, sizeof wait);
+    gpusync__wait wait = {dev, stats, &watch, 1, 0, 1, false, false, false, false, NULL};
     watch.goal = *goal;
     watch.waiter = NULL;
     watch.node.linked = watch.left = false; /* all else has a value when it is listed */
-    wait.device = dev;
-    wait.stats = q ? &goal->queue->stats : &dev->stats;
-    wait.watches = &watch;
-    wait.count = 1;
-    result = gpusync__await(&wait, timeout_ns, spin, mode, how);
+    gpusync_result result = gpusync__await(&wait, timeout_ns, spin, mode, how);
     if (gpusync__reached(&watch)) return GPUSYNC_OK;
-    *how = &wait.stats->waits_unmet;
+    *how = &stats->waits_unmet;
     return gpusync__stopped(goal) ? gpusync__stop_short(&watch, options ? options->error : NULL) : result;
 }
 
-/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. */
+/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. That is asked after the times
+   are read: an entry loses its mark before its times change (gpusync__enter_ring). */
 static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, double *end)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
@@ -4493,7 +4407,6 @@ static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, 
     if (end_bits == GPUSYNC__NOT_YET(ticket)) end_bits = start_bits = 0;
     memcpy(start, &start_bits, sizeof *start);
     memcpy(end, &end_bits, sizeof *end);
-    /* after the times: an entry loses its mark before its times change */
     return GPUSYNC__GET(&entry->done) >> 1 == ticket;
 }
 
@@ -4501,51 +4414,46 @@ static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, 
    counted: that GPUEndTime is in seconds of gpusync_now_ns is unverified. */
 static void gpusync__count_latency(const gpusync__goal *goal)
 {
-    gpusync_queue *q = goal->queue;
-    double start, end, us;
+    double start, end;
     unsigned n = 0;
-    if (!gpusync__times_of(q, goal->ticket, &start, &end) || end <= 0) return;
-    us = ((double)gpusync_now_ns() / 1e9 - end) * 1e6;
+    if (!gpusync__times_of(goal->queue, goal->ticket, &start, &end) || end <= 0) return;
+    double us = ((double)gpusync_now_ns() / 1e9 - end) * 1e6;
     if (us < 0 || us > 1e7) return;
     for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++) us /= 2;
-    GPUSYNC__COUNT(&q->stats.wake_latencies[n]);
+    GPUSYNC__COUNT(&goal->queue->stats.wake_latencies[n]);
 }
 
-/* ... and count how that went. */
+/* Wait for the goal of a queue, traced and counted. OK: it is met. *how: the counter of how that came about. */
 static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
                                         const gpusync_wait_options *options, uint64_t **how)
 {
     gpusync_queue *q = goal->queue;
-    gpusync_result result;
     if (gpusync__traced(q->device)) gpusync__trace_wait(q->device, goal, NULL, NULL, GPUSYNC_OK);
-    result = gpusync__await_goal(q->device, goal, timeout_ns, options, how);
+    gpusync_result result = gpusync__await_goal(q->device, goal, timeout_ns, options, how);
     GPUSYNC__COUNT(*how);
     if (*how == &q->stats.waits_sleep) gpusync__count_latency(goal);
     return result;
 }
 
-/* Nothing in flight, nothing ever failed: the answer of most waits, from three loads. */
-static bool gpusync__quiet(const gpusync_queue *q) { return gpusync_is_idle(q) && GPUSYNC__GET(&q->flags) == 0; }
-
+/* The trace has an end for each begin: where there was no such ticket, `how` is NULL, and neither is told. */
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                            const gpusync_wait_options *options)
 {
     gpusync__goal goal;
-    gpusync_result result;
     uint64_t *how = NULL;
-    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__goal_of(queue, ticket, &goal);
+    gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
     goal.handlers = options && options->handlers;
     if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options, &how);
     if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, options ? options->error : NULL);
-    if (how && gpusync__traced(queue->device))
-        gpusync__trace_wait(queue->device, &goal, &queue->stats, how, result);
+    if (how && gpusync__traced(queue->device)) gpusync__trace_wait(queue->device, &goal, &queue->stats, how, result);
     gpusync__leave(queue);
     return result;
 }
 
+/* Ended, and no flag says that anything ever failed, or closes: the answer of most waits, from two loads, or three of
+   everything. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
     if (!queue || !gpusync_is_done(queue, ticket) || GPUSYNC__GET(&queue->flags))
@@ -4556,115 +4464,94 @@ GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket tic
 
 GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns)
 {
-    if (!queue || !gpusync__quiet(queue)) return gpusync_wait_ex(queue, GPUSYNC_EVERYTHING, timeout_ns, NULL);
-    GPUSYNC__COUNT(&queue->stats.waits_inline);
-    return GPUSYNC_OK;
+    return gpusync_wait(queue, GPUSYNC_EVERYTHING, timeout_ns);
 }
 
+/* A poll tells no failure of everything that a later wait is to tell: `covered` stays. */
 GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync__goal goal;
-    gpusync_result result;
     if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__goal_of(queue, ticket, &goal);
-    if (result == GPUSYNC_OK) {
-        if (!gpusync__met(&goal)) gpusync__look(&goal);
-        if (gpusync__met(&goal)) result = gpusync__result_of(queue, &goal, false, NULL);
-        else result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
-    }
+    gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
+    if (result == GPUSYNC_OK && !gpusync__met(&goal)) gpusync__look(&goal);
+    if (result == GPUSYNC_OK && gpusync__met(&goal)) result = gpusync__result_of(queue, &goal, false, NULL);
+    else if (result == GPUSYNC_OK) result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
     gpusync__leave(queue);
     return result;
 }
 
-/* What gpusync_device_wait waits for on one queue, which it knows by its number: a queue that is not waited for at the
-   moment may be destroyed. */
+/* What gpusync_device_wait waits for on one queue. */
 typedef struct gpusync__target {
-    uint64_t number;
-    gpusync__goal goal;
+    uint64_t number;    /* of the queue, which may be destroyed while it is not waited for */
+    gpusync__goal goal; /* everything that it had committed at the time of the call */
 } gpusync__target;
-
-/* Note what every queue has committed. At most `room` are noted; returns how many there are. */
-static size_t gpusync__collect_targets(gpusync_device *dev, bool handlers, gpusync__target *targets, size_t room)
-{
-    gpusync_queue *q;
-    size_t count = 0;
-    gpusync__lock(&dev->lock);
-    GPUSYNC__EACH_QUEUE(q, dev) {
-        if (count++ >= room) continue;
-        targets[count - 1].number = q->place.number;
-        (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
-        targets[count - 1].goal.handlers = handlers;
-    }
-    gpusync__unlock(&dev->lock);
-    return count;
-}
 
 /* The first queue with at least this number, entered, so that it stays while no lock is held. */
 static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
 {
-    gpusync_queue *q;
     gpusync__lock(&dev->lock);
-    q = gpusync__queue_at(gpusync__list_from(&dev->queues, number));
+    gpusync_queue *q = gpusync__queue_at(gpusync__list_from(&dev->queues, number));
     while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
     gpusync__unlock(&dev->lock);
     return q;
 }
 
-/* Wait for one target, or, when all have ended, tell how its work did. */
-static gpusync_result gpusync__wait_target(gpusync_device *dev, const gpusync__target *target, uint64_t deadline,
-                                           const gpusync_wait_options *options, bool ended)
-{
-    gpusync_queue *q = gpusync__queue_from(dev, target->number);
-    gpusync_result result = GPUSYNC_OK;
-    uint64_t *how = NULL;
-    if (!q) return GPUSYNC_OK; /* destroyed: no longer a queue of the device */
-    if (q->place.number == target->number) {
-        if (ended) result = gpusync__result_of(q, &target->goal, true, options ? options->error : NULL);
-        else result = gpusync__wait_met(&target->goal, gpusync__time_left(deadline), options, &how);
-    }
-    if (how && gpusync__traced(dev)) gpusync__trace_wait(dev, &target->goal, &q->stats, how, result);
-    gpusync__leave(q);
-    return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
-}
-
-/* First every wait, then every result: work that did not end hides how other work ended, and is told first. */
+/* First every wait, then every result: work that did not end hides how other work ended, and is told first. The error
+   is that of the first result. A queue that is destroyed meanwhile is no longer a queue of the device. */
 static gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
                                             uint64_t deadline, const gpusync_wait_options *options)
 {
-    gpusync_wait_options others; /* once there is something to tell: without a place for an error */
-    gpusync_result result = GPUSYNC_OK, one;
-    size_t i;
-    memset(&others, 0, sizeof others);
-    for (i = 0; i < count; i++) {
-        one = gpusync__wait_target(dev, &targets[i], deadline, options, false);
-        if (result == GPUSYNC_OK) result = one;
-    }
-    if (result != GPUSYNC_OK) return result;
-    for (i = 0; i < count; i++) {
-        one = gpusync__wait_target(dev, &targets[i], deadline, result == GPUSYNC_OK ? options : &others, true);
-        if (result == GPUSYNC_OK) result = one;
+    gpusync_result result = GPUSYNC_OK;
+    for (int ended = 0; ended < 2 && result == GPUSYNC_OK; ended++) {
+        for (size_t i = 0; i < count; i++) {
+            const gpusync__goal *goal = &targets[i].goal;
+            gpusync_queue *q = gpusync__queue_from(dev, targets[i].number);
+            gpusync_error *error = options && result == GPUSYNC_OK ? options->error : NULL;
+            gpusync_result one;
+            uint64_t *how = NULL;
+            if (!q) continue;
+            if (q->place.number != targets[i].number) one = GPUSYNC_ERROR_DESTROYED;
+            else if (ended) one = gpusync__result_of(q, goal, true, error);
+            else one = gpusync__wait_met(goal, gpusync__time_left(deadline), options, &how);
+            if (how && gpusync__traced(dev)) gpusync__trace_wait(dev, goal, &q->stats, how, one);
+            gpusync__leave(q);
+            if (result == GPUSYNC_OK && one != GPUSYNC_ERROR_DESTROYED) result = one;
+        }
     }
     return result;
 }
 
+/* What every queue has committed is noted under the device's lock, before the first wait: later work is not waited for.
+   Few queues need no memory. */
 GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                   const gpusync_wait_options *options)
 {
     gpusync__target few[16], *targets = few;
-    size_t room = sizeof few / sizeof few[0], count;
+    size_t room = sizeof few / sizeof few[0];
     gpusync_result result;
-    uint64_t deadline;
-    bool handlers = options && options->handlers;
     if (!device || (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    deadline = gpusync__deadline(timeout_ns);
-    while ((count = gpusync__collect_targets(device, handlers, targets, room)) > room) {
+    uint64_t deadline = gpusync__deadline(timeout_ns);
+    for (;;) { /* until there is room for a target of each queue */
+        size_t count = 0;
+        gpusync_queue *q;
+        gpusync__lock(&device->lock);
+        GPUSYNC__EACH_QUEUE(q, device) {
+            if (count++ >= room) continue;
+            targets[count - 1].number = q->place.number;
+            (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
+            targets[count - 1].goal.handlers = options && options->handlers;
+        }
+        gpusync__unlock(&device->lock);
+        if (count <= room) {
+            result = gpusync__wait_targets(device, targets, count, deadline, options);
+            break;
+        }
         if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
         room = count + 8;
         targets = (gpusync__target *)gpusync__allocate(device, room * sizeof *targets, 16);
         if (!targets) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    result = gpusync__wait_targets(device, targets, count, deadline, options);
     if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
     return gpusync_device_is_lost(device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
@@ -4674,69 +4561,25 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
     return gpusync_device_wait_ex(device, timeout_ns, NULL);
 }
 
-/* The goal of a point, with its queue or timeline entered. */
+/* The goal of a point, with its queue or timeline entered. Not OK: nothing is entered. */
 static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__goal *goal)
 {
-    gpusync_result result;
     if (point->timeline) {
         memset(goal, 0, sizeof *goal);
         goal->kind = GPUSYNC__VALUE;
         goal->timeline = point->timeline;
         goal->ticket = point->value;
-        if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-        return gpusync__timeline_enter(point->timeline);
+        return point->value > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : gpusync__timeline_enter(point->timeline);
     }
     if (!point->queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(point->queue)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__goal_of(point->queue, point->ticket, goal);
+    gpusync_result result = gpusync__goal_of(point->queue, point->ticket, goal);
     if (result != GPUSYNC_OK) gpusync__leave(point->queue);
     return result;
 }
 
-static gpusync_device *gpusync__point_device(const gpusync_point *point)
-{
-    return point->timeline ? point->timeline->device : point->queue ? point->queue->device : NULL;
-}
-
-/* Enter every point. On an error none is entered, and *which tells the point. */
-static gpusync_result gpusync__points_enter(const gpusync_point *points, size_t count, gpusync__watch *watches,
-                                            size_t *which)
-{
-    gpusync_result result = GPUSYNC_OK;
-    size_t i;
-    for (i = 0; i < count && result == GPUSYNC_OK; i++) {
-        *which = i;
-        result = gpusync__point_enter(&points[i], &watches[i].goal);
-    }
-    if (result == GPUSYNC_OK) return GPUSYNC_OK;
-    for (i = 0; i < *which; i++) gpusync__goal_leave(&watches[i].goal);
-    return result;
-}
-
-/* What a wait for many points returns, and the point that says so. */
-static gpusync_result gpusync__many_result(gpusync__wait *wait, gpusync_result result, size_t *which)
-{
-    bool ended = wait->any && gpusync__wait_over(wait);
-    size_t i = ended ? wait->which : 0, end = ended ? i + 1 : wait->any ? 0 : wait->count;
-    for (; i < end; i++) {
-        gpusync__watch *watch = &wait->watches[i];
-        gpusync_result one = GPUSYNC_OK;
-        gpusync_error error;
-        if (watch->left) {
-            one = watch->result;
-        } else if (gpusync__watch_over(watch)) {
-            bool told;
-            one = gpusync__end_of(&watch->goal, gpusync__reached(watch), &error, &told);
-            if (one != GPUSYNC_OK) gpusync__tell_error(wait, one, told ? &error : NULL);
-        }
-        if (one == GPUSYNC_OK) continue;
-        result = one;
-        break;
-    }
-    *which = ended ? wait->which : i < end ? i : wait->count;
-    return ended && i == end ? GPUSYNC_OK : result;
-}
-
+/* gpusync_wait_many, with a watch for each point. On an error none is entered, and *which tells the point. More than a
+   few are not spun for: to look at them again and again costs more than it gains. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for for_what, uint64_t timeout_ns,
                                            const gpusync_wait_options *options, gpusync__watch *watches, size_t *which)
@@ -4744,55 +4587,56 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     static const gpusync_spin none = {0, 0, 0};
     const gpusync_spin *spin = options && options->spin ? options->spin : count > 16 ? &none : &dev->spin;
     gpusync_wait_mode mode = options && options->mode ? options->mode : dev->wait_mode;
-    gpusync__wait wait;
-    gpusync_result result = gpusync__points_enter(points, count, watches, which);
+    gpusync__wait wait = {dev, &dev->stats, watches, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
+                          for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, options ? options->error : NULL};
     uint64_t *how;
-    size_t i;
-    if (result != GPUSYNC_OK) return result;
-    for (i = 0; i < count; i++) watches[i].goal.handlers = options && options->handlers && watches[i].goal.queue;
-    memset(&wait, 0, sizeof wait);
-    wait.device = dev;
-    wait.stats = &dev->stats;
-    wait.watches = watches;
-    wait.count = wait.failed = count;
-    wait.any = for_what == GPUSYNC_WAIT_ANY;
-    wait.failures = for_what == GPUSYNC_WAIT_ALL_OR_FAILURE;
-    wait.many = true;
-    wait.error = options ? options->error : NULL;
+    for (size_t i = 0; i < count; i++) {
+        gpusync__goal *goal = &watches[i].goal;
+        gpusync_result result = gpusync__point_enter(&points[i], goal);
+        goal->handlers = options && options->handlers && goal->queue;
+        if (result == GPUSYNC_OK) continue;
+        *which = i;
+        while (i--) gpusync__goal_leave(&watches[i].goal);
+        return result;
+    }
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
-    /* none for many: looking at them again and again costs more than it gains */
-    result = gpusync__await(&wait, timeout_ns, spin, mode == GPUSYNC_WAIT_BLOCKING ? GPUSYNC_WAIT_HANDLER : mode, &how);
+    if (mode == GPUSYNC_WAIT_BLOCKING) mode = GPUSYNC_WAIT_HANDLER;
+    gpusync_result result = gpusync__await(&wait, timeout_ns, spin, mode, &how);
     if (result != GPUSYNC_OK) how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT(how);
-    result = gpusync__many_result(&wait, result, which);
+    (void)gpusync__wait_over(&wait); /* what has ended since then is told, too */
+    *which = wait.which;
+    if (*which < count) result = watches[*which].result;
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, &dev->stats, how, result);
-    for (i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++)
         if (!watches[i].left) gpusync__goal_leave(&watches[i].goal);
     return result;
 }
 
+/* All points are of one device, which counts this call in (`inside`), and so outlives it: queues and timelines may go
+   while it still waits for others. */
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
     gpusync__watch few[16], *watches = few;
     gpusync_device *dev = NULL;
-    gpusync_result result;
-    size_t i, found = count;
+    size_t found = count;
     if (which) *which = count;
     if ((count && !points) || (unsigned)how > GPUSYNC_WAIT_ALL_OR_FAILURE ||
         (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (count == 0) return how == GPUSYNC_WAIT_ANY ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
-    for (i = 0; i < count; i++) {
-        gpusync_device *one = gpusync__point_device(&points[i]);
+    for (size_t i = 0; i < count; i++) {
+        const gpusync_point *point = &points[i];
+        gpusync_device *one = point->timeline ? point->timeline->device : point->queue ? point->queue->device : NULL;
         if (!one || (dev && one != dev)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
         dev = one;
     }
     if (count <= sizeof few / sizeof few[0]) memset(few, 0, count * sizeof *few);
     else watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
     if (!watches) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    GPUSYNC__ADD(&dev->inside, 1); /* it may leave all that it waits for */
-    result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, watches, &found);
+    GPUSYNC__ADD(&dev->inside, 1);
+    gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, watches, &found);
     if (watches != few) gpusync__free(dev, watches, count * sizeof *watches);
     GPUSYNC__SUB(&dev->inside, 1);
     if (which) *which = found;
