@@ -6125,26 +6125,48 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
 }
 
 /* ------------------------------------------------------------------------------- >>submit --
-   A submission is a plan. What it waits for are its needs, what it signals its promises; each is on a list of the
-   timeline or queue that it is about. A plan that nothing holds goes to the device in the call; where the device has all
-   that it needs by then, its needs are listed only when its command buffers are over. Whoever ends a need counts the plan
-   down:
+   A submission is a plan. What it waits for are its needs, what it signals are its promises. Each need and each promise
+   is on a list of the timeline or queue that it is about.
 
-       missing 0   the plan can be issued: it is stirred, and the pump of its queue does it, under the order lock
-       open 0      needs and command buffers are over: the plan is published
+   A plan of gpusync_submit:
 
-   gpusync_encode_wait and gpusync_encode_signal make the plan of an open command buffer: its promises are on their lists at
-   once, its needs from the commit on.
+       1. It comes off the free list of its queue, with two references: one until it is over, one until it is announced.
+       2. gpusync__describe_plan gives it needs, promises, and command buffers of our own. No lock is held.
+       3. Under the order lock it takes over its command buffers, makes its promises and gets its ticket.
+       4. It is issued there, or it lines up as a held plan. `missing` counts what keeps it back: the needs that block
+          it, and one while it comes in.
+       5. Who counts `missing` down to 0, or dooms the plan, stirs it. The pump of its queue issues it, or abandons it,
+          under the order lock.
+       6. gpusync__announce tells those who need its promises or its ticket. No lock is held.
+       7. `running` counts the command buffers that have not ended, and one until the plan is announced. At 0 the work
+          is over.
+       8. `unresolved` counts the needs that are not over, and one for the work. At 0 the plan is published: its
+          promises are kept or broken, then its ticket is marked.
+       9. Its last reference puts it back on a free list.
 
-   Nothing of this calls itself: what follows from a change goes on an agenda, which is worked off without a lock, so
-   that neither a long chain of plans nor Metal's small stacks matter. */
+   A held plan that is doomed is abandoned. That ends its work, without 6 and 7.
+   Where the device has all that a plan needs at its issue, the plan lists its needs only when the work is over. That
+   keeps the locks of other boards out of such an issue.
 
-/* -- the pool of plans */
+   A plan of gpusync_encode_wait and gpusync_encode_signal:
 
-#define GPUSYNC__STORE_PLANS 8
-#define GPUSYNC__QUEUE_PLANS 128 /* that a queue has at most, besides those in use */
+       1. The first of these calls makes it, for an open command buffer. Its promises are on their lists at once. Its
+          needs are not: nobody knows yet whether the command buffer will be committed.
+       2. gpusync_commit makes it the submission, from 3 above on. On an error the command buffer is open again.
+          Or gpusync_submit joins it to the plan of the submission. On an error gpusync__undo_plan parts them again.
+          Or gpusync__discard_plan takes its promises back.
 
-/* As a free plan is: what most submissions leave so. */
+   What follows from a change goes on an agenda, and gpusync__run works that off without a lock. So no plan ends or
+   issues the next one in a call inside its own. Neither a long chain of plans nor Metal's small stacks matter. */
+
+/* -- the pool of plans
+   Plans live in stores of the device. A free one is on the list of a queue, which needs no lock, or on that of the
+   device, under the plan lock. */
+
+#define GPUSYNC__STORE_PLANS 8   /* made at once; also the most that a queue takes from the device at once */
+#define GPUSYNC__QUEUE_PLANS 128 /* the most that stay on the free list of a queue */
+
+/* Make the plan as a free one is. Most submissions leave most of it so, which is why this is not done on the way in. */
 static void gpusync__plan_clear(gpusync__plan *plan)
 {
     plan->needs = NULL;
@@ -6167,28 +6189,11 @@ static void gpusync__plan_clear(gpusync__plan *plan)
     GPUSYNC__SET(&plan->doomed, 0);
     GPUSYNC__SET(&plan->work.state, (uint32_t)GPUSYNC__OPEN);
     GPUSYNC__SET(&plan->work.ticket, 0);
-    GPUSYNC__PUT(&plan->work.queue, NULL);
+    GPUSYNC__PUT(&plan->work.queue, NULL); /* gpusync__ref and gpusync__stage_of compare it, for old pointers */
 }
 
-/* Under the plan lock. */
-static void gpusync__plans_new(gpusync_device *dev)
-{
-    gpusync__plan *plan = (gpusync__plan *)gpusync__store_new(dev, GPUSYNC__STORE_PLANS * sizeof *plan);
-    int left = plan ? GPUSYNC__STORE_PLANS : 0;
-    for (; left; left--, plan++) {
-        plan->device = dev;
-        plan->due.is_plan = true;
-        plan->work.kind = GPUSYNC__PLAN;
-        plan->work.traits = GPUSYNC__IS_PLAN;
-        plan->work.plan = plan;
-        gpusync__plan_clear(plan);
-        plan->next = dev->free_plans;
-        dev->free_plans = plan;
-    }
-}
-
-/* To the device's free ones: a list. */
-static void gpusync__plans_return(gpusync_device *dev, gpusync__plan *plan)
+/* Put a list of plans on the free list of the device. */
+GPUSYNC__RARE void gpusync__plans_return(gpusync_device *dev, gpusync__plan *plan)
 {
     gpusync__lock(&dev->plan_lock);
     while (plan) {
@@ -6200,81 +6205,81 @@ static void gpusync__plans_return(gpusync_device *dev, gpusync__plan *plan)
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* To the spare ones of the queue, or to the device's, where that has enough. How many it has is a guess: the first may
-   have been taken meanwhile. */
+/* Put a plan on the free list of the queue, or of the device, where the queue has enough. How many the queue has is a
+   guess: the first one may have been taken meanwhile. gpusync__plan_take takes the whole list at once. */
 static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
 {
-    gpusync__plan *first = GPUSYNC__GET(&q->free_plans);
-    uint32_t depth;
+    plan->next = GPUSYNC__GET(&q->free_plans);
     do {
-        depth = first ? GPUSYNC__GET(&first->depth) + 1 : 1;
+        uint32_t depth = plan->next ? GPUSYNC__GET(&plan->next->depth) + 1 : 1;
         if (depth > GPUSYNC__QUEUE_PLANS) {
             plan->next = NULL;
             gpusync__plans_return(q->device, plan);
             return;
         }
         GPUSYNC__PUT(&plan->depth, depth);
-        plan->next = first;
-    } while (!GPUSYNC__SWAP(&q->free_plans, &first, plan));
+    } while (!GPUSYNC__SWAP(&q->free_plans, &plan->next, plan));
 }
 
-GPUSYNC__RARE void gpusync__plans_put(gpusync_queue *q, gpusync__plan *plan)
-{
-    while (plan) {
-        gpusync__plan *next = plan->next;
-        gpusync__plan_put(q, plan);
-        plan = next;
-    }
-}
-
-/* A few free plans of the device, in a list, or as many new ones. NULL: no memory. */
+/* A list of a few plans, for this queue: free ones of the device, or as many new ones. NULL: no memory. */
 GPUSYNC__RARE gpusync__plan *gpusync__plans_take(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    gpusync__plan *plans = NULL, *plan;
-    uint32_t depth = 0;
+    gpusync__plan *plans = NULL, *made = NULL;
     gpusync__lock(&dev->plan_lock);
-    if (!dev->free_plans) gpusync__plans_new(dev);
-    while (depth < GPUSYNC__STORE_PLANS && (plan = dev->free_plans) != NULL) {
-        dev->free_plans = plan->next;
-        plan->next = plans;
-        GPUSYNC__PUT(&plan->depth, ++depth);
+    if (!dev->free_plans) made = (gpusync__plan *)gpusync__store_new(dev, GPUSYNC__STORE_PLANS * sizeof *made);
+    for (uint32_t i = 0; i < GPUSYNC__STORE_PLANS && (made || dev->free_plans); i++) {
+        gpusync__plan *plan = made ? &made[i] : dev->free_plans;
+        if (!made) {
+            dev->free_plans = plan->next;
+        } else {
+            plan->device = dev;
+            plan->due.is_plan = true;
+            plan->work.kind = GPUSYNC__PLAN;
+            plan->work.traits = GPUSYNC__IS_PLAN;
+            plan->work.plan = plan;
+            gpusync__plan_clear(plan);
+        }
         plan->due.owing = &q->owing;
+        plan->next = plans;
+        GPUSYNC__PUT(&plan->depth, i + 1);
         plans = plan;
     }
     gpusync__unlock(&dev->plan_lock);
     return plans;
 }
 
-/* Off the list of spare ones, which is taken whole, so that none is taken that went and came back meanwhile. */
+/* Take a plan off the free list of the queue. The list is taken whole: a plan that another thread takes and puts back
+   meanwhile cannot be mistaken for the same list. NULL: no memory. */
 static gpusync__plan *gpusync__plan_take(gpusync_queue *q)
 {
-    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *rest;
+    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST);
     if (!plan) plan = gpusync__plans_take(q);
     if (!plan || !plan->next) return plan;
-    rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
-    if (rest) gpusync__plans_put(q, rest); /* that came meanwhile */
+    gpusync__plan *rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
+    if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
     return plan;
 }
 
-/* Room for so many of each. False: no memory. */
+/* Give the plan memory for so many needs, promises and parts: one block, which gpusync__plan_free frees. False: no
+   memory, or the sum does not fit a size_t. */
 GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t promises, size_t parts)
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
-    char *memory;
     if (needs > limit || promises > limit || parts > limit) return false;
     plan->memory_size =
         needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises + parts * sizeof *plan->parts;
-    memory = (char *)gpusync__allocate(plan->device, plan->memory_size, 16);
-    if (!memory) return false;
-    plan->memory = memory;
-    plan->own_needs = (gpusync__need *)(void *)memory;
-    plan->own_promises = (gpusync__promise *)(void *)(memory + needs * sizeof *plan->own_needs);
+    plan->memory = gpusync__allocate(plan->device, plan->memory_size, 16);
+    if (!plan->memory) return false;
+    plan->own_needs = (gpusync__need *)plan->memory;
+    plan->own_promises = (gpusync__promise *)(void *)(plan->own_needs + needs);
     plan->parts = (gpusync__slot **)(void *)(plan->own_promises + promises);
     return true;
 }
 
-/* A plan of this queue. The caller is inside the queue. NULL: no memory. */
+/* A plan of this queue, with room for so many needs, promises and command buffers of the program. The caller is inside
+   the queue. `missing` and `unresolved` start at 1: the plan is neither issued nor published while it comes in. NULL:
+   no memory. */
 static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
 {
     gpusync__plan *plan = gpusync__plan_take(q);
@@ -6287,220 +6292,199 @@ static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t p
     GPUSYNC__SET(&plan->work.queue, q);
     GPUSYNC__SET(&plan->missing, 1);
     GPUSYNC__SET(&plan->unresolved, 1);
-    GPUSYNC__ADD(&q->owing, 1);
-    GPUSYNC__PUT(&plan->work.refs, 2); /* last, as in gpusync__slot_new */
+    GPUSYNC__ADD(&q->owing, 1); /* gpusync__plan_free takes it back */
+    GPUSYNC__PUT(&plan->work.refs, 2); /* last: from here on gpusync__ref counts readers with an old pointer */
     return plan;
 }
 
-/* Command buffers that were taken over, but not committed. No lock is held. */
+/* Release the command buffers that the plan took over and did not commit, and give back their room. Those are all of
+   them; or, of an issued plan, the one in front that had nothing to do. No lock is held. */
 static void gpusync__release_parts(gpusync__plan *plan)
 {
     gpusync_queue *q = plan->work.queue;
-    uint32_t i, count = gpusync__is_issued(plan) ? plan->first_part : plan->part_count;
-    for (i = 0; i < count; i++) {
+    uint32_t count = gpusync__is_issued(plan) ? plan->first_part : plan->part_count;
+    for (uint32_t i = 0; i < count; i++) {
         gpusync__unref(plan->parts[i]);
         gpusync__give_room(q);
     }
 }
 
+/* Give back what the need refers to. An event of its own stood for a ticket: it can serve again, unless the device may
+   still wait for it (disowned). */
 static void gpusync__need_free(gpusync_device *dev, const gpusync__need *need, bool disowned)
 {
     if (need->timeline) gpusync__timeline_unref(need->timeline);
     else if (need->event) gpusync__event_keep(dev, need->event, !disowned);
 }
 
+/* The last reference is gone: free what the plan and those joined to it have, and put them on the free list. No lock is
+   held. */
 static void gpusync__plan_free(gpusync__plan *plan)
 {
     gpusync_device *dev = plan->device;
     gpusync_queue *q = plan->work.queue;
-    uint32_t i;
     while (plan->joined) {
         gpusync__plan *joined = plan->joined;
         plan->joined = joined->next;
         joined->disowned = plan->disowned;
         gpusync__plan_free(joined);
     }
-    for (i = 0; i < plan->need_count; i++) gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
-    for (i = 0; i < plan->promise_count; i++) gpusync__timeline_unref(plan->own_promises[i].timeline);
-    if (plan->memory) gpusync__free(dev, plan->memory, plan->memory_size);
+    for (uint32_t i = 0; i < plan->need_count; i++) gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
+    for (uint32_t i = 0; i < plan->promise_count; i++) gpusync__timeline_unref(plan->own_promises[i].timeline);
+    gpusync__free(dev, plan->memory, plan->memory_size); /* NULL: the few of its own were enough */
     gpusync__plan_clear(plan);
     gpusync__plan_put(q, plan);
-    GPUSYNC__SUB(&q->owing, 1); /* destroy waits for this */
+    GPUSYNC__SUB(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
-/* One that has no ticket. */
+/* End a plan that has no ticket: it is neither published nor announced, so both references go here. */
 static void gpusync__plan_end(gpusync__plan *plan)
 {
     gpusync__plan_unref(plan);
     gpusync__plan_unref(plan);
 }
 
-/* -- registering what a plan needs */
+/* -- needs
 
-/* Is the ticket that of a held submission? Slots are never freed, so one that went on is safe to look at. */
-static bool gpusync__is_held(const gpusync_queue *q, uint64_t ticket)
-{
-    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
-    return GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN && GPUSYNC__GET(&slot->queue) == q &&
-           GPUSYNC__GET(&slot->ticket) == ticket;
-}
+       1. gpusync__need_point makes a need: AWAITED, or OVER at once, where nothing is left to wait for.
+       2. gpusync__seek lists it and finds its stage. It counts in `unresolved`; one that blocks counts in `missing`.
+       3. gpusync__turn_need makes it COMING or ABROAD once the device can wait for it. It does not block any more.
+       4. Who ends what it is about takes it off its list: it is OVER. gpusync__need_over counts it down in the plan.
 
-/* Under the need's lock. */
+   A need that is not listed when its plan is issued goes from 1 to 2 when the work is over. Under the lock of its board
+   `stage`, `blocks`, `heard` and `node` change. Whoever unlinks a need, and nobody else, counts it down. */
+
+/* Where does the need stand? Under the lock of its board.
+
+       a ticket    AWAITED while its own submission is held, or its end is far. Else the device can wait for it.
+       a value     OVER once it is reached. Else the promise that covers it decides. With none, others may signal it
+                   (ABROAD), or nobody has said so yet (AWAITED).
+       an order    AWAITED while just that promise is open. How it ends does not matter. */
 static uint32_t gpusync__stage_of(const gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
-    const gpusync__promise *cover;
-    if (!t) return need->far || gpusync__is_held(need->queue, need->node.number) ? GPUSYNC__AWAITED : GPUSYNC__COMING;
-    if (t->value >= need->node.number) return GPUSYNC__OVER;
-    if (need->order) {
-        cover = gpusync__cover(t, need->node.number);
-        return cover && cover->node.number == need->node.number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
+    uint64_t number = need->node.number;
+    if (!t) {
+        /* Slots are never freed, so that of a ticket that is over is safe to look at. OPEN with this ticket: held. */
+        const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(need->queue, number)->slot);
+        bool held = GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN && GPUSYNC__GET(&slot->queue) == need->queue &&
+                    GPUSYNC__GET(&slot->ticket) == number;
+        return need->far || held ? GPUSYNC__AWAITED : GPUSYNC__COMING;
     }
-    if (need->node.number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
-    cover = gpusync__cover(t, need->node.number);
+    if (t->value >= number) return GPUSYNC__OVER;
+    const gpusync__promise *cover = gpusync__cover(t, number);
+    if (need->order) return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
+    if (number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
     if (cover) return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
-    return t->imported || need->node.number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
+    return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
-/* Put it on its list, or find that it is over. Listed first and looked after: who ends a ticket does it the other way
-   round. What was reached before its timeline failed is no error of work that was issued before. */
-static void gpusync__seek_listed(gpusync__need *need)
+/* List the need, or find that it is over, and doom the plan where it failed. Who ends a ticket marks it and then looks
+   at the list (gpusync__tell). This lists the need first and looks at the mark after: one of the two sees the other.
+   The queue of a ticket may be gone, for a wait at the head of a command buffer does not keep it. Work that was issued
+   before its timeline failed may have got the value: what was reached before is no error of such work. No lock but the
+   order lock is held. */
+static void gpusync__seek(gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
     gpusync__plan *plan = need->plan;
+    gpusync_queue *q = need->queue ? gpusync__queue_from(plan->device, need->queue_number) : NULL;
     gpusync_error error;
-    bool over, gone, failed, issued = gpusync__is_issued(plan);
+    bool issued = gpusync__is_issued(plan);
+    if (need->queue && !(q && q->place.number == need->queue_number)) {
+        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+        gpusync__doom(plan, need->rank, &error);
+        if (q) gpusync__leave(q); /* another queue, with a higher number */
+        return;
+    }
     gpusync__lock(gpusync__need_lock(need));
     GPUSYNC__ADD(&plan->unresolved, 1);
     gpusync__link_need(need);
     GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
-    failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
-    gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
-           need->node.number > t->kept && !gpusync__is_promised(need);
-    over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
+    bool failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
+    bool gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
+                need->node.number > t->kept && !gpusync__is_promised(need);
+    bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
     if (over) gpusync__unlink_need(need);
     need->blocks = !over && !issued && (need->stage == GPUSYNC__AWAITED || need->order || plan->flags & GPUSYNC_STRICT);
     if (need->blocks) GPUSYNC__ADD(&plan->missing, 1);
     gpusync__unlock(gpusync__need_lock(need));
-    if (!over) return;
-    if (failed) error = t->error; /* it does not change any more */
-    else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-    else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
-    if ((failed || gone) && !need->order) gpusync__doom(plan, need->rank, &error);
-    if (need->encoded) gpusync__signal_need(need);
-    GPUSYNC__SUB(&plan->unresolved, 1); /* never the last: the command buffers are open */
-}
-
-/* ... unless its queue is gone: a wait at the head of a command buffer does not keep it. */
-static void gpusync__seek(gpusync__need *need)
-{
-    gpusync_queue *q;
-    gpusync_error error;
-    if (!need->queue) {
-        gpusync__seek_listed(need);
-        return;
-    }
-    q = gpusync__queue_from(need->plan->device, need->queue_number);
-    if (q && q->place.number == need->queue_number) {
-        gpusync__seek_listed(need);
-    } else {
-        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
-        gpusync__doom(need->plan, need->rank, &error);
+    if (over) {
+        if (failed) error = t->error; /* written once, before the value that tells of the failure */
+        else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+        else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
+        if ((failed || gone) && !need->order) gpusync__doom(plan, need->rank, &error);
+        if (need->encoded) gpusync__signal_need(need);
+        GPUSYNC__SUB(&plan->unresolved, 1); /* never the last: the work counts too */
     }
     if (q) gpusync__leave(q);
 }
 
-/* All of them, once: because the device cannot have them all yet, or is through with the work. */
+/* List all needs of the plan, once: the device cannot have them all yet, or it is through with the work. `listed` is
+   swapped, because the end of the work and gpusync__disown may both come here. */
 static void gpusync__seek_needs(gpusync__plan *plan)
 {
-    gpusync__need *need;
     uint32_t rank = 0;
     if (!gpusync__swap32(&plan->listed, 0, 1)) return;
-    for (need = plan->needs; need; need = need->along) {
+    for (gpusync__need *need = plan->needs; need; need = need->along) {
         need->plan = plan;
-        need->rank = rank++;
+        need->rank = rank++; /* of several needs that fail the first one tells why */
         gpusync__seek(need);
     }
 }
 
-/* Take it off its list, unless somebody else has. */
+/* Take the need off its list, unless somebody else has done that. */
 static void gpusync__unlist_need(gpusync__need *need)
 {
-    bool linked;
     gpusync__lock(gpusync__need_lock(need));
-    linked = need->node.linked;
+    bool linked = need->node.linked;
     if (linked) gpusync__unlink_need(need);
     gpusync__unlock(gpusync__need_lock(need));
     if (linked) GPUSYNC__SUB(&need->plan->unresolved, 1); /* never the last: the caller keeps one open */
 }
 
-/* Nothing will end its needs any more. Those that somebody is ending right now stay counted, and so do those of a queue
-   that is going: it ends them itself. */
+/* Take the plan's needs off their lists: nobody will end them any more. A need that somebody is just ending stays
+   counted. So does a need of a queue that is gone from the device's list: gpusync__end_needs ends it. */
 static void gpusync__forget_needs(gpusync__plan *plan)
 {
-    gpusync__need *need;
-    for (need = plan->needs; need; need = need->along) {
-        const gpusync__node *place = NULL;
-        if (need->queue) gpusync__lock(&plan->device->lock); /* what is listed stays meanwhile, also when closing */
-        if (need->queue) place = gpusync__list_from(&plan->device->queues, need->queue_number);
+    gpusync_device *dev = plan->device;
+    for (gpusync__need *need = plan->needs; need; need = need->along) {
+        if (need->queue) gpusync__lock(&dev->lock); /* what is on the list stays meanwhile, also a closing queue */
+        const gpusync__node *place = need->queue ? gpusync__list_from(&dev->queues, need->queue_number) : NULL;
         if (need->timeline || (place && place->number == need->queue_number)) gpusync__unlist_need(need);
-        if (need->queue) gpusync__unlock(&plan->device->lock);
+        if (need->queue) gpusync__unlock(&dev->lock);
     }
     if (plan->before.timeline) gpusync__unlist_need(&plan->before);
 }
 
-static void gpusync__listen_for(gpusync__plan *plan)
-{
-    gpusync__need *need;
-    for (need = plan->needs; need; need = need->along) {
-        gpusync_timeline *t = need->timeline;
-        bool listens;
-        if (!t || !gpusync__is_outside(t)) continue;
-        gpusync__lock(&t->board.lock);
-        listens = need->node.linked && gpusync__claim_listening(need);
-        gpusync__unlock(&t->board.lock);
-        if (listens) gpusync__listen_for_value(t, need->node.number);
-    }
-}
+/* -- the end of a plan
+   `running`, then `unresolved`: whoever counts one down to 0 does what comes next, and nobody else does. A thread
+   touches the plan for the last time when it counts down, unless it has a reference. */
 
-/* -- the end of a plan */
-
-/* Was the value signalled, and only promises below hide it? Under the board's lock. */
-static bool gpusync__is_hidden(const gpusync__need *need)
-{
-    return need->node.linked && need->node.number <= need->timeline->kept;
-}
-
-/* By itself, or through what it waited for? */
-static bool gpusync__has_failed(gpusync__plan *plan)
-{
-    bool failed;
-    gpusync__lock(&plan->device->plan_lock);
-    failed = plan->rank != GPUSYNC__RANK_NONE;
-    gpusync__unlock(&plan->device->plan_lock);
-    return failed;
-}
-
-/* The command buffers are over, or there are none. What others signal has let the device pass: ask what it was. Work that
-   was killed asks no further: what hides the value may wait for this very work. */
+/* The command buffers are over, or there are none. The needs tell now how they went. An ABROAD need let the device
+   pass: the event tells whether it was reached. Where only lower promises hide the value, it is kept and COMING. Killed
+   work does not wait for that: what hides the value may wait for this very work. */
 GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__agenda *agenda)
 {
-    gpusync__need *need;
-    bool failed = gpusync__has_failed(plan);
+    gpusync__lock(&plan->device->plan_lock);
+    bool failed = plan->rank != GPUSYNC__RANK_NONE; /* by itself, or through what it waited for */
+    gpusync__unlock(&plan->device->plan_lock);
     gpusync__seek_needs(plan);
-    for (need = plan->needs; need; need = need->along) {
+    for (gpusync__need *need = plan->needs; need; need = need->along) {
         if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
         gpusync__read_event(need->timeline, agenda);
         gpusync__lock(gpusync__need_lock(need));
-        if (!failed && gpusync__is_hidden(need)) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
+        if (!failed && need->node.linked && need->node.number <= need->timeline->kept)
+            GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
         gpusync__unlock(gpusync__need_lock(need));
         if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__unlist_need(need);
     }
     if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
-    else agenda->busy = agenda->sweep = true; /* it is listed from here on */
+    else agenda->busy = agenda->sweep = true; /* its needs are listed from here on, and the sweep looks at them */
 }
 
+/* One of its command buffers has ended. The times of the plan are those from the first start to the last end. */
 static void gpusync__part_ended(gpusync__plan *plan, const gpusync__outcome *outcome, gpusync__agenda *agenda)
 {
     double start, end;
@@ -6510,85 +6494,91 @@ static void gpusync__part_ended(gpusync__plan *plan, const gpusync__outcome *out
     if (start > 0 && (start < plan->gpu_start || plan->gpu_start <= 0)) plan->gpu_start = start;
     if (end > plan->gpu_end) plan->gpu_end = end;
     gpusync__unlock(&plan->device->plan_lock);
-    if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
+    if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda); /* last: as in gpusync__announce */
 }
 
-static void gpusync__record_plan(gpusync__plan *plan)
-{
-    gpusync_error *error = &plan->error;
-    error->ticket = plan->work.ticket;
-    if (!error->label[0] && !error->queue_label[0]) { /* an error of our own */
-        gpusync__copy_text(error->label, sizeof error->label, plan->label);
-        gpusync__copy_text(error->queue_label, sizeof error->queue_label, plan->work.queue->label);
-    }
-    error->dropped = plan->rank != GPUSYNC__RANK_OWN;
-    gpusync__record(plan->work.queue, error);
-    error->dropped = 0;
-}
-
-/* Its callback is due from the moment on at which its ticket has ended: not before, and nobody who registers later comes
-   first. */
+/* Mark the ticket, and make the callback due in the same step. It is not due before the ticket has ended, and no
+   callback that is registered after the end comes first. */
 GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__outcome *outcome, gpusync__agenda *agenda)
 {
     gpusync_device *dev = plan->device;
-    GPUSYNC__ADD(&plan->work.refs, 1); /* until it has been called */
+    GPUSYNC__ADD(&plan->work.refs, 1); /* gpusync__run_one_due takes it back */
     gpusync__lock(&dev->plan_lock);
     gpusync__append_due(dev, &plan->due, agenda);
     (void)gpusync__mark(plan->work.queue, plan->work.ticket, outcome);
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* Nothing is open any more: tell how it went. First its signals, so that they are known when the ticket is. */
+/* Nothing is open any more: tell how it went. No lock is held. A failure is on record first. Then the promises are kept
+   or broken. Then the ticket is marked: who sees it ended knows the rest. The room of command buffers comes back before
+   a wait for the ticket is woken. */
 static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
-    bool failed = plan->rank != GPUSYNC__RANK_NONE;
-    gpusync__outcome outcome;
-    gpusync__promise *promise;
-    if (failed) gpusync__record_plan(plan);
-    for (promise = plan->promises; promise; promise = promise->along) {
+    gpusync_error *error = &plan->error;
+    bool failed = plan->rank != GPUSYNC__RANK_NONE; /* it changes no more */
+    if (failed) {
+        error->ticket = plan->work.ticket;
+        if (!error->label[0] && !error->queue_label[0]) { /* an error of our own */
+            gpusync__copy_text(error->label, sizeof error->label, plan->label);
+            gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
+        }
+        error->dropped = plan->rank != GPUSYNC__RANK_OWN; /* read by gpusync__was_given_up */
+        gpusync__record(q, error);
+        error->dropped = 0;
+    }
+    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
         if (failed) gpusync__break(promise, agenda);
         else gpusync__keep(promise, agenda);
     }
+    gpusync__outcome outcome;
     memcpy(&outcome.gpu_start, &plan->gpu_start, sizeof plan->gpu_start);
     memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
     outcome.failed = failed;
-    outcome.result = plan->error.result;
+    outcome.result = error->result;
     if (gpusync__traced(q->device)) gpusync__trace_end(q, plan->work.ticket, plan->label, &outcome);
     if (plan->on_complete) gpusync__mark_and_call(plan, &outcome, agenda);
     else (void)gpusync__mark(q, plan->work.ticket, &outcome);
     gpusync__release_parts(plan);
     gpusync__tell(q, plan->work.ticket, agenda);
     if (failed) gpusync__log_failures(q);
-    gpusync__plan_unref(plan); /* with the last plan the queue may go */
+    gpusync__plan_unref(plan); /* last: with its last plan the queue may go */
 }
 
+/* The ticket is on the device now: needs of it that were AWAITED can go there too. */
 GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
-    gpusync__need *need;
     gpusync__lock(&q->board.lock);
-    need = gpusync__first_need(&q->board, ticket);
+    gpusync__need *need = gpusync__first_need(&q->board, ticket);
     for (; need && need->node.number == ticket; need = gpusync__need_after(need))
         if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, agenda);
     gpusync__unlock(&q->board.lock);
 }
 
-/* The last part of its issue. No lock is held. */
+/* The last step of an issue: whoever needs a promise or the ticket of the plan can go to the device too. No lock is
+   held. `running` counts this step, so the plan is not over meanwhile. Who lists a need of the ticket counts it on the
+   board first, and looks at the plan's state after (gpusync__seek). Here the state has changed before the look at the
+   count: one of the two sees the other. */
 static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
 {
-    gpusync__promise *promise;
+    gpusync_queue *q = plan->work.queue;
     if (gpusync__traced(plan->device))
-        gpusync__trace_ticket(plan->work.queue, GPUSYNC_TRACE_ISSUE, plan->work.ticket, plan->label, plan->issued_ns);
-    for (promise = plan->promises; promise; promise = promise->along)
+        gpusync__trace_ticket(q, GPUSYNC_TRACE_ISSUE, plan->work.ticket, plan->label, plan->issued_ns);
+    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         if (!promise->issued) gpusync__announce_promise(promise, agenda);
-    if (GPUSYNC__GET(&plan->work.queue->board.count)) gpusync__announce_ticket(plan->work.queue, plan->work.ticket, agenda);
+    if (GPUSYNC__GET(&q->board.count)) gpusync__announce_ticket(q, plan->work.ticket, agenda);
     if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
     gpusync__plan_unref(plan);
 }
 
-/* -- held plans, and the pump. Under the order lock */
+/* -- held plans, and the pump. Under the order lock
 
-/* What has changed while it came in is seen here, or gpusync__stir finds it in the line. */
+   A held plan stands in the line of its queue, or, if it is UNORDERED, in that of the loose ones. In the first line
+   only the first plan may go. Whoever changes a held plan lists it as stirred, under the plan lock, and sets `wanted`:
+   it may not wait for the order lock. Who gets the order lock pumps. */
+
+/* Put the plan at the end of its line. A change that came before `lined` is seen here, a later one lists the plan as
+   stirred (gpusync__stir). */
 static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
@@ -6597,7 +6587,7 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
     if (line->last) line->last->next = plan;
     else line->first = plan;
     line->last = plan;
-    GPUSYNC__ADD(&q->lined, 1); /* the sweeper looks at it without the lock */
+    GPUSYNC__ADD(&q->lined, 1); /* gpusync__sweep_queue looks at it without the lock */
     if (!gpusync__is_loose(plan)) q->lined_ordered++;
     q->held_buffers += plan->part_count;
     GPUSYNC__COUNT(&q->stats.held);
@@ -6605,11 +6595,12 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
     plan->lined = true;
     if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
         gpusync__list_stirred(plan);
-        __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* for the end of the order lock */
+        __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* gpusync__is_wanted reads it behind the order lock */
     }
     gpusync__unlock(&q->device->plan_lock);
 }
 
+/* Take the plan out of its line, before it is issued or abandoned. Nobody stirs it any more. */
 static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
@@ -6626,88 +6617,70 @@ static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
     gpusync__unlock(&q->device->plan_lock);
 }
 
+/* Send encodeWaitForEvent:value: or encodeSignalEvent:value:. */
 static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
 {
     ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(buffer, sel, event, raw);
 }
 
-/* Those that are not in a buffer of the program's. Returns how many the device still has to do. */
-static unsigned gpusync__encode_waits(gpusync__plan *plan, void *buffer)
-{
-    const gpusync__need *need;
-    unsigned count = 0;
-    for (need = plan->needs; need; need = need->along)
-        if (!need->encoded && GPUSYNC__GET(&need->stage) != GPUSYNC__OVER) {
-            gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
-            count++;
-        }
-    return count;
-}
-
+/* The device signals the promise at this place of the command buffer. */
 static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
 {
     gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
                     promise->node.number + promise->timeline->base);
-    GPUSYNC__PUT(&promise->encoded, true);
+    GPUSYNC__PUT(&promise->encoded, true); /* a report reads it */
 }
 
-static void gpusync__encode_signals(gpusync__plan *plan, void *buffer)
-{
-    gpusync__promise *promise;
-    for (promise = plan->promises; promise; promise = promise->along)
-        if (!promise->encoded) gpusync__encode_promise(promise, buffer);
-}
-
-static void gpusync__commit_part(gpusync__plan *plan, gpusync__slot *slot)
-{
-    void *buffer = slot->buffer;
-    GPUSYNC__SET(&slot->ticket, plan->work.ticket);
-    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED);
-    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
-    gpusync__send_void(buffer, gpusync__sel.commit);
-}
-
-GPUSYNC__RARE void gpusync__trace_parts(gpusync__plan *plan)
-{
-    uint32_t i;
-    for (i = plan->first_part; i < plan->part_count; i++) gpusync__trace_schedule(plan->parts[i]);
-}
-
-/* To the device. With a pool. It has to be announced after. */
+/* Commit the command buffers of the plan, which has its ticket. The caller has a pool, and announces the plan without
+   the lock. A command buffer of our own in front is left out where all its waits are over by now. It stays where it is
+   the only one and carries the signals. Handlers may run from the first commit on: all that they read of the plan is
+   written before. */
 static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
 {
     gpusync__slot **part = plan->parts, **end = part + plan->part_count;
-    if (plan->front && gpusync__encode_waits(plan, plan->front) == 0 &&
-        (plan->part_count > 1 || !plan->promises)) { /* it has nothing to do */
-        plan->first_part = 1;
-        part++;
-        GPUSYNC__COUNT(&plan->work.queue->stats.buffers_saved);
+    bool traced = gpusync__traced(plan->device);
+    if (plan->front) {
+        unsigned waits = 0;
+        for (const gpusync__need *need = plan->needs; need; need = need->along) {
+            if (need->encoded || GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
+            gpusync__encode(plan->front, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+            waits++;
+        }
+        if (!waits && (plan->part_count > 1 || !plan->promises)) {
+            plan->first_part = 1;
+            part++;
+            GPUSYNC__COUNT(&plan->work.queue->stats.buffers_saved);
+        }
     }
-    if (!(plan->flags & GPUSYNC_STRICT) && plan->promises) gpusync__encode_signals(plan, end[-1]->buffer);
-    GPUSYNC__PUT(&plan->running, plan->part_count - plan->first_part + 1); /* + 1: until it is announced */
+    if (!(plan->flags & GPUSYNC_STRICT))
+        for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
+            if (!promise->encoded) gpusync__encode_promise(promise, end[-1]->buffer);
+    GPUSYNC__PUT(&plan->running, plan->part_count - plan->first_part + 1); /* + 1: gpusync__announce takes it back */
     plan->issued_ns = now;
     GPUSYNC__PUT(&plan->work.state, (uint32_t)GPUSYNC__ARMED);
-    if (gpusync__traced(plan->device)) gpusync__trace_parts(plan);
-    for (; part != end; part++) gpusync__commit_part(plan, *part);
+    for (; part != end; part++) {
+        gpusync__slot *slot = *part;
+        void *buffer = slot->buffer;
+        if (traced) gpusync__trace_schedule(slot);
+        GPUSYNC__SET(&slot->ticket, plan->work.ticket);
+        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED); /* gpusync__completed turns it to RUNNING */
+        gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
+        gpusync__send_void(buffer, gpusync__sel.commit);
+    }
 }
 
-/* It will not be issued. */
-GPUSYNC__RARE void gpusync__abandon(gpusync__plan *plan, gpusync__agenda *agenda)
+/* The plan will not be issued: its work is over, and it is published as soon as nobody is ending one of its needs. */
+GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
 {
+    if (plan->lined) gpusync__leave_line(q, plan); /* `lined` changes under the order lock only */
     __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
     gpusync__forget_needs(plan);
-    GPUSYNC__PUT(&plan->running, 0); /* its share of `open` is given back here */
-    gpusync__plan_unref(plan); /* nobody will announce it; not the last, while it is open */
+    GPUSYNC__PUT(&plan->running, 0);
+    gpusync__plan_unref(plan); /* nobody announces it. Not the last reference: that goes when it is published */
     if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
 }
 
-static void gpusync__give_up(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
-{
-    gpusync__leave_line(q, plan);
-    gpusync__abandon(plan, agenda);
-}
-
-/* End what is held. Under the order lock. */
+/* Abandon every held plan of the queue, for this reason. */
 static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why, gpusync__agenda *agenda)
 {
     gpusync__plan *plan;
@@ -6715,82 +6688,73 @@ static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const 
     gpusync__own_error(&error, result, why);
     while ((plan = q->line.first ? q->line.first : q->loose.first) != NULL) {
         gpusync__doom(plan, GPUSYNC__RANK_OWN, &error);
-        gpusync__give_up(q, plan, agenda);
+        gpusync__abandon(q, plan, agenda);
     }
 }
 
-static void gpusync__go(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
-{
-    gpusync__leave_line(q, plan);
-    gpusync__issue_plan(plan, gpusync_now_ns());
-    plan->next_issued = agenda->issued;
-    agenda->issued = plan;
-    agenda->busy = true;
-}
-
-/* The first that was stirred, and is in the line all the time. */
+/* The held plan that was stirred first, or NULL. It is taken off that list before the caller looks at it: whoever
+   changes more lists it again. */
 static gpusync__plan *gpusync__next_stirred(gpusync_queue *q)
 {
-    gpusync__plan *plan;
     gpusync__lock(&q->device->plan_lock);
-    plan = q->stirred;
-    if (plan) gpusync__unlist_stirred(plan); /* before the look: who changes more stirs it again */
+    gpusync__plan *plan = q->stirred;
+    if (plan) gpusync__unlist_stirred(plan);
     gpusync__unlock(&q->device->plan_lock);
     return plan;
 }
 
-/* Not before the promise of this value has ended. */
-static void gpusync__stay_back(gpusync__plan *plan, gpusync_timeline *t, uint64_t value, gpusync__agenda *agenda)
-{
-    gpusync__need *before = &plan->before;
-    gpusync__promise *promise;
-    for (promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
-    before->plan = plan; /* all else is as it is in a new plan, or has a value when it is listed */
-    before->order = true;
-    before->heard = false;
-    GPUSYNC__SET(&before->node.number, value); /* a report reads them */
-    GPUSYNC__PUT(&before->timeline, t);
-    gpusync__seek(before);
-}
-
-/* Can the plan be issued? What it goes after counts as a need from here on, which may be over at once. */
-static bool gpusync__may_go(gpusync__plan *plan, gpusync__agenda *agenda)
+/* Issue the held plan, if nothing keeps it; it is announced from the agenda. True: it was issued. A promise may have to
+   stay behind a lower one of another queue (gpusync__goes_after). Then no promise of the plan is going, and the end of
+   that lower one becomes the need `before`. That may be over at once: then this tries again. */
+static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
 {
     while (!GPUSYNC__GET(&plan->missing) && !GPUSYNC__GET(&plan->doomed)) {
-        gpusync__promise *promise = plan->promises;
+        gpusync__need *before = &plan->before;
+        gpusync__promise *late = plan->promises;
         uint64_t after = 0;
-        for (; promise && (after = gpusync__set_out_too(promise, agenda)) == 0;) promise = promise->along;
-        if (!promise) return true;
-        gpusync__stay_back(plan, promise->timeline, after, agenda);
+        while (late && (after = gpusync__set_out_too(late, agenda)) == 0) late = late->along;
+        if (!late) {
+            gpusync__leave_line(q, plan);
+            gpusync__issue_plan(plan, gpusync_now_ns());
+            plan->next_issued = agenda->issued;
+            agenda->issued = plan;
+            agenda->busy = true;
+            return true;
+        }
+        for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
+            gpusync__stay(promise, agenda);
+        before->plan = plan; /* all else is as in a new plan, or gpusync__seek sets it */
+        before->order = true;
+        before->heard = false;
+        GPUSYNC__SET(&before->node.number, after);
+        GPUSYNC__PUT(&before->timeline, late->timeline); /* after the number: a report reads the timeline first */
+        gpusync__seek(before);
     }
     return false;
 }
 
-static void gpusync__pump_held(gpusync_queue *q, gpusync__agenda *agenda)
-{
-    gpusync__plan *plan;
-    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST)
-        gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
-    while ((plan = gpusync__next_stirred(q)) != NULL) {
-        if (GPUSYNC__GET(&plan->doomed)) gpusync__give_up(q, plan, agenda);
-        else if (gpusync__is_loose(plan) && gpusync__may_go(plan, agenda)) gpusync__go(q, plan, agenda);
-    }
-    while ((plan = q->line.first) != NULL && gpusync__may_go(plan, agenda)) gpusync__go(q, plan, agenda);
-}
-
-/* Issue what can go. Never waits for the order lock: who has it comes in here after letting go. */
+/* Issue what can go, and abandon what is doomed. This takes the order lock, but never waits for it: whoever has it
+   looks at `wanted` after the unlock (gpusync__order_end), and comes in here. */
 static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
 {
     while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
         void *pool = gpusync__pool_push();
-        (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* what was wanted before is seen in what follows */
-        gpusync__pump_held(q, agenda);
+        gpusync__plan *plan;
+        (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* first: gpusync__want may set it again */
+        if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST)
+            gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
+        while ((plan = gpusync__next_stirred(q)) != NULL) {
+            if (GPUSYNC__GET(&plan->doomed)) gpusync__abandon(q, plan, agenda);
+            else if (gpusync__is_loose(plan)) (void)gpusync__try_issue(q, plan, agenda);
+        }
+        while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, agenda)) {}
         gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
     }
 }
 
-/* Work off an agenda, but for the callbacks. No lock is held. Of user code only the log hook and unpark run. */
+/* Work off an agenda, but for the callbacks. What ended comes first, then what was issued, then the pumps: each step
+   may put more on the agenda. No lock is held. Of the program's code only hooks run. */
 static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
 {
     while (agenda->busy) {
@@ -6804,9 +6768,9 @@ static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
             gpusync__announce(plan, agenda);
         } else if ((q = agenda->pumps) != NULL) {
             agenda->pumps = q->next_pump;
-            GPUSYNC__PUT(&q->on_agenda, 0); /* before it is pumped: see gpusync__want */
+            GPUSYNC__PUT(&q->on_agenda, 0); /* before the pump: gpusync__want lists it again */
             gpusync__pump(q, agenda);
-            gpusync__leave(q);
+            gpusync__leave(q); /* gpusync__want entered it */
         } else {
             if (agenda->sweep) gpusync__arm_sweep(dev);
             agenda->busy = agenda->sweep = false;
@@ -6814,65 +6778,66 @@ static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
     }
 }
 
-/* The queue goes. Who waits for a ticket that has ended is told how, if nobody has come to that yet. A submission ends by
-   whoever has it on an agenda: who waits for it stays, for now. Two queues that go at once may wait for each other: so what
-   is given up is told at once, for it does not care how. All others are told of this. */
+/* The queue goes, and is off the device's list: end every need of its tickets.
+
+       the ticket has ended            Its mark tells how, if nobody has come to that yet.
+       a submission that has not       Whoever has it on an agenda ends it. The need stays, and this waits.
+       ... needed by an abandoned plan That plan does not care how, and is told at once. Else two queues that go at the
+                                       same time could wait for each other.
+       any other                       The need fails: the queue was destroyed. */
 GPUSYNC__RARE void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
 {
-    gpusync__catch ended, others;
-    gpusync__need *need, *next;
     gpusync_error error;
     unsigned rounds = 0;
-    bool left;
-    if (!GPUSYNC__GET(&q->board.count)) return;
+    bool left = GPUSYNC__GET(&q->board.count) != 0;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-    do {
+    while (left) {
+        gpusync__catch ended, others;
+        gpusync__need *next;
         left = false;
         gpusync__catch_nothing(&ended);
         gpusync__catch_nothing(&others);
         gpusync__lock(&q->board.lock);
-        for (need = gpusync__first_need(&q->board, 0); need; need = next) {
-            bool over = gpusync__marked(q, need->node.number);
+        for (gpusync__need *need = gpusync__first_need(&q->board, 0); need; need = next) {
+            uint64_t ticket = need->node.number;
+            bool over = gpusync__marked(q, ticket), given_up = need->plan && gpusync__is_given_up(need->plan);
             next = gpusync__need_after(need);
-            if (!over && gpusync__is_submission(q, need->node.number) && !(need->plan && gpusync__is_given_up(need->plan)))
-                left = true;
-            else
-                gpusync__take_need(&q->board, need, over ? NULL : &error, over ? &ended : &others, agenda);
+            if (!over && !given_up && gpusync__is_submission(q, ticket)) left = true;
+            else gpusync__take_need(&q->board, need, over ? NULL : &error, over ? &ended : &others, agenda);
         }
         gpusync__unlock(&q->board.lock);
         gpusync__tickets_over(q, ended.needs, NULL, agenda);
         gpusync__tickets_over(q, others.needs, &error, agenda);
         gpusync__run(q->device, agenda);
         if (left) gpusync__linger(q->device, &rounds);
-    } while (left);
-}
-
-static void gpusync__look_parts(gpusync__plan *plan)
-{
-    uint32_t i;
-    for (i = plan->first_part; i < plan->part_count; i++) {
-        gpusync__slot *slot = plan->parts[i];
-        if (!gpusync__ref(slot, plan->work.queue, plan->work.ticket)) continue;
-        (void)gpusync__look_slot(plan->work.queue, slot);
-        gpusync__unref(slot);
     }
 }
 
-/* Do what a handler or a pump that was lost would have done. The caller holds the plan. */
+/* Do for the plan what a handler or a pump that was lost would have done. The caller has a reference. */
 static void gpusync__look_plan(gpusync__plan *plan)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync_queue *q = plan->work.queue;
     if (gpusync__is_issued(plan)) {
-        gpusync__look_parts(plan);
+        for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
+            gpusync__slot *slot = plan->parts[i];
+            if (!gpusync__ref(slot, q, plan->work.ticket)) continue; /* its handler has run, and the slot went on */
+            (void)gpusync__look_slot(q, slot);
+            gpusync__unref(slot);
+        }
     } else if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
         gpusync__stir(plan, &agenda);
         gpusync__end_call(plan->device, &agenda);
     }
 }
 
-/* -- the call */
+/* -- making a plan
+   What may fail comes first: memory, room, command buffers of our own. What others can see comes under the order lock,
+   and there the commits are last: after the first commit nothing can fail any more. */
 
-/* For a plan, which keeps it. False: it is being destroyed. */
+/* A reference of a need or promise to the timeline, which then outlives its destroy. False: that has begun. The
+   reference comes before the look at the flag: gpusync_timeline_destroy sets the flag first, and frees only with the
+   last one. */
 static bool gpusync__timeline_ref(gpusync_timeline *t)
 {
     GPUSYNC__ADD(&t->refs, 1);
@@ -6881,12 +6846,56 @@ static bool gpusync__timeline_ref(gpusync_timeline *t)
     return false;
 }
 
-/* A point to wait for, as a need; OVER when it has been reached. */
-static gpusync_result gpusync__need_value(gpusync_device *dev, const gpusync_point *point, bool strict,
+/* Make a need of a ticket. OVER stays where the ticket has ended well. One that ended badly is a need like any other:
+   its plan takes the error over. STRICT needs no event, for the host waits. */
+GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                                  gpusync__need *need)
+{
+    gpusync_queue *q = point->queue;
+    gpusync__goal goal;
+    bool well = false;
+    if (!q || q->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
+    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
+    gpusync_result result = gpusync__goal_of(q, point->ticket, &goal);
+    if (result == GPUSYNC_OK) {
+        if (!gpusync__met(&goal)) gpusync__look(&goal);
+        if (gpusync__met(&goal)) well = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK;
+        else if (gpusync__stopped(&goal)) result = gpusync__stop_reason(&goal);
+    }
+    gpusync__leave(q);
+    if (well || result != GPUSYNC_OK) return result;
+    need->event = strict ? NULL : gpusync__event_take(dev, &need->raw);
+    if (!strict && !need->event) return GPUSYNC_ERROR_METAL_NIL;
+    need->raw++;
+    need->stage = GPUSYNC__AWAITED;
+    need->queue = q;
+    need->queue_number = q->place.number;
+    need->node.number = point->ticket;
+    /* The owner of a tracked buffer has yet to commit it, perhaps behind what waits. No handler tells the end of an
+       external one. Neither is for the device to wait for, with the watchdog at its back. */
+    gpusync__slot *slot = gpusync__ref_ticket(q, point->ticket);
+    need->far = slot && (slot->kind == GPUSYNC__EXTERNAL ||
+                         (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED));
+    if (slot) gpusync__unref(slot);
+    return GPUSYNC_OK;
+}
+
+/* Make a need of a point, which gpusync__need_free takes back. OK, and the need is AWAITED; or it is OVER and refers to
+   nothing: the point has been reached. strict: the host is to wait, and the listener of the device has to tell it. */
+static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_point *point, bool strict,
                                           gpusync__need *need)
 {
     gpusync_timeline *t = point->timeline;
-    uint64_t value = point->value, present = GPUSYNC__GET(&t->value);
+    uint64_t value = point->value;
+    need->stage = GPUSYNC__OVER;
+    need->timeline = NULL;
+    need->queue = NULL;
+    need->event = NULL;
+    need->raw = 0;
+    need->encoded = need->order = need->far = need->blocks = need->heard = need->node.linked = false;
+    if (!t) return gpusync__need_ticket(dev, point, strict, need);
+    uint64_t present = GPUSYNC__GET(&t->value);
     if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
@@ -6900,60 +6909,7 @@ static gpusync_result gpusync__need_value(gpusync_device *dev, const gpusync_poi
     return GPUSYNC_OK;
 }
 
-/* Of gpusync_track: its owner has yet to commit it, perhaps behind what waits. Of gpusync_track_committed: no handler
-   tells. Neither is a thing for the device to wait for, with the watchdog at its back. */
-static bool gpusync__is_far(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
-    bool far;
-    if (!slot) return false;
-    far = slot->kind == GPUSYNC__EXTERNAL ||
-          (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED);
-    gpusync__unref(slot);
-    return far;
-}
-
-GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                                 gpusync__need *need)
-{
-    gpusync_queue *q = point->queue;
-    gpusync__goal goal;
-    gpusync_result result;
-    bool ended = false;
-    if (!q || q->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
-    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
-    result = gpusync__goal_of(q, point->ticket, &goal);
-    if (result == GPUSYNC_OK && !gpusync__met(&goal)) gpusync__look(&goal);
-    if (result == GPUSYNC_OK) ended = gpusync__met(&goal);
-    if (result == GPUSYNC_OK && !ended && gpusync__stopped(&goal)) result = gpusync__stop_reason(&goal);
-    if (ended) ended = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK; /* badly: it is a need, as any other */
-    gpusync__leave(q);
-    if (ended || result != GPUSYNC_OK) return result;
-    need->event = strict ? NULL : gpusync__event_take(dev, &need->raw);
-    if (!strict && !need->event) return GPUSYNC_ERROR_METAL_NIL;
-    need->raw++;
-    need->stage = GPUSYNC__AWAITED;
-    need->queue = q;
-    need->queue_number = q->place.number;
-    need->node.number = point->ticket;
-    need->far = gpusync__is_far(q, point->ticket);
-    return GPUSYNC_OK;
-}
-
-static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                          gpusync__need *need)
-{
-    need->stage = GPUSYNC__OVER;
-    need->timeline = NULL;
-    need->queue = NULL;
-    need->event = NULL;
-    need->raw = 0;
-    need->encoded = need->order = need->far = need->blocks = need->heard = need->node.linked = false;
-    return point->timeline ? gpusync__need_value(dev, point, strict, need)
-                           : gpusync__need_ticket(dev, point, strict, need);
-}
-
+/* Hang the need behind those of the plan. Their order is that of the ranks: the first that fails tells why. */
 static void gpusync__append_need(gpusync__plan *plan, gpusync__need *need)
 {
     need->along = NULL;
@@ -6961,6 +6917,7 @@ static void gpusync__append_need(gpusync__plan *plan, gpusync__need *need)
     plan->needs_end = &need->along;
 }
 
+/* Hang the promise behind those of the plan. Their order is that in which the device signals. */
 static void gpusync__append_promise(gpusync__plan *plan, gpusync__promise *promise)
 {
     promise->along = NULL;
@@ -6968,62 +6925,22 @@ static void gpusync__append_promise(gpusync__plan *plan, gpusync__promise *promi
     plan->promises_end = &promise->along;
 }
 
-static gpusync_result gpusync__add_waits(gpusync__plan *plan, const gpusync_point *point, size_t count)
-{
-    gpusync_result result = GPUSYNC_OK;
-    size_t left = count;
-    for (; left && result == GPUSYNC_OK; left--, point++) {
-        gpusync__need *need = &plan->own_needs[plan->need_count];
-        result = gpusync__need_point(plan->device, point, plan->flags & GPUSYNC_STRICT, need);
-        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER) continue;
-        plan->need_count++;
-        gpusync__append_need(plan, need);
-    }
-    if (count != plan->need_count)
-        __atomic_fetch_add(&plan->work.queue->stats.waits_skipped, count - plan->need_count, __ATOMIC_RELAXED);
-    return result;
-}
-
-/* Does the plan wait for a value that comes only with this promise, or after it? That wait would have no end. */
-static bool gpusync__waits_for(const gpusync__plan *plan, const gpusync__promise *promise)
-{
-    const gpusync__need *need;
-    for (need = plan->needs; need; need = need->along)
-        if (need->timeline == promise->timeline && need->node.number >= promise->node.number) return true;
-    return false;
-}
-
-/* Is it below another signal of the same submission, which comes first? */
-static bool gpusync__is_out_of_order(const gpusync__plan *plan, const gpusync__promise *promise)
-{
-    const gpusync__promise *other;
-    for (other = plan->promises; other && other != promise; other = other->along)
-        if (other->timeline == promise->timeline && other->node.number >= promise->node.number) return true;
-    return false;
-}
-
-/* May this plan, whose waits are all there, make this promise, as its next? */
+/* May this plan, which has all its needs, make this promise as its next one? Not if it needs the value, or one above
+   it: that wait would have no end. Nor below an earlier promise of its own: the device signals them in this order.
+   Under the order lock. */
 static gpusync_result gpusync__check_promise(const gpusync__plan *plan, const gpusync__promise *promise)
 {
-    bool fits = !gpusync__waits_for(plan, promise) && !gpusync__is_out_of_order(plan, promise);
-    return fits ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
+    for (const gpusync__need *need = plan->needs; need; need = need->along)
+        if (need->timeline == promise->timeline && need->node.number >= promise->node.number)
+            return GPUSYNC_ERROR_NOT_RISING;
+    for (const gpusync__promise *other = plan->promises; other && other != promise; other = other->along)
+        if (other->timeline == promise->timeline && other->node.number >= promise->node.number)
+            return GPUSYNC_ERROR_NOT_RISING;
+    return GPUSYNC_OK;
 }
 
-/* Its own come behind those of its command buffers. */
-static gpusync_result gpusync__order_promises(gpusync__plan *plan)
-{
-    gpusync__promise *promise;
-    gpusync_result result = GPUSYNC_OK;
-    uint32_t i;
-    for (promise = plan->promises; promise && result == GPUSYNC_OK; promise = promise->along)
-        result = gpusync__check_promise(plan, promise);
-    for (i = 0; i < plan->promise_count && result == GPUSYNC_OK; i++) {
-        result = gpusync__check_promise(plan, &plan->own_promises[i]);
-        if (result == GPUSYNC_OK) gpusync__append_promise(plan, &plan->own_promises[i]);
-    }
-    return result;
-}
-
+/* Make a promise of a point, with a reference to its timeline. It is not on the timeline's list yet: that is
+   gpusync__link_promise. */
 static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_point *point, gpusync__promise *promise)
 {
     gpusync_timeline *t = point->timeline;
@@ -7032,117 +6949,109 @@ static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_
     if (!gpusync__timeline_ref(t)) return GPUSYNC_ERROR_DESTROYED;
     promise->timeline = t;
     promise->node.number = point->value;
-    promise->going = promise->issued = promise->overtaken = promise->followed = promise->encoded = promise->node.linked = false;
+    promise->going = promise->issued = promise->overtaken = promise->followed = promise->encoded = false;
+    promise->node.linked = false;
     if (gpusync__is_outside(t)) gpusync__look_timeline(t);
     return GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__add_signals(gpusync__plan *plan, const gpusync_point *point, size_t count)
-{
-    gpusync_result result = GPUSYNC_OK;
-    for (; count && result == GPUSYNC_OK; count--, point++) {
-        gpusync__promise *promise = &plan->own_promises[plan->promise_count];
-        result = gpusync__promise_point(plan->device, point, promise);
-        if (result != GPUSYNC_OK) break;
-        promise->plan = plan;
-        plan->promise_count++;
-    }
-    return result;
-}
-
-/* May so many command buffers more be held? Some room must be left for what will let them go. Under the order lock. */
+/* May so many command buffers more be held? An eighth of the limit, one at the least, stays free for the work that they
+   wait for. Under the order lock. */
 static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
 {
     return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
 }
 
-/* Would the plan have to be held at this moment, as far as its own waits for values tell, where no more may be? Then it
-   need not wait for room. */
-GPUSYNC__RARE bool gpusync__is_past_holding(gpusync_queue *q, const gpusync__plan *plan, size_t buffers)
+/* There was no room for command buffers of our own: wait for it. It is taken for all of them or for none, so that no
+   two submissions wait for each other's. QUEUE_FULL, without a wait: as far as its own needs tell, the plan would have
+   to be held, and no more may be. */
+GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusync__plan *plan,
+                                                   const gpusync_submission *s, uint32_t count)
 {
-    const gpusync__need *need;
-    bool held, full;
+    uint64_t deadline = gpusync__deadline(s->timeout_ns ? *s->timeout_ns : GPUSYNC_FOREVER);
     gpusync__lock(&q->order);
-    full = !gpusync__may_hold_more(q, buffers);
-    held = q->lined_ordered && !gpusync__is_loose(plan);
-    for (need = plan->needs; full && !held && need; need = need->along) {
+    bool full = !gpusync__may_hold_more(q, s->command_buffer_count + count);
+    bool held = q->lined_ordered && !gpusync__is_loose(plan);
+    for (const gpusync__need *need = plan->needs; full && !held && need; need = need->along) {
         if (!need->timeline) continue;
         gpusync__lock(&need->timeline->board.lock);
         held = gpusync__stage_of(need) == GPUSYNC__AWAITED;
         gpusync__unlock(&need->timeline->board.lock);
     }
     gpusync__order_end(q);
-    return full && held;
-}
-
-/* Room for command buffers of our own: all or none, so that no two submissions wait for each other's. */
-GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, uint32_t count, const uint64_t *timeout_ns)
-{
-    uint64_t deadline = gpusync__deadline(timeout_ns ? *timeout_ns : GPUSYNC_FOREVER);
-    if (count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
+    if ((full && held) || count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
     do {
         gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
         if (result != GPUSYNC_OK) return result;
-    } while (!gpusync__take_rooms(q, q->limit, count));
+    } while (!gpusync__take_rooms(q, q->limit, count)); /* others may have been faster */
     return GPUSYNC_OK;
 }
 
-/* With room taken for them. */
-static gpusync_result gpusync__make_own_buffers(gpusync__plan *plan, bool front, bool back, const char *label)
-{
-    gpusync_queue *q = plan->work.queue;
-    void *pool = gpusync__pool_push();
-    if (front) plan->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
-    if (back) plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, label);
-    gpusync__pool_pop(pool);
-    if ((plan->front || !front) && (plan->back || !back)) return GPUSYNC_OK;
-    if (front && !plan->front) gpusync__give_room(q);
-    if (back && !plan->back) gpusync__give_room(q);
-    return GPUSYNC_ERROR_METAL_NIL;
-}
-
-/* What the device has to do besides the work: before it, after it, and both in one where there is no work. */
+/* Make command buffers of our own, with room for them. In the one in front of the work the device waits, in the one
+   behind it the device signals. Without work one does both. On an error gpusync__undo_plan releases what was made. */
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
-    bool front = plan->need_count != 0, back = s->signal_count != 0;
-    gpusync_result result;
     if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
+    bool front = plan->need_count != 0, back = s->signal_count && (!front || s->command_buffer_count);
+    uint32_t count = (uint32_t)front + back;
     if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
-    if (front && s->command_buffer_count == 0) back = false;
-    if (!front && !back) return GPUSYNC_OK;
-    if (!gpusync__take_rooms(q, q->limit, (uint32_t)front + back)) {
-        if (gpusync__is_past_holding(q, plan, s->command_buffer_count + front + back)) return GPUSYNC_ERROR_QUEUE_FULL;
-        result = gpusync__room_for_own(q, (uint32_t)front + back, s->timeout_ns);
+    if (!count) return GPUSYNC_OK;
+    if (!gpusync__take_rooms(q, q->limit, count)) {
+        gpusync_result result = gpusync__room_for_own(q, plan, s, count);
         if (result != GPUSYNC_OK) return result;
     }
-    return gpusync__make_own_buffers(plan, front, back, s->label);
+    void *pool = gpusync__pool_push();
+    if (front) plan->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
+    if (back) plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
+    gpusync__pool_pop(pool);
+    uint32_t made = (uint32_t)(plan->front != NULL) + (plan->back != NULL);
+    for (uint32_t i = made; i < count; i++) gpusync__give_room(q);
+    return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Give back what gpusync__own_buffers made and no slot has taken over. */
-static void gpusync__release_own_buffers(gpusync__plan *plan, uint32_t taken)
+/* Give the plan what the submission says, and command buffers of our own. No lock is held. need_count and promise_count
+   count what has a reference: on an error gpusync__undo_plan frees just that. */
+static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
-    void *buffers[2];
-    uint32_t i, count = 0;
-    if (plan->front) buffers[count++] = plan->front;
-    if (plan->back) buffers[count++] = plan->back;
-    for (i = taken; i < count; i++) {
-        gpusync__release_pooled(buffers[i]);
-        gpusync__give_room(plan->work.queue);
+    gpusync_result result = GPUSYNC_OK;
+    plan->flags = s->flags;
+    plan->on_complete = s->on_complete;
+    plan->user = s->user;
+    if (s->label) gpusync__copy_text(plan->label, sizeof plan->label, s->label);
+    for (size_t i = 0; i < s->wait_count && result == GPUSYNC_OK; i++) {
+        gpusync__need *need = &plan->own_needs[plan->need_count];
+        result = gpusync__need_point(q->device, &s->waits[i], s->flags & GPUSYNC_STRICT, need);
+        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER) continue;
+        plan->need_count++;
+        gpusync__append_need(plan, need);
     }
+    if (plan->need_count != s->wait_count)
+        __atomic_fetch_add(&q->stats.waits_skipped, s->wait_count - plan->need_count, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < s->signal_count && result == GPUSYNC_OK; i++) {
+        gpusync__promise *promise = &plan->own_promises[plan->promise_count];
+        result = gpusync__promise_point(q->device, &s->signals[i], promise);
+        if (result != GPUSYNC_OK) continue;
+        promise->plan = plan;
+        plan->promise_count++; /* gpusync__take_parts appends it: behind those of the command buffers */
+    }
+    return result == GPUSYNC_OK ? gpusync__own_buffers(q, plan, s) : result;
 }
 
-/* The promises of one plan are another's from here on. Under the order lock, as what follows. */
+/* -- command buffers, and joined plans. Under the order lock */
+
+/* The promises of one plan belong to another one from here on. The lock of the board is for those who find the promise
+   there and ask it for its plan. */
 static void gpusync__promises_of(gpusync__plan *from, gpusync__plan *plan)
 {
-    gpusync__promise *promise = from->promises, *end = *from->promises_end;
-    for (; promise != end; promise = promise->along) {
+    for (gpusync__promise *promise = from->promises; promise; promise = promise->along) {
         gpusync__lock(&promise->timeline->board.lock);
         promise->plan = plan;
         gpusync__unlock(&promise->timeline->board.lock);
     }
 }
 
-/* What has been encoded into one of its buffers becomes the plan's. */
+/* What has been encoded into a command buffer becomes the plan's: the lists of the other plan are hung behind its own.
+   gpusync__undo_plan cuts them off again, where `needs_end` and `promises_end` of the other still point. */
 GPUSYNC__RARE void gpusync__join(gpusync__plan *plan, gpusync__plan *more)
 {
     gpusync__promises_of(more, plan);
@@ -7158,179 +7067,144 @@ GPUSYNC__RARE void gpusync__join(gpusync__plan *plan, gpusync__plan *more)
     plan->joined = more;
 }
 
-/* What was joined last is its buffer's again. */
-GPUSYNC__RARE void gpusync__part_again(gpusync__plan *plan)
+/* Make the slot the next part of the plan. ERROR_OUT_OF_MEMORY: there was none to be had. */
+GPUSYNC__INLINE gpusync_result gpusync__add_part(gpusync__plan *plan, gpusync__slot *slot)
 {
-    gpusync__plan *more = plan->joined;
-    plan->joined = more->next;
-    *more->needs_end = NULL;
-    *more->promises_end = NULL;
-    gpusync__promises_of(more, more);
-    GPUSYNC__SET(&more->parts[0]->plan, more);
-}
-
-/* Take over one command buffer of the program. */
-static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__plan *plan, void *buffer)
-{
-    gpusync__slot *slot = NULL;
-    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
-    if (result != GPUSYNC_OK) return result;
-    if (slot->plan) gpusync__join(plan, slot->plan);
-    GPUSYNC__SET(&slot->plan, plan);
-    plan->parts[plan->part_count++] = slot;
-    return GPUSYNC_OK;
-}
-
-GPUSYNC__INLINE gpusync_result gpusync__take_own(gpusync_queue *q, gpusync__plan *plan, void *buffer)
-{
-    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__PART, GPUSYNC__OPEN);
     if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     GPUSYNC__SET(&slot->plan, plan);
     plan->parts[plan->part_count++] = slot;
     return GPUSYNC_OK;
 }
 
-/* How many of our own command buffers have a slot. */
-static uint32_t gpusync__own_taken(const gpusync__plan *plan)
-{
-    uint32_t i, count = 0;
-    for (i = 0; i < plan->part_count; i++)
-        if (plan->parts[i]->buffer == plan->front || plan->parts[i]->buffer == plan->back) count++;
-    return count;
-}
-
-/* Take over all command buffers, the program's and ours. */
+/* Take over all command buffers in the order of their commits, those of the program with what was encoded into them.
+   Then put the promises in order. Those that the device signals in the work come first, the submission's own behind
+   them. With a pool. */
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
-    gpusync_result result = plan->front ? gpusync__take_own(q, plan, plan->front) : GPUSYNC_OK;
-    size_t i;
-    for (i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
-        result = gpusync__take_part(q, plan, s->command_buffers[i]);
-    return result == GPUSYNC_OK && plan->back ? gpusync__take_own(q, plan, plan->back) : result;
+    gpusync_result result = GPUSYNC_OK;
+    if (plan->front) result = gpusync__add_part(plan, gpusync__slot_new(q, plan->front, GPUSYNC__PART, GPUSYNC__OPEN));
+    for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
+        void *buffer = s->command_buffers[i];
+        gpusync__slot *slot = NULL;
+        result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
+        if (result != GPUSYNC_OK) break;
+        if (slot->plan) gpusync__join(plan, slot->plan);
+        result = gpusync__add_part(plan, slot);
+    }
+    if (result == GPUSYNC_OK && plan->back)
+        result = gpusync__add_part(plan, gpusync__slot_new(q, plan->back, GPUSYNC__PART, GPUSYNC__OPEN));
+    for (gpusync__promise *promise = plan->promises; promise && result == GPUSYNC_OK; promise = promise->along)
+        result = gpusync__check_promise(plan, promise);
+    for (uint32_t i = 0; i < plan->promise_count && result == GPUSYNC_OK; i++) {
+        result = gpusync__check_promise(plan, &plan->own_promises[i]);
+        if (result == GPUSYNC_OK) gpusync__append_promise(plan, &plan->own_promises[i]);
+    }
+    return result;
 }
 
-/* The program's buffers are open again, with what was encoded into them. */
-static void gpusync__put_back(gpusync__plan *plan)
+/* -- taking a plan back. No lock is held */
+
+/* Undo gpusync__seek_needs and what made promises go, for a plan that will not be entered. Others may just be ending
+   one of its needs. They must be through with it before the command buffers, whose waits these may be, are the
+   program's again. */
+static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    unsigned rounds = 0;
+    gpusync__forget_needs(plan);
+    while (GPUSYNC__GET(&plan->unresolved) > 1) gpusync__linger(plan->device, &rounds); /* gpusync__need_over */
+    for (gpusync__need *need = plan->needs; need; need = need->along)
+        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
+    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
+}
+
+/* The submission has failed, and nothing has happened. Its own promises are taken back. Open command buffers are open
+   again, with plans of their own. The others are released, and the plan ends. */
+GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
-    uint32_t i, rest = 0;
-    for (i = 0; i < plan->part_count; i++) {
+    void *buffers[2] = {plan->front, plan->back}; /* NULL: there is none, or its slot has it */
+    uint32_t rest = 0;
+    for (uint32_t i = plan->promise_count; i--;)
+        if (plan->own_promises[i].node.linked) gpusync__take_back(&plan->own_promises[i], agenda);
+    gpusync__unseek(plan, agenda);
+    gpusync__lock(&q->order);
+    for (uint32_t i = 0; i < plan->part_count; i++) {
         gpusync__slot *slot = plan->parts[i];
+        if (slot->buffer == buffers[0]) buffers[0] = NULL;
+        if (slot->buffer == buffers[1]) buffers[1] = NULL;
         GPUSYNC__SET(&slot->plan, NULL);
         if (slot->was_open) gpusync__add_open(q, slot);
         else plan->parts[rest++] = slot;
     }
     plan->part_count = rest;
-    while (plan->joined) gpusync__part_again(plan);
-}
-
-/* Others may be ending one of its needs right now, and must be through with it before the buffers, whose waits these may
-   be, are the program's again. */
-static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
-{
-    unsigned rounds = 0;
-    gpusync__promise *promise;
-    gpusync__need *need;
-    gpusync__forget_needs(plan);
-    while (GPUSYNC__GET(&plan->unresolved) > 1) gpusync__linger(plan->device, &rounds);
-    for (need = plan->needs; need; need = need->along) GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
-    for (promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
-}
-
-/* Back to what it was before its command buffer was to be committed. */
-GPUSYNC__RARE void gpusync__reopen(gpusync__plan *plan, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = plan->work.queue;
-    gpusync__unseek(plan, agenda);
-    GPUSYNC__PUT(&plan->missing, 1);
-    GPUSYNC__PUT(&plan->doomed, 0);
-    GPUSYNC__PUT(&plan->listed, 0);
-    plan->rank = GPUSYNC__RANK_NONE;
-    gpusync__lock(&q->order);
-    gpusync__add_open(q, plan->parts[0]);
-    gpusync__order_end(q);
-}
-
-/* The submission has failed: nothing has happened. */
-GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__agenda *agenda)
-{
-    gpusync_queue *q = plan->work.queue;
-    uint32_t i, taken = gpusync__own_taken(plan);
-    for (i = plan->promise_count; i--;)
-        if (plan->own_promises[i].node.linked) gpusync__take_back(&plan->own_promises[i], agenda);
-    gpusync__unseek(plan, agenda);
-    gpusync__lock(&q->order);
-    gpusync__put_back(plan);
+    while (plan->joined) { /* the last first: each one cuts off its own lists */
+        gpusync__plan *more = plan->joined;
+        plan->joined = more->next;
+        *more->needs_end = NULL;
+        *more->promises_end = NULL;
+        gpusync__promises_of(more, more);
+        GPUSYNC__SET(&more->parts[0]->plan, more);
+    }
     gpusync__order_end(q);
     gpusync__release_parts(plan);
-    gpusync__release_own_buffers(plan, taken);
+    for (int i = 0; i < 2; i++) {
+        if (!buffers[i]) continue;
+        gpusync__release_pooled(buffers[i]);
+        gpusync__give_room(q);
+    }
     gpusync__plan_end(plan);
 }
 
-/* Its command buffer will not be committed. */
+/* The command buffer of the plan will not be committed: take back its promises, and end the plan. */
 static void gpusync__discard_plan(gpusync__plan *plan, gpusync__agenda *agenda)
 {
-    gpusync__promise *promise;
-    for (promise = plan->promises; promise; promise = promise->along) gpusync__take_back(promise, agenda);
+    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
+        gpusync__take_back(promise, agenda);
     gpusync__plan_end(plan);
 }
 
-/* May the plan be held? */
-GPUSYNC__RARE gpusync_result gpusync__may_hold(gpusync_queue *q, const gpusync__plan *plan)
-{
-    uint32_t i;
-    if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
-    for (i = 0; i < plan->part_count; i++)
-        if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
-    return GPUSYNC_OK;
-}
+/* -- entering a plan. Under the order lock, with a pool
 
-GPUSYNC__RARE void gpusync__hold_plan_back(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
-{
-    gpusync__line_up(q, plan);
-    agenda->held_ns = plan->work.since_ns;
-    gpusync__listen_for(plan);
-    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* lost too late for this one */
-}
+   OK from here means that the device has the plan, NOT_READY that it is held or given up. An error means that the plan
+   has no ticket: the caller undoes it without the lock. */
 
-/* Has the device what signals the value, and whatever is promised below? In this order: the value may follow
-   meanwhile. */
-static bool gpusync__is_coming(const gpusync__need *need)
-{
-    const gpusync_timeline *t = need->timeline;
-    return t && GPUSYNC__GET(&t->value) < need->node.number && GPUSYNC__GET(&t->coming) >= need->node.number &&
-           GPUSYNC__GET(&t->on_event) < need->node.number;
-}
-
+/* Does the device have, for every need, the work that signals the value, and all that is promised below it? Then no
+   need has to be listed. The value is read first, for it may follow meanwhile. */
 static bool gpusync__all_coming(const gpusync__plan *plan)
 {
-    const gpusync__need *need = plan->needs;
-    while (need && gpusync__is_coming(need)) need = need->along;
-    return !need;
+    for (const gpusync__need *need = plan->needs; need; need = need->along) {
+        const gpusync_timeline *t = need->timeline;
+        uint64_t number = need->node.number;
+        if (!t || GPUSYNC__GET(&t->value) >= number || GPUSYNC__GET(&t->coming) < number ||
+            GPUSYNC__GET(&t->on_event) >= number)
+            return false;
+    }
+    return true;
 }
 
-/* Look after its needs. stays: it does not go, though nothing of them should keep it. NOT_READY: the plan is not for the
-   device, yet or at all. */
+/* List the needs, and see whether the plan can go. stays: a promise keeps it back, whatever the needs say. OK: it goes.
+   NOT_READY: it is to be held, or is doomed. */
 GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
-    gpusync_result result;
-    if (q->lined_ordered && !gpusync__is_loose(plan)) stays = true;
+    if (q->lined_ordered && !gpusync__is_loose(plan)) stays = true; /* others wait in the line before it */
     agenda->busy = agenda->sweep = true;
     gpusync__seek_needs(plan);
     if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;
     if (GPUSYNC__GET(&plan->missing) == 1 && !stays) return GPUSYNC_OK;
-    result = gpusync__may_hold(q, plan);
-    return result == GPUSYNC_OK ? GPUSYNC_NOT_READY : result;
+    if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
+    for (uint32_t i = 0; i < plan->part_count; i++)
+        if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
+    return GPUSYNC_NOT_READY;
 }
 
-/* Of a submission; what is encoded has been promised. going: as gpusync__link_promise. On an error gpusync__undo_plan takes
-   them back, without the order lock: so only the last can be the device's at once. */
+/* Put the promises on the lists of their timelines; those that are encoded are there already. going: nothing else keeps
+   the plan from the device. NOT_READY: a promise does. Only the last promise of a plan may be issued with this
+   (gpusync__link_promise): on an error gpusync__undo_plan takes the promises back without the order lock. */
 GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool going, gpusync__agenda *agenda)
 {
-    gpusync__promise *promise;
     gpusync_result result = GPUSYNC_OK, one;
-    for (promise = plan->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
+    for (gpusync__promise *promise = plan->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
         if (!promise->node.linked) one = gpusync__link_promise(promise, going, agenda);
         else one = going && gpusync__set_out_too(promise, agenda) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
         if (one == GPUSYNC_OK) continue;
@@ -7340,26 +7214,45 @@ GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool 
     return result;
 }
 
-/* The device does not get it now. */
+/* The device does not get the plan now: it gets its ticket, and is held, or, if it is doomed, abandoned. The device's
+   listener is to tell of values that others signal, for nobody asks the device to wait for them. */
 GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, uint64_t number, gpusync_ticket *ticket,
                                                  gpusync__agenda *agenda)
 {
+    gpusync_queue *q = plan->work.queue;
     gpusync_result result = gpusync__make_promises(plan, false, agenda);
-    uint32_t i;
     if (result != GPUSYNC_OK) return result;
-    for (i = 0; i < plan->part_count; i++) GPUSYNC__SET(&plan->parts[i]->ticket, number); /* a report looks at them */
+    for (uint32_t i = 0; i < plan->part_count; i++)
+        GPUSYNC__SET(&plan->parts[i]->ticket, number); /* a report looks at them */
     *ticket = number;
-    gpusync__enter_ring(plan->work.queue, &plan->work, number, GPUSYNC__OPEN);
-    GPUSYNC__SUB(&plan->missing, 1);
-    if (GPUSYNC__GET(&plan->doomed)) gpusync__abandon(plan, agenda);
-    else gpusync__hold_plan_back(plan->work.queue, plan, agenda);
+    gpusync__enter_ring(q, &plan->work, number, GPUSYNC__OPEN);
+    GPUSYNC__SUB(&plan->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
+    if (GPUSYNC__GET(&plan->doomed)) {
+        gpusync__abandon(q, plan, agenda);
+        return GPUSYNC_NOT_READY;
+    }
+    gpusync__line_up(q, plan);
+    agenda->held_ns = plan->work.since_ns;
+    for (gpusync__need *need = plan->needs; need; need = need->along) {
+        gpusync_timeline *t = need->timeline;
+        if (!t || !gpusync__is_outside(t)) continue;
+        gpusync__lock(&t->board.lock);
+        bool listens = need->node.linked && gpusync__claim_listening(need);
+        gpusync__unlock(&t->board.lock);
+        if (listens) gpusync__listen_for_value(t, need->node.number);
+    }
+    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* gpusync__lose came first */
     return GPUSYNC_NOT_READY;
 }
 
-/* Everything that fits into one step of the queue's order. With a pool, and its command buffers. OK: the device has the
-   plan. NOT_READY: it is held, or was given up. */
+/* Enter a plan that has its command buffers, as one step of the queue's order:
+
+       1. Its needs are listed, unless the device has all that it needs. It may be doomed or kept back by that.
+       2. It makes its promises. One may have to stay behind that of another queue, which keeps the plan back too.
+       3. It gets its ticket. Up to here an error leaves nothing that the caller could not undo.
+       4. It is issued, or, if anything keeps it back, held. */
 static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan, gpusync_ticket *ticket,
-                                         gpusync__agenda *agenda)
+                                          gpusync__agenda *agenda)
 {
     gpusync_result result = GPUSYNC_OK;
     uint64_t next = gpusync__committed(q) + 1;
@@ -7378,41 +7271,22 @@ static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan,
     return GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s,
-                                                gpusync_ticket *ticket, gpusync__agenda *agenda)
-{
-    gpusync_result result = gpusync__take_parts(q, plan, s);
-    if (result == GPUSYNC_OK) result = gpusync__order_promises(plan);
-    return result == GPUSYNC_OK ? gpusync__enter_plan(q, plan, ticket, agenda) : result;
-}
+/* -- the calls */
 
-static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
-{
-    gpusync_result result;
-    plan->flags = s->flags;
-    plan->on_complete = s->on_complete;
-    plan->user = s->user;
-    if (s->label) gpusync__copy_text(plan->label, sizeof plan->label, s->label);
-    result = gpusync__add_waits(plan, s->waits, s->wait_count);
-    if (result == GPUSYNC_OK) result = gpusync__add_signals(plan, s->signals, s->signal_count);
-    if (result == GPUSYNC_OK) result = gpusync__own_buffers(q, plan, s);
-    return result;
-}
-
-/* The caller is inside the queue. From the lock on the plan is on its own, if it has a ticket. */
+/* Make a plan of the submission, and enter it. The caller is inside the queue, and works off the agenda. From the
+   unlock on a plan with a ticket is on its own. An issued one stays until it is announced; a held one may be over. */
 static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                          gpusync__agenda *agenda)
+                                           gpusync__agenda *agenda)
 {
     gpusync__plan *plan = gpusync__plan_new(q, s->wait_count, s->signal_count, s->command_buffer_count);
-    gpusync_result result;
-    void *pool;
     if (!plan) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (s->on_complete) agenda->busy = agenda->sweep = true;
-    result = gpusync__describe_plan(q, plan, s);
+    if (s->on_complete) agenda->busy = agenda->sweep = true; /* a sweep finds an end that no handler tells of */
+    gpusync_result result = gpusync__describe_plan(q, plan, s);
     if (result == GPUSYNC_OK) {
-        pool = gpusync__pool_push();
+        void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__enter_submission(q, plan, s, ticket, agenda);
+        result = gpusync__take_parts(q, plan, s);
+        if (result == GPUSYNC_OK) result = gpusync__enter_plan(q, plan, ticket, agenda);
         gpusync__order_end_pool(q, pool);
         if (result == GPUSYNC_OK) gpusync__announce(plan, agenda);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
@@ -7421,40 +7295,37 @@ static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submi
     return result;
 }
 
-/* A commit of what waits or signals. Under the order lock, with a pool. NOT_READY: as gpusync__enter_plan. NULL in *out:
-   nothing has been encoded into it. */
-static gpusync_result gpusync__commit_plan(gpusync_queue *q, void *buffer, gpusync__plan **out, gpusync_ticket *ticket,
-                                          gpusync__agenda *agenda)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync__plan *plan = slot ? slot->plan : NULL;
-    gpusync_result result;
-    *out = NULL;
-    if (!plan) return GPUSYNC_OK;
-    result = gpusync__adopt(q, buffer, GPUSYNC__PART, open, &slot);
-    if (result != GPUSYNC_OK) return result;
-    *out = plan;
-    plan->part_count = 1;
-    return gpusync__enter_plan(q, plan, ticket, agenda);
-}
-
-/* A commit that is no plain one. */
+/* A commit that is no plain one. Waits or signals were encoded into the command buffer, and it has a plan. Or it has to
+   go behind held plans, as a submission of one command buffer. *held_ns: when it was held, or 0. */
 static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync_submission s;
-    gpusync__plan *plan;
+    gpusync_result result = GPUSYNC_OK;
     void *pool = gpusync__pool_push();
-    gpusync_result result;
     gpusync__lock(&q->order);
-    result = gpusync__commit_plan(q, buffer, &plan, ticket, &agenda);
+    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync__plan *plan = slot ? slot->plan : NULL;
+    if (plan) result = gpusync__adopt(q, buffer, GPUSYNC__PART, open, &slot);
+    if (result != GPUSYNC_OK) plan = NULL; /* the command buffer is open as before, with its plan */
+    if (plan) {
+        plan->part_count = 1;
+        result = gpusync__enter_plan(q, plan, ticket, &agenda);
+    }
     gpusync__order_end_pool(q, pool);
     if (plan && result == GPUSYNC_OK) {
         gpusync__announce(plan, &agenda);
     } else if (plan && result < GPUSYNC_OK) {
-        gpusync__reopen(plan, &agenda);
+        gpusync__unseek(plan, &agenda); /* the command buffer is open again, its plan as it was. Its promises stand */
+        GPUSYNC__PUT(&plan->missing, 1);
+        GPUSYNC__PUT(&plan->doomed, 0);
+        GPUSYNC__PUT(&plan->listed, 0);
+        plan->rank = GPUSYNC__RANK_NONE;
+        gpusync__lock(&q->order);
+        gpusync__add_open(q, plan->parts[0]);
+        gpusync__order_end(q);
     } else if (!plan && result == GPUSYNC_OK) {
-        memset(&s, 0, sizeof s);
+        gpusync_submission s;
+        memset(&s, 0, sizeof s); /* no waits, no signals: it goes behind what is held */
         s.command_buffers = &buffer;
         s.command_buffer_count = 1;
         result = gpusync__submit_plan(q, &s, ticket, &agenda);
@@ -7464,17 +7335,17 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
-/* Are they all there, each once? With a table of them. */
+/* Are the command buffers all there, each one once? With a hash table of them, at most half full. */
 GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
 {
     void *few[32] = {NULL}, **table = few;
-    size_t size = sizeof few / sizeof few[0], i, at;
+    size_t size = sizeof few / sizeof few[0];
     gpusync_result result = GPUSYNC_OK;
     while (size < 2 * count) size *= 2;
     if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
     if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    for (i = 0; i < count && result == GPUSYNC_OK; i++) {
-        at = gpusync__index_place(buffers[i]);
+    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
+        size_t at = gpusync__index_place(buffers[i]);
         while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
         if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
         table[at & (size - 1)] = buffers[i];
@@ -7483,106 +7354,75 @@ GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *c
     return result;
 }
 
-static gpusync_result gpusync__check_submission(gpusync_device *dev, const gpusync_submission *s)
-{
-    bool valid = (s->waits || !s->wait_count) && (s->signals || !s->signal_count) &&
-                 (s->command_buffers || !s->command_buffer_count) &&
-                 !(s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
-                 (s->wait_count | s->signal_count | s->command_buffer_count) <= UINT32_MAX / 2;
-    if (!valid) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (s->command_buffer_count > 1) return gpusync__check_buffers(dev, s->command_buffers, s->command_buffer_count);
-    return s->command_buffer_count && !s->command_buffers[0] ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
-}
-
-GPUSYNC__RARE gpusync_result gpusync__submit_traced(gpusync_queue *q, const gpusync_submission *s,
-                                                    gpusync_ticket *ticket, gpusync__agenda *agenda)
-{
-    uint64_t began = gpusync_now_ns();
-    gpusync_result result = gpusync__submit_plan(q, s, ticket, agenda);
-    if (result != GPUSYNC_OK) return result;
-    gpusync__trace_ticket(q, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
-    if (agenda->held_ns) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda->held_ns);
-    return GPUSYNC_OK;
-}
-
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                           gpusync_ticket *ticket)
 {
+    const gpusync_submission *s = submission;
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
-    gpusync_result result;
     if (!ticket) ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !submission) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
+    if (!queue || !s) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
-    result = gpusync__check_submission(queue->device, submission);
-    if (result != GPUSYNC_OK) {
-        gpusync__leave(queue);
-        return result;
+    if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
+        (!s->command_buffers && s->command_buffer_count) ||
+        (s->command_buffer_count == 1 && !s->command_buffers[0]) ||
+        s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED) ||
+        (s->wait_count | s->signal_count | s->command_buffer_count) > UINT32_MAX / 2) /* they fit the plan's counts */
+        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    else if (s->command_buffer_count > 1)
+        result = gpusync__check_buffers(queue->device, s->command_buffers, s->command_buffer_count);
+    if (result == GPUSYNC_OK) {
+        uint64_t began = gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
+        result = gpusync__submit_plan(queue, s, ticket, &agenda);
+        if (began && result == GPUSYNC_OK) {
+            gpusync__trace_ticket(queue, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
+            if (agenda.held_ns) gpusync__trace_ticket(queue, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda.held_ns);
+        }
+        gpusync__end_call(queue->device, &agenda);
     }
-    if (gpusync__traced(queue->device)) result = gpusync__submit_traced(queue, submission, ticket, &agenda);
-    else result = gpusync__submit_plan(queue, submission, ticket, &agenda);
-    gpusync__end_call(queue->device, &agenda);
     gpusync__leave(queue);
     return result;
 }
 
-/* -- command buffers */
+/* -- what is encoded into open command buffers */
 
-/* What is to be encoded into a command buffer: one of the two. */
-typedef struct gpusync__encoding {
-    gpusync__need *need;
-    gpusync__promise *promise;
-} gpusync__encoding;
-
-/* The memory of an open buffer's plan for one more; NULL: it is full. */
-static gpusync__plan *gpusync__place_in(gpusync__plan *plan, const gpusync__encoding *e)
+/* Put a need, or a promise (the other one is NULL), into the plan of an open command buffer, and encode it. The first
+   makes the plan; the memory of a full plan is followed by that of another one, which is joined to it. Under the order
+   lock, with a pool. On an error the caller frees the need or promise, and nothing was encoded. */
+static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot, const gpusync__need *need,
+                                           const gpusync__promise *promise)
 {
-    gpusync__plan *last = plan->joined ? plan->joined : plan;
-    return (e->need ? last->need_count : last->promise_count) < GPUSYNC__FEW ? last : NULL;
-}
-
-static void gpusync__encode_need(gpusync__plan *plan, gpusync__plan *place, const gpusync__need *from, void *buffer)
-{
-    gpusync__need *need = &place->own_needs[place->need_count++];
-    *need = *from;
-    need->encoded = true;
-    gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
-    gpusync__append_need(plan, need);
-}
-
-static gpusync_result gpusync__encode_new_promise(gpusync__plan *plan, gpusync__plan *place, const gpusync__promise *from,
-                                                  void *buffer)
-{
-    gpusync__promise *promise = &place->own_promises[place->promise_count];
-    gpusync_result result = gpusync__check_promise(plan, from);
-    if (result != GPUSYNC_OK) return result;
-    *promise = *from;
-    promise->plan = plan;
-    result = gpusync__link_promise(promise, false, NULL);
-    if (result != GPUSYNC_OK) return result;
-    place->promise_count++;
-    gpusync__encode_promise(promise, buffer);
-    gpusync__append_promise(plan, promise);
-    return GPUSYNC_OK;
-}
-
-/* Under the order lock, with a pool. */
-static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot, const gpusync__encoding *e)
-{
-    gpusync__plan *plan = slot->plan, *place = plan ? gpusync__place_in(plan, e) : NULL, *made = NULL;
+    gpusync__plan *plan = slot->plan, *place = plan && plan->joined ? plan->joined : plan, *made = NULL;
     gpusync_result result = GPUSYNC_OK;
-    if (e->need && plan && plan->promises) return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
-    if (e->need && e->need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
-    if (!place) place = made = gpusync__plan_new(q, 0, 0, 0);
+    if (need && plan && plan->promises) return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
+    if (need && need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
+    if (!place || (need ? place->need_count : place->promise_count) >= GPUSYNC__FEW)
+        place = made = gpusync__plan_new(q, 0, 0, 0);
     if (!place) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (!plan) {
         plan = made;
-        plan->parts[0] = slot; /* a report may want to know */
+        plan->parts[0] = slot; /* a report looks at it */
     }
-    if (e->need) gpusync__encode_need(plan, place, e->need, slot->buffer);
-    else result = gpusync__encode_new_promise(plan, place, e->promise, slot->buffer);
+    if (need) {
+        gpusync__need *to = &place->own_needs[place->need_count++];
+        *to = *need;
+        to->encoded = true;
+        gpusync__encode(slot->buffer, gpusync__sel.encodeWaitForEvent, to->event, to->raw);
+        gpusync__append_need(plan, to);
+    } else {
+        gpusync__promise *to = &place->own_promises[place->promise_count];
+        *to = *promise;
+        to->plan = plan;
+        result = gpusync__check_promise(plan, to);
+        if (result == GPUSYNC_OK) result = gpusync__link_promise(to, false, NULL);
+        if (result == GPUSYNC_OK) {
+            place->promise_count++;
+            gpusync__encode_promise(to, slot->buffer);
+            gpusync__append_promise(plan, to);
+        }
+    }
     if (result != GPUSYNC_OK && made) {
         gpusync__plan_end(made);
     } else if (made == plan) {
@@ -7594,65 +7434,44 @@ static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot
     return result;
 }
 
-/* ... of a buffer that others made: with this it becomes an open one. */
-GPUSYNC__RARE gpusync_result gpusync__encode_into_stranger(gpusync_queue *q, void *buffer, gpusync__slot **open,
-                                                           const gpusync__encoding *e)
+/* Have the device wait for the point, or signal it, in a command buffer. One that others made becomes an open one with
+   that; on an error it is left as it was. */
+static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool waits)
 {
-    gpusync__slot *slot = NULL;
-    gpusync_result result = gpusync__adopt(q, buffer, GPUSYNC__WORK, open, &slot);
+    gpusync__need need;
+    gpusync__promise promise;
+    if (!q || !buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__enter_working(q);
     if (result != GPUSYNC_OK) return result;
-    result = gpusync__encode_into(q, slot, e);
-    if (result == GPUSYNC_OK) gpusync__add_open(q, slot);
-    else gpusync__unadopt(q, slot);
-    return result;
-}
-
-static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync__encoding *e)
-{
-    void *pool = gpusync__pool_push();
-    gpusync__slot **open;
-    gpusync_result result;
-    gpusync__lock(&q->order);
-    open = gpusync__find_open(q, buffer);
-    result = *open ? gpusync__encode_into(q, *open, e) : gpusync__encode_into_stranger(q, buffer, open, e);
-    gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it took and gave back */
+    result = waits ? gpusync__need_point(q->device, point, false, &need)
+                   : gpusync__promise_point(q->device, point, &promise);
+    if (result == GPUSYNC_OK) {
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+        bool stranger = !slot;
+        if (stranger) result = gpusync__adopt(q, buffer, GPUSYNC__WORK, open, &slot);
+        if (slot) result = gpusync__encode_into(q, slot, waits ? &need : NULL, waits ? NULL : &promise);
+        if (stranger && result == GPUSYNC_OK) gpusync__add_open(q, slot);
+        else if (stranger && slot) gpusync__unadopt(q, slot);
+        gpusync__order_end_pool(q, pool);
+        if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
+        if (result != GPUSYNC_OK && waits) gpusync__need_free(q->device, &need, false);
+        else if (result != GPUSYNC_OK) gpusync__timeline_unref(promise.timeline);
+        else if (waits && need.stage == GPUSYNC__OVER) GPUSYNC__COUNT(&q->stats.waits_skipped);
+    }
+    gpusync__leave(q);
     return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point)
 {
-    gpusync__need need;
-    gpusync__encoding e = {&need, NULL};
-    gpusync_result result;
-    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
-    result = gpusync__need_point(queue->device, &point, false, &need);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__encode_point(queue, command_buffer, &e);
-        if (result != GPUSYNC_OK) gpusync__need_free(queue->device, &need, false);
-        else if (need.stage == GPUSYNC__OVER) GPUSYNC__COUNT(&queue->stats.waits_skipped);
-    }
-    gpusync__leave(queue);
-    return result;
+    return gpusync__encode_point(queue, command_buffer, &point, true);
 }
 
 GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point)
 {
-    gpusync__promise promise;
-    gpusync__encoding e = {NULL, &promise};
-    gpusync_result result;
-    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
-    result = gpusync__promise_point(queue->device, &point, &promise);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__encode_point(queue, command_buffer, &e);
-        if (result != GPUSYNC_OK) gpusync__timeline_unref(point.timeline);
-    }
-    gpusync__leave(queue);
-    return result;
+    return gpusync__encode_point(queue, command_buffer, &point, false);
 }
 
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
