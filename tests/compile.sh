@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # compile.sh - every way in which people include gpusync.h
 #
-#   tests/compile.sh [PART...]     parts: matrix ways symbols stubs objc macho; default: all
+#   tests/compile.sh [PART...]     parts: matrix ways symbols stubs strict objc macho; default: all
 #
 # The programs of tests/compile/ are compiled with warnings as errors, linked and, where this machine can, run.
 # `make test-compile` calls this; what is needed to link with softmetal comes in the environment:
@@ -261,6 +261,41 @@ stubs() {
     check "Windows: C++" windows_cxx
 }
 
+# ---------------------------------------------------------------- strict
+# -Weverything, but for what is so on purpose: structs are laid out by hand; C++98 lacked long long and more; names have
+# two underscores, which C++ keeps for itself; NULL is C's. In a user's file nothing else. In the implementation:
+#   bad-function-cast           the clock's uint64_t becomes a double
+#   cast-function-type-strict   objc_msgSend is called as what each method is
+#   switch-default              switches over enumerators have a case for each, so that a new one is noticed
+#   unsafe-buffer-usage         C has pointers
+strict_user=(-Weverything -Wno-unknown-warning-option -Wno-padded)
+strict_user_cxx=(-Wno-c++98-compat-pedantic -Wno-reserved-identifier -Wno-reserved-macro-identifier
+    -Wno-zero-as-null-pointer-constant -Wno-old-style-cast)
+strict_body=(-Wno-bad-function-cast -Wno-cast-function-type-strict -Wno-switch-default -Wno-unsafe-buffer-usage
+    -Wno-unsafe-buffer-usage-in-libc-call)
+
+everything() { # LANGUAGE STANDARD FILE COMPILER...
+    local language=$1 standard=$2 file=$3 flags=("${strict_user[@]}")
+    shift 3
+    if [ "$language" = c++ ]; then flags+=("${strict_user_cxx[@]}"); fi
+    if [ "$file" = implementation.c ]; then flags+=("${strict_body[@]}"); fi
+    "$@" "${flags[@]}" -Werror -x "$language" -std="$standard" -I"$root" -c "$src/$file" -o "$dir/e.o"
+}
+
+strict() {
+    local standard language file compiler
+    for file in strict.c implementation.c; do
+        for standard in $(standards_of "$clang" c 'c99 c11 c17 c2x') $(standards_of "$clang" c++ 'c++11 c++14 c++17 c++20 c++2b'); do
+            case $standard in *++*) language=c++ compiler=$clangxx ;; *) language=c compiler=$clang ;; esac
+            check "$compiler $standard -Weverything: $file" everything $language "$standard" $file "$compiler" "${metal[@]}"
+            check "$compiler $standard -Weverything, no Metal: $file" everything $language "$standard" $file "$compiler" \
+                -DGPUSYNC_OBJC=0
+        done
+        check "aarch64-macos c99 -Weverything: $file" everything c c99 $file "$zig" cc -target aarch64-macos -UNDEBUG
+        check "aarch64-macos c++11 -Weverything: $file" everything c++ c++11 $file "$zig" c++ -target aarch64-macos -UNDEBUG
+    done
+}
+
 # ---------------------------------------------------------------- objc
 # objective LANGUAGE FILE COMPILER-OPTION...: compile only
 objective() {
@@ -335,9 +370,9 @@ macho_part() {
 }
 
 # ----------------------------------------------------------------
-for part in ${*:-matrix ways symbols stubs objc macho}; do
+for part in ${*:-matrix ways symbols stubs strict objc macho}; do
     case $part in
-    matrix | ways | symbols | stubs | objc) $part ;;
+    matrix | ways | symbols | stubs | strict | objc) $part ;;
     macho) macho_part ;;
     *)
         echo "compile.sh: no part named $part" >&2
