@@ -340,8 +340,59 @@ macho() {
     magic "$dir/program" cffaedfe
 }
 
+# Apple's other systems, compiled only: Zig knows the targets and has no libSystem to link with, but for Catalyst. Nor does
+# it look for C's headers there; those that it has for macOS are Darwin's, and ask TargetConditionals.h which system it is.
+# The number is that of the platform, which the object has to name. watchOS has no Metal.
+apple_targets='aarch64-ios.12.0=2 aarch64-ios.14.0-simulator=7 x86_64-ios.12.0-simulator=7
+    aarch64-maccatalyst=6 x86_64-maccatalyst=6
+    aarch64-tvos.12.0=3 aarch64-tvos.14.0-simulator=8 aarch64-visionos.1.0=11 aarch64-visionos.1.0-simulator=12'
+
+platform() { # OBJECT NUMBER: has the load command of 24 bytes that names this platform
+    od -An -v -tx4 -w4 -N 4096 "$1" | tr -d ' \n' | grep -q "0000003200000018$(printf %08x "$2")" ||
+        { echo "${1##*/} is not for platform $2"; return 1; }
+}
+
+# apple TARGET=PLATFORM LANGUAGE STANDARD FILES... -- OPTIONS...
+apple() {
+    local target=${1%=*} platform=${1#*=} language=$2 standard=$3 files=() file driver=cc
+    shift 3
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        files+=("$1")
+        shift
+    done
+    [ $# -gt 0 ] && shift
+    case $language in *++) driver=c++ ;; esac
+    for file in "${files[@]}"; do
+        "$zig" $driver -target "$target" -isystem "$darwin_headers" -std="$standard" -O1 -UNDEBUG -I"$root" \
+            "${warnings[@]}" "$@" -x "$language" -c "$src/$file" -o "$dir/$file.o" && platform "$dir/$file.o" "$platform" ||
+            return 1
+    done
+}
+
+apple_systems() {
+    local target name files='program.c second.c implementation.c'
+    darwin_headers=$("$zig" env | sed -n 's/^[ .]*"*lib_dir[ ":=]*"\(.*\)".*$/\1/p')
+    darwin_headers=$darwin_headers/libc/include/any-darwin-any
+    if [ ! -e "$darwin_headers/TargetConditionals.h" ]; then check "Zig has Darwin's headers" ls "$darwin_headers"; fi
+    for target in $apple_targets; do
+        name=${target%=*}
+        # shellcheck disable=SC2086 # words
+        check "$name: C99" apple "$target" c c99 $files -- -Wstrict-prototypes
+        # shellcheck disable=SC2086
+        check "$name: C++11" apple "$target" c++ c++11 $files --
+        check "$name: GPUSYNC_STATIC" apple "$target" c c11 program.c -- -DHOW=2
+        check "$name: Objective-C, ARC" apple "$target" objective-c c11 objc.m implementation.c -- -fobjc-arc
+        check "$name: Objective-C, no ARC" apple "$target" objective-c c11 objc.m -- -fno-objc-arc
+        check "$name: Objective-C++, ARC" apple "$target" objective-c++ c++17 objc.m implementation.c -- -fobjc-arc
+    done
+    for target in aarch64-maccatalyst x86_64-maccatalyst; do
+        check "$target: linked" macho $target c c99 "$src/program.c" "$src/second.c" "$src/implementation.c" --
+    done
+}
+
 macho_part() {
     local target file cmocka impl
+    apple_systems
     for file in /usr/include /usr/local/include; do
         if [ -e "$file/cmocka.h" ]; then cmocka=$file; fi
     done
@@ -352,6 +403,10 @@ macho_part() {
         check "$target: program, C99" macho $target c c99 "$src/program.c" "$src/second.c" "$src/implementation.c" \
             -- "${c_warnings[@]}"
         check "$target: program, C++17" macho $target c++ c++17 "$src/program.c" "$src/second.c" \
+            "$src/implementation.c" -- "${warnings[@]}"
+        check "$target: program, C23" macho $target c c23 "$src/program.c" "$src/second.c" "$src/implementation.c" \
+            -- "${c_warnings[@]}"
+        check "$target: program, C++23" macho $target c++ c++23 "$src/program.c" "$src/second.c" \
             "$src/implementation.c" -- "${warnings[@]}"
         check "$target: GPUSYNC_STATIC" macho $target c c99 "$src/program.c" -- "${c_warnings[@]}" -DHOW=2
         check "$target: after Apple's own Objective-C headers" macho $target c c99 "$src/program.c" "$src/second.c" \
