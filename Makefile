@@ -144,7 +144,7 @@ test: $(test_programs) $(example_programs) ## build and run all tests; ends with
 	$(tell_left_out)
 	$(run_tests) $(test_programs) --examples $(example_programs)
 
-check: ## the whole of CI: tests, sanitizers, valgrind, every compiler and standard, README
+check: ## the whole of CI: tests, sanitizers, valgrind, every compiler and standard, the READMEs
 	V='$(V)' BUILD='$(abspath $(top))' .ci/run
 
 bench: $(BUILD)/bench/bench ## build and run the benchmarks
@@ -205,7 +205,7 @@ fuzz: ## bytes to public calls, for TIME seconds, with libFuzzer, ASan and UBSan
 fuzz-proof: ## faults are planted in copies of gpusync.h: the fuzzer finds each
 	+$(MAKE) --no-print-directory $(fuzz_options) prove-fuzz
 
-test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md
+test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md and examples/README.md
 	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/readme.sh
 

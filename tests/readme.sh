@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# readme.sh - compiles, and where it can runs, the code blocks of README.md
+# readme.sh - compiles, and where it can runs, the code blocks of README.md and examples/README.md
 #
-#   tests/readme.sh [README]
+#   tests/readme.sh [FILE...]
 #
 # A line "<!-- compile: HOW -->" right above a block says how, where the block does not say so itself:
 #   file          declarations and functions          body   statements, compiled inside a function
@@ -9,11 +9,13 @@
 # ```c with `int main` is compiled as C99 with the implementation, linked with softmetal and run. Other ```c, ```cpp and
 # ```objc blocks need HOW; ```sh blocks: every `make TARGET` has to be a target of the Makefile. Blocks of
 # other languages are not looked at, blocks without a language are text.
+# A link to a file of ours has to lead to one, and a link to a chapter to a heading.
 # Environment as compile.sh. Ends with one line "N passed, N failed".
 
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
-readme=${1:-$root/README.md}
+files=("$@")
+[ $# -gt 0 ] || files=("$root/README.md" "$root/examples/README.md")
 build=${BUILD:-$root/build}
 out=${OUT:-$build/readme}
 read -r -a flags <<<"-I$root -I$root/examples -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
@@ -22,30 +24,49 @@ read -r -a link <<<"${SOFTMETAL_LINK:-}"
 warnings=(-Wall -Wextra -Wno-unused -Wunused-result -Werror)
 passed=0 failed=0
 
-rm -rf "$out"
-mkdir -p "$out"
-if [ ! -s "$readme" ]; then
-    echo "readme.sh: there is no $readme"
-    echo "0 passed, 1 failed"
-    exit 1
-fi
+# One file per block, N.LANGUAGE in the directory $out, with its line and its hint in N.about
+split() { # FILE
+    awk -v out="$out" '
+        !inside && /^[ ]*```/ {
+            inside = 1; n++
+            language = $0; sub(/^[ ]*```/, "", language); sub(/[^A-Za-z0-9+-].*/, "", language)
+            if (language == "") language = "text"
+            file = out "/" n "." language
+            print NR, language, (hint == "" ? "none" : hint) > (out "/" n ".about")
+            printf "" > file
+            next }
+        inside && /^[ ]*```[ ]*$/ { inside = 0; hint = ""; close(file); next }
+        inside { print > file; next }
+        /^<!-- compile: .*-->/ { hint = $0; sub(/^<!-- compile: */, "", hint); sub(/ *-->.*/, "", hint); next }
+        !/^[ \t]*$/ { hint = "" }
+        END { print n + 0 > (out "/count"); if (inside) print "open" > (out "/open") }' "$1"
+}
 
-# One file per block, N.LANGUAGE, with its line and its hint in N.about
-awk -v out="$out" '
-    !inside && /^[ ]*```/ {
-        inside = 1; n++
-        language = $0; sub(/^[ ]*```/, "", language); sub(/[^A-Za-z0-9+-].*/, "", language)
-        if (language == "") language = "text"
-        file = out "/" n "." language
-        print NR, language, (hint == "" ? "none" : hint) > (out "/" n ".about")
-        printf "" > file
-        next }
-    inside && /^[ ]*```[ ]*$/ { inside = 0; hint = ""; close(file); next }
-    inside { print > file; next }
-    /^<!-- compile: .*-->/ { hint = $0; sub(/^<!-- compile: */, "", hint); sub(/ *-->.*/, "", hint); next }
-    !/^[ \t]*$/ { hint = "" }
-    END { print n + 0 > (out "/count"); if (inside) print "open" > (out "/open") }' "$readme"
-[ ! -e "$out/open" ] || { echo "FAILED: the last code block of $readme has no end"; failed=1; }
+# The text outside of blocks and `code`
+prose() { awk '/^[ ]*```/ { inside = !inside; next } !inside' "$1" | sed 's/`[^`]*`//g'; } # FILE
+# What links call the headings: in small letters, a hyphen for each blank, no other signs
+anchors() { # FILE
+    awk '/^[ ]*```/ { inside = !inside; next } !inside && /^#+ /' "$1" | sed 's/^#* *//' | tr 'A-Z ' 'a-z-' |
+        tr -cd 'a-z0-9_\n-'
+}
+
+links() { # FILE: those that lead nowhere
+    local link target file status=0
+    while read -r link; do
+        case $link in *://* | mailto:*) continue ;; esac
+        file=$1
+        target=${link%%#*}
+        if [ -n "$target" ]; then file=$(dirname "$1")/$target; fi
+        if [ ! -e "$file" ]; then
+            echo "($link): there is no $target"
+            status=1
+        elif [ "$link" != "$target" ] && ! anchors "$file" | grep -qxF -e "${link#*#}"; then
+            echo "($link): ${file#"$root/"} has no such heading"
+            status=1
+        fi
+    done < <(prose "$1" | grep -oE '\]\([^)]*\)' | sed 's/^](//; s/)$//')
+    return $status
+}
 
 # What the blocks take from Apple's Metal headers and from metal-cpp: the names, with the types that they have there.
 names_of() { # LANGUAGE
@@ -145,26 +166,51 @@ block() { # FILE LANGUAGE HOW
     esac
 }
 
-count=$(cat "$out/count")
-for ((i = 1; i <= count; i++)); do
-    read -r line language how reason <"$out/$i.about"
-    file=$out/$i.$language
-    name="README line $line, $language"
-    case $language in c | cpp | c++ | objc | sh) ;; *) continue ;; esac
-    if [ "$how" = skip ]; then
-        if [ -n "$reason" ]; then
-            echo "skipped: $name: $reason"
-        else
-            echo "FAILED: $name: skip without a reason"
-            failed=$((failed + 1))
-        fi
-    elif block "$file" "$language" "$how" >"$file.log" 2>&1; then
+rm -rf "$out"
+top=$out
+for ((f = 0; f < ${#files[@]}; f++)); do
+    readme=${files[f]}
+    shown=${readme#"$root/"}
+    out=$top/$f
+    mkdir -p "$out"
+    if [ ! -s "$readme" ]; then
+        echo "FAILED: there is no $shown"
+        failed=$((failed + 1))
+        continue
+    fi
+    split "$readme"
+    if [ -e "$out/open" ]; then
+        echo "FAILED: the last code block of $shown has no end"
+        failed=$((failed + 1))
+    fi
+    if links "$readme" >"$out/links.log"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        echo "FAILED: $name"
-        head -n 40 "$file.log" | sed 's/^/    | /'
+        echo "FAILED: links of $shown"
+        sed 's/^/    | /' "$out/links.log"
     fi
+    count=$(cat "$out/count")
+    for ((i = 1; i <= count; i++)); do
+        read -r line language how reason <"$out/$i.about"
+        file=$out/$i.$language
+        name="$shown line $line, $language"
+        case $language in c | cpp | c++ | objc | sh) ;; *) continue ;; esac
+        if [ "$how" = skip ]; then
+            if [ -n "$reason" ]; then
+                echo "skipped: $name: $reason"
+            else
+                echo "FAILED: $name: skip without a reason"
+                failed=$((failed + 1))
+            fi
+        elif block "$file" "$language" "$how" >"$file.log" 2>&1; then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+            echo "FAILED: $name"
+            head -n 40 "$file.log" | sed 's/^/    | /'
+        fi
+    done
 done
 if [ $((passed + failed)) -eq 0 ]; then
     echo "no code block was compiled"
