@@ -270,7 +270,7 @@ stubs() {
 #   unsafe-buffer-usage         C has pointers
 strict_user=(-Weverything -Wno-unknown-warning-option -Wno-padded)
 strict_user_cxx=(-Wno-c++98-compat-pedantic -Wno-reserved-identifier -Wno-reserved-macro-identifier
-    -Wno-zero-as-null-pointer-constant -Wno-old-style-cast)
+    -Wno-zero-as-null-pointer-constant)
 strict_body=(-Wno-bad-function-cast -Wno-cast-function-type-strict -Wno-switch-default -Wno-unsafe-buffer-usage
     -Wno-unsafe-buffer-usage-in-libc-call)
 
@@ -282,6 +282,12 @@ everything() { # LANGUAGE STANDARD FILE COMPILER...
     "$@" "${flags[@]}" -Werror -x "$language" -std="$standard" -I"$root" -c "$src/$file" -o "$dir/e.o"
 }
 
+old_style() { # STANDARD FILE OPTION...: g++, which has no -Weverything. clang's has it
+    local standard=$1 file=$2
+    shift 2
+    "$gxx" -std="$standard" "${warnings[@]}" -Wold-style-cast -I"$root" "$@" -x c++ -c "$src/$file" -o "$dir/o.o"
+}
+
 strict() {
     local standard language file compiler
     for file in strict.c implementation.c; do
@@ -290,6 +296,10 @@ strict() {
             check "$compiler $standard -Weverything: $file" everything $language "$standard" $file "$compiler" "${metal[@]}"
             check "$compiler $standard -Weverything, no Metal: $file" everything $language "$standard" $file "$compiler" \
                 -DGPUSYNC_OBJC=0
+        done
+        for standard in $(standards_of "$gxx" c++ 'c++11 c++14 c++17 c++20 c++2b'); do
+            check "$gxx $standard -Wold-style-cast: $file" old_style "$standard" $file "${metal[@]}"
+            check "$gxx $standard -Wold-style-cast, no Metal: $file" old_style "$standard" $file -DGPUSYNC_OBJC=0
         done
         check "aarch64-macos c99 -Weverything: $file" everything c c99 $file "$zig" cc -target aarch64-macos -UNDEBUG
         check "aarch64-macos c++11 -Weverything: $file" everything c++ c++11 $file "$zig" c++ -target aarch64-macos -UNDEBUG
