@@ -227,7 +227,7 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  STRESS          factor for the length of the stress tests; default 1
 ##  RUN             put in front of every program that is run: RUN=valgrind
 ##  N               rounds of make loop; default 20
-##  PARTS           of make test-compile: matrix ways symbols stubs strict objc macho
+##  PARTS           of make test-compile: matrix ways symbols stubs strict objc copies macho
 ##  TIME SEED INPUT of make fuzz: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # compile.sh - every way in which people include gpusync.h
 #
-#   tests/compile.sh [PART...]     parts: matrix ways symbols stubs strict objc macho; default: all
+#   tests/compile.sh [PART...]     parts: matrix ways symbols stubs strict objc copies macho; default: all
 #
 # The programs of tests/compile/ are compiled with warnings as errors, linked and, where this machine can, run.
 # `make test-compile` calls this; what is needed to link with softmetal comes in the environment:
@@ -170,7 +170,10 @@ declared() {
         -fno-color-diagnostics - | grep -v ' static inline$' | sed -n "s/^.-FunctionDecl [^']* \(gpusync_[A-Za-z0-9_]*\) '.*/\1/p" | sort -u
 }
 
-exported() { nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | sort -u; }
+# Without the version that some names end with.
+exported() { nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | unversioned; }
+version=$(sed -n 's/^#define GPUSYNC_VERSION_M[AI][JN]OR *//p' "$root/gpusync.h" | paste -s -d_ -)
+unversioned() { sed "s/^\(.*gpusync_.*\)_$version\$/\1/" | sort -u; }
 
 symbols_of() { # COMPILER LANGUAGE OPTIMISE METAL: exactly the declared functions
     "$1" "$3" -I"$root" -D_GNU_SOURCE -DGPUSYNC_OBJC="$4" -x "$2" -c "$src/implementation.c" -o "$dir/i.o" || return 1
@@ -207,7 +210,7 @@ symbols_api() { # GPUSYNC_API as for a shared library: exactly the declared func
     "$1" -O2 -fPIC -shared -fvisibility=hidden -I"$root" "${metal[@]}" \
         '-DGPUSYNC_API=__attribute__((visibility("default")))' -x "$2" "$src/implementation.c" -x none \
         -Wl,--unresolved-symbols=ignore-all -o "$dir/lib.so" || return 1
-    nm -D -g --defined-only "$dir/lib.so" | awk 'NF == 3 && $3 !~ /^_/ { print $3 }' | sort -u >"$dir/exported"
+    nm -D -g --defined-only "$dir/lib.so" | awk 'NF == 3 && $3 !~ /^_/ { print $3 }' | unversioned >"$dir/exported"
     declared 1 | diff - "$dir/exported"
 }
 
@@ -434,10 +437,128 @@ macho_part() {
     done
 }
 
+# ---------------------------------------------------------------- copies
+# A program with gpusync and a library with its own, of another version (0.99) or of the same.
+side() { # NAME HEADER-DIRECTORY OPTION...: $dir/NAME.o
+    local name=$1 header=$2
+    shift 2
+    "${compile[@]}" "${warnings[@]}" -I"$header" "$@" -x "$language" -c "$src/copies.c" -o "$dir/$name.o"
+}
+
+copies_of() { # VERSION LIBRARY PROGRAM: the objects of both sides, and library.a; options are words
+    local library program header=$root
+    read -r -a library <<<"$2"
+    read -r -a program <<<"$3"
+    if [ "$1" = other ]; then
+        header=$dir/other
+        mkdir "$header" || return 1
+        sed 's/^#define GPUSYNC_VERSION_MINOR .*/#define GPUSYNC_VERSION_MINOR 99/' "$root/gpusync.h" >"$header/gpusync.h"
+        ! cmp -s "$root/gpusync.h" "$header/gpusync.h" || return 1
+    fi
+    side library "$header" -DLIBRARY=1 "${library[@]}" && side program "$root" -DLIBRARY=0 "${program[@]}" || return 1
+    [ "$2" != -DIMPLEMENTS=0 ] || "${compile[@]}" "${warnings[@]}" -I"$header" -x "$language" \
+        -c "$src/implementation.c" -o "$dir/implementation.o"
+}
+
+linked() { "${compile[@]}" "$@" "${libraries[@]}" -o "$dir/program"; }
+
+# apart COMPILER LANGUAGE VERSION LIBRARY PROGRAM: both link, run, and each has its own version
+apart() {
+    local language=$2 compile libraries=("${link[@]}")
+    compile=("$1" -O0 "${metal[@]}")
+    copies_of "$3" "$4" "$5" && linked "$dir/program.o" "$dir/library.o" && run "$dir/program"
+}
+
+# An archive, as libraries come: the linker takes the implementation out of it only where somebody needs it.
+archive() { "${ar[@]}" rcs "$dir/library.a" "$@"; }
+
+# told WANT COMMAND...: it has to fail, with that in what it says
+told() {
+    local want=$1
+    shift
+    if "$@" >"$dir/told" 2>&1; then
+        echo "this links, and should not: $*"
+        return 1
+    fi
+    grep -q -e "$want" "$dir/told" || { echo "does not say '$want':"; cat "$dir/told"; return 1; }
+}
+
+clash() { # COMPILER LANGUAGE: an archive with an implementation of another version
+    local language=$2 compile libraries=("${link[@]}") ar=(ar)
+    compile=("$1" -O0 "${metal[@]}")
+    copies_of other -DIMPLEMENTS=0 -DIMPLEMENTS=1 && archive "$dir/library.o" "$dir/implementation.o" || return 1
+    told 'multiple definition of .gpusync_commit' linked "$dir/program.o" "$dir/library.a"
+}
+
+lacks() { # COMPILER LANGUAGE: a library that takes the program's implementation, but is of another version
+    local language=$2 compile libraries=("${link[@]}") ar=(ar)
+    compile=("$1" -O0 "${metal[@]}")
+    copies_of other -DIMPLEMENTS=0 -DIMPLEMENTS=1 && archive "$dir/library.o" || return 1
+    told 'undefined reference to .gpusync_device_create_0_99' linked "$dir/program.o" "$dir/library.a"
+}
+
+shared() { # COMPILER LANGUAGE: the same version twice: the program's implementation serves both
+    local language=$2 compile libraries=("${link[@]}") ar=(ar)
+    compile=("$1" -O0 "${metal[@]}")
+    copies_of same -DIMPLEMENTS=0 -DIMPLEMENTS=1 && archive "$dir/library.o" "$dir/implementation.o" &&
+        linked "$dir/program.o" "$dir/library.a" && run "$dir/program"
+}
+
+prefixed() { # COMPILER LANGUAGE METAL: everything that the implementation exports begins with the prefix
+    "$1" -O0 "${warnings[@]}" -I"$root" -D_GNU_SOURCE -DGPUSYNC_OBJC="$3" -DGPUSYNC_PREFIX=lib_ -x "$2" \
+        -c "$src/implementation.c" -o "$dir/i.o" || return 1
+    exported "$dir/i.o" >"$dir/exported"
+    [ "$(wc -l <"$dir/exported")" -gt 20 ] || { echo "exports too little"; return 1; }
+    if grep -v '^lib_gpusync_' "$dir/exported"; then
+        echo "^ has no prefix"
+        return 1
+    fi
+}
+
+mach_apart() { # ARCH: for macOS, as far as the linker goes
+    local language=c compile libraries=(-Wl,-undefined,dynamic_lookup)
+    compile=("$zig" cc -target "$1-macos" -O0)
+    copies_of other '-DIMPLEMENTS=1 -DGPUSYNC_PREFIX=lib_' -DIMPLEMENTS=1 && linked "$dir/program.o" "$dir/library.o" &&
+        magic "$dir/program" cffaedfe
+}
+
+mach_clash() { # ARCH
+    local language=c compile libraries=(-Wl,-undefined,dynamic_lookup) ar=("$zig" ar --format=darwin)
+    compile=("$zig" cc -target "$1-macos" -O0)
+    copies_of other -DIMPLEMENTS=0 -DIMPLEMENTS=1 && archive "$dir/library.o" "$dir/implementation.o" || return 1
+    told 'duplicate symbol.*gpusync_commit' linked "$dir/program.o" "$dir/library.a"
+}
+
+copies() {
+    local compiler language own=-DIMPLEMENTS=1
+    for compiler in "$gcc" "$clang" "$gxx" "$clangxx"; do
+        case $compiler in "$gcc" | "$clang") language=c ;; *) language=c++ ;; esac
+        check "$compiler: another version in an archive is told" clash "$compiler" $language
+        check "$compiler: a library that wants another version is told" lacks "$compiler" $language
+        check "$compiler: the same version twice is shared" shared "$compiler" $language
+        check "$compiler: another version under a prefix" apart "$compiler" $language other \
+            "$own -DGPUSYNC_PREFIX=lib_" "$own"
+        check "$compiler: the program under a prefix" apart "$compiler" $language other "$own" \
+            "$own -DGPUSYNC_PREFIX=app_"
+        check "$compiler: two prefixes, one version" apart "$compiler" $language same "$own -DGPUSYNC_PREFIX=lib_" \
+            "$own -DGPUSYNC_PREFIX=app_"
+        check "$compiler: another version, GPUSYNC_STATIC" apart "$compiler" $language other \
+            "$own -DGPUSYNC_STATIC" "$own"
+        check "$compiler: GPUSYNC_STATIC twice" apart "$compiler" $language other "$own -DGPUSYNC_STATIC" \
+            "$own -DGPUSYNC_STATIC"
+        check "$compiler: a prefix is in front of everything" prefixed "$compiler" $language 1
+        check "$compiler: a prefix is in front of everything, no Metal" prefixed "$compiler" $language 0
+    done
+    for compiler in aarch64 x86_64; do
+        check "$compiler-macos: another version in an archive is told" mach_clash $compiler
+        check "$compiler-macos: another version under a prefix" mach_apart $compiler
+    done
+}
+
 # ----------------------------------------------------------------
-for part in ${*:-matrix ways symbols stubs strict objc macho}; do
+for part in ${*:-matrix ways symbols stubs strict objc copies macho}; do
     case $part in
-    matrix | ways | symbols | stubs | strict | objc) $part ;;
+    matrix | ways | symbols | stubs | strict | objc | copies) $part ;;
     macho) macho_part ;;
     *)
         echo "compile.sh: no part named $part" >&2
