@@ -56,7 +56,8 @@
 
      macro                    who defines it      meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: private to this file
+     GPUSYNC_STATIC           that file           every function is static: private to this file. Two files, and two
+                                                  versions, can each have their own copy so.
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
      GPUSYNC_OBJC             all files           1: there is an Objective-C runtime with Metal classes.
@@ -190,6 +191,18 @@
 #endif
 #endif
 
+/* Symbols by name. Three calls that nobody can do without have the version in theirs: so files that were compiled with
+   different versions of this header do not link, and the linker says which symbol is missing. */
+#define GPUSYNC__TEXT2(x) #x
+#define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
+#define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
+#if defined(__GNUC__) && !defined(GPUSYNC_STATIC)
+#define GPUSYNC__VERSIONED(name)                                                                                   \
+    GPUSYNC__SYMBOL(name "_" GPUSYNC__TEXT(GPUSYNC_VERSION_MAJOR) "_" GPUSYNC__TEXT(GPUSYNC_VERSION_MINOR))
+#else
+#define GPUSYNC__VERSIONED(name)
+#endif
+
 /* For Clang's warnings and for Swift. GPUSYNC_OPT: this pointer may be NULL. A pointer without a mark may not: the
    declarations are a region assume_nonnull, which infers all but the outer one of two (GPUSYNC_REQ). Closed enums have
    the same values in later versions: what a program chooses from. Open ones may get more, so that a switch needs a
@@ -309,15 +322,16 @@ typedef struct gpusync_command_buffer_desc gpusync_command_buffer_desc; /**< Opt
 
 /** The number of a commit on its queue: 1, 2, 3, ... in the order of the gpusync_commit calls. */
 typedef uint64_t gpusync_ticket;
-#define GPUSYNC_NO_TICKET ((gpusync_ticket)0)   /**< No work: always done. */
-#define GPUSYNC_EVERYTHING (~(gpusync_ticket)0) /**< All that was committed to the queue up to this call. */
-#define GPUSYNC_FOREVER (~(uint64_t)0)          /**< A timeout without a limit. */
+#define GPUSYNC_NO_TICKET UINT64_C(0)           /**< No work: always done. */
+#define GPUSYNC_EVERYTHING UINT64_MAX           /**< All that was committed to the queue up to this call. */
+#define GPUSYNC_FOREVER UINT64_MAX              /**< A timeout without a limit. */
 
 /** Make a device object.
     Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, or half an
              allocator.   Threads any   Blocks no   Owns retains the Metal device */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
-                                                                   gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out);
+                                                                   gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
+    GPUSYNC__VERSIONED("gpusync_device_create");
 
 /** Destroy a device whose queues, timelines and warm-ups are all destroyed.
 
@@ -333,7 +347,8 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT de
     Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
                                                                   const gpusync_queue_desc *GPUSYNC_OPT desc,
-                                                                  gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out);
+                                                                  gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out)
+    GPUSYNC__VERSIONED("gpusync_queue_create");
 
 /** Wait until everything that is on the device has ended, then destroy the queue.
 
@@ -359,7 +374,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
     Owns gpusync keeps *out until its commit or discard: >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
                                                                     const gpusync_command_buffer_desc *GPUSYNC_OPT desc,
-                                                                    void *GPUSYNC_OPT *GPUSYNC_REQ out);
+                                                                    void *GPUSYNC_OPT *GPUSYNC_REQ out)
+    GPUSYNC__VERSIONED("gpusync_command_buffer");
 
 /** Give back a buffer that will not be committed.
 
@@ -795,7 +811,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_que
    with encodeSignalEvent. Whoever waits for a value goes on once the number is that or more. A timeline that has failed
    stays so: every question and every wait gets the first failure. */
 
-#define GPUSYNC_MAX_VALUE (~(uint64_t)0 >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
+#define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
 /** Options of a timeline. */
 typedef struct gpusync_timeline_desc {
@@ -1235,9 +1251,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          ticket is issued, it stands in the queue's line [gpusync__line_up].
       4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
          by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
-      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__finish]. What failed
+      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot]. What failed
          is put on record by whoever claims the slot [gpusync__claim].
-      6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark, gpusync__advance].
+      6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark].
          A plan is marked when its buffers and its needs are over [gpusync__publish].
       7. Whoever marked tells the board [gpusync__tell]: watches are unparked, needs count their plans down, and notes
          become due and run on the dispatch queue [gpusync__run_due].
@@ -1259,7 +1275,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
 
      a ticket ends        mark, then is anybody listed? [gpusync__tell]     list, then is it marked? [gpusync__enlist,
-                                                                            gpusync__seek_listed, gpusync__pin_note]
+                                                                            gpusync__seek, gpusync__pin_note]
      neighbours end       mark, then advance, on both threads [gpusync__mark]
      room comes           give, then is anybody listed?                     list, then is there room? [gpusync__enlist]
                           [gpusync__give_room]
@@ -1273,7 +1289,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
                           [gpusync__want, gpusync__pump]                    read-modify-write [gpusync__order_end]
      a queue on an agenda set `wanted`, then `on_agenda` [gpusync__want]    clear `on_agenda`, then pump [gpusync__run]
      a device is lost     set LOST, then want each queue [gpusync__lose]    line up, then read LOST
-                                                                            [gpusync__hold_plan_back]
+                                                                            [gpusync__enter_held]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
                           [gpusync__let_out]                                [gpusync__enter]
      a device goes        clear the post's device, then read `inside`       count into `inside`, then read the device
@@ -1295,7 +1311,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
       4. A handler advances, destroy sees an idle queue: it waits for RUNNING handlers and for slots on their way back
          [gpusync__orphan_slots, gpusync__destroy].
       5. A handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all it touches [gpusync__orphan].
-      6. Two handlers mark neighbours: whoever marks advances after it [gpusync__advance].
+      6. Two handlers mark neighbours: whoever marks advances after it [gpusync__mark].
       7. A commit and its end come between the two loads of is_idle: `completed` is read first [gpusync_is_idle].
       8. Unpark comes before park: a permit stays [gpusync__default_unpark].
       9. A fiber parks on one thread and goes on on another: no lock, pool or thread-local value is kept in a park
@@ -1311,7 +1327,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      17. A timeline goes while held work registers: registering looks again under the board's lock [gpusync__listen].
      18. A callback runs for seconds: it has a dispatch queue, handlers of other queues go on [gpusync__ask_for_calls].
      19. A wait times out as it is told, and its waiter serves another wait: the unpark is one too many, a wait looks
-         again [gpusync__take_watch, gpusync__park].
+         again [gpusync__take_watch, gpusync__sleep].
      20. A poller that has seen the end is descheduled: marking good work needs no claim [gpusync__end_ticket].
      21. An entry goes on to a later ticket while the handler of the earlier one is about to tell: boards know tickets,
          not entries [gpusync__take_numbers].
@@ -1347,10 +1363,6 @@ extern "C" {
 /* --------------------------------------------------------------------------------- >>objc --
    Everything of the Objective-C runtime and of Metal that is used, declared here under private names. The asm label is
    the real symbol: so no SDK header is needed, and none can clash. */
-
-#define GPUSYNC__TEXT2(x) #x
-#define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
-#define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
 
 extern void gpusync__objc_msg_send(void) GPUSYNC__SYMBOL("objc_msgSend");
 extern void *gpusync__sel_register(const char *name) GPUSYNC__SYMBOL("sel_registerName");
@@ -2057,7 +2069,7 @@ struct gpusync_queue {
    block whose value never comes lives as long as the event. So what the block refers to is counted.
 
      1. ARMED    gpusync__listening_new takes one that is free, and lists it with its timeline: one reference.
-     2. gpusync__notify hands Metal a block, and Metal copies it: each copy has a reference.
+     2. gpusync__listen hands Metal a block, and Metal copies it: each copy has a reference.
      3. RUNNING  the event gets there, and Metal calls the block. The timeline stays meanwhile: destroy waits.
      4. FREE     everybody has been told. The next registration takes it off the timeline's list.
      5. ORPHANED instead of 3., where the timeline goes first: a block that is called after all touches nothing else.
@@ -6349,7 +6361,7 @@ static void gpusync__plan_end(gpusync__plan *plan)
        1. gpusync__need_point makes a need: AWAITED, or OVER at once, where nothing is left to wait for.
        2. gpusync__seek lists it and finds its stage. It counts in `unresolved`; one that blocks counts in `missing`.
        3. gpusync__turn_need makes it COMING or ABROAD once the device can wait for it. It does not block any more.
-       4. Who ends what it is about takes it off its list: it is OVER. gpusync__need_over counts it down in the plan.
+       4. Who ends what it is about takes it off its list: it is OVER. gpusync__needs_over counts it down in the plan.
 
    A need that is not listed when its plan is issued goes from 1 to 2 when the work is over. Under the lock of its board
    `stage`, `blocks`, `heard` and `node` change. Whoever unlinks a need, and nobody else, counts it down. */
@@ -7111,7 +7123,7 @@ static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     unsigned rounds = 0;
     gpusync__forget_needs(plan);
-    while (GPUSYNC__GET(&plan->unresolved) > 1) gpusync__linger(plan->device, &rounds); /* gpusync__need_over */
+    while (GPUSYNC__GET(&plan->unresolved) > 1) gpusync__linger(plan->device, &rounds); /* gpusync__needs_over */
     for (gpusync__need *need = plan->needs; need; need = need->along)
         GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);

@@ -504,23 +504,7 @@ shared() { # COMPILER LANGUAGE: the same version twice: the program's implementa
         linked "$dir/program.o" "$dir/library.a" && run "$dir/program"
 }
 
-prefixed() { # COMPILER LANGUAGE METAL: everything that the implementation exports begins with the prefix
-    "$1" -O0 "${warnings[@]}" -I"$root" -D_GNU_SOURCE -DGPUSYNC_OBJC="$3" -DGPUSYNC_PREFIX=lib_ -x "$2" \
-        -c "$src/implementation.c" -o "$dir/i.o" || return 1
-    exported "$dir/i.o" >"$dir/exported"
-    [ "$(wc -l <"$dir/exported")" -gt 20 ] || { echo "exports too little"; return 1; }
-    if grep -v '^lib_gpusync_' "$dir/exported"; then
-        echo "^ has no prefix"
-        return 1
-    fi
-}
 
-mach_apart() { # ARCH: for macOS, as far as the linker goes
-    local language=c compile libraries=(-Wl,-undefined,dynamic_lookup)
-    compile=("$zig" cc -target "$1-macos" -O0)
-    copies_of other '-DIMPLEMENTS=1 -DGPUSYNC_PREFIX=lib_' -DIMPLEMENTS=1 && linked "$dir/program.o" "$dir/library.o" &&
-        magic "$dir/program" cffaedfe
-}
 
 mach_clash() { # ARCH
     local language=c compile libraries=(-Wl,-undefined,dynamic_lookup) ar=("$zig" ar --format=darwin)
@@ -536,22 +520,13 @@ copies() {
         check "$compiler: another version in an archive is told" clash "$compiler" $language
         check "$compiler: a library that wants another version is told" lacks "$compiler" $language
         check "$compiler: the same version twice is shared" shared "$compiler" $language
-        check "$compiler: another version under a prefix" apart "$compiler" $language other \
-            "$own -DGPUSYNC_PREFIX=lib_" "$own"
-        check "$compiler: the program under a prefix" apart "$compiler" $language other "$own" \
-            "$own -DGPUSYNC_PREFIX=app_"
-        check "$compiler: two prefixes, one version" apart "$compiler" $language same "$own -DGPUSYNC_PREFIX=lib_" \
-            "$own -DGPUSYNC_PREFIX=app_"
         check "$compiler: another version, GPUSYNC_STATIC" apart "$compiler" $language other \
             "$own -DGPUSYNC_STATIC" "$own"
         check "$compiler: GPUSYNC_STATIC twice" apart "$compiler" $language other "$own -DGPUSYNC_STATIC" \
             "$own -DGPUSYNC_STATIC"
-        check "$compiler: a prefix is in front of everything" prefixed "$compiler" $language 1
-        check "$compiler: a prefix is in front of everything, no Metal" prefixed "$compiler" $language 0
     done
     for compiler in aarch64 x86_64; do
         check "$compiler-macos: another version in an archive is told" mach_clash $compiler
-        check "$compiler-macos: another version under a prefix" mach_apart $compiler
     done
 }
 

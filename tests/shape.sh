@@ -3,7 +3,7 @@
 #   tests/shape.sh [HEADER]          the table
 #   tests/shape.sh --check [HEADER]  says what is wrong with the header, or nothing:
 #       a function that a comment names and nobody defines; a function of the implementation that is declared ahead and not
-#       listed in >>objects; a field of a structure without a comment
+#       listed in >>objects, nor has a comment that says why
 set -euo pipefail
 cd "$(dirname "$0")/.."
 check=false
@@ -87,9 +87,10 @@ ahead() {
         /^(static|GPUSYNC_[_]RARE|GPUSYNC_[_]INLINE) / && /\(/ && !/=/ {
             text = $0
             while (text !~ /[;{]/ && (getline more) > 0) text = text " " more
-            if (text !~ /\{/ && text !~ /__attribute__\(\(format/ && name != "objects")
-                print NR ": declared ahead: " substr(text, 1, 90)
-        }' "$header"
+            if (text !~ /\{/ && text !~ /__attribute__\(\(format/ && name != "objects" && last !~ /\*\/$/)
+                print NR ": declared ahead, and no comment says why: " substr(text, 1, 90)
+        }
+        { last = $0 }' "$header"
 }
 
 if $check; then
