@@ -197,7 +197,7 @@
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
 #if defined(__GNUC__) && !defined(GPUSYNC_STATIC)
-#define GPUSYNC__VERSIONED(name)                                                                                   \
+#define GPUSYNC__VERSIONED(name) \
     GPUSYNC__SYMBOL(name "_" GPUSYNC__TEXT(GPUSYNC_VERSION_MAJOR) "_" GPUSYNC__TEXT(GPUSYNC_VERSION_MINOR))
 #else
 #define GPUSYNC__VERSIONED(name)
@@ -322,9 +322,9 @@ typedef struct gpusync_command_buffer_desc gpusync_command_buffer_desc; /**< Opt
 
 /** The number of a commit on its queue: 1, 2, 3, ... in the order of the gpusync_commit calls. */
 typedef uint64_t gpusync_ticket;
-#define GPUSYNC_NO_TICKET UINT64_C(0)           /**< No work: always done. */
-#define GPUSYNC_EVERYTHING UINT64_MAX           /**< All that was committed to the queue up to this call. */
-#define GPUSYNC_FOREVER UINT64_MAX              /**< A timeout without a limit. */
+#define GPUSYNC_NO_TICKET UINT64_C(0) /**< No work: always done. */
+#define GPUSYNC_EVERYTHING UINT64_MAX /**< All that was committed to the queue up to this call. */
+#define GPUSYNC_FOREVER UINT64_MAX    /**< A timeout without a limit. */
 
 /** Make a device object.
     Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, or half an
@@ -1198,9 +1198,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
 GPUSYNC_API const char *gpusync_result_string(gpusync_result result)
 {
     switch (result) {
-#define GPUSYNC__CASE(name, value, text)                                                             \
-    case GPUSYNC_##name:                                                                             \
-        return text;
+#define GPUSYNC__CASE(name, value, text) \
+    case GPUSYNC_##name: return text;
         GPUSYNC_RESULTS(GPUSYNC__CASE)
 #undef GPUSYNC__CASE
     }
@@ -1251,8 +1250,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          ticket is issued, it stands in the queue's line [gpusync__line_up].
       4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
          by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
-      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot]. What failed
-         is put on record by whoever claims the slot [gpusync__claim].
+      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot]. What
+         failed is put on record by whoever claims the slot [gpusync__claim].
       6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark].
          A plan is marked when its buffers and its needs are over [gpusync__publish].
       7. Whoever marked tells the board [gpusync__tell]: watches are unparked, needs count their plans down, and notes
@@ -1270,7 +1269,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    Under the order lock come the messages that a commit sends, and those that encode a wait or a signal. Rings, indexes
    and the places of open buffers grow under it. The device's listener is made and asked for values under it. The
    allocator is called under the order, plan and waiter lock, malloc under the board's. A callback becomes due under the
-   plan lock, together with the mark of its ticket. No hook, log or trace function, callback or release runs under a lock.
+   plan lock, together with the mark of its ticket. No lock is held while a hook, a log or trace function, a callback or
+   a release runs.
 
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
 
@@ -1386,8 +1386,8 @@ static void (*gpusync__send)(void) = gpusync__objc_msg_send;
 /* objc_msgSend as a function of this result and, after object and selector, these arguments: they must be the
    method's own types, and never variadic. No selector here returns a struct, so objc_msgSend serves for all, double
    included, on arm64 and x86-64. */
-#define GPUSYNC__AS(result) ((result (*)(void *, void *))gpusync__send)
-#define GPUSYNC__AS1(result, argument) ((result (*)(void *, void *, argument))gpusync__send)
+#define GPUSYNC__AS(result) ((result(*)(void *, void *))gpusync__send)
+#define GPUSYNC__AS1(result, argument) ((result(*)(void *, void *, argument))gpusync__send)
 
 static void *gpusync__send_id(void *self, void *sel) { return GPUSYNC__AS(void *)(self, sel); }
 static unsigned long gpusync__send_ulong(void *self, void *sel) { return GPUSYNC__AS(unsigned long)(self, sel); }
@@ -1395,6 +1395,7 @@ static void gpusync__send_void(void *self, void *sel) { GPUSYNC__AS(void)(self, 
 static void gpusync__send_void_id(void *self, void *sel, void *other) { GPUSYNC__AS1(void, void *)(self, sel, other); }
 
 /* Every selector that is sent: its field in gpusync__sel, and its name in Metal or Foundation. By the alphabet. */
+/* clang-format off */
 #define GPUSYNC__SELECTORS(X)                                                                                         \
     X(addCompletedHandler, "addCompletedHandler:") X(addObject, "addObject:")                                         \
     X(addScheduledHandler, "addScheduledHandler:") X(alloc, "alloc") X(code, "code")                                  \
@@ -1412,6 +1413,7 @@ static void gpusync__send_void_id(void *self, void *sel, void *other) { GPUSYNC_
     X(setRetainedReferences, "setRetainedReferences:") X(setSignaledValue, "setSignaledValue:")                       \
     X(signaledValue, "signaledValue") X(status, "status") X(stringWithUTF8String, "stringWithUTF8String:")            \
     X(utf8String, "UTF8String") X(waitUntilCompleted, "waitUntilCompleted")
+/* clang-format on */
 
 /* Registered when the first device is made, under the global lock; never written again. */
 static struct gpusync__selectors {
@@ -1486,7 +1488,7 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__SUB(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
 #define GPUSYNC__COUNT(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))
 /* Compare and swap; on failure *expected is what was there. */
-#define GPUSYNC__SWAP(p, expected, value)                                                            \
+#define GPUSYNC__SWAP(p, expected, value) \
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 /* For what few calls do, or handlers: out of the way of the others. */
@@ -1932,40 +1934,42 @@ typedef struct gpusync__agenda {
     uint64_t held_ns;                  /* when this call held its plan back */
 } gpusync__agenda;
 
+/* clang-format off */
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
+/* clang-format on */
 
 #define GPUSYNC__EVENT_POOL 32
 #define GPUSYNC__FEW_PLACES 16
 
 struct gpusync_device {
-    void *metal;                 /* the MTLDevice, +1 */
-    gpusync_hooks hooks;         /* the program's, or the default ones */
-    gpusync_allocator allocator; /* for all that does not outlive the device */
-    gpusync_spin spin;           /* of its queues, where they have no other */
-    gpusync_wait_mode wait_mode; /* of its queues, where they have no other */
-    gpusync_log_fn log;          /* or NULL */
-    uint32_t lost;               /* for good */
-    gpusync__mutex lock; /* over what follows, but for `stats` and `inside`, down to event_count */
-    gpusync__list queues, timelines;           /* by their numbers */
-    uint64_t queue_count, timeline_count;      /* ever made: the last number */
-    gpusync_stats gone, stats;                 /* of destroyed queues; of waits for timelines, and for many points */
-    uint32_t inside;                           /* waits for many points, which destroy must let out first */
-    void *listener;                            /* MTLSharedEventListener, made when first needed, under the lock */
-    void *events[GPUSYNC__EVENT_POOL];         /* that nobody refers to any more */
-    uint32_t event_count;                      /* how many of them there are */
-    gpusync__mutex waiter_lock, plan_lock;     /* over the next field; over what follows, down to turned_away */
-    gpusync__waiter *free_waiters;             /* a list */
-    gpusync__plan *free_plans;                 /* a list */
-    gpusync__note *free_notes;                 /* a list */
-    struct gpusync__store *stores;             /* memory of all of these; pushed without a lock */
-    gpusync__due *due, *last_due;              /* in the order in which they became due */
-    uint32_t due_count;                        /* of that list */
-    bool calling, turned_away;                 /* a callback runs, the only one; who was to run more has gone since */
-    gpusync__post *post;                       /* what dispatch queues get */
-    void *callback_queue, *sweep_queue;        /* serial dispatch queues. callback_queue: not of MANUAL */
-    gpusync_callback_mode callback_mode;       /* who runs callbacks */
-    gpusync_notify_fn notify;                  /* of MANUAL: something is due. Or NULL */
-    gpusync_trace_fn trace;                    /* or NULL */
+    void *metal;                           /* the MTLDevice, +1 */
+    gpusync_hooks hooks;                   /* the program's, or the default ones */
+    gpusync_allocator allocator;           /* for all that does not outlive the device */
+    gpusync_spin spin;                     /* of its queues, where they have no other */
+    gpusync_wait_mode wait_mode;           /* of its queues, where they have no other */
+    gpusync_log_fn log;                    /* or NULL */
+    uint32_t lost;                         /* for good */
+    gpusync__mutex lock;                   /* over what follows, but for `stats` and `inside`, down to event_count */
+    gpusync__list queues, timelines;       /* by their numbers */
+    uint64_t queue_count, timeline_count;  /* ever made: the last number */
+    gpusync_stats gone, stats;             /* of destroyed queues; of waits for timelines, and for many points */
+    uint32_t inside;                       /* waits for many points, which destroy must let out first */
+    void *listener;                        /* MTLSharedEventListener, made when first needed, under the lock */
+    void *events[GPUSYNC__EVENT_POOL];     /* that nobody refers to any more */
+    uint32_t event_count;                  /* how many of them there are */
+    gpusync__mutex waiter_lock, plan_lock; /* over the next field; over what follows, down to turned_away */
+    gpusync__waiter *free_waiters;         /* a list */
+    gpusync__plan *free_plans;             /* a list */
+    gpusync__note *free_notes;             /* a list */
+    struct gpusync__store *stores;         /* memory of all of these; pushed without a lock */
+    gpusync__due *due, *last_due;          /* in the order in which they became due */
+    uint32_t due_count;                    /* of that list */
+    bool calling, turned_away;             /* a callback runs, the only one; who was to run more has gone since */
+    gpusync__post *post;                   /* what dispatch queues get */
+    void *callback_queue, *sweep_queue;    /* serial dispatch queues. callback_queue: not of MANUAL */
+    gpusync_callback_mode callback_mode;   /* who runs callbacks */
+    gpusync_notify_fn notify;              /* of MANUAL: something is due. Or NULL */
+    gpusync_trace_fn trace;                /* or NULL */
     void *log_user, *notify_user, *trace_user; /* what those three get */
 };
 
@@ -2069,7 +2073,7 @@ struct gpusync_queue {
    block whose value never comes lives as long as the event. So what the block refers to is counted.
 
      1. ARMED    gpusync__listening_new takes one that is free, and lists it with its timeline: one reference.
-     2. gpusync__listen hands Metal a block, and Metal copies it: each copy has a reference.
+     2. gpusync__listen has another while it hands Metal a block. Metal copies that: each copy has one, too.
      3. RUNNING  the event gets there, and Metal calls the block. The timeline stays meanwhile: destroy waits.
      4. FREE     everybody has been told. The next registration takes it off the timeline's list.
      5. ORPHANED instead of 3., where the timeline goes first: a block that is called after all touches nothing else.
@@ -2132,9 +2136,9 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
 }
 
 /* Under the device's lock. */
-#define GPUSYNC__EACH_QUEUE(q, device)                                                               \
+#define GPUSYNC__EACH_QUEUE(q, device) \
     for (q = gpusync__queue_at((device)->queues.end[0]); q; q = gpusync__queue_at(q->place.beside[1]))
-#define GPUSYNC__EACH_TIMELINE(t, device)                                                            \
+#define GPUSYNC__EACH_TIMELINE(t, device) \
     for (t = gpusync__timeline_at((device)->timelines.end[0]); t; t = gpusync__timeline_at(t->place.beside[1]))
 
 /* The last ticket that was given. */
@@ -2488,7 +2492,7 @@ GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
 }
 
 /* A slot for the buffer, which the caller retains for it, with one reference. Under the order lock. NULL: no memory. */
-GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint16_t kind, uint32_t state)
+GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint16_t kind)
 {
     gpusync__slot *slot = q->free_slots ? q->free_slots : gpusync__slots_take(&q->returned);
     if (!slot) return NULL;
@@ -2497,7 +2501,7 @@ GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer,
     GPUSYNC__SET(&slot->buffer, buffer);
     GPUSYNC__SET(&slot->queue, q);
     GPUSYNC__SET(&slot->kind, kind);
-    GPUSYNC__SET(&slot->state, state);
+    GPUSYNC__SET(&slot->state, (uint32_t)GPUSYNC__OPEN);
     GPUSYNC__PUT(&slot->refs, 1); /* last: gpusync__ref takes one through an old pointer to this slot from here on */
     if (q->index) gpusync__index_add(q, slot);
     return slot;
@@ -2620,11 +2624,14 @@ static gpusync__slot *gpusync__ref_ticket(const gpusync_queue *q, uint64_t ticke
     return slot && gpusync__ref(slot, q, ticket) ? slot : NULL;
 }
 
-/* Is it that of a submission? Slots are never freed, so one that went on is safe to look at. */
-static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
+/* Is the slot of the ticket that of a submission, and in this state? ANY: in whatever. Slots are never freed, so one
+   that went on is safe to look at: the ticket is compared last. */
+#define GPUSYNC__ANY UINT32_MAX
+static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint32_t state)
 {
     const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
-    return slot && GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN && GPUSYNC__GET(&slot->queue) == q &&
+    return slot && GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN &&
+           (state == GPUSYNC__ANY || GPUSYNC__GET(&slot->state) == state) && GPUSYNC__GET(&slot->queue) == q &&
            GPUSYNC__GET(&slot->ticket) == ticket;
 }
 
@@ -2662,10 +2669,13 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
 
 static inline bool gpusync__traced(const gpusync_device *dev) { return dev->trace != NULL; }
 
-static void gpusync__flag_trace(uint32_t *flags, bool on)
+/* Two things of a queue depend on the trace: no wait takes the short way, and each commit takes the slow one. */
+static void gpusync__flag_trace(gpusync_queue *q)
 {
-    if (on) gpusync__set_flag(flags, GPUSYNC__TRACED);
-    else __atomic_fetch_and(flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
+    bool on = gpusync__traced(q->device);
+    if (on) gpusync__set_flag(&q->flags, GPUSYNC__TRACED);
+    else __atomic_fetch_and(&q->flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
+    q->slow_commit = on || q->max_in_flight < q->limit;
 }
 
 /* An event of the trace, of now: number is a ticket of the queue or, where that is NULL, a value of the timeline.
@@ -2913,8 +2923,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         /* Of the failures whose records were dropped only the last is known: something up to there failed. */
         if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
             result = GPUSYNC_ERROR_EXECUTION;
-        else if (q->dropped_failed > goal->ticket)
-            result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+        else if (q->dropped_failed > goal->ticket) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
         if (tell && goal->ticket > q->covered) GPUSYNC__PUT(&q->covered, goal->ticket);
     }
     gpusync__unlock(&q->board.lock);
@@ -3002,7 +3011,8 @@ static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
     int side = next && node->number >= list->end[0]->number;
     if (next && side == 0) at = list->end[0];
     else if (next && node->number >= list->end[1]->number) at = list->end[1];
-    else for (; next; next = at->below[side]) side = node->number >= (at = next)->number;
+    else
+        for (; next; next = at->below[side]) side = node->number >= (at = next)->number;
     node->above = at;
     node->below[0] = node->below[1] = NULL;
     node->beside[!side] = at;
@@ -3292,12 +3302,12 @@ static void gpusync__doom(gpusync__plan *plan, uint32_t rank, const gpusync_erro
 #define GPUSYNC__WAKE_BATCH 16
 typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
-    unsigned count;       /* how many of them */
-    bool more;            /* waiters were left where they are: there was no place for them */
-    bool rest;            /* this round is for waiters that the round before has left */
-    uint32_t told;        /* how many waiters were told of room, and may take it */
-    gpusync__need *needs; /* of plans, in their order, by `next` */
-    gpusync__need **end;  /* where the next one goes */
+    unsigned count;                                /* how many of them */
+    bool more;                                     /* waiters were left where they are: there was no place for them */
+    bool rest;                                     /* this round is for waiters that the round before has left */
+    uint32_t told;                                 /* how many waiters were told of room, and may take it */
+    gpusync__need *needs;                          /* of plans, in their order, by `next` */
+    gpusync__need **end;                           /* where the next one goes */
 } gpusync__catch;
 
 /* Before the lock is taken for the first time. The waiters themselves need no value. */
@@ -3494,9 +3504,6 @@ static void gpusync__signal_need(gpusync__need *need)
     GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
     gpusync__pool_pop(pool);
 }
-
-/* Under the board's lock. */
-static bool gpusync__ticket_ended(const gpusync_queue *q, uint64_t ticket) { return gpusync__marked(q, ticket); }
 
 /* Needs of plans that were taken off a board: reached, or failed with this error. Of tickets (q is there) NULL means
    that their records tell. No lock is held. Counting `unresolved` down is the last touch of a need, unless it was the
@@ -4599,8 +4606,10 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     static const gpusync_spin none = {0, 0, 0};
     const gpusync_spin *spin = options && options->spin ? options->spin : count > 16 ? &none : &dev->spin;
     gpusync_wait_mode mode = options && options->mode ? options->mode : dev->wait_mode;
+    /* clang-format off */
     gpusync__wait wait = {dev, &dev->stats, watches, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
                           for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, options ? options->error : NULL};
+    /* clang-format on */
     uint64_t *how;
     for (size_t i = 0; i < count; i++) {
         gpusync__goal *goal = &watches[i].goal;
@@ -4852,7 +4861,7 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
     gpusync__pool_pop(pool);
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
     gpusync__lock(&q->order);
-    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK, GPUSYNC__OPEN);
+    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK);
     if (slot) gpusync__add_open(q, slot);
     gpusync__order_end(q);
     if (slot) *out = buffer;
@@ -4955,7 +4964,7 @@ GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer
     result = gpusync__check_stranger(q, buffer, kind);
     if (result == GPUSYNC_OK) result = gpusync__check_status(buffer, kind);
     if (result != GPUSYNC_OK) return result;
-    *out = gpusync__slot_new(q, buffer, kind, GPUSYNC__OPEN);
+    *out = gpusync__slot_new(q, buffer, kind);
     if (!*out) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
     gpusync__retain(buffer);
@@ -5061,7 +5070,7 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
 {
     if (result == GPUSYNC_NOT_READY) result = gpusync__submit_one(q, buffer, ticket, &extra->held);
     else if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
-    if (!q->slow_commit) return result; /* as it was: gpusync_set_trace does not run beside a call */
+    if (!q->slow_commit) return result;         /* as it was: gpusync_set_trace does not run beside a call */
     if (extra->admitted) gpusync__give_room(q); /* gpusync__adopt_now has taken its own, or the commit has failed */
     if (result != GPUSYNC_OK || !extra->began) return result;
     gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, extra->began);
@@ -5333,15 +5342,7 @@ GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
     gpusync__end_call(t->device, &agenda);
 }
 
-/* -- the listener. The life of a registration with the event:
-
-     1. ARMED      gpusync__listening_new lists it for a value. gpusync__listen hands Metal a block that refers to it.
-     2. RUNNING    The event has reached the value: Metal calls gpusync__listener_invoke.
-     3. FREE       It is over. The next registration on the same list takes it off.
-
-   Where the timeline goes first, gpusync_timeline_destroy makes it ORPHANED: the block does nothing when it is called.
-   The timeline's list has one reference, each copy of the block has another, and so has who makes it until Metal has
-   its copy. */
+/* -- the listener, and registrations with it: see gpusync__listening for their life */
 
 typedef struct gpusync__listener_block {
     gpusync__block head;           /* first: what every block begins with */
@@ -5410,9 +5411,9 @@ static void *gpusync__listener(gpusync_device *dev)
     return listener;
 }
 
-/* List a new registration for the value, with a reference for the caller. NULL: there is one already, or no memory; then
-   the sweep looks. Registrations come from malloc and are never freed: Metal may keep a block that refers to one for as long as it
-   likes. Under the board's lock. */
+/* List a new registration for the value, with a reference for the caller. NULL: there is one already, or no memory,
+   and then the sweep looks. Registrations come from malloc and are never freed: Metal may keep a block that refers to
+   one for as long as it likes. Under the board's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
     gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening, *slab = NULL;
@@ -6017,7 +6018,7 @@ static void gpusync__look_value(gpusync_timeline *t)
         gpusync__lock(&t->board.lock);
         plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
         if (plan && GPUSYNC__GET(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
-        if (plan) GPUSYNC__ADD(&plan->work.refs, 1); /* it is not over, so the count is not zero */
+        if (plan) GPUSYNC__ADD(&plan->work.refs, 1);                    /* it is not over, so the count is not zero */
         gpusync__unlock(&t->board.lock);
         if (!plan) return;
         again = plan != last;
@@ -6083,7 +6084,7 @@ static bool gpusync__pin_note(gpusync__note *note)
     uint64_t number = need->node.number;
     gpusync__lock(gpusync__need_lock(need));
     gpusync__link_need(need);
-    bool ended = need->queue ? gpusync__ticket_ended(need->queue, number) : need->timeline->value >= number;
+    bool ended = need->queue ? gpusync__marked(need->queue, number) : need->timeline->value >= number;
     uint32_t flags = GPUSYNC__GET(need->queue ? &need->queue->flags : &need->timeline->flags);
     const gpusync__node *before = need->node.beside[0];
     while (before && before->number == number && before->role != GPUSYNC__NOTE) before = before->beside[0];
@@ -6140,33 +6141,10 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
    A submission is a plan. What it waits for are its needs, what it signals are its promises. Each need and each promise
    is on a list of the timeline or queue that it is about.
 
-   A plan of gpusync_submit:
-
-       1. It comes off the free list of its queue, with two references: one until it is over, one until it is announced.
-       2. gpusync__describe_plan gives it needs, promises, and command buffers of our own. No lock is held.
-       3. Under the order lock it takes over its command buffers, makes its promises and gets its ticket.
-       4. It is issued there, or it lines up as a held plan. `missing` counts what keeps it back: the needs that block
-          it, and one while it comes in.
-       5. Who counts `missing` down to 0, or dooms the plan, stirs it. The pump of its queue issues it, or abandons it,
-          under the order lock.
-       6. gpusync__announce tells those who need its promises or its ticket. No lock is held.
-       7. `running` counts the command buffers that have not ended, and one until the plan is announced. At 0 the work
-          is over.
-       8. `unresolved` counts the needs that are not over, and one for the work. At 0 the plan is published: its
-          promises are kept or broken, then its ticket is marked.
-       9. Its last reference puts it back on a free list.
-
-   A held plan that is doomed is abandoned. That ends its work, without 6 and 7.
-   Where the device has all that a plan needs at its issue, the plan lists its needs only when the work is over. That
-   keeps the locks of other boards out of such an issue.
-
-   A plan of gpusync_encode_wait and gpusync_encode_signal:
-
-       1. The first of these calls makes it, for an open command buffer. Its promises are on their lists at once. Its
-          needs are not: nobody knows yet whether the command buffer will be committed.
-       2. gpusync_commit makes it the submission, from 3 above on. On an error the command buffer is open again.
-          Or gpusync_submit joins it to the plan of the submission. On an error gpusync__undo_plan parts them again.
-          Or gpusync__discard_plan takes its promises back.
+   The life of a plan stands above gpusync__plan. Where the device has all that a plan needs at its issue, the plan
+   lists its needs only when the work is over: that keeps the locks of other boards out of such an issue. A plan of an
+   open command buffer lists its promises at once. It does not list its needs: nobody knows yet whether the buffer will
+   be committed.
 
    What follows from a change goes on an agenda, and gpusync__run works that off without a lock. So no plan ends or
    issues the next one in a call inside its own. Neither a long chain of plans nor Metal's small stacks matter. */
@@ -6304,7 +6282,7 @@ static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t p
     GPUSYNC__SET(&plan->work.queue, q);
     GPUSYNC__SET(&plan->missing, 1);
     GPUSYNC__SET(&plan->unresolved, 1);
-    GPUSYNC__ADD(&q->owing, 1); /* gpusync__plan_free takes it back */
+    GPUSYNC__ADD(&q->owing, 1);        /* gpusync__plan_free takes it back */
     GPUSYNC__PUT(&plan->work.refs, 2); /* last: from here on gpusync__ref counts readers with an old pointer */
     return plan;
 }
@@ -6376,11 +6354,8 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
     uint64_t number = need->node.number;
-    if (!t) {
-        /* Slots are never freed, so that of a ticket that is over is safe to look at. OPEN with this ticket: held. */
-        const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(need->queue, number)->slot);
-        bool held = GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN && GPUSYNC__GET(&slot->queue) == need->queue &&
-                    GPUSYNC__GET(&slot->ticket) == number;
+    if (!t) { /* OPEN with a ticket: held */
+        bool held = gpusync__is_submission(need->queue, number, GPUSYNC__OPEN);
         return need->far || held ? GPUSYNC__AWAITED : GPUSYNC__COMING;
     }
     if (t->value >= number) return GPUSYNC__OVER;
@@ -6417,7 +6392,7 @@ static void gpusync__seek(gpusync__need *need)
     bool failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
     bool gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
                 need->node.number > t->kept && !gpusync__is_promised(need);
-    bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__ticket_ended(need->queue, need->node.number));
+    bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__marked(need->queue, need->node.number));
     if (over) gpusync__unlink_need(need);
     need->blocks = !over && !issued && (need->stage == GPUSYNC__AWAITED || need->order || plan->flags & GPUSYNC_STRICT);
     if (need->blocks) GPUSYNC__ADD(&plan->missing, 1);
@@ -6814,7 +6789,7 @@ GPUSYNC__RARE void gpusync__end_needs(gpusync_queue *q, gpusync__agenda *agenda)
             uint64_t ticket = need->node.number;
             bool over = gpusync__marked(q, ticket), given_up = need->plan && gpusync__is_given_up(need->plan);
             next = gpusync__need_after(need);
-            if (!over && !given_up && gpusync__is_submission(q, ticket)) left = true;
+            if (!over && !given_up && gpusync__is_submission(q, ticket, GPUSYNC__ANY)) left = true;
             else gpusync__take_need(&q->board, need, over ? NULL : &error, over ? &ended : &others, agenda);
         }
         gpusync__unlock(&q->board.lock);
@@ -7094,7 +7069,7 @@ GPUSYNC__INLINE gpusync_result gpusync__add_part(gpusync__plan *plan, gpusync__s
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     gpusync_result result = GPUSYNC_OK;
-    if (plan->front) result = gpusync__add_part(plan, gpusync__slot_new(q, plan->front, GPUSYNC__PART, GPUSYNC__OPEN));
+    if (plan->front) result = gpusync__add_part(plan, gpusync__slot_new(q, plan->front, GPUSYNC__PART));
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
         void *buffer = s->command_buffers[i];
         gpusync__slot *slot = NULL;
@@ -7104,7 +7079,7 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan,
         result = gpusync__add_part(plan, slot);
     }
     if (result == GPUSYNC_OK && plan->back)
-        result = gpusync__add_part(plan, gpusync__slot_new(q, plan->back, GPUSYNC__PART, GPUSYNC__OPEN));
+        result = gpusync__add_part(plan, gpusync__slot_new(q, plan->back, GPUSYNC__PART));
     for (gpusync__promise *promise = plan->promises; promise && result == GPUSYNC_OK; promise = promise->along)
         result = gpusync__check_promise(plan, promise);
     for (uint32_t i = 0; i < plan->promise_count && result == GPUSYNC_OK; i++) {
@@ -7378,8 +7353,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
-        (!s->command_buffers && s->command_buffer_count) ||
-        (s->command_buffer_count == 1 && !s->command_buffers[0]) ||
+        (!s->command_buffers && s->command_buffer_count) || (s->command_buffer_count == 1 && !s->command_buffers[0]) ||
         s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED) ||
         (s->wait_count | s->signal_count | s->command_buffer_count) > UINT32_MAX / 2) /* they fit the plan's counts */
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -7547,8 +7521,8 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
     static const gpusync_spin usual = {32, 224, 0}; /* CUDA.jl and Metal.jl: 32 pauses, yields up to 256 rounds */
-    static const gpusync_device_desc none = {NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL,
-                                             GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
+    static const gpusync_device_desc none = {
+        NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
     if (out) *out = NULL;
     if (!desc) desc = &none;
     if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
@@ -7653,8 +7627,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     if (result == GPUSYNC_OK) {
         q->place.number = ++dev->queue_count;
         gpusync__list_add(&dev->queues, &q->place);
-        gpusync__flag_trace(&q->flags, gpusync__traced(dev));
-        q->slow_commit = gpusync__traced(dev) || q->max_in_flight < q->limit;
+        gpusync__flag_trace(q);
     }
     gpusync__unlock(&dev->lock);
     if (result == GPUSYNC_OK) *out = q;
@@ -8348,8 +8321,7 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
     return GPUSYNC_OK;
 }
 
-/* Two things of a queue depend on it: no wait takes the short way, and each commit the slow one. Queues that are made
-   later ask the device. */
+/* Queues that are made later ask the device. */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     gpusync_queue *q;
@@ -8357,10 +8329,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     gpusync__lock(&device->lock);
     device->trace = fn;
     device->trace_user = user;
-    GPUSYNC__EACH_QUEUE(q, device) {
-        gpusync__flag_trace(&q->flags, fn != NULL);
-        q->slow_commit = fn || q->max_in_flight < q->limit;
-    }
+    GPUSYNC__EACH_QUEUE(q, device) gpusync__flag_trace(q);
     gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
 }
@@ -8417,12 +8386,12 @@ static void gpusync__read_label(const gpusync__slot *slot, char *label, size_t s
 static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
+    static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, PLAN */
     uint16_t kind = GPUSYNC__GET(&slot->kind);
     unsigned long status = gpusync__status(slot->buffer);
     char label[64];
     gpusync__read_label(slot, label, sizeof label);
-    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n",
-                   kind == GPUSYNC__PART ? "  " : kind == GPUSYNC__EXTERNAL ? "external " : "",
+    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind],
                    (unsigned long long)GPUSYNC__GET(&slot->ticket), label, status <= 5 ? states[status] : "?",
                    gpusync__ms_since(kind == GPUSYNC__PART ? slot->plan->issued_ns : slot->since_ns));
 }
@@ -8570,9 +8539,11 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 #pragma warning(disable : 4100)
 #endif
 
+/* clang-format off */
 #define GPUSYNC__STUB(declaration) GPUSYNC_API gpusync_result declaration { return GPUSYNC_ERROR_UNSUPPORTED; }
 #define GPUSYNC__STUB_OUT(declaration)                                                               \
     GPUSYNC_API gpusync_result declaration { if (out) *out = 0; return GPUSYNC_ERROR_UNSUPPORTED; }
+/* clang-format on */
 GPUSYNC__STUB_OUT(gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out))
 GPUSYNC__STUB(gpusync_device_destroy(gpusync_device *device))
 GPUSYNC__STUB_OUT(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out))

@@ -5,7 +5,7 @@
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
-#   check   and valgrind, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm package, into
+#   check   and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm package, into
 #           BUILD/zig)
 #   macho   and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
 #           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
@@ -70,6 +70,7 @@ look() {
     have g++ || add g++
     have nm || add binutils
     have valgrind || add valgrind
+    have clang-format || add clang-format
     if have clang; then
         resources=$(clang -print-resource-dir)
         compgen -G "$resources/lib/*/libclang_rt.tsan*.a" >/dev/null &&
