@@ -16,13 +16,13 @@
 #ifndef GRAPH_H
 #define GRAPH_H
 
-#include "support.h"
+#include "stage.h"
 
 #define QUEUES 4
 #define TIMELINES 4
 #define STEPS 28
 #define EDGES 6
-#define BUFFERS 3
+#define STEP_BUFFERS 3
 #define VALUES (TIMELINES + 1) /* of a step: one for each timeline, and a second one for one of them */
 #define MISHAPS 3
 #define PATIENCE SECONDS(20) /* for what is on its way */
@@ -38,17 +38,14 @@
 #define THREAD_SANITIZER 0
 #endif
 
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
-
 /* What a step writes to its memory, at these offsets. */
 enum {
     SEEN = 0,             /* by edge: the stamp of who was waited for */
     CELLS = SEEN + EDGES, /* by timeline: who signalled last before this step */
     LINE = CELLS + TIMELINES, /* the stamp of who is before this step on the queue */
     MARKS,                /* by command buffer: it ran */
-    LINKS = MARKS + BUFFERS, /* by command buffer: the mark of the one before */
-    STAMP = LINKS + BUFFERS,
+    LINKS = MARKS + STEP_BUFFERS, /* by command buffer: the mark of the one before */
+    STAMP = LINKS + STEP_BUFFERS,
     MEMORY
 };
 
@@ -99,12 +96,12 @@ typedef struct step {
     bool late_waits; /* for a command buffer that is discarded: is one made? */
     /* how it went */
     void *memory;        /* a Metal buffer */
-    void *made[BUFFERS]; /* its command buffers */
+    void *made[STEP_BUFFERS]; /* its command buffers */
     bool is_made;
     bool left;           /* left out: it names what is gone, or was dropped */
     bool given_up;       /* ... and its command buffers, which were to signal something, went with the queue */
     bool lost;           /* held for certain when its queue was cancelled or destroyed */
-    void *kept[BUFFERS]; /* its command buffers, +1, or NULL */
+    void *kept[STEP_BUFFERS]; /* its command buffers, +1, or NULL */
     gpusync_ticket ticket;
     unsigned state;
     gpusync_result result;
@@ -419,7 +416,7 @@ static void draw_step(program *p, int index)
     s->kind = chance(p, 170) ? HOST : chance(p, 170) ? COMMIT : SUBMIT;
     s->queue = number(p, p->queues);
     s->fails = s->line = -1;
-    s->buffers = s->kind == HOST ? 0 : s->kind == COMMIT ? 1 : number(p, BUFFERS + 1);
+    s->buffers = s->kind == HOST ? 0 : s->kind == COMMIT ? 1 : number(p, STEP_BUFFERS + 1);
     if (s->kind == SUBMIT) draw_flags(p, s);
     while (index && waits-- > 0) /* mostly for one of the last six */
         wait_for_step(p, s, chance(p, 300) ? number(p, index) : index - 1 - number(p, index < 6 ? index : 6));
@@ -1169,7 +1166,7 @@ static void open_program(program *p, softmetal_clock clock)
     for (i = 1; i < p->queues; i++) {
         snprintf(label, sizeof label, "queue %d", i);
         queue_desc.label = label;
-        assert_ok(gpusync_queue_create(p->r.device, &queue_desc, &p->queue[i]));
+        p->queue[i] = queue_of_kind(QUEUE_OF_GPUSYNC, p->r.device, &queue_desc);
     }
     for (i = 0; i < p->timelines; i++) {
         gpusync_timeline_desc desc;
@@ -1269,7 +1266,7 @@ static uint64_t value_before(const step *s, int timeline)
     return s->promise[i].before;
 }
 
-static const unsigned char *bytes_of(const step *s)
+static const unsigned char *step_bytes(const step *s)
 {
     return (const unsigned char *)metal_contents(s->memory);
 }
@@ -1278,7 +1275,7 @@ static bool has_run(const step *s)
 {
     int k;
     for (k = 0; k < s->buffers; k++)
-        if (bytes_of(s)[MARKS + k]) return true;
+        if (step_bytes(s)[MARKS + k]) return true;
     return false;
 }
 
@@ -1476,7 +1473,7 @@ static void check_failed(program *p, const step *s)
 
 static void check_bytes(program *p, const step *s)
 {
-    const unsigned char *bytes = bytes_of(s);
+    const unsigned char *bytes = step_bytes(s);
     int i, k;
     if (s->kind != HOST && s->buffers == 0) return;
     expect(p, bytes[STAMP] == stamp_of(s), "step %d did not write its stamp", s->index);
@@ -1506,8 +1503,8 @@ static void check_cells(program *p, const step *s)
             while (other->promise[k].timeline != timeline) k++;
             previous = other->promise[k].previous;
         }
-        expect(p, bytes_of(s)[CELLS + timeline] == (previous < 0 ? 0 : stamp_of(&p->step[previous])),
-               "step %d saw %u in the cell of timeline %d", s->index, bytes_of(s)[CELLS + timeline], timeline);
+        expect(p, step_bytes(s)[CELLS + timeline] == (previous < 0 ? 0 : stamp_of(&p->step[previous])),
+               "step %d saw %u in the cell of timeline %d", s->index, step_bytes(s)[CELLS + timeline], timeline);
     }
 }
 
@@ -1656,7 +1653,7 @@ static void forget_buffers(program *p)
 {
     int i, k;
     for (i = 0; i < p->steps; i++)
-        for (k = 0; k < BUFFERS; k++) metal_release(p->step[i].kept[k]);
+        for (k = 0; k < STEP_BUFFERS; k++) metal_release(p->step[i].kept[k]);
 }
 
 static void destroy_timelines(program *p)

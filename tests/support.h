@@ -1,8 +1,6 @@
-/* support.h - what the tests share: a device and a queue, real work, memory and hooks that count
+/* support.h - what all tests share: assertions, memory and hooks that count, threads, and what public calls tell
 
-   A test program defines GPUSYNC_IMPLEMENTATION, includes this, and is done with set-up:
-
-       static void test_x(void **state) { rig r; rig_open(&r, SOFTMETAL_MANUAL); ... rig_close(&r); } */
+   stage.h, which includes this, has the device and the queues. */
 #ifndef SUPPORT_H
 #define SUPPORT_H
 
@@ -30,6 +28,13 @@
 #define SECONDS(n) ((uint64_t)(n) * 1000000000u)
 #define MS(n) ((uint64_t)(n) * 1000000u)
 
+/* Between threads. */
+#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
 #define assert_result(call, expected) \
     assert_result_at((call), (expected), #call, __FILE__, __LINE__)
 static MAYBE_UNUSED void assert_result_at(gpusync_result got, gpusync_result expected, const char *call,
@@ -41,6 +46,17 @@ static MAYBE_UNUSED void assert_result_at(gpusync_result got, gpusync_result exp
     _fail(file, line);
 }
 #define assert_ok(call) assert_result(call, GPUSYNC_OK)
+
+/* On threads where an assertion of cmocka's cannot jump. */
+static MAYBE_UNUSED void must(bool good, const char *what)
+{
+    if (good) return;
+    fprintf(stderr, "%s\n", what);
+    abort();
+}
+
+/* Waits sleep at once. */
+static MAYBE_UNUSED const gpusync_spin no_spin = {0, 0, 0};
 
 /* -- an allocator that counts, checks sizes, can fail, and makes released memory unreadable --------- */
 
@@ -96,147 +112,6 @@ static MAYBE_UNUSED unsigned long owners_of(void *object)
 {
     assert_true(softmetal_dispatched(SECONDS(20)));
     return softmetal_retain_count(object);
-}
-
-/* -- a device with one queue ----------------------------------------------------------------------- */
-
-typedef struct rig {
-    memory_log memory;
-    gpusync_allocator allocator;
-    gpusync_device *device;
-    gpusync_queue *queue;
-    void *metal_device, *metal_queue; /* borrowed */
-} rig;
-
-/* What the tests may fill in before rig_open_with. */
-static MAYBE_UNUSED void rig_open_with(rig *r, softmetal_clock clock, gpusync_device_desc device_desc,
-                                       gpusync_queue_desc queue_desc)
-{
-    memset(r, 0, sizeof *r);
-    softmetal_reset();
-    softmetal_set_clock(clock);
-    r->allocator.allocate = memory_allocate;
-    r->allocator.release = memory_release;
-    r->allocator.user = &r->memory;
-    device_desc.allocator = &r->allocator;
-    assert_ok(gpusync_device_create(&device_desc, &r->device));
-    assert_ok(gpusync_queue_create(r->device, &queue_desc, &r->queue));
-    r->metal_device = gpusync_device_metal(r->device);
-    r->metal_queue = gpusync_queue_metal(r->queue);
-}
-
-static MAYBE_UNUSED void rig_open(rig *r, softmetal_clock clock)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    rig_open_with(r, clock, device_desc, queue_desc);
-}
-
-/* Everything destroyed, all memory given back, no Metal object of the program left. */
-static MAYBE_UNUSED void rig_close(rig *r)
-{
-    if (r->queue) assert_ok(gpusync_queue_destroy(r->queue));
-    assert_ok(gpusync_device_destroy(r->device));
-    assert_int_equal(r->memory.live, 0);
-    assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(softmetal_live("command_buffer"), 0);
-    assert_int_equal(softmetal_live("queue"), 0);
-    assert_int_equal(softmetal_live("block"), 0);
-    assert_int_equal(softmetal_live("error"), 0);
-}
-
-/* A timeline over an event that others signal too. desc may be NULL. */
-static MAYBE_UNUSED gpusync_result timeline_import(gpusync_device *device, void *event,
-                                                   const gpusync_timeline_desc *desc, gpusync_timeline **out)
-{
-    gpusync_timeline_desc with;
-    memset(&with, 0, sizeof with);
-    if (desc) with = *desc;
-    with.shared_event = event;
-    return gpusync_timeline_create(device, &with, out);
-}
-
-/* -- work ------------------------------------------------------------------------------------------- */
-
-/* A command buffer with these waits at its head. On an error *buffer is NULL. */
-static MAYBE_UNUSED gpusync_result make_behind(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
-                                               const gpusync_point *waits, size_t count, void **buffer)
-{
-    gpusync_result result = gpusync_command_buffer(queue, desc, buffer);
-    size_t i;
-    for (i = 0; i < count && result == GPUSYNC_OK; i++) result = gpusync_encode_wait(queue, *buffer, waits[i]);
-    if (result == GPUSYNC_OK || !*buffer) return result;
-    assert_ok(gpusync_command_buffer_discard(queue, *buffer));
-    *buffer = NULL;
-    return result;
-}
-
-/* ... with this wait (NULL: none), which the test keeps alive. */
-static MAYBE_UNUSED void *buffer_behind(gpusync_queue *queue, const gpusync_point *wait)
-{
-    void *buffer = NULL;
-    assert_ok(make_behind(queue, NULL, wait, wait != NULL, &buffer));
-    return metal_retain(buffer);
-}
-
-/* A flag of submissions in tests: the signals are encoded at the end of the last command buffer, if there is one. */
-#define SIGNALS_INSIDE (1u << 16)
-
-static MAYBE_UNUSED gpusync_result submit_as_told(gpusync_queue *queue, const gpusync_submission *submission,
-                                                  gpusync_ticket *ticket)
-{
-    gpusync_submission s = *submission;
-    size_t i;
-    if (ticket) *ticket = GPUSYNC_NO_TICKET;
-    if (s.flags & SIGNALS_INSIDE && s.command_buffer_count) {
-        for (i = 0; i < s.signal_count; i++) {
-            gpusync_result result =
-                gpusync_encode_signal(queue, s.command_buffers[s.command_buffer_count - 1], s.signals[i]);
-            if (result != GPUSYNC_OK) return result;
-        }
-        s.signals = NULL;
-        s.signal_count = 0;
-    }
-    s.flags &= ~SIGNALS_INSIDE;
-    return gpusync_submit(queue, &s, ticket);
-}
-
-/* An empty command buffer of gpusync_command_buffer. */
-static MAYBE_UNUSED void *open_buffer(rig *r)
-{
-    void *buffer = NULL;
-    assert_ok(gpusync_command_buffer(r->queue, NULL, &buffer));
-    assert_non_null(buffer);
-    return buffer;
-}
-
-/* ... committed. *buffer (may be NULL) is borrowed: alive until its handler has run. */
-static MAYBE_UNUSED gpusync_ticket commit_empty(rig *r, void **buffer)
-{
-    gpusync_ticket ticket = 0;
-    void *made = open_buffer(r);
-    if (buffer) *buffer = made;
-    assert_ok(gpusync_commit(r->queue, made, &ticket));
-    return ticket;
-}
-
-/* A committed command buffer that runs for this long (real clock). */
-static MAYBE_UNUSED gpusync_ticket commit_lasting(rig *r, uint64_t ns)
-{
-    gpusync_ticket ticket = 0;
-    void *made = open_buffer(r);
-    softmetal_set_duration(made, ns);
-    assert_ok(gpusync_commit(r->queue, made, &ticket));
-    return ticket;
-}
-
-static MAYBE_UNUSED gpusync_stats stats_of(gpusync_queue *queue)
-{
-    gpusync_stats stats;
-    assert_ok(gpusync_get_stats(queue, &stats));
-    return stats;
 }
 
 /* -- threads ---------------------------------------------------------------------------------------- */
@@ -320,7 +195,88 @@ static MAYBE_UNUSED gpusync_result wait_job_join(wait_job *job)
     return job->result;
 }
 
+/* A wait for a value, and one for many points, likewise. */
+typedef struct value_job {
+    gpusync_timeline *timeline;
+    uint64_t value, timeout_ns;
+    gpusync_wait_options options;
+    gpusync_error error;
+    gpusync_result result;
+    pthread_t thread;
+} value_job;
+
+static MAYBE_UNUSED void *value_job_body(void *argument)
+{
+    value_job *job = (value_job *)argument;
+    job->result = gpusync_timeline_wait(job->timeline, job->value, job->timeout_ns, &job->options);
+    return NULL;
+}
+
+/* spin may be NULL. */
+static MAYBE_UNUSED void value_job_start_spinning(value_job *job, gpusync_timeline *timeline, uint64_t value,
+                                                  uint64_t timeout_ns, const gpusync_spin *spin)
+{
+    memset(job, 0, sizeof *job);
+    job->timeline = timeline;
+    job->value = value;
+    job->timeout_ns = timeout_ns;
+    job->options.error = &job->error;
+    job->options.spin = spin;
+    job->thread = start(value_job_body, job);
+}
+
+static MAYBE_UNUSED void value_job_start(value_job *job, gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns)
+{
+    value_job_start_spinning(job, timeline, value, timeout_ns, NULL);
+}
+
+static MAYBE_UNUSED gpusync_result value_job_join(value_job *job)
+{
+    join(job->thread);
+    return job->result;
+}
+
+typedef struct many_job {
+    const gpusync_point *points;
+    size_t count, which;
+    gpusync_wait_for how;
+    uint64_t timeout_ns;
+    gpusync_result result;
+    pthread_t thread;
+} many_job;
+
+static MAYBE_UNUSED void *many_job_body(void *argument)
+{
+    many_job *job = (many_job *)argument;
+    job->result = gpusync_wait_many(job->points, job->count, job->how, job->timeout_ns, NULL, &job->which);
+    return NULL;
+}
+
+static MAYBE_UNUSED void many_job_start(many_job *job, const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                        uint64_t timeout_ns)
+{
+    memset(job, 0, sizeof *job);
+    job->points = points;
+    job->count = count;
+    job->how = how;
+    job->timeout_ns = timeout_ns;
+    job->thread = start(many_job_body, job);
+}
+
+static MAYBE_UNUSED gpusync_result many_job_join(many_job *job)
+{
+    join(job->thread);
+    return job->result;
+}
+
 /* -- what can be asked with public calls ------------------------------------------------------------ */
+
+static MAYBE_UNUSED gpusync_stats stats_of(gpusync_queue *queue)
+{
+    gpusync_stats stats;
+    assert_ok(gpusync_get_stats(queue, &stats));
+    return stats;
+}
 
 /* The text of gpusync_report, to be freed. */
 static MAYBE_UNUSED char *report_of(gpusync_device *device)

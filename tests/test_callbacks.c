@@ -10,67 +10,47 @@
 
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
-
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
-#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-
-/* On threads where an assertion of cmocka's cannot jump. */
-static void must(bool good, const char *what)
-{
-    if (good) return;
-    fprintf(stderr, "%s\n", what);
-    abort();
-}
+#include "stage.h"
 
 /* -- a device with two queues and a timeline ------------------------------------------------------------------- */
 
-typedef struct stage {
-    rig r;                /* with the first queue */
-    gpusync_queue *other;
-    gpusync_timeline *t;
-    long notes;           /* calls of the notify hook */
-    pthread_t noted_on;
-} stage;
+static struct {
+    long count; /* calls of the notify hook */
+    pthread_t thread;
+} noted;
 
 static void note_due(void *user)
 {
-    stage *s = (stage *)user;
-    PUT(&s->noted_on, pthread_self());
-    COUNT(&s->notes);
+    (void)user;
+    PUT(&noted.thread, pthread_self());
+    COUNT(&noted.count);
 }
 
-static void open_stage(stage *s, softmetal_clock clock, gpusync_callback_mode mode)
+/* callback_queue: a dispatch queue of the program's, or NULL. */
+static void open_stage_over(stage *s, softmetal_clock clock, gpusync_callback_mode mode, void *callback_queue)
 {
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
-    memset(s, 0, sizeof *s);
+    memset(&noted, 0, sizeof noted);
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.callback_mode = mode;
+    device_desc.callback_queue = callback_queue;
     device_desc.notify = note_due;
-    device_desc.notify_user = s;
-    queue_desc.label = "first";
-    rig_open_with(&s->r, clock, device_desc, queue_desc);
-    queue_desc.label = "other";
-    assert_ok(gpusync_queue_create(s->r.device, &queue_desc, &s->other));
-    assert_ok(gpusync_timeline_create(s->r.device, NULL, &s->t));
+    open_stage_on(s, clock, QUEUE_OF_GPUSYNC, 2, device_desc, queue_desc);
 }
 
-static void close_stage(stage *s)
+static void open_callback_stage(stage *s, softmetal_clock clock, gpusync_callback_mode mode)
 {
-    if (s->t) assert_ok(gpusync_timeline_destroy(s->t));
-    if (s->other) assert_ok(gpusync_queue_destroy(s->other));
-    rig_close(&s->r);
+    open_stage_over(s, clock, mode, NULL);
 }
 
 /* Everything that is committed ends. */
-static void finish(stage *s)
+static void finish_all(stage *s)
 {
-    if (s->r.queue) softmetal_finish_queue(s->r.metal_queue);
-    if (s->other) softmetal_finish_queue(gpusync_queue_metal(s->other));
-    if (s->r.queue) softmetal_finish_queue(s->r.metal_queue); /* what that has added */
+    if (s->q[0]) softmetal_finish_queue(s->metal[0]);
+    if (s->q[1]) softmetal_finish_queue(gpusync_queue_metal(s->q[1]));
+    if (s->q[0]) softmetal_finish_queue(s->metal[0]); /* what that has added */
 }
 
 /* ... and what is due by hand is done. */
@@ -78,29 +58,9 @@ static void settle(stage *s)
 {
     size_t n;
     assert_true(softmetal_dispatched(SECONDS(20))); /* callbacks may commit more */
-    finish(s);
+    finish_all(s);
     assert_true(softmetal_dispatched(SECONDS(20)));
-    assert_ok(gpusync_dispatch(s->r.device, SIZE_MAX, &n));
-}
-
-static void *open_on(gpusync_queue *queue)
-{
-    void *buffer = NULL;
-    assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
-    return buffer;
-}
-
-static gpusync_ticket commit(gpusync_queue *queue, void *buffer)
-{
-    gpusync_ticket ticket = 0;
-    assert_ok(gpusync_commit(queue, buffer, &ticket));
-    return ticket;
-}
-
-static gpusync_point at(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_point point = {NULL, 0, timeline, value};
-    return point;
+    assert_ok(gpusync_dispatch(s->device, SIZE_MAX, &n));
 }
 
 static gpusync_ticket submit(gpusync_queue *queue, const gpusync_submission *submission)
@@ -128,55 +88,17 @@ static gpusync_ticket submit_between(gpusync_queue *queue, const gpusync_point *
 /* Nobody has promised the value 1: it is held. */
 static gpusync_ticket submit_held(stage *s, gpusync_queue *queue)
 {
-    gpusync_point wait = at(s->t, 1);
-    return submit_between(queue, &wait, open_on(queue), NULL);
+    gpusync_point wait = at(s->t[0], 1);
+    return submit_between(queue, &wait, buffer_of(queue), NULL);
 }
 
 /* -- what a callback saw --------------------------------------------------------------------------------------- */
-
-typedef struct outcome {
-    long calls, order; /* order: of all callbacks of the test, from 1 */
-    gpusync_result result;
-    gpusync_error error;
-    bool has_error, nested, pooled;
-    pthread_t thread;
-    void (*then)(struct outcome *); /* what the callback does besides */
-    stage *s;
-    gpusync_queue *queue;
-    gpusync_timeline *timeline;
-    gpusync_ticket ticket;
-    struct outcome *next;
-    gate *gate;
-    gpusync_result answers[32];
-    unsigned answered;
-} outcome;
-
-static long order;
-static __thread int depth;
-
-static void remember(void *user, gpusync_result result, const gpusync_error *error)
-{
-    outcome *o = (outcome *)user;
-    PUT(&o->order, COUNT(&order) + 1);
-    o->nested = depth++ > 0;
-    o->result = result;
-    o->has_error = error != NULL;
-    if (error) o->error = *error;
-    o->thread = pthread_self();
-    if (o->then) o->then(o);
-    depth--;
-    COUNT(&o->calls);
-}
 
 static void answer(outcome *o, gpusync_result result)
 {
     must(o->answered < LENGTH(o->answers), "too many answers");
     o->answers[o->answered++] = result;
 }
-
-static long calls_of(outcome *o) { return CALLED(o->calls); }
-static long calls_so_far(const outcome *o) { return GET(&o->calls); } /* while callbacks are held up */
-static bool ran_here(const outcome *o) { return pthread_equal(o->thread, pthread_self()) != 0; }
 
 static void on_done(gpusync_queue *queue, gpusync_ticket ticket, outcome *o)
 {
@@ -196,15 +118,6 @@ static void assert_in_order(outcome *o, size_t count)
     for (i = 1; i < count; i++) assert_true(o[i - 1].order < o[i].order);
 }
 
-static void await_calls(outcome *o, long count)
-{
-    uint64_t limit = gpusync_now_ns() + SECONDS(20);
-    while (calls_of(o) < count) {
-        assert_true(gpusync_now_ns() < limit);
-        sched_yield();
-    }
-}
-
 /* == when and where ============================================================================================ */
 
 static void test_the_handler_calls_back_once_in_order_of_registration(void **state)
@@ -215,9 +128,9 @@ static void test_the_handler_calls_back_once_in_order_of_registration(void **sta
     size_t i;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    ticket = commit(s.r.queue, buffer = open_on(s.r.queue));
-    for (i = 0; i < LENGTH(o); i++) on_done(s.r.queue, ticket, &o[i]);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    ticket = commit_to(s.q[0], buffer = buffer_of(s.q[0]));
+    for (i = 0; i < LENGTH(o); i++) on_done(s.q[0], ticket, &o[i]);
     softmetal_complete(buffer);
     assert_int_equal(calls_of(&o[0]), 0);
     softmetal_run_handler(buffer, 0);
@@ -229,27 +142,27 @@ static void test_the_handler_calls_back_once_in_order_of_registration(void **sta
         assert_false(o[i].nested);
     }
     settle(&s);
-    assert_int_equal(s.notes, 0); /* that is for callbacks by hand */
+    assert_int_equal(noted.count, 0); /* that is for callbacks by hand */
     close_stage(&s);
     assert_in_order(o, LENGTH(o));
 }
 
 /* What can see an end before its handler. */
-static void by_poll(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_poll(s->r.queue, ticket)); }
-static void by_wait(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_wait(s->r.queue, ticket, GPUSYNC_FOREVER)); }
+static void by_poll(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_poll(s->q[0], ticket)); }
+static void by_wait(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER)); }
 static void by_queue_wait(stage *s, gpusync_ticket ticket)
 {
     (void)ticket;
-    assert_ok(gpusync_queue_wait(s->r.queue, SECONDS(20)));
+    assert_ok(gpusync_queue_wait(s->q[0], SECONDS(20)));
 }
 static void by_device_wait(stage *s, gpusync_ticket ticket)
 {
     (void)ticket;
-    assert_ok(gpusync_device_wait(s->r.device, SECONDS(20)));
+    assert_ok(gpusync_device_wait(s->device, SECONDS(20)));
 }
 static void by_wait_many(stage *s, gpusync_ticket ticket)
 {
-    gpusync_point point = {s->r.queue, ticket, NULL, 0};
+    gpusync_point point = {s->q[0], ticket, NULL, 0};
     assert_ok(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ANY, SECONDS(20), NULL, NULL));
 }
 
@@ -265,20 +178,20 @@ static void test_no_wait_or_poll_runs_a_callback(void **state)
         gpusync_ticket ticket;
         void *buffer;
         stage s;
-        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
         memset(&submission, 0, sizeof submission);
-        buffer = open_on(s.r.queue);
+        buffer = buffer_of(s.q[0]);
         submission.command_buffers = &buffer;
         submission.command_buffer_count = 1;
         submission.on_complete = remember;
         submission.user = &whole;
-        ticket = submit(s.r.queue, &submission);
-        on_done(s.r.queue, ticket, &o);
+        ticket = submit(s.q[0], &submission);
+        on_done(s.q[0], ticket, &o);
         softmetal_set_dispatch_threads(0);
         softmetal_complete(buffer);
         looks[i](&s, ticket);
-        assert_true(gpusync_is_done(s.r.queue, ticket)); /* it has published the end */
-        commit(s.r.queue, open_on(s.r.queue));
+        assert_true(gpusync_is_done(s.q[0], ticket)); /* it has published the end */
+        commit_to(s.q[0], buffer_of(s.q[0]));
         softmetal_run_handler(buffer, 0);
         assert_int_equal(calls_so_far(&o) + calls_so_far(&whole), 0);
         softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
@@ -304,15 +217,15 @@ static void lose_the_handler_of_a_callback(const char *missing_class)
     void *lost, *stuck;
     pthread_t sleeper;
     stage s;
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
     softmetal_hide_class(missing_class);
-    lost = open_on(s.r.queue);
+    lost = buffer_of(s.q[0]);
     softmetal_lose_handlers(lost);
-    on_done(s.r.queue, commit(s.r.queue, lost), &o);
-    stuck = metal_retain(open_on(s.other)); /* so that no other handler comes meanwhile */
+    on_done(s.q[0], commit_to(s.q[0], lost), &o);
+    stuck = metal_retain(buffer_of(s.q[1])); /* so that no other handler comes meanwhile */
     softmetal_hang(stuck);
-    commit(s.other, stuck);
-    sleeper = start(wait_for_device, s.r.device);
+    commit_to(s.q[1], stuck);
+    sleeper = start(wait_for_device, s.device);
     await_calls(&o, 1);
     assert_result(o.result, GPUSYNC_OK);
     assert_false(pthread_equal(o.thread, sleeper)); /* not in the wait itself */
@@ -342,16 +255,16 @@ static void test_what_has_ended_already_calls_back_soon_and_not_in_the_call(void
     void *buffer;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    ticket = commit(s.r.queue, open_on(s.r.queue));
-    buffer = open_on(s.r.queue);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+    buffer = buffer_of(s.q[0]);
     softmetal_fail(buffer, NULL, 3, "on purpose");
-    failed = commit(s.r.queue, buffer);
+    failed = commit_to(s.q[0], buffer);
     settle(&s);
-    on_done(s.r.queue, ticket, &o[0]);
-    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[1]);
-    on_done(s.r.queue, failed, &o[2]);
-    on_value(s.t, 0, &o[3]);
+    on_done(s.q[0], ticket, &o[0]);
+    on_done(s.q[0], GPUSYNC_NO_TICKET, &o[1]);
+    on_done(s.q[0], failed, &o[2]);
+    on_value(s.t[0], 0, &o[3]);
     assert_in_order(o, 4);
     assert_false(ran_here(&o[0]) || ran_here(&o[1]) || ran_here(&o[2]) || ran_here(&o[3]));
     assert_result(o[0].result, GPUSYNC_OK);
@@ -380,7 +293,7 @@ static void test_a_result_that_is_no_longer_on_record_is_said_to_be_unknown(void
     for (i = 0; i < 3; i++) {
         void *buffer = open_buffer(&r);
         softmetal_fail(buffer, NULL, 3, "on purpose");
-        commit(r.queue, buffer);
+        commit_to(r.queue, buffer);
         softmetal_finish(buffer);
     }
     on_done(r.queue, 1, &o);
@@ -403,134 +316,134 @@ typedef struct life {
 
 static gpusync_ticket begin_commit(stage *s, void **buffer)
 {
-    return commit(s->other, *buffer = open_on(s->other));
+    return commit_to(s->q[1], *buffer = buffer_of(s->q[1]));
 }
 static gpusync_ticket begin_failing(stage *s, void **buffer)
 {
-    *buffer = open_on(s->other);
+    *buffer = buffer_of(s->q[1]);
     softmetal_fail(*buffer, NULL, 3, "on purpose");
-    return commit(s->other, *buffer);
+    return commit_to(s->q[1], *buffer);
 }
 static gpusync_ticket begin_track(stage *s, void **buffer)
 {
     gpusync_ticket ticket;
-    assert_ok(gpusync_track(s->other, *buffer = open_on(s->other), &ticket));
+    assert_ok(gpusync_track(s->q[1], *buffer = buffer_of(s->q[1]), &ticket));
     return ticket;
 }
 static gpusync_ticket begin_foreign(stage *s, void **buffer)
 {
     gpusync_ticket ticket;
-    *buffer = metal_queue_command_buffer(gpusync_queue_metal(s->other));
+    *buffer = metal_queue_command_buffer(gpusync_queue_metal(s->q[1]));
     metal_commit(*buffer);
-    assert_ok(gpusync_track_committed(s->other, *buffer, &ticket));
+    assert_ok(gpusync_track_committed(s->q[1], *buffer, &ticket));
     metal_release(*buffer);
     return ticket;
 }
 static gpusync_ticket begin_submission(stage *s, void **buffer)
 {
-    return submit_between(s->other, NULL, *buffer = open_on(s->other), NULL);
+    return submit_between(s->q[1], NULL, *buffer = buffer_of(s->q[1]), NULL);
 }
 static gpusync_ticket begin_three(stage *s, void **buffer)
 {
     void *buffers[3];
     gpusync_submission submission;
-    gpusync_point signal = at(s->t, 9);
+    gpusync_point signal = at(s->t[0], 9);
     memset(&submission, 0, sizeof submission);
-    buffers[0] = open_on(s->other);
-    buffers[1] = open_on(s->other);
-    buffers[2] = open_on(s->other);
+    buffers[0] = buffer_of(s->q[1]);
+    buffers[1] = buffer_of(s->q[1]);
+    buffers[2] = buffer_of(s->q[1]);
     submission.command_buffers = buffers;
     submission.command_buffer_count = 3;
     submission.signals = &signal;
     submission.signal_count = 1;
     *buffer = NULL;
-    return submit(s->other, &submission);
+    return submit(s->q[1], &submission);
 }
 static gpusync_ticket begin_failing_submission(stage *s, void **buffer)
 {
-    *buffer = open_on(s->other);
+    *buffer = buffer_of(s->q[1]);
     softmetal_fail(*buffer, NULL, 3, "on purpose");
-    return submit_between(s->other, NULL, *buffer, NULL);
+    return submit_between(s->q[1], NULL, *buffer, NULL);
 }
 static gpusync_ticket begin_held(stage *s, void **buffer)
 {
     *buffer = NULL;
-    return submit_held(s, s->other);
+    return submit_held(s, s->q[1]);
 }
 static gpusync_ticket begin_held_commit(stage *s, void **buffer)
 {
-    submit_held(s, s->other);
+    submit_held(s, s->q[1]);
     return begin_commit(s, buffer);
 }
 static gpusync_ticket begin_barrier(stage *s, void **buffer)
 {
-    gpusync_point wait = at(s->t, 1);
+    gpusync_point wait = at(s->t[0], 1);
     *buffer = NULL;
-    return submit_between(s->other, &wait, NULL, NULL);
+    return submit_between(s->q[1], &wait, NULL, NULL);
 }
 
 static void end_finish(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    finish(s);
+    finish_all(s);
 }
 static void end_owner_commits(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)ticket;
     metal_commit(buffer);
-    finish(s);
+    finish_all(s);
 }
 static void end_untrack(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer;
-    assert_ok(gpusync_untrack(s->other, ticket));
-    finish(s);
+    assert_ok(gpusync_untrack(s->q[1], ticket));
+    finish_all(s);
 }
 static void end_signal(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_timeline_signal(s->t, 1));
+    assert_ok(gpusync_timeline_signal(s->t[0], 1));
 }
 static void end_signal_finish(stage *s, void *buffer, gpusync_ticket ticket)
 {
     end_signal(s, buffer, ticket);
-    finish(s);
+    finish_all(s);
 }
 static void end_fail(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_timeline_fail(s->t, NULL));
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
 }
 static void end_cancel(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_cancel_held(s->other));
+    assert_ok(gpusync_cancel_held(s->q[1]));
 }
 static void end_destroy_timeline(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_timeline_destroy(s->t));
-    s->t = NULL;
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
 }
 static void end_destroy(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_queue_destroy(s->other));
-    s->other = NULL;
+    assert_ok(gpusync_queue_destroy(s->q[1]));
+    s->q[1] = NULL;
 }
 static void end_destroy_now(stage *s, void *buffer, gpusync_ticket ticket)
 {
-    void *metal = metal_retain(gpusync_queue_metal(s->other));
+    void *metal = metal_retain(gpusync_queue_metal(s->q[1]));
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_queue_destroy_now(s->other));
-    s->other = NULL;
+    assert_ok(gpusync_queue_destroy_now(s->q[1]));
+    s->q[1] = NULL;
     softmetal_finish_queue(metal); /* what is still on the device ends unheard */
     metal_release(metal);
 }
 static void end_published_then_destroyed(stage *s, void *buffer, gpusync_ticket ticket)
 {
     softmetal_complete(buffer);
-    assert_ok(gpusync_poll(s->other, ticket)); /* the callback is due from here on; its handler never comes */
+    assert_ok(gpusync_poll(s->q[1], ticket)); /* the callback is due from here on; its handler never comes */
     end_destroy_now(s, buffer, ticket);
 }
 
@@ -569,15 +482,15 @@ static void live(const life *l, gpusync_callback_mode mode)
     void *buffer;
     size_t i, n = 0, held = 3;
     stage s;
-    open_stage(&s, SOFTMETAL_MANUAL, mode);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
     ticket = l->begin(&s, &buffer);
-    for (i = 0; i < held; i++) on_done(s.other, ticket, &o[i]);
+    for (i = 0; i < held; i++) on_done(s.q[1], ticket, &o[i]);
     l->end(&s, buffer, ticket);
-    if (mode == GPUSYNC_CALLBACKS_MANUAL && s.other && s.t) { /* destroy runs what is left */
+    if (mode == GPUSYNC_CALLBACKS_MANUAL && s.q[1] && s.t[0]) { /* destroy runs what is left */
         assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]) + calls_of(&o[2]), 0);
-        if (!s.notes) fail_msg("%s: nobody was told that it is due", l->name);
+        if (!noted.count) fail_msg("%s: nobody was told that it is due", l->name);
     }
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &n));
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &n));
     for (i = 0; i < held; i++) {
         if (calls_of(&o[i]) != 1) fail_msg("%s: %ld calls", l->name, calls_of(&o[i]));
         if (o[i].result != l->result) fail_msg("%s: %s", l->name, gpusync_result_string(o[i].result));
@@ -613,20 +526,20 @@ static void test_a_submission_over_within_the_call_calls_back_outside_of_it(void
     outcome ok = {0}, bad = {0};
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    wait = at(s.t, 1);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    wait = at(s.t[0], 1);
     memset(&submission, 0, sizeof submission);
     submission.on_complete = remember;
     submission.user = &ok;
-    submit(s.r.queue, &submission);
+    submit(s.q[0], &submission);
     assert_int_equal(calls_of(&ok), 1);
     assert_false(ran_here(&ok));
     assert_result(ok.result, GPUSYNC_OK);
-    assert_ok(gpusync_timeline_fail(s.t, NULL));
+    assert_ok(gpusync_timeline_fail(s.t[0], NULL));
     submission.waits = &wait;
     submission.wait_count = 1;
     submission.user = &bad;
-    submit(s.r.queue, &submission);
+    submit(s.q[0], &submission);
     assert_int_equal(calls_of(&bad), 1);
     assert_false(ran_here(&bad));
     assert_result(bad.result, GPUSYNC_ERROR_EXECUTION);
@@ -644,18 +557,18 @@ static void test_a_late_registration_does_not_pass_those_before_it(void **state)
     void *buffer;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
     memset(&submission, 0, sizeof submission);
-    buffer = open_on(s.r.queue);
+    buffer = buffer_of(s.q[0]);
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
     submission.on_complete = remember;
     submission.user = &o[0];
-    ticket = submit(s.r.queue, &submission);
-    on_done(s.r.queue, ticket, &o[1]);
+    ticket = submit(s.q[0], &submission);
+    on_done(s.q[0], ticket, &o[1]);
     softmetal_complete(buffer);
-    assert_ok(gpusync_poll(s.r.queue, ticket));
-    on_done(s.r.queue, ticket, &o[2]);
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    on_done(s.q[0], ticket, &o[2]);
     softmetal_run_handler(buffer, 0);
     settle(&s);
     assert_in_order(o, 3);
@@ -697,18 +610,18 @@ static bool register_at_the_lock(gpusync_callback_mode mode, bool after_it, int 
     bool came;
     late l;
     stage s;
-    open_stage(&s, SOFTMETAL_MANUAL, mode);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
     memset(&submission, 0, sizeof submission);
-    buffer = open_on(s.r.queue);
+    buffer = buffer_of(s.q[0]);
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
     submission.on_complete = remember;
     submission.user = &o[0];
     memset(&l, 0, sizeof l);
-    l.queue = s.r.queue;
-    l.ticket = submit(s.r.queue, &submission);
+    l.queue = s.q[0];
+    l.ticket = submit(s.q[0], &submission);
     l.o = &o[2];
-    on_done(s.r.queue, l.ticket, &o[1]);
+    on_done(s.q[0], l.ticket, &o[1]);
     softmetal_complete(buffer);
     if (after_it) probe_at_unlock(n, register_elsewhere, &l);
     else probe_at_any_lock(n, register_elsewhere, &l);
@@ -716,7 +629,7 @@ static bool register_at_the_lock(gpusync_callback_mode mode, bool after_it, int 
     assert_true(softmetal_dispatched(SECONDS(20))); /* callbacks take locks too */
     came = probe_has_acted();
     if (came) join(l.thread);
-    else on_done(s.r.queue, l.ticket, &o[2]);
+    else on_done(s.q[0], l.ticket, &o[2]);
     settle(&s);
     await_calls(&o[2], 1);
     assert_in_order(o, 3);
@@ -753,16 +666,16 @@ static void test_callbacks_of_one_ticket_do_not_overlap(void **state)
     gate g;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
     gate_init(&g, 2);
-    object = metal_buffer_new(s.r.metal_device, 16);
+    object = metal_buffer_new(s.rig.metal_device, 16);
     o[0].then = stay;
     o[0].gate = &g;
-    ticket = commit(s.r.queue, mine = open_on(s.r.queue));
-    commit(s.other, theirs = open_on(s.other));
-    on_done(s.r.queue, ticket, &o[0]);
-    assert_ok(gpusync_release_after(gpusync_at_ticket(s.r.queue, ticket), object));
-    on_done(s.r.queue, ticket, &o[1]);
+    ticket = commit_to(s.q[0], mine = buffer_of(s.q[0]));
+    commit_to(s.q[1], theirs = buffer_of(s.q[1]));
+    on_done(s.q[0], ticket, &o[0]);
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
+    on_done(s.q[0], ticket, &o[1]);
     owners = softmetal_retain_count(object);
     softmetal_complete(mine);
     softmetal_complete(theirs);
@@ -798,14 +711,14 @@ static void test_what_had_to_wait_for_its_turn_is_run(void **state)
     gate g;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
     gate_init(&g, 2);
     busy.then = stay;
     busy.gate = &g;
-    busy.queue = s.r.queue;
-    ticket = commit(s.r.queue, buffer = open_on(s.r.queue));
-    on_done(s.r.queue, ticket, &o[0]);
-    on_done(s.r.queue, ticket, &o[1]);
+    busy.queue = s.q[0];
+    ticket = commit_to(s.q[0], buffer = buffer_of(s.q[0]));
+    on_done(s.q[0], ticket, &o[0]);
+    on_done(s.q[0], ticket, &o[1]);
     thread = start(register_at_once, &busy);
     gate_wait(&g);
     softmetal_finish(buffer);
@@ -833,23 +746,23 @@ static void test_callbacks_of_one_ticket_do_not_overlap_in_dispatch(void **state
     gate g;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
     gate_init(&g, 2);
     o[0].then = stay;
     o[0].gate = &g;
-    ticket = commit(s.r.queue, open_on(s.r.queue));
-    on_done(s.r.queue, ticket, &o[0]);
-    on_done(s.r.queue, ticket, &o[1]);
-    on_value(s.t, 1, &free_to_go);
-    softmetal_finish_queue(s.r.metal_queue);
-    assert_ok(gpusync_timeline_signal(s.t, 1));
-    thread = start(dispatch_body, s.r.device);
+    ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+    on_done(s.q[0], ticket, &o[0]);
+    on_done(s.q[0], ticket, &o[1]);
+    on_value(s.t[0], 1, &free_to_go);
+    softmetal_finish_queue(s.metal[0]);
+    assert_ok(gpusync_timeline_signal(s.t[0], 1));
+    thread = start(dispatch_body, s.device);
     gate_wait(&g);
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
     assert_int_equal(calls_of(&o[1]), 0);
     gate_wait(&g);
     join(thread);
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
     assert_in_order(o, 2);
     assert_int_equal(calls_of(&free_to_go), 1);
     gate_destroy(&g);
@@ -869,26 +782,26 @@ static void test_an_object_is_released_between_the_callbacks_around_it(void **st
     stage s;
     (void)state;
     for (manual = 0; manual < 2; manual++) {
-        open_stage(&s, SOFTMETAL_MANUAL, manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED);
+        open_callback_stage(&s, SOFTMETAL_MANUAL, manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED);
         memset(&before, 0, sizeof before);
         memset(&after, 0, sizeof after);
         before.then = after.then = look_at_object;
-        ticket = commit(s.r.queue, open_on(s.r.queue));
-        object = metal_buffer_new(s.r.metal_device, 16);
-        on_done(s.r.queue, ticket, &before);
-        assert_ok(gpusync_release_after(gpusync_at_ticket(s.r.queue, ticket), object));
-        on_done(s.r.queue, ticket, &after);
+        ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+        object = metal_buffer_new(s.rig.metal_device, 16);
+        on_done(s.q[0], ticket, &before);
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
+        on_done(s.q[0], ticket, &after);
         metal_release(object);
-        softmetal_finish_queue(s.r.metal_queue);
+        softmetal_finish_queue(s.metal[0]);
         if (manual) {
             assert_int_equal(softmetal_live("buffer"), 1);
-            assert_ok(gpusync_dispatch(s.r.device, 1, &count));
+            assert_ok(gpusync_dispatch(s.device, 1, &count));
             assert_int_equal(softmetal_live("buffer"), 1);
-            assert_ok(gpusync_dispatch(s.r.device, 1, &count)); /* the release counts as one */
+            assert_ok(gpusync_dispatch(s.device, 1, &count)); /* the release counts as one */
             assert_int_equal(count, 1);
             assert_int_equal(softmetal_live("buffer"), 0);
             assert_int_equal(calls_of(&after), 0);
-            assert_ok(gpusync_dispatch(s.r.device, 5, &count));
+            assert_ok(gpusync_dispatch(s.device, 5, &count));
             assert_int_equal(count, 1);
         }
         assert_int_equal(calls_of(&before), 1);
@@ -906,19 +819,19 @@ static void test_a_host_signal_calls_back_outside_of_the_call(void **state)
     outcome o[4] = {0};
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    on_value(s.t, 3, &o[0]);
-    on_value(s.t, 3, &o[1]);
-    on_value(s.t, 7, &o[3]);
-    on_value(s.t, 2, &o[2]);
-    assert_ok(gpusync_timeline_signal(s.t, 1));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    on_value(s.t[0], 3, &o[0]);
+    on_value(s.t[0], 3, &o[1]);
+    on_value(s.t[0], 7, &o[3]);
+    on_value(s.t[0], 2, &o[2]);
+    assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]) + calls_of(&o[2]) + calls_of(&o[3]), 0);
-    assert_ok(gpusync_timeline_signal(s.t, 5));
+    assert_ok(gpusync_timeline_signal(s.t[0], 5));
     assert_int_equal(calls_of(&o[2]), 1);
     assert_in_order(o, 2);
     assert_int_equal(calls_of(&o[3]), 0);
     assert_false(ran_here(&o[0]) || ran_here(&o[1]) || ran_here(&o[2]));
-    assert_ok(gpusync_timeline_signal(s.t, GPUSYNC_MAX_VALUE));
+    assert_ok(gpusync_timeline_signal(s.t[0], GPUSYNC_MAX_VALUE));
     assert_int_equal(calls_of(&o[3]), 1);
     assert_result(o[3].result, GPUSYNC_OK);
     close_stage(&s);
@@ -932,25 +845,25 @@ static void test_a_promised_value_calls_back_when_the_promise_is_kept(void **sta
     void *buffer;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    signal = at(s.t, 4);
-    on_value(s.t, 3, &kept);
-    on_value(s.t, 5, &broken);
-    submit_between(s.r.queue, NULL, buffer = open_on(s.r.queue), &signal);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    signal = at(s.t[0], 4);
+    on_value(s.t[0], 3, &kept);
+    on_value(s.t[0], 5, &broken);
+    submit_between(s.q[0], NULL, buffer = buffer_of(s.q[0]), &signal);
     softmetal_complete(buffer);
     assert_int_equal(calls_of(&kept), 0);
     softmetal_set_dispatch_threads(0);
-    softmetal_complete(softmetal_last_buffer(s.r.metal_queue)); /* which signals */
-    assert_ok(gpusync_timeline_wait(s.t, 4, 0, NULL)); /* a wait sees it, and runs nothing */
+    softmetal_complete(softmetal_last_buffer(s.metal[0])); /* which signals */
+    assert_ok(gpusync_timeline_wait(s.t[0], 4, 0, NULL)); /* a wait sees it, and runs nothing */
     assert_int_equal(calls_so_far(&kept), 0);
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     settle(&s);
     assert_int_equal(calls_of(&kept), 1);
     assert_false(ran_here(&kept));
     signal.value = 5;
-    buffer = open_on(s.r.queue);
+    buffer = buffer_of(s.q[0]);
     softmetal_fail(buffer, NULL, 3, "on purpose");
-    submit_between(s.r.queue, NULL, buffer, &signal);
+    submit_between(s.q[0], NULL, buffer, &signal);
     settle(&s);
     assert_int_equal(calls_of(&broken), 1);
     assert_false(ran_here(&broken));
@@ -965,15 +878,15 @@ static void test_a_value_that_others_signal_calls_back(void **state)
     outcome o[3] = {0};
     gpusync_timeline *abroad;
     uint64_t base;
-    void *event;
+    void *event, *theirs;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
-    event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
+    theirs = metal_shared_event_new(s.rig.metal_device);
+    assert_ok(timeline_import(s.device, theirs, NULL, &abroad));
     on_value(abroad, 5, &o[0]);
     on_value(abroad, 5, &o[1]);
-    metal_event_signal(event, 6);
+    metal_event_signal(theirs, 6);
     await_calls(&o[1], 1);
     assert_in_order(o, 2);
     assert_false(ran_here(&o[0]) || ran_here(&o[1]));
@@ -982,14 +895,15 @@ static void test_a_value_that_others_signal_calls_back(void **state)
     assert_false(ran_here(&o[2]));
 
     memset(o, 0, sizeof o); /* a value of ours that others are expected to signal, named before and after */
-    on_value(s.t, 1, &o[0]);
-    event = gpusync_timeline_metal(s.t, &base);
-    assert_ok(gpusync_timeline_expect(s.t, 2));
-    on_value(s.t, 2, &o[1]);
+    on_value(s.t[0], 1, &o[0]);
+    event = gpusync_timeline_metal(s.t[0], &base);
+    assert_ok(gpusync_timeline_expect(s.t[0], 2));
+    on_value(s.t[0], 2, &o[1]);
     metal_event_signal(event, 2 + base);
     await_calls(&o[0], 1);
     await_calls(&o[1], 1);
     assert_ok(gpusync_timeline_destroy(abroad));
+    metal_release(theirs);
     close_stage(&s);
     assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]), 2);
 }
@@ -1003,10 +917,10 @@ static void test_without_listeners_no_registration_is_forgotten(void **state)
     void *event;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
     softmetal_hide_class("MTLSharedEventListener");
-    event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
+    event = metal_shared_event_new(s.rig.metal_device);
+    assert_ok(timeline_import(s.device, event, NULL, &abroad));
     result = gpusync_on_done(gpusync_at_value(abroad, 5), remember, &o);
     if (result != GPUSYNC_ERROR_UNSUPPORTED) assert_ok(result);
     metal_event_signal(event, 5);
@@ -1027,12 +941,12 @@ static void test_a_foreign_value_that_is_read_first_calls_back_without_the_liste
     void *event;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
     softmetal_get_timing(&timing);
     timing.event_listener.min_ns = timing.event_listener.max_ns = MS(300);
     softmetal_set_timing(&timing);
-    event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
+    event = metal_shared_event_new(s.rig.metal_device);
+    assert_ok(timeline_import(s.device, event, NULL, &abroad));
     metal_release(event);
     on_value(abroad, 5, &o);
     metal_event_signal(event, 5);
@@ -1058,12 +972,12 @@ static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread
     void *event;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
     softmetal_get_timing(&timing);
     timing.event_listener.min_ns = timing.event_listener.max_ns = MS(300);
     softmetal_set_timing(&timing);
-    event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(timeline_import(s.r.device, event, NULL, &abroad));
+    event = metal_shared_event_new(s.rig.metal_device);
+    assert_ok(timeline_import(s.device, event, NULL, &abroad));
     metal_release(event);
     memset(&submission, 0, sizeof submission);
     wait = at(abroad, 5);
@@ -1072,11 +986,11 @@ static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread
     submission.on_complete = remember;
     submission.user = &whole;
     submission.flags = GPUSYNC_STRICT; /* nothing goes to the device */
-    ticket = submit(s.r.queue, &submission);
-    on_done(s.r.queue, ticket, &o);
+    ticket = submit(s.q[0], &submission);
+    on_done(s.q[0], ticket, &o);
     metal_event_signal(event, 5);
     assert_ok(gpusync_timeline_query(abroad, &value)); /* looks at the event */
-    assert_ok(gpusync_poll(s.r.queue, ticket));
+    assert_ok(gpusync_poll(s.q[0], ticket));
     await_calls(&o, 1);
     assert_int_equal(calls_of(&whole), 1);
     assert_true(whole.order < o.order);
@@ -1093,26 +1007,26 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     outcome failed = {0}, late_one = {0}, below = {0}, destroyed[2] = {0}, promised = {0};
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
     memset(&reason, 0, sizeof reason);
     reason.result = GPUSYNC_ERROR_CANCELLED;
     strcpy(reason.message, "no longer wanted");
-    assert_ok(gpusync_timeline_signal(s.t, 3));
-    on_value(s.t, 4, &failed);
-    assert_ok(gpusync_timeline_fail(s.t, &reason));
+    assert_ok(gpusync_timeline_signal(s.t[0], 3));
+    on_value(s.t[0], 4, &failed);
+    assert_ok(gpusync_timeline_fail(s.t[0], &reason));
     assert_int_equal(calls_of(&failed), 1);
     assert_false(ran_here(&failed));
     assert_result(failed.result, GPUSYNC_ERROR_CANCELLED);
     assert_string_equal(failed.error.message, "no longer wanted");
-    on_value(s.t, 9, &late_one);
-    on_value(s.t, 3, &below); /* every question gets the first failure */
+    on_value(s.t[0], 9, &late_one);
+    on_value(s.t[0], 3, &below); /* every question gets the first failure */
     assert_int_equal(calls_of(&late_one) + calls_of(&below), 2);
     assert_result(late_one.result, GPUSYNC_ERROR_CANCELLED);
     assert_result(below.result, GPUSYNC_ERROR_CANCELLED);
 
-    assert_ok(gpusync_timeline_create(s.r.device, NULL, &gone));
+    assert_ok(gpusync_timeline_create(s.device, NULL, &gone));
     signal = at(gone, 2);
-    submit_between(s.r.queue, NULL, open_on(s.r.queue), &signal);
+    submit_between(s.q[0], NULL, buffer_of(s.q[0]), &signal);
     on_value(gone, 7, &destroyed[0]);
     on_value(gone, 7, &destroyed[1]);
     on_value(gone, 2, &promised);
@@ -1160,11 +1074,11 @@ static const gpusync_result expected_answers[] = {
 /* Each in turn. What it registers goes to o->next[0..3]. */
 static void do_everything(outcome *o)
 {
-    gpusync_queue *q = o->s->r.queue;
+    gpusync_queue *q = o->stage->q[0];
     gpusync_point point;
     gpusync_submission submission;
     gpusync_timeline *t = o->timeline;
-    void *buffer = NULL, *object = metal_buffer_new(o->s->r.metal_device, 16);
+    void *buffer = NULL, *object = metal_buffer_new(o->stage->rig.metal_device, 16);
     size_t count = 99;
     answer(o, gpusync_command_buffer(q, NULL, &buffer));
     answer(o, gpusync_commit(q, buffer, &o->ticket));
@@ -1172,7 +1086,7 @@ static void do_everything(outcome *o)
     answer(o, gpusync_wait(q, o->ticket, 0));
     answer(o, gpusync_poll(q, o->ticket));
     answer(o, gpusync_queue_wait(q, GPUSYNC_FOREVER));
-    answer(o, gpusync_device_wait(o->s->r.device, GPUSYNC_FOREVER));
+    answer(o, gpusync_device_wait(o->stage->device, GPUSYNC_FOREVER));
     memset(&point, 0, sizeof point);
     point.queue = q;
     point.ticket = o->ticket;
@@ -1198,37 +1112,37 @@ static void do_everything(outcome *o)
     answer(o, gpusync_queue_destroy(q));
     answer(o, gpusync_queue_destroy_now(q));
     answer(o, gpusync_timeline_destroy(t));
-    answer(o, gpusync_device_destroy(o->s->r.device));
-    answer(o, gpusync_dispatch(o->s->r.device, 1, &count));
+    answer(o, gpusync_device_destroy(o->stage->device));
+    answer(o, gpusync_dispatch(o->stage->device, 1, &count));
     must(count == 0, "a dispatch that is refused runs nothing");
 }
 
 /* Where callbacks run; each has `o` called and everything settled. */
 static void on_metals_thread(stage *s, outcome *o)
 {
-    on_done(s->other, commit(s->other, open_on(s->other)), o);
-    softmetal_finish_queue(gpusync_queue_metal(s->other));
+    on_done(s->q[1], commit_to(s->q[1], buffer_of(s->q[1])), o);
+    softmetal_finish_queue(gpusync_queue_metal(s->q[1]));
 }
-static void at_once(stage *s, outcome *o) { on_done(s->other, GPUSYNC_NO_TICKET, o); }
+static void at_once(stage *s, outcome *o) { on_done(s->q[1], GPUSYNC_NO_TICKET, o); }
 static void in_a_signal(stage *s, outcome *o)
 {
-    on_value(s->t, 1, o);
-    assert_ok(gpusync_timeline_signal(s->t, 1));
+    on_value(s->t[0], 1, o);
+    assert_ok(gpusync_timeline_signal(s->t[0], 1));
 }
 static void in_a_cancellation(stage *s, outcome *o)
 {
-    on_done(s->other, submit_held(s, s->other), o);
-    assert_ok(gpusync_cancel_held(s->other));
+    on_done(s->q[1], submit_held(s, s->q[1]), o);
+    assert_ok(gpusync_cancel_held(s->q[1]));
 }
 static void in_destroy(stage *s, outcome *o)
 {
-    on_done(s->other, commit(s->other, open_on(s->other)), o);
-    softmetal_complete(softmetal_last_buffer(gpusync_queue_metal(s->other)));
+    on_done(s->q[1], commit_to(s->q[1], buffer_of(s->q[1])), o);
+    softmetal_complete(softmetal_last_buffer(gpusync_queue_metal(s->q[1])));
     end_destroy_now(s, NULL, 0);
 }
 static void in_the_end_of_a_timeline(stage *s, outcome *o)
 {
-    on_value(s->t, 1, o);
+    on_value(s->t[0], 1, o);
     end_destroy_timeline(s, NULL, 0);
 }
 
@@ -1237,11 +1151,11 @@ static void do_everything_in(void (*place)(stage *, outcome *), gpusync_callback
     outcome o = {0}, next[4] = {0};
     size_t i;
     stage s;
-    open_stage(&s, SOFTMETAL_MANUAL, mode);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
     o.then = do_everything;
-    o.s = &s;
+    o.stage = &s;
     o.next = next;
-    assert_ok(gpusync_timeline_create(s.r.device, NULL, &o.timeline));
+    assert_ok(gpusync_timeline_create(s.device, NULL, &o.timeline));
     place(&s, &o);
     settle(&s);
     settle(&s);
@@ -1286,9 +1200,9 @@ static void signal_twice_in(void (*place)(stage *, outcome *), gpusync_callback_
 {
     outcome o = {0}, next[3] = {0};
     stage s;
-    open_stage(&s, SOFTMETAL_MANUAL, mode);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
     o.then = signal_twice;
-    assert_ok(gpusync_timeline_create(s.r.device, NULL, &o.timeline));
+    assert_ok(gpusync_timeline_create(s.device, NULL, &o.timeline));
     on_value(o.timeline, 1, &next[0]);
     on_value(o.timeline, 2, &next[1]);
     on_value(o.timeline, 2, &next[2]);
@@ -1338,13 +1252,13 @@ static void test_what_a_callback_autoreleases_goes_when_it_is_over(void **state)
         void *object, *pool;
         uint64_t limit;
         stage s;
-        open_stage(&s, SOFTMETAL_MANUAL, mode);
-        object = metal_buffer_new(s.r.metal_device, 1);
+        open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
+        object = metal_buffer_new(s.rig.metal_device, 1);
         pool = metal_pool_push();
-        assert_ok(gpusync_on_done(gpusync_at_value(s.t, 1), autorelease, object));
-        on_value(s.t, 1, &after);
-        assert_ok(gpusync_timeline_signal(s.t, 1));
-        assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, NULL));
+        assert_ok(gpusync_on_done(gpusync_at_value(s.t[0], 1), autorelease, object));
+        on_value(s.t[0], 1, &after);
+        assert_ok(gpusync_timeline_signal(s.t[0], 1));
+        assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
         await_calls(&after, 1);
         for (limit = gpusync_now_ns() + SECONDS(20); softmetal_retain_count(object) != 1; sched_yield())
             assert_true(gpusync_now_ns() < limit);
@@ -1371,9 +1285,9 @@ static void test_a_long_chain_of_callbacks_needs_no_stack(void **state)
     for (i = 0; i < LENGTH(places); i++) {
         outcome o = {0};
         stage s;
-        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
         o.then = register_again;
-        o.queue = s.r.queue;
+        o.queue = s.q[0];
         places[i](&s, &o);
         await_calls(&o, CHAIN);
         assert_false(o.nested);
@@ -1396,10 +1310,10 @@ static void test_callbacks_that_commit_keep_a_queue_going(void **state)
     outcome o = {0};
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
     o.then = commit_next;
-    o.queue = s.r.queue;
-    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o);
+    o.queue = s.q[0];
+    on_done(s.q[0], GPUSYNC_NO_TICKET, &o);
     await_calls(&o, 200);
     close_stage(&s);
     assert_int_equal(calls_of(&o), 200);
@@ -1424,7 +1338,7 @@ static void open_second(second_device *two)
     two->allocator.user = &two->memory;
     desc.allocator = &two->allocator;
     assert_ok(gpusync_device_create(&desc, &two->device));
-    assert_ok(gpusync_queue_create(two->device, NULL, &two->queue));
+    two->queue = queue_new(two->device);
 }
 
 static void close_second(second_device *two)
@@ -1449,7 +1363,7 @@ static void test_a_callback_of_one_device_registers_with_another(void **state)
         outcome o = {0}, next = {0}, more[100];
         second_device two;
         stage s;
-        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
         open_second(&two);
         o.then = register_on_the_other_device;
         o.queue = two.queue;
@@ -1461,8 +1375,8 @@ static void test_a_callback_of_one_device_registers_with_another(void **state)
         assert_int_equal(calls_of(&next), 1);
         close_second(&two);
         memset(more, 0, sizeof more);
-        for (k = 0; k < LENGTH(more); k++) on_value(s.t ? s.t : NULL, 5000, &more[k]);
-        assert_ok(gpusync_timeline_signal(s.t, 5000));
+        for (k = 0; k < LENGTH(more); k++) on_value(s.t[0] ? s.t[0] : NULL, 5000, &more[k]);
+        assert_ok(gpusync_timeline_signal(s.t[0], 5000));
         assert_in_order(more, LENGTH(more));
         close_stage(&s);
     }
@@ -1477,40 +1391,40 @@ static void test_by_hand_nothing_runs_until_dispatch(void **state)
     size_t count = 99;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
-    assert_ok(gpusync_dispatch(s.r.device, 10, &count));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    assert_ok(gpusync_dispatch(s.device, 10, &count));
     assert_int_equal(count, 0);
-    ticket = commit(s.r.queue, open_on(s.r.queue));
-    on_done(s.r.queue, ticket, &o[0]);
-    on_done(s.r.queue, ticket, &o[1]);
-    assert_ok(gpusync_dispatch(s.r.device, 10, &count));
+    ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+    on_done(s.q[0], ticket, &o[0]);
+    on_done(s.q[0], ticket, &o[1]);
+    assert_ok(gpusync_dispatch(s.device, 10, &count));
     assert_int_equal(count, 0);
-    assert_int_equal(s.notes, 0);
-    softmetal_finish_queue(s.r.metal_queue);
-    assert_true(s.notes > 0);
-    assert_false(pthread_equal(s.noted_on, pthread_self()));
-    on_done(s.r.queue, ticket, &o[2]); /* over, but left to dispatch too */
-    assert_true(pthread_equal(s.noted_on, pthread_self()));
-    on_value(s.t, 1, &o[3]);
-    assert_ok(gpusync_timeline_signal(s.t, 1));
-    on_done(s.r.queue, submit_held(&s, s.r.queue), &o[4]); /* reached: commits at once */
-    softmetal_finish_queue(s.r.metal_queue);
-    on_value(s.t, 2, &o[5]);
-    assert_ok(gpusync_timeline_fail(s.t, NULL));
+    assert_int_equal(noted.count, 0);
+    softmetal_finish_queue(s.metal[0]);
+    assert_true(noted.count > 0);
+    assert_false(pthread_equal(noted.thread, pthread_self()));
+    on_done(s.q[0], ticket, &o[2]); /* over, but left to dispatch too */
+    assert_true(pthread_equal(noted.thread, pthread_self()));
+    on_value(s.t[0], 1, &o[3]);
+    assert_ok(gpusync_timeline_signal(s.t[0], 1));
+    on_done(s.q[0], submit_held(&s, s.q[0]), &o[4]); /* reached: commits at once */
+    softmetal_finish_queue(s.metal[0]);
+    on_value(s.t[0], 2, &o[5]);
+    assert_ok(gpusync_timeline_fail(s.t[0], NULL));
     assert_int_equal(calls_of(&o[0]) + calls_of(&o[2]) + calls_of(&o[3]) + calls_of(&o[4]) + calls_of(&o[5]), 0);
-    assert_ok(gpusync_dispatch(s.r.device, 0, &count));
+    assert_ok(gpusync_dispatch(s.device, 0, &count));
     assert_int_equal(count, 0);
-    assert_ok(gpusync_dispatch(s.r.device, 2, &count));
+    assert_ok(gpusync_dispatch(s.device, 2, &count));
     assert_int_equal(count, 2);
     assert_in_order(o, 2);
     assert_int_equal(calls_of(&o[2]), 0);
-    assert_ok(gpusync_dispatch(s.r.device, 1, NULL));
+    assert_ok(gpusync_dispatch(s.device, 1, NULL));
     assert_in_order(o, 3);
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
     assert_int_equal(count, 3);
     assert_in_order(o, 6);
     assert_true(ran_here(&o[0]) && ran_here(&o[3]) && ran_here(&o[5]));
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
     assert_int_equal(count, 0);
     close_stage(&s);
     assert_in_order(o, 6);
@@ -1523,17 +1437,17 @@ static void test_every_callback_is_announced(void **state)
     long before;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
-    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[0]);
-    assert_true(s.notes >= 1);
-    before = s.notes;
-    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[1]);
-    assert_true(s.notes > before || calls_of(&o[0]) == 0); /* not dispatched since: one call may stand for both */
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, NULL));
-    before = s.notes;
-    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o[2]);
-    assert_true(s.notes > before); /* nothing was due: this one must be told */
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, NULL));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    on_done(s.q[0], GPUSYNC_NO_TICKET, &o[0]);
+    assert_true(noted.count >= 1);
+    before = noted.count;
+    on_done(s.q[0], GPUSYNC_NO_TICKET, &o[1]);
+    assert_true(noted.count > before || calls_of(&o[0]) == 0); /* not dispatched since: one call may stand for both */
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
+    before = noted.count;
+    on_done(s.q[0], GPUSYNC_NO_TICKET, &o[2]);
+    assert_true(noted.count > before); /* nothing was due: this one must be told */
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
     assert_in_order(o, 3);
     close_stage(&s);
 }
@@ -1546,12 +1460,12 @@ static void test_a_dispatch_that_leaves_some_announces_them_again(void **state)
     size_t i;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
-    for (i = 0; i < 3; i++) on_value(s.t, 1, &o[i]);
-    assert_ok(gpusync_timeline_signal(s.t, 1));
-    while (GET(&s.notes) > heard) {
-        heard = GET(&s.notes);
-        assert_ok(gpusync_dispatch(s.r.device, 1, NULL));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    for (i = 0; i < 3; i++) on_value(s.t[0], 1, &o[i]);
+    assert_ok(gpusync_timeline_signal(s.t[0], 1));
+    while (GET(&noted.count) > heard) {
+        heard = GET(&noted.count);
+        assert_ok(gpusync_dispatch(s.device, 1, NULL));
     }
     assert_in_order(o, 3);
     close_stage(&s);
@@ -1585,13 +1499,13 @@ static void test_dispatch_has_nothing_to_do_where_callbacks_are_queued(void **st
     size_t count = 99;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    ticket = commit(s.r.queue, buffer = open_on(s.r.queue));
-    on_done(s.r.queue, ticket, &o);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    ticket = commit_to(s.q[0], buffer = buffer_of(s.q[0]));
+    on_done(s.q[0], ticket, &o);
     softmetal_set_dispatch_threads(0);
     softmetal_complete(buffer);
-    assert_ok(gpusync_poll(s.r.queue, ticket)); /* due, on the dispatch queue */
-    assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, &count));
+    assert_ok(gpusync_poll(s.q[0], ticket)); /* due, on the dispatch queue */
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
     assert_int_equal(count, 0);
     assert_int_equal(calls_so_far(&o), 0);
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
@@ -1608,13 +1522,13 @@ static void test_destroy_runs_what_is_left_of_what_it_destroys(void **state)
     stage s;
     int i;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
-    ticket = commit(s.r.queue, open_on(s.r.queue));
-    theirs = commit(s.other, open_on(s.other));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+    theirs = commit_to(s.q[1], buffer_of(s.q[1]));
     for (i = 0; i < 2; i++) {
-        on_done(s.other, theirs, &other[i]);
-        on_done(s.r.queue, ticket, &first[i]);
-        on_value(s.t, 1, &values[i]);
+        on_done(s.q[1], theirs, &other[i]);
+        on_done(s.q[0], ticket, &first[i]);
+        on_value(s.t[0], 1, &values[i]);
     }
     settle(&s);
     assert_in_order(first, 2);
@@ -1622,12 +1536,12 @@ static void test_destroy_runs_what_is_left_of_what_it_destroys(void **state)
     memset(first, 0, sizeof first);
     memset(other, 0, sizeof other);
     for (i = 0; i < 2; i++) {
-        on_done(s.other, theirs, &other[i]);
-        on_done(s.r.queue, ticket, &first[i]);
+        on_done(s.q[1], theirs, &other[i]);
+        on_done(s.q[0], ticket, &first[i]);
     }
-    assert_ok(gpusync_timeline_signal(s.t, 1));
-    on_done(s.other, submit_between(s.other, NULL, open_on(s.other), NULL), &other[2]);
-    on_done(s.r.queue, commit(s.r.queue, open_on(s.r.queue)), &first[2]);
+    assert_ok(gpusync_timeline_signal(s.t[0], 1));
+    on_done(s.q[1], submit_between(s.q[1], NULL, buffer_of(s.q[1]), NULL), &other[2]);
+    on_done(s.q[0], commit_to(s.q[0], buffer_of(s.q[0])), &first[2]);
     end_destroy_now(&s, NULL, 0);
     assert_in_order(other, 3);
     assert_result(other[1].result, GPUSYNC_OK);
@@ -1637,7 +1551,7 @@ static void test_destroy_runs_what_is_left_of_what_it_destroys(void **state)
     assert_in_order(values, 2);
     assert_result(values[0].result, GPUSYNC_OK);
     assert_int_equal(calls_of(&first[0]), 0);
-    softmetal_finish_queue(s.r.metal_queue);
+    softmetal_finish_queue(s.metal[0]);
     close_stage(&s);
     assert_in_order(first, 3);
     assert_result(first[2].result, GPUSYNC_OK); /* destroy has waited for it */
@@ -1653,17 +1567,17 @@ static void test_destroy_runs_a_callback_that_the_work_it_waits_for_waits_for(vo
     void *buffer;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_MANUAL);
-    assert_ok(gpusync_timeline_expect(s.t, 1));
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_MANUAL);
+    assert_ok(gpusync_timeline_expect(s.t[0], 1));
     first.then = signal_once;
-    first.timeline = s.t;
-    buffer = open_on(s.r.queue);
+    first.timeline = s.t[0];
+    buffer = buffer_of(s.q[0]);
     softmetal_set_duration(buffer, MS(1));
-    on_done(s.r.queue, commit(s.r.queue, buffer), &first);
-    wait = at(s.t, 1);
-    on_done(s.r.queue, submit_between(s.r.queue, &wait, open_on(s.r.queue), NULL), &last);
-    assert_ok(gpusync_queue_destroy(s.r.queue));
-    s.r.queue = NULL;
+    on_done(s.q[0], commit_to(s.q[0], buffer), &first);
+    wait = at(s.t[0], 1);
+    on_done(s.q[0], submit_between(s.q[0], &wait, buffer_of(s.q[0]), NULL), &last);
+    assert_ok(gpusync_queue_destroy(s.q[0]));
+    s.q[0] = NULL;
     assert_int_equal(calls_of(&first), 1);
     assert_ok(first.answers[0]);
     assert_int_equal(calls_of(&last), 1);
@@ -1705,19 +1619,19 @@ static void test_threads_that_dispatch_share_the_work(void **state)
     int i;
     (void)state;
     memset(o, 0, sizeof o);
-    open_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_MANUAL);
+    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_MANUAL);
     for (i = 0; i < SHARERS; i++) {
-        sharers[i].device = s.r.device;
+        sharers[i].device = s.device;
         sharers[i].total = &total;
         sharers[i].goal = CALLS;
         sharers[i].thread = start(share, &sharers[i]);
     }
     for (i = 0; i < CALLS; i += 3) {
-        gpusync_ticket ticket = commit(s.r.queue, open_on(s.r.queue));
-        on_done(s.r.queue, ticket, &o[i]);
-        on_value(s.t, (uint64_t)i + 1, &o[i + 1]);
-        on_done(s.r.queue, ticket, &o[i + 2]);
-        assert_ok(gpusync_timeline_signal(s.t, (uint64_t)i + 1));
+        gpusync_ticket ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+        on_done(s.q[0], ticket, &o[i]);
+        on_value(s.t[0], (uint64_t)i + 1, &o[i + 1]);
+        on_done(s.q[0], ticket, &o[i + 2]);
+        assert_ok(gpusync_timeline_signal(s.t[0], (uint64_t)i + 1));
     }
     for (i = 0; i < SHARERS; i++) join(sharers[i].thread);
     assert_int_equal(total, CALLS);
@@ -1735,21 +1649,21 @@ static void test_every_call_refuses_what_makes_no_sense(void **state)
     size_t count = 99;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
-    ticket = commit(s.r.queue, open_on(s.r.queue));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    ticket = commit_to(s.q[0], buffer_of(s.q[0]));
     assert_result(gpusync_on_done(gpusync_at_ticket(NULL, ticket), remember, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_on_done(gpusync_at_ticket(s.r.queue, ticket), NULL, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_on_done(gpusync_at_ticket(s.r.queue, ticket + 1), remember, &o),
+    assert_result(gpusync_on_done(gpusync_at_ticket(s.q[0], ticket), NULL, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_on_done(gpusync_at_ticket(s.q[0], ticket + 1), remember, &o),
                   GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_on_done(gpusync_at_ticket(s.r.queue, GPUSYNC_EVERYTHING), remember, &o),
+    assert_result(gpusync_on_done(gpusync_at_ticket(s.q[0], GPUSYNC_EVERYTHING), remember, &o),
                   GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_on_done(gpusync_at_ticket(s.r.queue, (gpusync_ticket)1 << 63), remember, &o),
+    assert_result(gpusync_on_done(gpusync_at_ticket(s.q[0], (gpusync_ticket)1 << 63), remember, &o),
                   GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_on_done(gpusync_at_ticket(s.r.queue, ((gpusync_ticket)1 << 63) + 1), remember, &o),
+    assert_result(gpusync_on_done(gpusync_at_ticket(s.q[0], ((gpusync_ticket)1 << 63) + 1), remember, &o),
                   GPUSYNC_ERROR_INVALID_TICKET);
     assert_result(gpusync_on_done(gpusync_at_value(NULL, 1), remember, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_on_done(gpusync_at_value(s.t, 1), NULL, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_on_done(gpusync_at_value(s.t, GPUSYNC_MAX_VALUE + 1), remember, &o),
+    assert_result(gpusync_on_done(gpusync_at_value(s.t[0], 1), NULL, &o), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_on_done(gpusync_at_value(s.t[0], GPUSYNC_MAX_VALUE + 1), remember, &o),
                   GPUSYNC_ERROR_NOT_RISING);
     assert_result(gpusync_dispatch(NULL, 1, &count), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(count, 0);
@@ -1785,33 +1699,33 @@ static void test_without_memory_a_registration_is_refused_and_never_called(void 
         gpusync_result result = GPUSYNC_OK;
         stage s;
         memset(o, 0, sizeof o);
-        open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-        ticket = commit(s.r.queue, open_on(s.r.queue));
-        object = metal_buffer_new(s.r.metal_device, 16);
-        s.r.memory.fail_at = 1;
-        s.r.memory.fail_after = true;
+        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+        ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+        object = metal_buffer_new(s.rig.metal_device, 16);
+        s.rig.memory.fail_at = 1;
+        s.rig.memory.fail_after = true;
         for (n = 0; n < MOST; n++) {
             outcome *next = &o[n];
             if (by_value)
-                result = gpusync_on_done(gpusync_at_value(s.t, 1), remember, next);
+                result = gpusync_on_done(gpusync_at_value(s.t[0], 1), remember, next);
             else
-                result = gpusync_on_done(gpusync_at_ticket(s.r.queue, ticket), remember, next);
+                result = gpusync_on_done(gpusync_at_ticket(s.q[0], ticket), remember, next);
             if (result) break;
         }
         assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_result(gpusync_on_done(gpusync_at_ticket(s.r.queue, ticket), remember, &refused),
+        assert_result(gpusync_on_done(gpusync_at_ticket(s.q[0], ticket), remember, &refused),
                       GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_result(gpusync_on_done(gpusync_at_ticket(s.r.queue, GPUSYNC_NO_TICKET), remember, &refused),
+        assert_result(gpusync_on_done(gpusync_at_ticket(s.q[0], GPUSYNC_NO_TICKET), remember, &refused),
                       GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_result(gpusync_on_done(gpusync_at_value(s.t, 0), remember, &refused), GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_result(gpusync_release_after(gpusync_at_ticket(s.r.queue, ticket), object), GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_result(gpusync_on_done(gpusync_at_value(s.t[0], 0), remember, &refused), GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_result(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object), GPUSYNC_ERROR_OUT_OF_MEMORY);
         assert_int_equal(softmetal_retain_count(object), 1);
-        s.r.memory.fail_at = 0;
-        s.r.memory.fail_after = false;
+        s.rig.memory.fail_at = 0;
+        s.rig.memory.fail_after = false;
         metal_release(object);
-        on_done(s.r.queue, ticket, &o[n]);
-        softmetal_finish_queue(s.r.metal_queue);
-        assert_ok(gpusync_timeline_signal(s.t, 1));
+        on_done(s.q[0], ticket, &o[n]);
+        softmetal_finish_queue(s.metal[0]);
+        assert_ok(gpusync_timeline_signal(s.t[0], 1));
         for (i = 0; i <= n; i++) assert_int_equal(calls_of(&o[i]), 1);
         close_stage(&s);
         assert_int_equal(calls_of(&refused), 0);
@@ -1828,30 +1742,30 @@ static void test_the_steady_state_takes_no_memory(void **state)
     (void)state;
     for (manual = 0; manual < 2; manual++) {
         stage s;
-        open_stage(&s, SOFTMETAL_MANUAL, manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED);
-        object = metal_buffer_new(s.r.metal_device, 16);
+        open_callback_stage(&s, SOFTMETAL_MANUAL, manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED);
+        object = metal_buffer_new(s.rig.metal_device, 16);
         for (i = 0; i < 300; i++) {
             gpusync_submission submission;
-            void *buffer = open_on(s.r.queue);
-            gpusync_ticket ticket = commit(s.r.queue, open_on(s.r.queue));
+            void *buffer = buffer_of(s.q[0]);
+            gpusync_ticket ticket = commit_to(s.q[0], buffer_of(s.q[0]));
             memset(&submission, 0, sizeof submission);
             submission.command_buffers = &buffer;
             submission.command_buffer_count = 1;
             submission.on_complete = remember;
             submission.user = &o;
-            on_done(s.r.queue, ticket, &o);
-            on_done(s.r.queue, ticket, &o);
-            submit(s.r.queue, &submission);
-            assert_ok(gpusync_release_after(gpusync_at_ticket(s.r.queue, ticket), object));
-            on_value(s.t, (uint64_t)i + 1, &o);
-            assert_ok(gpusync_timeline_signal(s.t, (uint64_t)i + 1));
-            on_done(s.r.queue, ticket, &o);
+            on_done(s.q[0], ticket, &o);
+            on_done(s.q[0], ticket, &o);
+            submit(s.q[0], &submission);
+            assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
+            on_value(s.t[0], (uint64_t)i + 1, &o);
+            assert_ok(gpusync_timeline_signal(s.t[0], (uint64_t)i + 1));
+            on_done(s.q[0], ticket, &o);
             settle(&s);
-            on_done(s.r.queue, ticket, &o);
-            assert_ok(gpusync_dispatch(s.r.device, SIZE_MAX, NULL));
-            if (i == 0) calls = s.r.memory.calls;
+            on_done(s.q[0], ticket, &o);
+            assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
+            if (i == 0) calls = s.rig.memory.calls;
         }
-        assert_int_equal(s.r.memory.calls, calls);
+        assert_int_equal(s.rig.memory.calls, calls);
         assert_int_equal(softmetal_retain_count(object), 1);
         metal_release(object);
         close_stage(&s);
@@ -1868,26 +1782,26 @@ static void test_the_loss_of_the_device_calls_back(void **state)
     void *buffer;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    done = commit(s.r.queue, open_on(s.r.queue));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    done = commit_to(s.q[0], buffer_of(s.q[0]));
     settle(&s);
-    buffer = open_on(s.r.queue);
+    buffer = buffer_of(s.q[0]);
     softmetal_fail(buffer, NULL, 4, "locked out");
-    ticket = commit(s.r.queue, buffer);
-    theirs = commit(s.other, open_on(s.other)); /* hangs: never stepped */
-    on_done(s.r.queue, ticket, &flying);
-    on_done(s.other, theirs, &stuck);
-    on_done(s.other, submit_held(&s, s.other), &held);
-    on_value(s.t, 5, &value);
+    ticket = commit_to(s.q[0], buffer);
+    theirs = commit_to(s.q[1], buffer_of(s.q[1])); /* hangs: never stepped */
+    on_done(s.q[0], ticket, &flying);
+    on_done(s.q[1], theirs, &stuck);
+    on_done(s.q[1], submit_held(&s, s.q[1]), &held);
+    on_value(s.t[0], 5, &value);
     softmetal_finish(buffer);
-    assert_true(gpusync_device_is_lost(s.r.device));
+    assert_true(gpusync_device_is_lost(s.device));
     assert_int_equal(calls_of(&flying), 1);
     assert_result(flying.result, GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(flying.error.failure, GPUSYNC_FAILURE_ACCESS_REVOKED);
     assert_int_equal(calls_of(&held), 1);
     assert_true(held.result < 0);
-    on_done(s.r.queue, ticket, &after); /* what is known can still be asked for */
-    on_done(s.r.queue, done, &over);
+    on_done(s.q[0], ticket, &after); /* what is known can still be asked for */
+    on_done(s.q[0], done, &over);
     assert_int_equal(calls_of(&after) + calls_of(&over), 2);
     assert_result(after.result, GPUSYNC_ERROR_EXECUTION);
     assert_result(over.result, GPUSYNC_OK);
@@ -1895,8 +1809,8 @@ static void test_the_loss_of_the_device_calls_back(void **state)
     assert_result(stuck.result, GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(value.result, GPUSYNC_ERROR_DEVICE_LOST);
     assert_true(stuck.has_error && value.has_error);
-    on_done(s.other, theirs, &late_one);
-    on_value(s.t, 6, &late_value);
+    on_done(s.q[1], theirs, &late_one);
+    on_value(s.t[0], 6, &late_value);
     await_calls(&late_one, 1);
     await_calls(&late_value, 1);
     assert_result(late_one.result, GPUSYNC_ERROR_DEVICE_LOST);
@@ -1995,16 +1909,16 @@ static void destroy_in_flight(gpusync_callback_mode mode)
     pthread_t dispatching = pthread_self();
     dispatcher d;
     stage s;
-    open_stage(&s, SOFTMETAL_REAL, mode);
-    d.device = s.r.device;
+    open_callback_stage(&s, SOFTMETAL_REAL, mode);
+    d.device = s.device;
     d.stop = 0;
     if (mode == GPUSYNC_CALLBACKS_MANUAL) dispatching = start(keep_dispatching, &d);
     for (turn = 0; turn < turns; turn++) {
         pthread_t threads[2];
         tally t;
         memset(&t, 0, sizeof t);
-        assert_ok(gpusync_queue_create(s.r.device, NULL, &t.queue));
-        assert_ok(gpusync_timeline_create(s.r.device, NULL, &t.timeline));
+        t.queue = queue_new(s.device);
+        assert_ok(gpusync_timeline_create(s.device, NULL, &t.timeline));
         threads[0] = start(launch_flight, &t);
         threads[1] = start(launch_flight, &t);
         join(threads[0]);
@@ -2031,7 +1945,7 @@ static void test_no_callback_is_lost_or_run_twice_when_its_queue_goes(void **sta
 static void *destroy_body(void *argument)
 {
     stage *s = (stage *)argument;
-    must(gpusync_queue_destroy_now(s->other) == GPUSYNC_OK, "destroy");
+    must(gpusync_queue_destroy_now(s->q[1]) == GPUSYNC_OK, "destroy");
     return NULL;
 }
 
@@ -2046,23 +1960,23 @@ static void test_destroy_lets_a_callback_finish(void **state)
     stage s;
     int i;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
     gate_init(&g, 2);
     o[0].then = stay;
     o[0].gate = &g;
-    ticket = commit(s.other, buffer = open_on(s.other));
-    for (i = 0; i < 3; i++) on_done(s.other, ticket, &o[i]);
+    ticket = commit_to(s.q[1], buffer = buffer_of(s.q[1]));
+    for (i = 0; i < 3; i++) on_done(s.q[1], ticket, &o[i]);
     softmetal_complete(buffer);
     metal_retain(buffer);
     softmetal_begin_handler(buffer, 0);
     gate_wait(&g);
     thread = start(destroy_body, &s);
     /* which the callback in progress keeps from being destroyed */
-    while (gpusync_cancel_held(s.other) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+    while (gpusync_cancel_held(s.q[1]) != GPUSYNC_ERROR_DESTROYED) sched_yield();
     assert_int_equal(calls_so_far(&o[0]) + calls_so_far(&o[1]), 0);
     gate_wait(&g);
     join(thread);
-    s.other = NULL;
+    s.q[1] = NULL;
     assert_in_order(o, 3);
     softmetal_join_handler(buffer, 0);
     softmetal_release_block(buffer, 0);
@@ -2092,7 +2006,7 @@ static void *hammer_body(void *argument)
     hammer *h = (hammer *)argument;
     unsigned i;
     for (i = 0; i < h->rounds; i++) {
-        gpusync_queue *q = (i + h->id) % 2 ? h->s->r.queue : h->s->other;
+        gpusync_queue *q = (i + h->id) % 2 ? h->s->q[0] : h->s->q[1];
         uint64_t value = __atomic_add_fetch(h->value, 1, __ATOMIC_SEQ_CST);
         gpusync_submission submission;
         gpusync_ticket ticket;
@@ -2109,10 +2023,10 @@ static void *hammer_body(void *argument)
         h->accepted += i % 2 == 0;
         h->accepted += gpusync_on_done(gpusync_at_ticket(q, ticket), count_hammer, h) == GPUSYNC_OK;
         h->accepted += gpusync_on_done(gpusync_at_ticket(q, 1 + ticket / 2), count_hammer, h) == GPUSYNC_OK;
-        h->accepted += gpusync_on_done(gpusync_at_value(h->s->t, value), count_hammer, h) == GPUSYNC_OK;
+        h->accepted += gpusync_on_done(gpusync_at_value(h->s->t[0], value), count_hammer, h) == GPUSYNC_OK;
         if (i % 3 == 0) must(gpusync_wait(q, ticket, SECONDS(20)) != GPUSYNC_TIMEOUT, "wait");
         /* another thread may have been faster, with a larger value */
-        must(gpusync_timeline_signal(h->s->t, value) <= 0, "signal");
+        must(gpusync_timeline_signal(h->s->t[0], value) <= 0, "signal");
     }
     return NULL;
 }
@@ -2130,8 +2044,8 @@ static void test_many_threads_register_and_each_registration_is_called_once(void
         unsigned i;
         stage s;
         memset(h, 0, sizeof h);
-        open_stage(&s, SOFTMETAL_REAL, mode);
-        d.device = s.r.device;
+        open_callback_stage(&s, SOFTMETAL_REAL, mode);
+        d.device = s.device;
         d.stop = 0;
         if (mode == GPUSYNC_CALLBACKS_MANUAL) dispatching = start(keep_dispatching, &d);
         for (i = 0; i < LENGTH(h); i++) {
@@ -2322,28 +2236,15 @@ void *dispatch_queue_create(const char *label, void *attribute);
 void dispatch_async_f(void *queue, void *context, void (*function)(void *));
 void dispatch_release(void *object);
 
-static void open_stage_over(stage *s, softmetal_clock clock, void *callback_queue)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    memset(s, 0, sizeof *s);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.callback_queue = callback_queue;
-    rig_open_with(&s->r, clock, device_desc, queue_desc);
-    assert_ok(gpusync_queue_create(s->r.device, &queue_desc, &s->other));
-    assert_ok(gpusync_timeline_create(s->r.device, NULL, &s->t));
-}
-
 static void test_what_is_cancelled_calls_back_in_the_order_of_the_queue(void **state)
 {
     outcome o[6] = {0};
     size_t i;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    for (i = 0; i < LENGTH(o); i++) on_done(s.other, submit_held(&s, s.other), &o[i]);
-    assert_ok(gpusync_cancel_held(s.other));
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    for (i = 0; i < LENGTH(o); i++) on_done(s.q[1], submit_held(&s, s.q[1]), &o[i]);
+    assert_ok(gpusync_cancel_held(s.q[1]));
     assert_in_order(o, LENGTH(o));
     close_stage(&s);
 }
@@ -2370,10 +2271,10 @@ static void test_callbacks_that_register_the_next_leave_the_queue_to_others(void
     stage s;
     (void)state;
     endless = 0;
-    open_stage_over(&s, SOFTMETAL_REAL, queue);
-    o.queue = s.r.queue;
+    open_stage_over(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED, queue);
+    o.queue = s.q[0];
     o.then = register_the_next;
-    on_done(s.r.queue, GPUSYNC_NO_TICKET, &o);
+    on_done(s.q[0], GPUSYNC_NO_TICKET, &o);
     while (calls_so_far(&o) < 10) sched_yield();
     dispatch_async_f(queue, NULL, end_the_endless);
     while (!GET(&endless)) sched_yield();
@@ -2385,11 +2286,11 @@ static void test_callbacks_that_register_the_next_leave_the_queue_to_others(void
 /* A command buffer of the first queue that the device holds until others signal the value 1. */
 static void *commit_until_signalled(stage *s, gpusync_ticket *ticket)
 {
-    gpusync_point wait = at(s->t, 1);
+    gpusync_point wait = at(s->t[0], 1);
     void *buffer;
-    assert_ok(gpusync_timeline_expect(s->t, 1));
-    buffer = buffer_behind(s->r.queue, &wait);
-    *ticket = commit(s->r.queue, buffer);
+    assert_ok(gpusync_timeline_expect(s->t[0], 1));
+    buffer = buffer_behind(s->q[0], &wait);
+    *ticket = commit_to(s->q[0], buffer);
     assert_int_equal(metal_status(buffer) >= 2, 1);
     return buffer;
 }
@@ -2399,10 +2300,10 @@ static void signal_one(outcome *o) { must(gpusync_timeline_signal(o->timeline, 1
 static void destroy_here(void *context)
 {
     stage *s = (stage *)context;
-    must(gpusync_queue_wait(s->other, SECONDS(20)) == GPUSYNC_OK, "the other queue");
-    must(gpusync_poll(s->r.queue, 1) == GPUSYNC_OK, "the first ticket: its callback is due from here on");
-    must(gpusync_queue_destroy(s->r.queue) == GPUSYNC_OK, "destroy");
-    s->r.queue = NULL;
+    must(gpusync_queue_wait(s->q[1], SECONDS(20)) == GPUSYNC_OK, "the other queue");
+    must(gpusync_poll(s->q[0], 1) == GPUSYNC_OK, "the first ticket: its callback is due from here on");
+    must(gpusync_queue_destroy(s->q[0]) == GPUSYNC_OK, "destroy");
+    s->q[0] = NULL;
 }
 
 /* Destroy on the thread of the callback queue waits for work that one of its own callbacks lets go. */
@@ -2413,12 +2314,12 @@ static void test_destroy_on_the_callback_queue_runs_its_callbacks_while_it_waits
     outcome o = {0};
     stage s;
     (void)state;
-    open_stage_over(&s, SOFTMETAL_REAL, queue);
-    o.timeline = s.t;
+    open_stage_over(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED, queue);
+    o.timeline = s.t[0];
     o.then = signal_one;
-    first = metal_retain(open_on(s.r.queue));
+    first = metal_retain(buffer_of(s.q[0]));
     softmetal_set_duration(first, MS(1));
-    on_done(s.r.queue, commit(s.r.queue, first), &o);
+    on_done(s.q[0], commit_to(s.q[0], first), &o);
     waiting = commit_until_signalled(&s, &ticket);
     softmetal_set_dispatch_threads(0); /* the destroy is dispatched before the callback */
     dispatch_async_f(queue, &s, destroy_here);

@@ -2,8 +2,7 @@
    costs, work committed behind gpusync's back, room in the queue, and every mistake that is refused */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
-
-static const gpusync_spin no_spin = {0, 0, 0};
+#include "stage.h"
 
 static void rig_open_limited(rig *r, softmetal_clock clock, uint32_t limit, const gpusync_hooks *hooks)
 {
@@ -125,7 +124,7 @@ static void test_device_and_queue_are_retained_and_given_back(void **state)
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.metal_device = device;
     queue_desc.metal_queue = queue;
-    rig_open_with(&r, SOFTMETAL_REAL, device_desc, queue_desc);
+    rig_open_on(&r, SOFTMETAL_REAL, QUEUE_OF_THE_PROGRAM, device_desc, queue_desc);
     assert_ptr_equal(r.metal_device, device);
     assert_ptr_equal(r.metal_queue, queue);
     assert_int_equal(softmetal_retain_count(device), devices + 1);
@@ -152,7 +151,7 @@ static void test_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is(
     memset(&desc, 0, sizeof desc);
     twin = softmetal_new_twin(r.metal_device);
     desc.metal_queue = metal_queue_new(twin, 64);
-    assert_ok(gpusync_queue_create(r.device, &desc, &queue));
+    queue = queue_of_kind(QUEUE_OF_THE_PROGRAM, r.device, &desc);
     assert_ptr_equal(gpusync_queue_metal(queue), desc.metal_queue);
     assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
     assert_ok(gpusync_commit(queue, buffer, &ticket));
@@ -378,7 +377,7 @@ static void test_queues_that_come_and_go_leave_their_slots(void **state)
         gpusync_queue *queue;
         void *buffer;
         unsigned k;
-        assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+        queue = queue_new(r.device);
         for (k = 0; k < 1 + (i + 12) % 13; k++) { /* the most at first */
             assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
             assert_ok(gpusync_commit(queue, buffer, NULL));
@@ -893,20 +892,18 @@ static void test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded(
 {
     gpusync_queue_desc queue_desc;
     gpusync_device_desc device_desc;
-    void *device, *queue;
+    void *device;
     int i;
     rig r;
     (void)state;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     device = metal_device_new();
-    queue = metal_queue_new(device, 128);
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.metal_device = device;
-    queue_desc.metal_queue = queue;
     queue_desc.max_command_buffer_count = 32;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    rig_open_on(&r, SOFTMETAL_MANUAL, QUEUE_OF_THE_PROGRAM, device_desc, queue_desc);
     for (i = 0; i < 1000; i++) {
         void *foreign = own_committed_buffer(&r);
         track_committed(&r, foreign);
@@ -917,9 +914,8 @@ static void test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded(
     }
     assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
     assert_int_equal(stats_of(r.queue).completions, 1000);
-    softmetal_finish_queue(queue);
+    softmetal_finish_queue(r.metal_queue);
     assert_int_equal(softmetal_live("command_buffer"), 0);
-    metal_release(queue);
     rig_close(&r);
     metal_release(device);
 }
@@ -1360,7 +1356,7 @@ static void test_a_buffer_of_another_queue_is_refused(void **state)
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+    queue = queue_new(r.device);
     elsewhere = metal_queue_command_buffer(gpusync_queue_metal(queue));
     ours = open_buffer(&r);
     refused(&r, gpusync_commit(r.queue, elsewhere, NULL), GPUSYNC_ERROR_WRONG_QUEUE);

@@ -1,39 +1,7 @@
 /* test_encode.c - gpusync_encode_wait and gpusync_encode_signal: waits and signals in a program's own command buffers */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
-#include "scene.h"
-
-static gpusync_point at(gpusync_timeline *timeline, uint64_t value) { return gpusync_at_value(timeline, value); }
-
-typedef struct pair {
-    rig r;
-    gpusync_queue *other;
-    gpusync_timeline *a, *b;
-} pair;
-
-static void pair_open(pair *p)
-{
-    memset(p, 0, sizeof *p);
-    rig_open(&p->r, SOFTMETAL_MANUAL);
-    p->other = queue_new(&p->r);
-    p->a = timeline_new(&p->r);
-    p->b = timeline_new(&p->r);
-}
-
-static void pair_close(pair *p)
-{
-    if (p->a) assert_ok(gpusync_timeline_destroy(p->a));
-    if (p->b) assert_ok(gpusync_timeline_destroy(p->b));
-    if (p->other) assert_ok(gpusync_queue_destroy(p->other));
-    rig_close(&p->r);
-}
-
-static uint64_t value_of(gpusync_timeline *timeline)
-{
-    uint64_t value;
-    assert_ok(gpusync_timeline_query(timeline, &value));
-    return value;
-}
+#include "stage.h"
 
 /* Messages of this name since the last time. */
 static uint64_t sent(const char *selector, uint64_t *before)
@@ -46,7 +14,7 @@ static uint64_t sent(const char *selector, uint64_t *before)
 /* A buffer that signals, kept by the test. */
 static void *signaller(gpusync_queue *queue, gpusync_point point)
 {
-    void *buffer = buffer_of(queue);
+    void *buffer = kept_buffer_of(queue);
     assert_ok(gpusync_encode_signal(queue, buffer, point));
     return buffer;
 }
@@ -65,24 +33,23 @@ static void test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_en
 {
     void *first, *second;
     gpusync_ticket ticket;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    first = signaller(p.r.queue, at(p.a, 5));
-    second = buffer_of(p.other);
-    assert_result(gpusync_encode_signal(p.other, second, at(p.a, 5)), GPUSYNC_ERROR_NOT_RISING);
-    assert_result(try_submit(p.other, (work){.buffer = second, .signal = at(p.a, 5)}, &ticket),
-                  GPUSYNC_ERROR_NOT_RISING);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    first = signaller(p.q[0], at(p.a, 5));
+    second = kept_buffer_of(p.q[1]);
+    assert_result(gpusync_encode_signal(p.q[1], second, at(p.a, 5)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(TRY_SUBMIT(p.q[1], &ticket, BUFFERS(second), SIGNALS(at(p.a, 5))), GPUSYNC_ERROR_NOT_RISING);
     assert_ok(gpusync_timeline_signal(p.a, 9)); /* hidden until 5 has come */
     assert_int_equal(value_of(p.a), 4);
-    ticket = commit_to(p.r.queue, first);
+    ticket = commit_to(p.q[0], first);
     assert_int_equal(value_of(p.a), 4);
     softmetal_finish(first);
-    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
     assert_int_equal(value_of(p.a), 9);
     drop(first);
-    discard(p.other, second);
-    pair_close(&p);
+    discard(p.q[1], second);
+    close_idle_stage(&p);
 }
 
 static void test_what_is_refused_encodes_nothing(void **state)
@@ -91,86 +58,86 @@ static void test_what_is_refused_encodes_nothing(void **state)
     void *buffer, *stranger, *elsewhere;
     gpusync_timeline *strange;
     gpusync_device *device;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
     assert_ok(gpusync_device_create(NULL, &device));
     assert_ok(gpusync_timeline_create(device, NULL, &strange));
-    buffer = buffer_after(p.r.queue, at(p.b, 4));
-    stranger = metal_queue_command_buffer(p.r.metal_queue);
-    assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 3)));
+    buffer = kept_buffer_after(p.q[0], at(p.b, 4));
+    stranger = metal_queue_command_buffer(p.metal[0]);
+    assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.a, 3)));
     (void)sent("encodeSignalEvent:value:", &signals);
     (void)sent("encodeWaitForEvent:value:", &waits);
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 3)), GPUSYNC_ERROR_NOT_RISING);
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 2)), GPUSYNC_ERROR_NOT_RISING);
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 0)), GPUSYNC_ERROR_NOT_RISING);
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.b, 4)), GPUSYNC_ERROR_NOT_RISING); /* it waits for it */
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.a, GPUSYNC_MAX_VALUE + 1)), GPUSYNC_ERROR_NOT_RISING);
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, gpusync_at_ticket(p.r.queue, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(strange, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_encode_wait(p.r.queue, stranger, at(strange, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_encode_wait(p.r.queue, NULL, at(p.a, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.a, 3)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.a, 2)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.a, 0)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.b, 4)), GPUSYNC_ERROR_NOT_RISING); /* it waits for it */
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.a, GPUSYNC_MAX_VALUE + 1)), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, gpusync_at_ticket(p.q[0], 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(strange, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.q[0], stranger, at(strange, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.q[0], NULL, at(p.a, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_encode_wait(NULL, buffer, at(p.a, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_encode_signal(p.r.queue, NULL, at(p.a, 9)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(p.q[0], NULL, at(p.a, 9)), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_encode_signal(NULL, buffer, at(p.a, 9)), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_encode_wait(p.r.queue, buffer, gpusync_at_ticket(NULL, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.q[0], buffer, gpusync_at_ticket(NULL, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
     /* behind a signal, whether it has been reached or not */
-    assert_result(gpusync_encode_wait(p.r.queue, buffer, at(p.b, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.q[0], buffer, at(p.b, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_ok(gpusync_timeline_signal(p.b, 1));
-    assert_result(gpusync_encode_wait(p.r.queue, buffer, at(p.b, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_wait(p.q[0], buffer, at(p.b, 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(sent("encodeSignalEvent:value:", &signals) + sent("encodeWaitForEvent:value:", &waits), 0);
     assert_int_equal(softmetal_retain_count(stranger), 1);
-    elsewhere = metal_queue_command_buffer(gpusync_queue_metal(p.other));
-    assert_result(gpusync_encode_signal(p.other, elsewhere, at(p.a, 0)), GPUSYNC_ERROR_NOT_RISING);
+    elsewhere = metal_queue_command_buffer(gpusync_queue_metal(p.q[1]));
+    assert_result(gpusync_encode_signal(p.q[1], elsewhere, at(p.a, 0)), GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(softmetal_retain_count(elsewhere), 1);
-    assert_ok(gpusync_throttle(p.other, 1, 0)); /* it takes no room */
+    assert_ok(gpusync_throttle(p.q[1], 1, 0)); /* it takes no room */
     drop(elsewhere);
-    assert_result(gpusync_command_buffer_discard(p.r.queue, stranger), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_result(gpusync_command_buffer_discard(p.q[0], stranger), GPUSYNC_ERROR_UNKNOWN_BUFFER);
     drop(stranger);
-    discard(p.r.queue, buffer);
+    discard(p.q[0], buffer);
     assert_ok(gpusync_timeline_destroy(strange));
     assert_ok(gpusync_device_destroy(device));
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_a_discard_takes_the_promise_back(void **state)
 {
     void *given_up, *waiting, *again;
     gpusync_ticket ticket;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    given_up = signaller(p.r.queue, at(p.a, 5));
-    waiting = buffer_after(p.other, at(p.a, 5));
-    ticket = commit_to(p.other, waiting);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    given_up = signaller(p.q[0], at(p.a, 5));
+    waiting = kept_buffer_after(p.q[1], at(p.a, 5));
+    ticket = commit_to(p.q[1], waiting);
     assert_int_equal(metal_status(waiting), 0); /* held: nobody has committed the signal */
     assert_ok(gpusync_timeline_signal(p.a, 3));
     assert_int_equal(value_of(p.a), 3);
-    discard(p.r.queue, given_up);
+    discard(p.q[0], given_up);
     assert_int_equal(metal_status(waiting), 0);
-    again = signaller(p.r.queue, at(p.a, 5));
-    (void)commit_to(p.r.queue, again);
+    again = signaller(p.q[0], at(p.a, 5));
+    (void)commit_to(p.q[0], again);
     assert_int_equal(metal_status(waiting), 2); /* the signal is on its way */
     softmetal_finish(again);
     softmetal_finish(waiting);
-    assert_ok(gpusync_wait(p.other, ticket, 0));
+    assert_ok(gpusync_wait(p.q[1], ticket, 0));
     drop(waiting);
     drop(again);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_a_value_hidden_by_an_open_promise_comes_with_its_discard(void **state)
 {
     void *buffer;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffer = signaller(p.r.queue, at(p.a, 5));
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = signaller(p.q[0], at(p.a, 5));
     assert_ok(gpusync_timeline_signal(p.a, 9));
     assert_int_equal(value_of(p.a), 4);
-    discard(p.r.queue, buffer);
+    discard(p.q[0], buffer);
     assert_int_equal(value_of(p.a), 9);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* Whoever waits goes when the commit comes, in whatever order the two are committed. */
@@ -178,31 +145,31 @@ static void test_held_work_goes_with_the_commit_of_the_signal(void **state)
 {
     void *producer, *consumer, *last;
     gpusync_ticket tickets[3];
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    last = buffer_after(p.other, at(p.b, 1));
-    consumer = buffer_after(p.r.queue, at(p.a, 1));
-    assert_ok(gpusync_encode_signal(p.r.queue, consumer, at(p.b, 1)));
-    producer = signaller(p.other, at(p.a, 1));
-    tickets[2] = commit_to(p.other, last);
-    tickets[1] = commit_to(p.r.queue, consumer);
-    assert_result(gpusync_poll(p.r.queue, tickets[1]), GPUSYNC_NOT_READY);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    last = kept_buffer_after(p.q[1], at(p.b, 1));
+    consumer = kept_buffer_after(p.q[0], at(p.a, 1));
+    assert_ok(gpusync_encode_signal(p.q[0], consumer, at(p.b, 1)));
+    producer = signaller(p.q[1], at(p.a, 1));
+    tickets[2] = commit_to(p.q[1], last);
+    tickets[1] = commit_to(p.q[0], consumer);
+    assert_result(gpusync_poll(p.q[0], tickets[1]), GPUSYNC_NOT_READY);
     assert_int_equal(metal_status(last) + metal_status(consumer), 0);
-    assert_ok(try_submit(p.other, (work){.buffer = producer, .flags = GPUSYNC_UNORDERED}, &tickets[0]));
+    assert_ok(TRY_SUBMIT(p.q[1], &tickets[0], BUFFERS(producer), .flags = GPUSYNC_UNORDERED));
     assert_int_equal(metal_status(consumer), 2);
     assert_int_equal(metal_status(last), 2);
     softmetal_finish(producer);
     softmetal_finish(consumer);
     softmetal_finish(last);
-    assert_ok(gpusync_wait(p.other, tickets[0], 0));
-    assert_ok(gpusync_wait(p.r.queue, tickets[1], 0));
-    assert_ok(gpusync_wait(p.other, tickets[2], 0));
+    assert_ok(gpusync_wait(p.q[1], tickets[0], 0));
+    assert_ok(gpusync_wait(p.q[0], tickets[1], 0));
+    assert_ok(gpusync_wait(p.q[1], tickets[2], 0));
     assert_int_equal(value_of(p.b), 1);
     drop(producer);
     drop(consumer);
     drop(last);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 enum { MANY = 20 };
@@ -214,21 +181,21 @@ static void test_as_many_waits_and_signals_as_one_likes(void **state)
     gpusync_ticket ticket;
     void *buffer;
     int i;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
     for (i = 0; i < MANY; i++) {
-        in[i] = timeline_new(&p.r);
-        out[i] = timeline_new(&p.r);
+        in[i] = timeline_new(p.device);
+        out[i] = timeline_new(p.device);
     }
-    buffer = buffer_of(p.r.queue);
+    buffer = kept_buffer_of(p.q[0]);
     (void)sent("encodeWaitForEvent:value:", &waits);
     (void)sent("encodeSignalEvent:value:", &signals);
-    for (i = 0; i < MANY; i++) assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(in[i], 7)));
-    for (i = 0; i < MANY; i++) assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(out[i], 7)));
+    for (i = 0; i < MANY; i++) assert_ok(gpusync_encode_wait(p.q[0], buffer, at(in[i], 7)));
+    for (i = 0; i < MANY; i++) assert_ok(gpusync_encode_signal(p.q[0], buffer, at(out[i], 7)));
     assert_int_equal(sent("encodeWaitForEvent:value:", &waits), MANY);
     assert_int_equal(sent("encodeSignalEvent:value:", &signals), MANY);
-    ticket = commit_to(p.r.queue, buffer);
+    ticket = commit_to(p.q[0], buffer);
     assert_int_equal(sent("encodeWaitForEvent:value:", &waits) + sent("encodeSignalEvent:value:", &signals), 0);
     for (i = 0; i < MANY; i++) {
         assert_int_equal(metal_status(buffer), 0);
@@ -237,33 +204,33 @@ static void test_as_many_waits_and_signals_as_one_likes(void **state)
     assert_int_equal(metal_status(buffer), 2);
     assert_int_equal(sent("encodeSignalEvent:value:", &signals), 0);
     softmetal_finish(buffer);
-    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
     for (i = 0; i < MANY; i++) {
         assert_int_equal(value_of(out[i]), 7);
         assert_ok(gpusync_timeline_destroy(in[i]));
         assert_ok(gpusync_timeline_destroy(out[i]));
     }
     drop(buffer);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_a_wait_for_a_ticket_is_let_go_at_its_end(void **state)
 {
     void *first, *second;
     gpusync_ticket tickets[2];
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    tickets[0] = commit_empty(&p.r, &first);
-    second = buffer_after(p.other, gpusync_at_ticket(p.r.queue, tickets[0]));
-    tickets[1] = commit_to(p.other, second);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    tickets[0] = commit_empty_to(p.q[0], &first);
+    second = kept_buffer_after(p.q[1], gpusync_at_ticket(p.q[0], tickets[0]));
+    tickets[1] = commit_to(p.q[1], second);
     assert_int_equal(metal_status(second), 2); /* the device waits */
     softmetal_finish(first);
     softmetal_finish(second);
-    assert_ok(gpusync_wait(p.other, tickets[1], 0));
-    assert_result(gpusync_encode_wait(p.other, second, gpusync_at_ticket(p.other, 9)), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_ok(gpusync_wait(p.q[1], tickets[1], 0));
+    assert_result(gpusync_encode_wait(p.q[1], second, gpusync_at_ticket(p.q[1], 9)), GPUSYNC_ERROR_INVALID_TICKET);
     drop(second);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* -- failures ------------------------------------------------------------------------------------------ */
@@ -272,22 +239,22 @@ static void test_work_that_is_killed_fails_what_it_was_to_signal(void **state)
 {
     void *killed, *waiting;
     gpusync_ticket tickets[2];
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    killed = signaller(p.r.queue, at(p.a, 1));
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    killed = signaller(p.q[0], at(p.a, 1));
     softmetal_fail(killed, NULL, 8, NULL);
-    waiting = buffer_after(p.other, at(p.a, 2));
-    tickets[1] = commit_to(p.other, waiting);
-    tickets[0] = commit_to(p.r.queue, killed);
+    waiting = kept_buffer_after(p.q[1], at(p.a, 2));
+    tickets[1] = commit_to(p.q[1], waiting);
+    tickets[0] = commit_to(p.q[0], killed);
     softmetal_finish(killed);
-    assert_result(gpusync_wait(p.r.queue, tickets[0], 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait(p.q[0], tickets[0], 0), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_wait(p.other, tickets[1], GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait(p.q[1], tickets[1], GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(metal_status(waiting), 0); /* never committed */
     drop(killed);
     drop(waiting);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* The timeline has failed meanwhile: the work goes, nobody hears of the signal. */
@@ -295,20 +262,20 @@ static void test_a_promise_outlives_the_failure_of_its_timeline(void **state)
 {
     void *buffer, *late;
     gpusync_ticket ticket;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffer = signaller(p.r.queue, at(p.a, 1));
-    late = buffer_of(p.r.queue);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = signaller(p.q[0], at(p.a, 1));
+    late = kept_buffer_of(p.q[0]);
     assert_ok(gpusync_timeline_fail(p.a, NULL));
-    assert_result(gpusync_encode_signal(p.r.queue, late, at(p.a, 2)), GPUSYNC_ERROR_EXECUTION);
-    ticket = commit_to(p.r.queue, buffer);
+    assert_result(gpusync_encode_signal(p.q[0], late, at(p.a, 2)), GPUSYNC_ERROR_EXECUTION);
+    ticket = commit_to(p.q[0], buffer);
     softmetal_finish(buffer);
-    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
     assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     drop(buffer);
-    discard(p.r.queue, late);
-    pair_close(&p);
+    discard(p.q[0], late);
+    close_idle_stage(&p);
 }
 
 /* A commit that failed leaves buffer and promises as they were, and another one may do. */
@@ -316,32 +283,32 @@ static void test_after_a_commit_that_failed_all_is_as_before(void **state)
 {
     void *buffer, *waiting;
     gpusync_ticket tickets[2];
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffer = buffer_after(p.r.queue, at(p.b, 1));
-    assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(p.b, 2)));
-    assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 1)));
-    waiting = buffer_after(p.other, at(p.a, 1));
-    tickets[1] = commit_to(p.other, waiting);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = kept_buffer_after(p.q[0], at(p.b, 1));
+    assert_ok(gpusync_encode_wait(p.q[0], buffer, at(p.b, 2)));
+    assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.a, 1)));
+    waiting = kept_buffer_after(p.q[1], at(p.a, 1));
+    tickets[1] = commit_to(p.q[1], waiting);
     metal_enqueue(buffer);
     tickets[0] = 99;
-    assert_result(gpusync_commit(p.r.queue, buffer, &tickets[0]), GPUSYNC_ERROR_ENQUEUED); /* it would have to be held */
+    assert_result(gpusync_commit(p.q[0], buffer, &tickets[0]), GPUSYNC_ERROR_ENQUEUED); /* it would have to be held */
     assert_int_equal(tickets[0], GPUSYNC_NO_TICKET);
     assert_int_equal(metal_status(buffer), 1);
-    assert_result(gpusync_encode_signal(p.other, waiting, at(p.b, 2)), GPUSYNC_ERROR_ALREADY_TRACKED); /* held */
-    assert_result(try_submit(p.other, (work){.signal = at(p.a, 1)}, &tickets[0]), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(p.q[1], waiting, at(p.b, 2)), GPUSYNC_ERROR_ALREADY_TRACKED); /* held */
+    assert_result(TRY_SUBMIT(p.q[1], &tickets[0], SIGNALS(at(p.a, 1))), GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(value_of(p.a), 0);
     assert_ok(gpusync_timeline_signal(p.b, 2));
-    tickets[0] = commit_to(p.r.queue, buffer);
+    tickets[0] = commit_to(p.q[0], buffer);
     assert_int_equal(metal_status(waiting), 2);
     softmetal_finish(buffer);
     softmetal_finish(waiting);
-    assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
-    assert_ok(gpusync_wait(p.other, tickets[1], 0));
+    assert_ok(gpusync_wait(p.q[0], tickets[0], 0));
+    assert_ok(gpusync_wait(p.q[1], tickets[1], 0));
     drop(buffer);
     drop(waiting);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* What has come, or failed, meanwhile counts. */
@@ -352,14 +319,14 @@ static void commit_again(bool fails)
     void *held, *buffer;
     gpusync_ticket ticket;
     int i;
-    pair p;
-    pair_open(&p);
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
     memset(&desc, 0, sizeof desc);
     desc.max_command_buffer_count = 2; /* one of them may be held */
-    assert_ok(gpusync_queue_create(p.r.device, &desc, &small));
-    held = buffer_after(small, at(p.b, 1));
+    small = queue_of_kind(QUEUE_OF_GPUSYNC, p.device, &desc);
+    held = kept_buffer_after(small, at(p.b, 1));
     (void)commit_to(small, held);
-    buffer = buffer_after(small, at(p.b, 1));
+    buffer = kept_buffer_after(small, at(p.b, 1));
     assert_ok(gpusync_encode_wait(small, buffer, at(p.b, 2)));
     for (i = 0; i < 2; i++) assert_result(gpusync_commit(small, buffer, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
     if (fails) {
@@ -380,7 +347,7 @@ static void commit_again(bool fails)
     drop(held);
     drop(buffer);
     assert_ok(gpusync_queue_destroy(small));
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_a_second_commit_asks_again(void **state)
@@ -399,31 +366,31 @@ static void test_without_memory_nothing_has_changed(void **state)
         gpusync_ticket ticket = 0;
         void *buffer;
         int i;
-        pair p;
-        pair_open(&p);
-        buffer = metal_queue_command_buffer(p.r.metal_queue);
+        stage p;
+        open_stage(&p, SOFTMETAL_MANUAL, 2);
+        buffer = metal_queue_command_buffer(p.metal[0]);
         softmetal_fail_creation((unsigned)k, false);
-        p.r.memory.fail_at = k;
-        results[0] = gpusync_encode_wait(p.r.queue, buffer, at(p.b, 1));
-        results[1] = gpusync_encode_signal(p.r.queue, buffer, at(p.a, 1));
+        p.rig.memory.fail_at = k;
+        results[0] = gpusync_encode_wait(p.q[0], buffer, at(p.b, 1));
+        results[1] = gpusync_encode_signal(p.q[0], buffer, at(p.a, 1));
         for (i = 0; i < 2; i++) assert_true(results[i] == GPUSYNC_OK || results[i] == GPUSYNC_ERROR_OUT_OF_MEMORY);
-        results[2] = gpusync_commit(p.r.queue, buffer, &ticket);
+        results[2] = gpusync_commit(p.q[0], buffer, &ticket);
         softmetal_fail_creation(0, false);
-        p.r.memory.fail_at = 0;
+        p.rig.memory.fail_at = 0;
         if (results[2] != GPUSYNC_OK) {
             assert_result(results[2], GPUSYNC_ERROR_OUT_OF_MEMORY);
             assert_int_equal(metal_status(buffer), 0);
-            if (results[1] != GPUSYNC_OK) assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 1)));
-            ticket = commit_to(p.r.queue, buffer);
+            if (results[1] != GPUSYNC_OK) assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.a, 1)));
+            ticket = commit_to(p.q[0], buffer);
             results[1] = GPUSYNC_OK;
         }
         assert_ok(gpusync_timeline_signal(p.b, 1));
         assert_int_equal(metal_status(buffer), 2);
         softmetal_finish(buffer);
-        assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+        assert_ok(gpusync_wait(p.q[0], ticket, 0));
         assert_int_equal(value_of(p.a), results[1] == GPUSYNC_OK);
         drop(buffer);
-        pair_close(&p);
+        close_idle_stage(&p);
     }
 }
 
@@ -433,51 +400,51 @@ static void test_any_buffer_of_the_queue_will_do(void **state)
 {
     void *buffer, *unused;
     gpusync_ticket ticket;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffer = metal_queue_command_buffer(p.r.metal_queue);
-    unused = metal_queue_command_buffer(p.r.metal_queue);
-    assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(p.a, 0))); /* reached: kept all the same */
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = metal_queue_command_buffer(p.metal[0]);
+    unused = metal_queue_command_buffer(p.metal[0]);
+    assert_ok(gpusync_encode_wait(p.q[0], buffer, at(p.a, 0))); /* reached: kept all the same */
     assert_int_equal(softmetal_retain_count(buffer), 2);
-    assert_ok(gpusync_encode_wait(p.r.queue, buffer, at(p.a, 1)));
-    assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.b, 1)));
+    assert_ok(gpusync_encode_wait(p.q[0], buffer, at(p.a, 1)));
+    assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.b, 1)));
     assert_int_equal(softmetal_retain_count(buffer), 2);
-    assert_ok(gpusync_encode_signal(p.r.queue, unused, at(p.b, 2)));
-    assert_result(gpusync_encode_wait(p.other, unused, at(p.a, 1)), GPUSYNC_ERROR_WRONG_QUEUE);
-    assert_ok(gpusync_command_buffer_discard(p.r.queue, unused));
+    assert_ok(gpusync_encode_signal(p.q[0], unused, at(p.b, 2)));
+    assert_result(gpusync_encode_wait(p.q[1], unused, at(p.a, 1)), GPUSYNC_ERROR_WRONG_QUEUE);
+    assert_ok(gpusync_command_buffer_discard(p.q[0], unused));
     assert_int_equal(softmetal_retain_count(unused), 1);
-    assert_result(gpusync_command_buffer_discard(p.r.queue, unused), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_result(gpusync_command_buffer_discard(p.q[0], unused), GPUSYNC_ERROR_UNKNOWN_BUFFER);
     assert_ok(gpusync_timeline_signal(p.a, 1));
-    ticket = commit_to(p.r.queue, buffer);
+    ticket = commit_to(p.q[0], buffer);
     assert_int_equal(metal_status(buffer), 2);
-    assert_result(gpusync_encode_signal(p.r.queue, buffer, at(p.b, 3)), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.b, 3)), GPUSYNC_ERROR_ALREADY_COMMITTED);
     softmetal_finish(buffer);
-    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
     assert_int_equal(value_of(p.b), 1);
     drop(buffer);
     drop(unused);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neither_waits_nor_signals(void **state)
 {
     void *buffer, *tracked;
     gpusync_ticket ticket;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffer = signaller(p.r.queue, at(p.a, 1));
-    tracked = metal_queue_command_buffer(p.r.metal_queue);
-    assert_result(gpusync_track(p.r.queue, buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_track_committed(p.r.queue, buffer, NULL), GPUSYNC_ERROR_NOT_COMMITTED);
-    assert_ok(gpusync_track(p.r.queue, tracked, &ticket));
-    assert_result(gpusync_encode_wait(p.r.queue, tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
-    assert_result(gpusync_encode_signal(p.r.queue, tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
-    assert_ok(gpusync_untrack(p.r.queue, ticket));
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = signaller(p.q[0], at(p.a, 1));
+    tracked = metal_queue_command_buffer(p.metal[0]);
+    assert_result(gpusync_track(p.q[0], buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_track_committed(p.q[0], buffer, NULL), GPUSYNC_ERROR_NOT_COMMITTED);
+    assert_ok(gpusync_track(p.q[0], tracked, &ticket));
+    assert_result(gpusync_encode_wait(p.q[0], tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_result(gpusync_encode_signal(p.q[0], tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_ok(gpusync_untrack(p.q[0], ticket));
     drop(tracked);
-    discard(p.r.queue, buffer);
-    pair_close(&p);
+    discard(p.q[0], buffer);
+    close_idle_stage(&p);
 }
 
 /* Found by a hash, which grows. */
@@ -489,16 +456,16 @@ static void test_hundreds_of_open_buffers_are_told_apart(void **state)
     gpusync_queue *queue;
     gpusync_ticket ticket;
     unsigned i;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
     memset(&desc, 0, sizeof desc);
     desc.max_command_buffer_count = OPEN;
-    assert_ok(gpusync_queue_create(p.r.device, &desc, &queue));
+    queue = queue_of_kind(QUEUE_OF_GPUSYNC, p.device, &desc);
     for (i = 0; i < OPEN; i++) {
-        p.r.memory.fail_at = i == 64; /* when it is to grow first: it does later */
+        p.rig.memory.fail_at = i == 64; /* when it is to grow first: it does later */
         assert_ok(gpusync_command_buffer(queue, NULL, &buffers[i]));
-        p.r.memory.fail_at = 0;
+        p.rig.memory.fail_at = 0;
     }
     for (i = 0; i < OPEN; i++) {
         void *buffer = buffers[(i * 331) % OPEN];
@@ -508,12 +475,12 @@ static void test_hundreds_of_open_buffers_are_told_apart(void **state)
     }
     assert_int_equal(value_of(p.a), 0);
     for (i = 2; i < OPEN; i += 3) assert_ok(gpusync_commit(queue, buffers[(i * 331) % OPEN], &ticket));
-    finish(queue);
+    finish_queue(queue);
     assert_ok(gpusync_wait(queue, ticket, 0));
     assert_ok(gpusync_queue_wait(queue, 0));
     assert_int_equal(value_of(p.a), 698);
     assert_ok(gpusync_queue_destroy(queue));
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* -- several buffers as one ticket --------------------------------------------------------------------- */
@@ -525,13 +492,13 @@ static void test_a_submission_takes_along_what_is_in_its_buffers(void **state)
     gpusync_point more[2];
     gpusync_submission s;
     gpusync_ticket ticket;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffers[0] = buffer_after(p.r.queue, at(p.b, 1));
-    assert_ok(gpusync_encode_signal(p.r.queue, buffers[0], at(p.a, 1)));
-    buffers[1] = buffer_after(p.r.queue, at(p.b, 2));
-    assert_ok(gpusync_encode_signal(p.r.queue, buffers[1], at(p.a, 2)));
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffers[0] = kept_buffer_after(p.q[0], at(p.b, 1));
+    assert_ok(gpusync_encode_signal(p.q[0], buffers[0], at(p.a, 1)));
+    buffers[1] = kept_buffer_after(p.q[0], at(p.b, 2));
+    assert_ok(gpusync_encode_signal(p.q[0], buffers[1], at(p.a, 2)));
     memset(&s, 0, sizeof s);
     more[0] = at(p.b, 3);
     more[1] = at(p.a, 1);
@@ -540,11 +507,11 @@ static void test_a_submission_takes_along_what_is_in_its_buffers(void **state)
     s.wait_count = s.signal_count = 1;
     s.command_buffers = buffers;
     s.command_buffer_count = 2;
-    assert_result(gpusync_submit(p.r.queue, &s, &ticket), GPUSYNC_ERROR_NOT_RISING); /* that is the first's */
+    assert_result(gpusync_submit(p.q[0], &s, &ticket), GPUSYNC_ERROR_NOT_RISING); /* that is the first's */
     more[1] = at(p.a, 3);
     (void)sent("encodeWaitForEvent:value:", &waits);
     (void)sent("encodeSignalEvent:value:", &signals);
-    assert_ok(gpusync_submit(p.r.queue, &s, &ticket));
+    assert_ok(gpusync_submit(p.q[0], &s, &ticket));
     assert_ok(gpusync_timeline_signal(p.b, 2));
     assert_int_equal(metal_status(buffers[0]), 0); /* 3 is a wait of all */
     assert_ok(gpusync_timeline_signal(p.b, 3));
@@ -553,12 +520,12 @@ static void test_a_submission_takes_along_what_is_in_its_buffers(void **state)
     assert_int_equal(sent("encodeSignalEvent:value:", &signals), 1);
     softmetal_finish(buffers[0]);
     assert_int_equal(value_of(p.a), 0); /* when all of it has ended */
-    finish(p.r.queue);
-    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
+    finish_queue(p.q[0]);
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
     assert_int_equal(value_of(p.a), 3);
     drop(buffers[0]);
     drop(buffers[1]);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* The device waits once for each: in front for what the submission names, in the buffer for what stands there. */
@@ -567,26 +534,25 @@ static void test_what_is_in_a_buffer_is_not_encoded_again(void **state)
     uint64_t waits = 0, signals = 0;
     void *producer, *consumer;
     gpusync_ticket tickets[2];
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    producer = signaller(p.other, at(p.b, 1));
-    tickets[0] = commit_to(p.other, producer);
-    consumer = buffer_after(p.r.queue, at(p.b, 1));
-    assert_ok(gpusync_encode_signal(p.r.queue, consumer, at(p.a, 1)));
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    producer = signaller(p.q[1], at(p.b, 1));
+    tickets[0] = commit_to(p.q[1], producer);
+    consumer = kept_buffer_after(p.q[0], at(p.b, 1));
+    assert_ok(gpusync_encode_signal(p.q[0], consumer, at(p.a, 1)));
     (void)sent("encodeWaitForEvent:value:", &waits);
     (void)sent("encodeSignalEvent:value:", &signals);
-    tickets[1] = SUBMIT(p.r.queue, .buffer = consumer, .wait = gpusync_at_ticket(p.other, tickets[0]),
-                        .signal = at(p.a, 2));
+    tickets[1] = SUBMIT(p.q[0], BUFFERS(consumer), WAITS(gpusync_at_ticket(p.q[1], tickets[0])), SIGNALS(at(p.a, 2)));
     assert_int_equal(sent("encodeWaitForEvent:value:", &waits), 1);
     assert_int_equal(sent("encodeSignalEvent:value:", &signals), 1);
-    finish(p.other);
-    finish(p.r.queue);
-    assert_ok(gpusync_wait(p.r.queue, tickets[1], 0));
+    finish_queue(p.q[1]);
+    finish_queue(p.q[0]);
+    assert_ok(gpusync_wait(p.q[0], tickets[1], 0));
     assert_int_equal(value_of(p.a), 2);
     drop(producer);
     drop(consumer);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* The second buffer waits for what the first signals: as one ticket that would never end; as two it does. */
@@ -595,27 +561,27 @@ static void test_a_submission_that_waits_for_itself_is_refused_and_its_buffers_a
     void *buffers[2];
     gpusync_submission s;
     gpusync_ticket tickets[2];
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffers[0] = signaller(p.r.queue, at(p.a, 1));
-    buffers[1] = buffer_after(p.r.queue, at(p.a, 1));
-    assert_ok(gpusync_encode_signal(p.r.queue, buffers[1], at(p.b, 1)));
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffers[0] = signaller(p.q[0], at(p.a, 1));
+    buffers[1] = kept_buffer_after(p.q[0], at(p.a, 1));
+    assert_ok(gpusync_encode_signal(p.q[0], buffers[1], at(p.b, 1)));
     memset(&s, 0, sizeof s);
     s.command_buffers = buffers;
     s.command_buffer_count = 2;
-    assert_result(gpusync_submit(p.r.queue, &s, &tickets[0]), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_submit(p.q[0], &s, &tickets[0]), GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(tickets[0], GPUSYNC_NO_TICKET);
     assert_result(gpusync_timeline_wait(p.b, 1, 0, NULL), GPUSYNC_TIMEOUT);
-    tickets[0] = commit_to(p.r.queue, buffers[0]);
-    tickets[1] = commit_to(p.r.queue, buffers[1]);
-    finish(p.r.queue);
-    assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
-    assert_ok(gpusync_wait(p.r.queue, tickets[1], 0));
+    tickets[0] = commit_to(p.q[0], buffers[0]);
+    tickets[1] = commit_to(p.q[0], buffers[1]);
+    finish_queue(p.q[0]);
+    assert_ok(gpusync_wait(p.q[0], tickets[0], 0));
+    assert_ok(gpusync_wait(p.q[0], tickets[1], 0));
     assert_int_equal(value_of(p.a) + value_of(p.b), 2);
     drop(buffers[0]);
     drop(buffers[1]);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* ... also when it was refused after some of its waits were asked for. */
@@ -626,42 +592,42 @@ static void test_a_submission_that_cannot_be_held_leaves_its_buffers_as_they_wer
     void *buffers[2], *waiting;
     gpusync_submission s;
     gpusync_ticket tickets[3];
-    pair p;
+    stage p;
     int i;
     (void)state;
-    pair_open(&p);
-    waiting = buffer_after(p.other, at(p.a, 2));
-    tickets[2] = commit_to(p.other, waiting);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    waiting = kept_buffer_after(p.q[1], at(p.a, 2));
+    tickets[2] = commit_to(p.q[1], waiting);
     for (i = 0; i < 2; i++) {
-        buffers[i] = buffer_after(p.r.queue, at(p.b, 1));
-        assert_ok(gpusync_encode_signal(p.r.queue, buffers[i], at(p.a, 1 + (uint64_t)i)));
+        buffers[i] = kept_buffer_after(p.q[0], at(p.b, 1));
+        assert_ok(gpusync_encode_signal(p.q[0], buffers[i], at(p.a, 1 + (uint64_t)i)));
     }
     metal_enqueue(buffers[0]);
     metal_enqueue(buffers[1]);
     memset(&s, 0, sizeof s);
     s.command_buffers = buffers;
     s.command_buffer_count = 2;
-    assert_result(gpusync_submit(p.r.queue, &s, &tickets[0]), GPUSYNC_ERROR_ENQUEUED);
+    assert_result(gpusync_submit(p.q[0], &s, &tickets[0]), GPUSYNC_ERROR_ENQUEUED);
     assert_ok(gpusync_timeline_signal(p.b, 1));
     assert_int_equal(metal_status(buffers[0]), 1);
-    tickets[0] = commit_to(p.r.queue, buffers[0]);
+    tickets[0] = commit_to(p.q[0], buffers[0]);
     assert_int_equal(metal_status(waiting), 0);
     softmetal_fail(buffers[1], "TestDomain", 42, "killed");
-    tickets[1] = commit_to(p.r.queue, buffers[1]);
+    tickets[1] = commit_to(p.q[0], buffers[1]);
     assert_int_equal(metal_status(waiting), 2);
-    finish(p.r.queue);
-    finish(p.other);
-    assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
-    assert_result(gpusync_wait(p.r.queue, tickets[1], 0), GPUSYNC_ERROR_EXECUTION);
+    finish_queue(p.q[0]);
+    finish_queue(p.q[1]);
+    assert_ok(gpusync_wait(p.q[0], tickets[0], 0));
+    assert_result(gpusync_wait(p.q[0], tickets[1], 0), GPUSYNC_ERROR_EXECUTION);
     memset(&options, 0, sizeof options);
     options.error = &error;
-    assert_result(gpusync_wait_ex(p.other, tickets[2], 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait_ex(p.q[1], tickets[2], 0, &options), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.code, 42);
     assert_result(gpusync_timeline_wait(p.a, 2, 0, &options), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.code, 42); /* the promise is its own buffer's again */
     for (i = 0; i < 2; i++) drop(buffers[i]);
     drop(waiting);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 /* -- a circle that a watchdog ends -------------------------------------------------------------------- */
@@ -679,11 +645,11 @@ static void circle_open(circle *c)
 {
     int i;
     rig_open(&c->r, SOFTMETAL_MANUAL);
-    c->timeline = timeline_over(&c->r, &c->event);
-    c->buffers[0] = buffer_after(c->r.queue, gpusync_at_value(c->timeline, 18));
+    c->timeline = timeline_over(c->r.device, &c->event);
+    c->buffers[0] = kept_buffer_after(c->r.queue, gpusync_at_value(c->timeline, 18));
     c->tickets[0] = commit_to(c->r.queue, c->buffers[0]);
-    c->buffers[1] = buffer_after(c->r.queue, gpusync_at_ticket(c->r.queue, c->tickets[0]));
-    c->tickets[1] = SUBMIT(c->r.queue, .buffer = c->buffers[1], .signal = gpusync_at_value(c->timeline, 4),
+    c->buffers[1] = kept_buffer_after(c->r.queue, gpusync_at_ticket(c->r.queue, c->tickets[0]));
+    c->tickets[1] = SUBMIT(c->r.queue, BUFFERS(c->buffers[1]), SIGNALS(gpusync_at_value(c->timeline, 4)),
                            .flags = SIGNALS_INSIDE);
     for (i = 0; i < 2; i++) assert_int_equal(metal_status(c->buffers[i]), 2);
     assert_ok(gpusync_timeline_signal(c->timeline, 29)); /* not to be seen before 4 is signalled */
@@ -737,21 +703,21 @@ static void open_promise_goes_with_its_queue(gpusync_result (*destroy)(gpusync_q
     void *buffer, *waiting;
     gpusync_ticket ticket;
     wait_job job;
-    pair p;
-    pair_open(&p);
-    buffer = signaller(p.other, at(p.a, 1));
-    waiting = buffer_after(p.r.queue, at(p.a, 1));
-    ticket = commit_to(p.r.queue, waiting);
-    wait_job_start(&job, p.r.queue, ticket, GPUSYNC_FOREVER);
-    await_sleepers(p.r.device, 1);
-    assert_ok(destroy(p.other));
-    p.other = NULL;
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = signaller(p.q[1], at(p.a, 1));
+    waiting = kept_buffer_after(p.q[0], at(p.a, 1));
+    ticket = commit_to(p.q[0], waiting);
+    wait_job_start(&job, p.q[0], ticket, GPUSYNC_FOREVER);
+    await_sleepers(p.device, 1);
+    assert_ok(destroy(p.q[1]));
+    p.q[1] = NULL;
     assert_result(wait_job_join(&job), GPUSYNC_ERROR_CANCELLED);
     assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_CANCELLED);
     assert_int_equal(owners_of(buffer), 1);
     drop(buffer);
     drop(waiting);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_an_open_promise_goes_with_its_queue(void **state)
@@ -766,28 +732,28 @@ static void timeline_goes_before(bool commits)
 {
     void *buffer, *waiting;
     gpusync_ticket tickets[2];
-    pair p;
-    pair_open(&p);
-    buffer = signaller(p.r.queue, at(p.a, 1));
-    waiting = buffer_after(p.other, at(p.a, 1));
-    tickets[1] = commit_to(p.other, waiting);
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = signaller(p.q[0], at(p.a, 1));
+    waiting = kept_buffer_after(p.q[1], at(p.a, 1));
+    tickets[1] = commit_to(p.q[1], waiting);
     assert_ok(gpusync_timeline_destroy(p.a));
     p.a = NULL;
-    assert_result(gpusync_poll(p.other, tickets[1]), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(p.q[1], tickets[1]), GPUSYNC_NOT_READY);
     if (commits) {
-        tickets[0] = commit_to(p.r.queue, buffer);
+        tickets[0] = commit_to(p.q[0], buffer);
         assert_int_equal(metal_status(waiting), 2);
         softmetal_finish(buffer);
         softmetal_finish(waiting);
-        assert_ok(gpusync_wait(p.r.queue, tickets[0], 0));
-        assert_ok(gpusync_wait(p.other, tickets[1], 0));
+        assert_ok(gpusync_wait(p.q[0], tickets[0], 0));
+        assert_ok(gpusync_wait(p.q[1], tickets[1], 0));
         drop(buffer);
     } else {
-        discard(p.r.queue, buffer);
-        assert_result(gpusync_wait(p.other, tickets[1], 0), GPUSYNC_ERROR_DESTROYED);
+        discard(p.q[0], buffer);
+        assert_result(gpusync_wait(p.q[1], tickets[1], 0), GPUSYNC_ERROR_DESTROYED);
     }
     drop(waiting);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_a_timeline_may_go_while_open_buffers_name_it(void **state)
@@ -803,27 +769,27 @@ static void timeline_goes_under(bool chained, bool commit_behind, bool inside)
 {
     gpusync_ticket first = 0, second = 0;
     void *buffer = NULL;
-    pair p;
-    pair_open(&p);
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
     if (inside) {
-        buffer = buffer_after(p.r.queue, at(p.a, 1));
-        assert_ok(gpusync_encode_signal(p.r.queue, buffer, at(p.a, 2)));
+        buffer = kept_buffer_after(p.q[0], at(p.a, 1));
+        assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.a, 2)));
     } else {
-        first = SUBMIT(p.r.queue, .wait = at(p.a, 1), .signal = at(p.a, 2));
+        first = SUBMIT(p.q[0], WAITS(at(p.a, 1)), SIGNALS(at(p.a, 2)));
     }
-    if (chained) second = SUBMIT(p.r.queue, .wait = at(p.a, 2), .signal = at(p.a, 3), .flags = GPUSYNC_UNORDERED);
-    if (commit_behind) second = commit_empty(&p.r, NULL);
+    if (chained) second = SUBMIT(p.q[0], WAITS(at(p.a, 2)), SIGNALS(at(p.a, 3)), .flags = GPUSYNC_UNORDERED);
+    if (commit_behind) second = commit_empty_to(p.q[0], NULL);
     assert_ok(gpusync_timeline_destroy(p.a));
     p.a = NULL;
     if (inside) {
-        first = commit_to(p.r.queue, buffer);
+        first = commit_to(p.q[0], buffer);
         drop(buffer);
     }
-    assert_result(gpusync_poll(p.r.queue, first), GPUSYNC_ERROR_DESTROYED);
-    if (chained) assert_result(gpusync_poll(p.r.queue, second), GPUSYNC_ERROR_DESTROYED);
-    finish(p.r.queue);
-    if (commit_behind) assert_ok(gpusync_poll(p.r.queue, second));
-    pair_close(&p);
+    assert_result(gpusync_poll(p.q[0], first), GPUSYNC_ERROR_DESTROYED);
+    if (chained) assert_result(gpusync_poll(p.q[0], second), GPUSYNC_ERROR_DESTROYED);
+    finish_queue(p.q[0]);
+    if (commit_behind) assert_ok(gpusync_poll(p.q[0], second));
+    close_idle_stage(&p);
 }
 
 static void test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for(void **state)
@@ -851,26 +817,26 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
     static char text[1 << 14];
     char wanted[128];
     void *buffer, *waiting;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    buffer = signaller(p.other, at(p.a, 1));
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = signaller(p.q[1], at(p.a, 1));
     waiting = NULL;
     {
         gpusync_command_buffer_desc desc;
         gpusync_point wait = at(p.a, 1);
         memset(&desc, 0, sizeof desc);
         desc.label = "impatient";
-        assert_ok(make_behind(p.r.queue, &desc, &wait, 1, &waiting));
+        assert_ok(make_behind(p.q[0], &desc, &wait, 1, &waiting));
     }
-    (void)commit_to(p.r.queue, waiting);
-    (void)gpusync_report(p.r.device, text, sizeof text);
+    (void)commit_to(p.q[0], waiting);
+    (void)gpusync_report(p.device, text, sizeof text);
     assert_non_null(strstr(text, "ticket 1 'impatient': held for "));
     snprintf(wanted, sizeof wanted, "promised by a command buffer of queue 2 (%p) that is not committed", buffer);
     assert_non_null(strstr(text, wanted));
-    discard(p.other, buffer);
-    assert_ok(gpusync_cancel_held(p.r.queue));
-    pair_close(&p);
+    discard(p.q[1], buffer);
+    assert_ok(gpusync_cancel_held(p.q[0]));
+    close_idle_stage(&p);
 }
 
 /* -- room ---------------------------------------------------------------------------------------------- */
@@ -900,28 +866,28 @@ static void test_what_cannot_be_held_is_told_so_at_once(void **state)
     rig r;
     (void)state;
     rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 8);
-    timeline = timeline_new(&r);
+    timeline = timeline_new(r.device);
     commit_empty(&r, &room_sleep.buffer);
     for (i = 0; i < 7; i++) {
-        void *buffer = buffer_of(r.queue);
-        (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1), .buffer = buffer, .flags = GPUSYNC_STRICT);
+        void *buffer = kept_buffer_of(r.queue);
+        (void)SUBMIT(r.queue, WAITS(gpusync_at_value(timeline, 1)), BUFFERS(buffer), .flags = GPUSYNC_STRICT);
         metal_release(buffer);
     }
     /* it would be held for 2, with a command buffer of our own */
-    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2), .timeout_ns = &none}, &ticket);
+    result = TRY_SUBMIT(r.queue, &ticket, WAITS(gpusync_at_value(timeline, 2)), .timeout_ns = &none);
     assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
-    result = try_submit(r.queue, (work){.wait = gpusync_at_value(timeline, 2)}, &ticket);
+    result = TRY_SUBMIT(r.queue, &ticket, WAITS(gpusync_at_value(timeline, 2)));
     assert_int_equal(room_sleep.parks, 0);
     assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
     softmetal_finish(room_sleep.buffer);
     assert_ok(gpusync_timeline_signal(timeline, 1));
-    finish(r.queue);
+    finish_queue(r.queue);
     assert_ok(gpusync_timeline_destroy(timeline));
     rig_close(&r);
 }
 
 typedef struct sleeper {
-    pair p;
+    stage p;
     gpusync_queue *queue;
     gpusync_result result;
     bool woken;
@@ -941,7 +907,7 @@ static void sleep_for_room(void *argument)
 {
     sleeper *s = (sleeper *)argument;
     s->thread = start(wait_for_room, s);
-    await_sleepers(s->p.r.device, 1);
+    await_sleepers(s->p.device, 1);
 }
 
 /* While it is found that the value is taken, the buffer has room: who falls asleep over that is woken. */
@@ -951,10 +917,10 @@ static void test_a_refused_signal_gives_back_its_room(void **state)
     sleeper s;
     (void)state;
     memset(&s, 0, sizeof s);
-    pair_open(&s.p);
-    s.queue = s.p.r.queue;
-    first = signaller(s.p.other, at(s.p.a, 1));
-    stranger = metal_queue_command_buffer(s.p.r.metal_queue);
+    open_stage(&s.p, SOFTMETAL_MANUAL, 2);
+    s.queue = s.p.q[0];
+    first = signaller(s.p.q[1], at(s.p.a, 1));
+    stranger = metal_queue_command_buffer(s.p.metal[0]);
     probe_at_timeline_lock(s.p.a, 1, sleep_for_room, &s);
     assert_result(gpusync_encode_signal(s.queue, stranger, at(s.p.a, 1)), GPUSYNC_ERROR_NOT_RISING);
     assert_true(probe_has_acted());
@@ -962,14 +928,14 @@ static void test_a_refused_signal_gives_back_its_room(void **state)
     assert_ok(s.result);
     assert_true(s.woken);
     drop(stranger);
-    discard(s.p.other, first);
-    pair_close(&s.p);
+    discard(s.p.q[1], first);
+    close_idle_stage(&s.p);
 }
 
 /* -- while a commit comes in ---------------------------------------------------------------------------- */
 
-static void signal_b(void *argument) { assert_ok(gpusync_timeline_signal(((pair *)argument)->b, 1)); }
-static void fail_b(void *argument) { assert_ok(gpusync_timeline_fail(((pair *)argument)->b, NULL)); }
+static void signal_b(void *argument) { assert_ok(gpusync_timeline_signal(((stage *)argument)->b, 1)); }
+static void fail_b(void *argument) { assert_ok(gpusync_timeline_fail(((stage *)argument)->b, NULL)); }
 
 /* What it waits for comes, or fails, after it was asked for, and before it is in the line: at the lock of the timeline that
    a submission signals, which comes in between. */
@@ -977,17 +943,17 @@ static void comes_in_between(void (*act)(void *), uint32_t flags, gpusync_result
 {
     void *buffer;
     gpusync_ticket ticket;
-    pair p;
-    pair_open(&p);
-    buffer = buffer_after(p.r.queue, at(p.b, 1));
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = kept_buffer_after(p.q[0], at(p.b, 1));
     probe_at_timeline_lock(p.a, 1, act, &p);
-    ticket = SUBMIT(p.r.queue, .buffer = buffer, .signal = at(p.a, 1), .flags = flags);
+    ticket = SUBMIT(p.q[0], BUFFERS(buffer), SIGNALS(at(p.a, 1)), .flags = flags);
     assert_true(probe_has_acted());
     if (expected == GPUSYNC_OK) assert_int_equal(metal_status(buffer), 2);
-    finish(p.r.queue);
-    assert_result(gpusync_wait(p.r.queue, ticket, 0), expected);
+    finish_queue(p.q[0]);
+    assert_result(gpusync_wait(p.q[0], ticket, 0), expected);
     drop(buffer);
-    pair_close(&p);
+    close_idle_stage(&p);
 }
 
 static void test_what_comes_before_work_is_in_the_line_is_seen_there(void **state)
@@ -1006,24 +972,24 @@ static void test_a_buffer_that_comes_twice_is_refused_however_many_there_are(voi
     gpusync_submission s;
     gpusync_ticket ticket;
     size_t i, count;
-    pair p;
+    stage p;
     (void)state;
-    pair_open(&p);
-    for (i = 0; i < COUNT; i++) buffers[i] = i == 17 ? buffers[3] : open_buffer(&p.r);
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    for (i = 0; i < COUNT; i++) buffers[i] = i == 17 ? buffers[3] : buffer_of(p.q[0]);
     memset(&s, 0, sizeof s);
     s.command_buffers = buffers;
     for (count = COUNT; count >= 18; count -= 11) {
         s.command_buffer_count = count;
-        p.r.memory.fail_at = 1; /* the table that finds it */
-        assert_result(gpusync_submit(p.r.queue, &s, &ticket), GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_result(gpusync_submit(p.r.queue, &s, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+        p.rig.memory.fail_at = 1; /* the table that finds it */
+        assert_result(gpusync_submit(p.q[0], &s, &ticket), GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_result(gpusync_submit(p.q[0], &s, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
     }
     s.command_buffer_count = 17;
-    assert_ok(gpusync_submit(p.r.queue, &s, &ticket));
-    finish(p.r.queue);
-    assert_ok(gpusync_wait(p.r.queue, ticket, 0));
-    for (i = 18; i < COUNT; i++) assert_ok(gpusync_command_buffer_discard(p.r.queue, buffers[i]));
-    pair_close(&p);
+    assert_ok(gpusync_submit(p.q[0], &s, &ticket));
+    finish_queue(p.q[0]);
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
+    for (i = 18; i < COUNT; i++) assert_ok(gpusync_command_buffer_discard(p.q[0], buffers[i]));
+    close_idle_stage(&p);
 }
 
 /* -- threads ------------------------------------------------------------------------------------------- */
@@ -1065,16 +1031,15 @@ static void test_threads_encode_wait_and_discard_at_once(void **state)
 {
     encoder encoders[THREADS];
     gpusync_timeline *timelines[THREADS];
-    pair p;
+    rig r;
     int i;
     (void)state;
-    memset(&p, 0, sizeof p);
-    rig_open(&p.r, SOFTMETAL_REAL);
-    for (i = 0; i < THREADS; i++) timelines[i] = timeline_new(&p.r);
+    rig_open(&r, SOFTMETAL_REAL);
+    for (i = 0; i < THREADS; i++) timelines[i] = timeline_new(r.device);
     memset(encoders, 0, sizeof encoders);
     for (i = 0; i < THREADS; i++) {
-        encoders[i].shared = p.r.queue;
-        encoders[i].queue = queue_new(&p.r);
+        encoders[i].shared = r.queue;
+        encoders[i].queue = queue_new(r.device);
         encoders[i].mine = timelines[i];
         encoders[i].before = i ? timelines[i - 1] : NULL;
         encoders[i].thread = start(encode_rounds, &encoders[i]);
@@ -1088,7 +1053,7 @@ static void test_threads_encode_wait_and_discard_at_once(void **state)
         assert_int_equal(value_of(timelines[i]), ROUNDS);
         assert_ok(gpusync_timeline_destroy(timelines[i]));
     }
-    pair_close(&p);
+    rig_close(&r);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* test_failures.c - command buffers that fail: what is recorded, who is told and how often, what the log hook may do,
    and what the loss of a device ends */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "stage.h"
 
 #define COMMAND_BUFFER_DOMAIN "MTLCommandBufferErrorDomain"
 
@@ -176,7 +176,7 @@ static void test_a_text_that_is_one_byte_too_long_loses_its_last_character(void 
         memset(&desc, 0, sizeof desc);
         memset(&buffer_desc, 0, sizeof buffer_desc);
         desc.label = buffer_desc.label = name;
-        assert_ok(gpusync_queue_create(r.device, &desc, &queue));
+        queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &desc);
         assert_ok(gpusync_command_buffer(queue, &buffer_desc, &buffer));
         softmetal_fail(buffer, name, 1, text);
         assert_ok(gpusync_commit(queue, buffer, NULL));
@@ -851,7 +851,7 @@ static void lose_with_sleepers(long code)
     failed = commit_failing(&r, &failing, NULL, code, NULL);
     open = open_buffer(&r);
     for (i = 0; i < 3; i++) {
-        if (i > 0) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+        if (i > 0) queues[i] = queue_new(r.device);
         r.queue = queues[i];
         tickets[i] = commit_empty(&r, &stuck[i]);
         wait_job_start(&jobs[i], queues[i], i == 1 ? GPUSYNC_EVERYTHING : tickets[i], GPUSYNC_FOREVER);
@@ -937,7 +937,7 @@ static void test_the_loss_of_a_device_wakes_every_sleeper_of_every_queue(void **
     queues[0] = r.queue;
     commit_failing(&r, &failing, NULL, 11, NULL);
     for (i = 0; i < 3; i++) {
-        if (i > 0) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+        if (i > 0) queues[i] = queue_new(r.device);
         r.queue = queues[i];
         commit_empty(&r, &stuck[i]);
     }
@@ -965,7 +965,7 @@ static void test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works(vo
     metal = softmetal_new_device();
     desc.metal_device = metal;
     assert_ok(gpusync_device_create(&desc, &other));
-    assert_ok(gpusync_queue_create(other, NULL, &other_queue));
+    other_queue = queue_new(other);
     fail_one(&r, 4);
     assert_true(gpusync_device_is_lost(r.device));
     assert_false(gpusync_device_is_lost(other));
@@ -978,7 +978,7 @@ static void test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works(vo
     metal_release(metal);
     desc.metal_device = r.metal_device;
     assert_ok(gpusync_device_create(&desc, &again));
-    assert_ok(gpusync_queue_create(again, NULL, &r.queue));
+    r.queue = queue_new(again);
     succeed_one(&r);
     assert_ok(gpusync_queue_wait(r.queue, 0));
     assert_ok(gpusync_queue_destroy(r.queue));
@@ -1014,7 +1014,6 @@ static void test_a_removed_device_ends_waits_and_calls_on_the_real_clock(void **
 
 static void test_a_lost_device_frees_threads_that_wait_for_room(void **state)
 {
-    static const gpusync_spin no_spin = {0, 0, 0};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     gpusync_result result;
@@ -1031,7 +1030,7 @@ static void test_a_lost_device_frees_threads_that_wait_for_room(void **state)
     rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
     full = r.queue;
     open = open_buffer(&r);
-    assert_ok(gpusync_queue_create(r.device, NULL, &r.queue));
+    r.queue = queue_new(r.device);
     fail_one(&r, 11);
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = &limit;
@@ -1056,7 +1055,7 @@ static void test_a_device_takes_8_kb_and_a_queue_16_until_something_fails(void *
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
     before = r.memory.bytes;
-    assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+    queue = queue_new(r.device);
     assert_in_range(r.memory.bytes - before, 1, 16384);
     assert_in_range(before - (r.memory.bytes - before), 1, 8192); /* the device, without the first queue */
     assert_ok(gpusync_queue_destroy(queue));

@@ -2,6 +2,7 @@
    every call: each answer is a documented one, nothing is lost, and everything is given back */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "stage.h"
 
 /* -- the scenario ----------------------------------------------------------------------------------- */
 

@@ -19,7 +19,7 @@ static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const
 #define pthread_cond_timedwait watched_timedwait
 #define pthread_cond_timedwait_relative_np watched_timedwait
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "stage.h"
 #undef pthread_cond_wait
 #undef pthread_cond_timedwait
 #undef pthread_cond_timedwait_relative_np
@@ -42,10 +42,6 @@ static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const
 #ifdef WITH_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
-
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
-#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
 
 static long blocked_inside; /* how often the header put a thread to sleep */
 
@@ -478,7 +474,7 @@ static unsigned char mark_of(const fiber *f)
     return (unsigned char)(f->index % 255 + 1);
 }
 
-static void *memory_of(const fiber *f)
+static void *memory_behind(const fiber *f)
 {
     return ((fiber_rig *)(void *)f->rig)->memory;
 }
@@ -490,14 +486,14 @@ static void *make_work(fiber *f)
     f->result = gpusync_command_buffer(f->rig->queue, NULL, &buffer);
     if (f->result != GPUSYNC_OK) return NULL;
     blit = metal_blit_begin(buffer);
-    metal_fill(blit, memory_of(f), 16 * f->index, 16, mark_of(f));
+    metal_fill(blit, memory_behind(f), 16 * f->index, 16, mark_of(f));
     metal_end(blit);
     return buffer;
 }
 
 static bool work_is_done(const fiber *f)
 {
-    const unsigned char *bytes = (const unsigned char *)metal_contents(memory_of(f)) + 16 * f->index;
+    const unsigned char *bytes = (const unsigned char *)metal_contents(memory_behind(f)) + 16 * f->index;
     unsigned i;
     for (i = 0; i < 16; i++)
         if (bytes[i] != mark_of(f)) return false;
@@ -904,7 +900,7 @@ static void *pool_depth(void)
     return pool;
 }
 
-static void commit_on(nosy *n, gpusync_queue *queue)
+static void commit_nosily(nosy *n, gpusync_queue *queue)
 {
     gpusync_ticket ticket;
     void *buffer = NULL;
@@ -933,8 +929,8 @@ static void use_everything(nosy *n)
     assert_true(gpusync_queue_wait(n->rig.queue, 0) >= 0);
     assert_true(gpusync_queue_wait(n->other, 0) >= 0);
     assert_true(gpusync_device_wait(n->rig.device, 0) >= 0);
-    commit_on(n, n->other);
-    commit_on(n, n->rig.queue);
+    commit_nosily(n, n->other);
+    commit_nosily(n, n->rig.queue);
     assert_ok(gpusync_command_buffer(n->other, NULL, &buffer));
     assert_ok(gpusync_command_buffer_discard(n->other, buffer));
     buffer = metal_queue_command_buffer(gpusync_queue_metal(n->other));
@@ -987,7 +983,7 @@ static void hooks_may_use_gpusync(void **state)
     device_desc.hooks = &hooks;
     device_desc.spin = &three;
     rig_open_with(&n.rig, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    assert_ok(gpusync_queue_create(n.rig.device, NULL, &n.other));
+    n.other = queue_new(n.rig.device);
     ticket = commit_empty(&n.rig, &n.buffer);
     n.pool_depth = softmetal_sees_messages() ? pool_depth() : NULL;
     assert_ok(gpusync_wait(n.rig.queue, ticket, GPUSYNC_FOREVER));

@@ -3,7 +3,7 @@
    On the manual clock a command buffer ends (softmetal_complete) well before its handlers run. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
-#include "scene.h"
+#include "stage.h"
 
 static const gpusync_wait_options with_handlers = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, true};
 
@@ -344,8 +344,8 @@ static void test_work_that_was_never_committed_owes_nothing(void **state)
     assert_ok(gpusync_track(r.queue, buffer, &ticket));
     assert_ok(gpusync_untrack(r.queue, ticket));
     assert_result(handled(r.queue, ticket), GPUSYNC_ERROR_CANCELLED);
-    timeline = timeline_new(&r);
-    held = SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1), .buffer = open_buffer(&r));
+    timeline = timeline_new(r.device);
+    held = SUBMIT(r.queue, WAITS(gpusync_at_value(timeline, 1)), BUFFERS(open_buffer(&r)));
     assert_result(handled(r.queue, held), GPUSYNC_TIMEOUT);
     assert_ok(gpusync_cancel_held(r.queue));
     assert_result(handled(r.queue, held), GPUSYNC_ERROR_CANCELLED);
@@ -536,7 +536,7 @@ static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **s
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    for (i = 0; i < 3; i++) buffers[i] = buffer_of(r.queue);
+    for (i = 0; i < 3; i++) buffers[i] = kept_buffer_of(r.queue);
     memset(&s, 0, sizeof s);
     s.command_buffers = buffers;
     s.command_buffer_count = 3;
@@ -564,10 +564,10 @@ static void test_a_device_wait_takes_options(void **state)
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    other = queue_new(&r);
+    other = queue_new(r.device);
     options.error = &error;
     commit_empty(&r, &first);
-    second = buffer_of(other);
+    second = kept_buffer_of(other);
     commit_to(other, second);
     softmetal_fail(second, NULL, 3, NULL);
     softmetal_complete(first);
@@ -618,16 +618,16 @@ static void test_points_have_ended_when_their_handlers_have_run(void **state)
     rig_close(&r);
 }
 
-typedef struct many_job {
+typedef struct three_job {
     gpusync_point points[3];
     gpusync_wait_for how;
     gpusync_result result;
     size_t which;
-} many_job;
+} three_job;
 
 static void *wait_for_many(void *argument)
 {
-    many_job *job = (many_job *)argument;
+    three_job *job = (three_job *)argument;
     job->result = gpusync_wait_many(job->points, 3, job->how, GPUSYNC_FOREVER, &with_handlers, &job->which);
     return NULL;
 }
@@ -643,10 +643,10 @@ static void test_a_sleeper_for_many_points_sleeps_on_for_handlers(void **state)
         gpusync_ticket tickets[2];
         void *buffers[2];
         pthread_t thread;
-        many_job job;
+        three_job job;
         rig r;
         rig_open(&r, SOFTMETAL_MANUAL);
-        timeline = timeline_new(&r);
+        timeline = timeline_new(r.device);
         tickets[0] = commit_empty(&r, &buffers[0]);
         tickets[1] = commit_empty(&r, &buffers[1]);
         softmetal_fail(buffers[0], NULL, 3, NULL);
@@ -684,7 +684,7 @@ static void test_a_value_has_no_handler(void **state)
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    timeline = timeline_new(&r);
+    timeline = timeline_new(r.device);
     assert_ok(gpusync_timeline_signal(timeline, 3));
     assert_ok(gpusync_timeline_wait(timeline, 3, 0, &with_handlers));
     assert_result(gpusync_timeline_wait(timeline, 4, 0, &with_handlers), GPUSYNC_TIMEOUT);

@@ -1,162 +1,32 @@
 /* test_held.c - submissions that are held: their order, their limits, and everything that lets them go or ends them */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "stage.h"
 
 /* -- queues, timelines, submissions ----------------------------------------------------------------------- */
 
-#define MANY 4
-
-typedef struct scene {
-    rig r;
-    gpusync_queue *q[MANY];
-    gpusync_timeline *t[MANY];
-} scene;
-
-static gpusync_device *reported; /* of the scene that is open */
-
-/* Four timelines at 0 and this many queues of this size. */
-static void scene_open_with(scene *s, softmetal_clock clock, unsigned queues, unsigned size)
+/* So that every failure of a long chain stays on record. */
+static void open_held_stage(stage *s, softmetal_clock clock, unsigned queues, uint32_t max_buffers)
 {
-    static const char *const names[MANY] = {"first", "second", "third", "fourth"};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
-    unsigned i;
-    memset(s, 0, sizeof *s);
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
-    queue_desc.max_command_buffer_count = size;
-    queue_desc.error_log_count = 1024; /* every failure of a long chain stays on record */
-    queue_desc.label = names[0];
-    rig_open_with(&s->r, clock, device_desc, queue_desc);
-    s->q[0] = s->r.queue;
-    s->r.queue = NULL;
-    for (i = 1; i < queues; i++) {
-        queue_desc.label = names[i];
-        assert_ok(gpusync_queue_create(s->r.device, &queue_desc, &s->q[i]));
-    }
-    reported = s->r.device;
-    for (i = 0; i < MANY; i++) assert_ok(gpusync_timeline_create(s->r.device, NULL, &s->t[i]));
-}
-
-static void scene_open(scene *s, softmetal_clock clock, unsigned queues) { scene_open_with(s, clock, queues, 0); }
-
-/* Nothing may be left of what the test did, whatever it did. */
-static void scene_close(scene *s)
-{
-    unsigned i;
-    softmetal_set_message_hook(NULL, NULL);
-    for (i = 0; i < MANY; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
-    for (i = 0; i < MANY; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
-    rig_close(&s->r);
-    assert_int_equal(softmetal_live("shared_event"), 0);
-    assert_int_equal(softmetal_live("listener"), 0);
-}
-
-static gpusync_point value(gpusync_timeline *timeline, uint64_t number)
-{
-    gpusync_point point = {NULL, 0, NULL, 0};
-    point.timeline = timeline;
-    point.value = number;
-    return point;
-}
-
-static gpusync_point ticket_of(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_point point = {NULL, 0, NULL, 0};
-    point.queue = queue;
-    point.ticket = ticket;
-    return point;
-}
-
-/* What a submission's callback was told. */
-typedef struct ending {
-    unsigned calls;
-    gpusync_result result;
-    gpusync_error error;
-    bool has_error;
-    pthread_t thread;
-} ending;
-
-static void note_ending(void *user, gpusync_result result, const gpusync_error *error)
-{
-    ending *e = (ending *)user;
-    e->result = result;
-    e->has_error = error != NULL;
-    if (error) e->error = *error;
-    e->thread = pthread_self();
-    __atomic_fetch_add(&e->calls, 1, __ATOMIC_SEQ_CST);
-}
-
-static unsigned calls_of(ending *e) { return (unsigned)CALLED(e->calls); }
-
-/* A submission with up to two waits and signals and at most one command buffer. */
-typedef struct work {
-    gpusync_queue *queue;
-    gpusync_point waits[2], signals[2];
-    void *buffer; /* NULL: none */
-    ending *ending;
-    uint32_t flags;
-    const uint64_t *timeout_ns;
-} work;
-
-static size_t points_in(const gpusync_point points[2])
-{
-    size_t count = 0;
-    while (count < 2 && (points[count].timeline || points[count].queue)) count++;
-    return count;
-}
-
-static gpusync_result try_work(work w, gpusync_ticket *ticket)
-{
-    gpusync_submission s;
-    memset(&s, 0, sizeof s);
-    s.waits = w.waits;
-    s.wait_count = points_in(w.waits);
-    s.signals = w.signals;
-    s.signal_count = points_in(w.signals);
-    s.command_buffers = &w.buffer;
-    s.command_buffer_count = w.buffer != NULL;
-    s.flags = w.flags;
-    s.timeout_ns = w.timeout_ns;
-    s.on_complete = w.ending ? note_ending : NULL;
-    s.user = w.ending;
-    return submit_as_told(w.queue, &s, ticket);
-}
-
-static gpusync_ticket submit_work(work w)
-{
-    gpusync_ticket ticket = 0;
-    assert_ok(try_work(w, &ticket));
-    return ticket;
-}
-
-#define WORK(...) ((work){__VA_ARGS__})
-#define SUBMIT(...) submit_work(WORK(__VA_ARGS__))
-
-static void *buffer_of(gpusync_queue *queue)
-{
-    void *buffer = NULL;
-    assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
-    return buffer;
-}
-
-static gpusync_ticket commit_to(gpusync_queue *queue, void *buffer)
-{
-    gpusync_ticket ticket = 0;
-    assert_ok(gpusync_commit(queue, buffer, &ticket));
-    return ticket;
+    queue_desc.max_command_buffer_count = max_buffers;
+    queue_desc.error_log_count = 1024;
+    open_stage_on(s, clock, QUEUE_OF_GPUSYNC, queues, device_desc, queue_desc);
 }
 
 /* A submission that waits for a value which nobody has promised, with one command buffer. */
-static gpusync_ticket hold_on(gpusync_queue *queue, gpusync_timeline *timeline, uint64_t number, ending *e)
+static gpusync_ticket hold_on(gpusync_queue *queue, gpusync_timeline *timeline, uint64_t number, outcome *e)
 {
-    return SUBMIT(.queue = queue, .waits = {value(timeline, number)}, .buffer = buffer_of(queue), .ending = e);
+    return SUBMIT(queue, WAITS(at(timeline, number)), BUFFERS(buffer_of(queue)), .on_complete = e ? remember : NULL,
+                  .user = e);
 }
 
 /* As the report says. */
-static unsigned held_on(gpusync_queue *queue)
+static unsigned held_on(gpusync_device *device, gpusync_queue *queue)
 {
-    char label[32], name[40], *text = report_of(reported), *line, *rest;
+    char label[32], name[40], *text = report_of(device), *line, *rest;
     bool of_the_queue = false;
     unsigned count = 0;
     void *pool = metal_pool_push();
@@ -169,28 +39,6 @@ static unsigned held_on(gpusync_queue *queue)
     }
     free(text);
     return count;
-}
-
-static uint64_t value_of(gpusync_timeline *timeline)
-{
-    uint64_t number = 99;
-    assert_ok(gpusync_timeline_query(timeline, &number));
-    return number;
-}
-
-/* Callbacks follow a moment after the end that a wait has seen. */
-static void await_call(ending *e)
-{
-    while (calls_of(e) == 0) sched_yield();
-    assert_int_equal(calls_of(e), 1);
-}
-
-static void assert_ended(ending *e, gpusync_result result)
-{
-    await_call(e);
-    assert_result(e->result, result);
-    assert_int_equal(e->has_error, result != GPUSYNC_OK);
-    if (e->has_error) assert_result(e->error.result, result);
 }
 
 /* -- the order of a queue --------------------------------------------------------------------------------- */
@@ -225,30 +73,30 @@ static void test_what_comes_behind_a_held_submission_is_committed_after_it_in_th
     gpusync_ticket tickets[6];
     void *buffers[6];
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 1);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 1, 0);
     for (i = 0; i < 6; i++) buffers[i] = buffer_of(s.q[0]);
     softmetal_set_message_hook(log_commits, &log);
-    tickets[0] = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffers[0]);
+    tickets[0] = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffers[0]));
     tickets[1] = commit_to(s.q[0], buffers[1]);
-    tickets[2] = SUBMIT(.queue = s.q[0], .buffer = buffers[2]);
-    tickets[3] = SUBMIT(.queue = s.q[0], .waits = {value(s.t[1], 1)}, .buffer = buffers[3]);
-    tickets[4] = SUBMIT(.queue = s.q[0], .buffer = buffers[4], .signals = {value(s.t[2], 1)});
+    tickets[2] = SUBMIT(s.q[0], BUFFERS(buffers[2]));
+    tickets[3] = SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(buffers[3]));
+    tickets[4] = SUBMIT(s.q[0], BUFFERS(buffers[4]), SIGNALS(at(s.t[2], 1)));
     tickets[5] = commit_to(s.q[0], buffers[5]);
     for (i = 0; i < 6; i++) assert_int_equal(tickets[i], i + 1);
-    assert_int_equal(held_on(s.q[0]), 6);
+    assert_int_equal(held_on(s.device, s.q[0]), 6);
     assert_int_equal(stats_of(s.q[0]).held, 6);
     assert_ok(gpusync_timeline_signal(s.t[1], 1)); /* the fourth could go, but for those in front */
     assert_int_equal(log.count, 0);
     for (i = 0; i < 6; i++) assert_int_equal(metal_status(buffers[i]), 0);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
-    assert_int_equal(held_on(s.q[0]), 0);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
     assert_commits(&log, buffers, 6);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
     for (i = 0; i < 6; i++) assert_ok(gpusync_wait(s.q[0], tickets[i], 0));
     assert_int_equal(value_of(s.t[2]), 1);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_only_what_is_behind_the_second_wait_stays_when_the_first_is_over(void **state)
@@ -256,18 +104,18 @@ static void test_only_what_is_behind_the_second_wait_stays_when_the_first_is_ove
     commit_log log = {{NULL}, 0};
     void *buffers[4];
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 1);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 1, 0);
     for (i = 0; i < 4; i++) buffers[i] = buffer_of(s.q[0]);
     softmetal_set_message_hook(log_commits, &log);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffers[0]);
+    SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffers[0]));
     commit_to(s.q[0], buffers[1]);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[1], 1)}, .buffer = buffers[2]);
+    SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(buffers[2]));
     commit_to(s.q[0], buffers[3]);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_commits(&log, buffers, 2);
-    assert_int_equal(held_on(s.q[0]), 2);
+    assert_int_equal(held_on(s.device, s.q[0]), 2);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
     assert_true(gpusync_is_done(s.q[0], 2));
     assert_false(gpusync_is_done(s.q[0], 3));
@@ -275,7 +123,7 @@ static void test_only_what_is_behind_the_second_wait_stays_when_the_first_is_ove
     assert_commits(&log, buffers, 4);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
     assert_true(gpusync_is_idle(s.q[0]));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* Each hands one byte on to the next cell: in any other order the last cell does not get it. */
@@ -285,10 +133,10 @@ static void test_held_work_does_its_work_in_the_order_of_the_queue(void **state)
     unsigned char *bytes;
     void *memory, *blit;
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
-    memory = metal_buffer_new(s.r.metal_device, CELLS + 1);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
+    memory = metal_buffer_new(s.rig.metal_device, CELLS + 1);
     bytes = (unsigned char *)metal_contents(memory);
     memset(bytes, 0, CELLS + 1);
     bytes[0] = 42;
@@ -298,7 +146,7 @@ static void test_held_work_does_its_work_in_the_order_of_the_queue(void **state)
         metal_copy(blit, memory, i, memory, i + 1, 1);
         metal_end(blit);
         if (i % 3 == 0)
-            SUBMIT(.queue = s.q[0], .waits = {value(s.t[i % 2], 1)}, .buffer = buffer);
+            SUBMIT(s.q[0], WAITS(at(s.t[i % 2], 1)), BUFFERS(buffer));
         else commit_to(s.q[0], buffer);
     }
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
@@ -307,34 +155,33 @@ static void test_held_work_does_its_work_in_the_order_of_the_queue(void **state)
     assert_ok(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER));
     for (i = 0; i <= CELLS; i++) assert_int_equal(bytes[i], 42);
     metal_release(memory);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_an_unordered_submission_passes_what_is_held(void **state)
 {
     gpusync_ticket held, passing;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
     held = hold_on(s.q[0], s.t[0], 1, NULL);
-    passing = SUBMIT(.queue = s.q[0], .buffer = buffer_of(s.q[0]), .flags = GPUSYNC_UNORDERED);
+    passing = SUBMIT(s.q[0], BUFFERS(buffer_of(s.q[0])), .flags = GPUSYNC_UNORDERED);
     assert_ok(gpusync_wait(s.q[0], passing, GPUSYNC_FOREVER));
     assert_false(gpusync_is_done(s.q[0], passing)); /* which speaks of all in front as well */
     assert_result(gpusync_poll(s.q[0], held), GPUSYNC_NOT_READY);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_ok(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER));
     assert_true(gpusync_is_done(s.q[0], passing));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_an_unordered_submission_that_is_held_lets_others_pass(void **state)
 {
     gpusync_ticket held, second, plain, behind;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
-    held = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffer_of(s.q[0]),
-                  .flags = GPUSYNC_UNORDERED);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
+    held = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])), .flags = GPUSYNC_UNORDERED);
     plain = commit_to(s.q[0], buffer_of(s.q[0]));
     assert_ok(gpusync_wait(s.q[0], plain, GPUSYNC_FOREVER));
     /* one that is held for another value, and is not flagged, keeps those behind it, but not the flagged one */
@@ -346,7 +193,7 @@ static void test_an_unordered_submission_that_is_held_lets_others_pass(void **st
     assert_result(gpusync_poll(s.q[0], behind), GPUSYNC_NOT_READY);
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
     assert_ok(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* The same among those that are held: what the first waits for comes last. */
@@ -356,41 +203,40 @@ static void test_among_held_submissions_the_flag_works_both_ways(void **state)
     (void)state;
     for (flagged = 0; flagged < 2; flagged++) {
         gpusync_ticket first, second;
-        scene s;
-        scene_open(&s, SOFTMETAL_REAL, 1);
-        first = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .flags = flagged == 0 ? GPUSYNC_UNORDERED : 0);
-        second = SUBMIT(.queue = s.q[0], .waits = {value(s.t[1], 1)}, .flags = flagged == 1 ? GPUSYNC_UNORDERED : 0);
-        assert_int_equal(held_on(s.q[0]), 2);
+        stage s;
+        open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
+        first = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), .flags = flagged == 0 ? GPUSYNC_UNORDERED : 0);
+        second = SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), .flags = flagged == 1 ? GPUSYNC_UNORDERED : 0);
+        assert_int_equal(held_on(s.device, s.q[0]), 2);
         assert_ok(gpusync_timeline_signal(s.t[1], 1));
-        assert_int_equal(held_on(s.q[0]), 1);
+        assert_int_equal(held_on(s.device, s.q[0]), 1);
         assert_ok(gpusync_wait(s.q[0], second, GPUSYNC_FOREVER));
         assert_result(gpusync_poll(s.q[0], first), GPUSYNC_NOT_READY);
         assert_ok(gpusync_timeline_signal(s.t[0], 1));
         assert_ok(gpusync_wait(s.q[0], first, GPUSYNC_FOREVER));
-        scene_close(&s);
+        close_idle_stage(&s);
     }
 }
 
 static void test_a_wait_before_its_signal_on_one_queue_needs_the_flag(void **state)
 {
     gpusync_ticket waiting, signalling;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
-    waiting = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffer_of(s.q[0]),
-                     .flags = GPUSYNC_UNORDERED);
-    signalling = SUBMIT(.queue = s.q[0], .buffer = buffer_of(s.q[0]), .signals = {value(s.t[0], 1)});
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
+    waiting = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])), .flags = GPUSYNC_UNORDERED);
+    signalling = SUBMIT(s.q[0], BUFFERS(buffer_of(s.q[0])), SIGNALS(at(s.t[0], 1)));
     assert_ok(gpusync_wait(s.q[0], waiting, GPUSYNC_FOREVER));
     assert_ok(gpusync_wait(s.q[0], signalling, GPUSYNC_FOREVER));
     /* without it the signal lines up behind the wait for it; the flag on the signal's side serves as well */
     waiting = hold_on(s.q[0], s.t[0], 3, NULL);
-    signalling = SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 2)});
+    signalling = SUBMIT(s.q[0], SIGNALS(at(s.t[0], 2)));
     assert_result(gpusync_wait(s.q[0], signalling, MS(1)), GPUSYNC_TIMEOUT);
-    assert_int_equal(held_on(s.q[0]), 2);
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 3)}, .flags = GPUSYNC_UNORDERED);
+    assert_int_equal(held_on(s.device, s.q[0]), 2);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 3)), .flags = GPUSYNC_UNORDERED);
     assert_ok(gpusync_wait(s.q[0], signalling, GPUSYNC_FOREVER));
     assert_ok(gpusync_wait(s.q[0], waiting, GPUSYNC_FOREVER));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* Nobody could end it: the value is reached when the submission has ended well. */
@@ -399,22 +245,20 @@ static void test_a_submission_cannot_wait_for_its_own_signal(void **state)
     gpusync_point wait;
     gpusync_ticket ticket;
     void *buffer;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[1], 1)}, .signals = {value(s.t[0], 5)});
-    assert_result(try_work(WORK(.queue = s.q[1], .waits = {value(s.t[0], 2)}, .signals = {value(s.t[0], 2)}), &ticket),
-                  GPUSYNC_ERROR_NOT_RISING);
-    wait = value(s.t[0], 3);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
+    SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[0], 5)));
+    assert_result(TRY_SUBMIT(s.q[1], &ticket, WAITS(at(s.t[0], 2)), SIGNALS(at(s.t[0], 2))), GPUSYNC_ERROR_NOT_RISING);
+    wait = at(s.t[0], 3);
     assert_ok(make_behind(s.q[1], NULL, &wait, 1, &buffer));
-    assert_result(try_work(WORK(.queue = s.q[1], .buffer = buffer, .signals = {value(s.t[0], 2)}), &ticket),
-                  GPUSYNC_ERROR_NOT_RISING);
+    assert_result(TRY_SUBMIT(s.q[1], &ticket, BUFFERS(buffer), SIGNALS(at(s.t[0], 2))), GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-    ticket = SUBMIT(.queue = s.q[1], .buffer = buffer, .signals = {value(s.t[0], 6)});
+    ticket = SUBMIT(s.q[1], BUFFERS(buffer), SIGNALS(at(s.t[0], 6)));
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
     assert_ok(gpusync_wait(s.q[1], ticket, GPUSYNC_FOREVER));
     assert_int_equal(value_of(s.t[0]), 6);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* gpusync_track knows nothing of lines: its owner commits when it likes. */
@@ -422,9 +266,9 @@ static void test_tracked_work_does_not_line_up(void **state)
 {
     gpusync_ticket held, tracked;
     void *buffer;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
     held = hold_on(s.q[0], s.t[0], 1, NULL);
     buffer = metal_queue_command_buffer(gpusync_queue_metal(s.q[0]));
     assert_ok(gpusync_track(s.q[0], buffer, &tracked));
@@ -441,7 +285,7 @@ static void test_tracked_work_does_not_line_up(void **state)
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_ok(gpusync_wait(s.q[0], held, GPUSYNC_FOREVER));
     assert_result(gpusync_wait(s.q[0], tracked, 0), GPUSYNC_ERROR_CANCELLED);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* -- chains ----------------------------------------------------------------------------------------------- */
@@ -495,27 +339,30 @@ static void *cancel_line_of(void *queue)
 
 #define LINKS 700
 
-static ending link_endings[LINKS];
+static outcome link_endings[LINKS];
 static gpusync_ticket link_tickets[LINKS];
 static gpusync_timeline *link_timelines[LINKS + 1];
 
 /* Link i waits for timeline i and signals timeline i + 1, on the queues in turn; by tickets, for link i - 1. */
-static void make_chain(scene *s, unsigned queues, bool by_tickets)
+static void make_chain(stage *s, unsigned queues, bool by_tickets)
 {
     unsigned i;
     memset(link_endings, 0, sizeof link_endings);
-    assert_ok(gpusync_timeline_create(s->r.device, NULL, &link_timelines[0]));
+    assert_ok(gpusync_timeline_create(s->device, NULL, &link_timelines[0]));
     for (i = 0; i < LINKS; i++) {
         gpusync_queue *queue = s->q[i % queues];
-        work w = {.queue = queue, .waits = {value(link_timelines[i], 1)}, .ending = &link_endings[i]};
-        if (by_tickets && i > 0) w.waits[0] = ticket_of(s->q[(i - 1) % queues], link_tickets[i - 1]);
+        gpusync_point wait = at(link_timelines[i], 1), signal;
+        gpusync_submission link = {.waits = &wait, .wait_count = 1, TELL(&link_endings[i])};
+        if (by_tickets && i > 0) wait = after(s->q[(i - 1) % queues], link_tickets[i - 1]);
         if (!by_tickets) {
-            assert_ok(gpusync_timeline_create(s->r.device, NULL, &link_timelines[i + 1]));
-            w.signals[0] = value(link_timelines[i + 1], 1);
+            assert_ok(gpusync_timeline_create(s->device, NULL, &link_timelines[i + 1]));
+            signal = at(link_timelines[i + 1], 1);
+            link.signals = &signal;
+            link.signal_count = 1;
         }
-        link_tickets[i] = submit_work(w);
+        assert_ok(gpusync_submit(queue, &link, &link_tickets[i]));
     }
-    assert_int_equal(held_on(s->q[0]), (LINKS + queues - 1) / queues);
+    assert_int_equal(held_on(s->device, s->q[0]), (LINKS + queues - 1) / queues);
 }
 
 static void drop_chain(void)
@@ -530,8 +377,8 @@ static void drop_chain(void)
 static void check_long_chain(unsigned queues, bool by_tickets, void *(*end)(void *), gpusync_result expected)
 {
     unsigned i;
-    scene s;
-    scene_open_with(&s, SOFTMETAL_REAL, queues, 1024);
+    stage s;
+    open_held_stage(&s, SOFTMETAL_REAL, queues, 1024);
     make_chain(&s, queues, by_tickets);
     on_small_stack(end, end == cancel_line_of ? (void *)s.q[0] : (void *)link_timelines[0]);
     for (i = 0; i < LINKS; i++) {
@@ -547,7 +394,7 @@ static void check_long_chain(unsigned queues, bool by_tickets, void *(*end)(void
     }
     for (i = 0; i < queues; i++) assert_true(gpusync_is_idle(s.q[i]));
     drop_chain();
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_a_long_chain_over_queues_goes_at_the_first_signal(void **state)
@@ -595,18 +442,18 @@ static void test_a_long_chain_that_has_run_is_told_of_when_its_first_link_is(voi
     gpusync_submission submission;
     gpusync_point wait, signal;
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
-    scene_open_with(&s, SOFTMETAL_MANUAL, 2, 1024);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 2, 1024);
     memset(&submission, 0, sizeof submission);
     submission.command_buffer_count = 1;
     submission.signals = &signal;
     submission.signal_count = 1;
     submission.flags = SIGNALS_INSIDE;
-    for (i = 0; i <= LINKS; i++) assert_ok(gpusync_timeline_create(s.r.device, NULL, &link_timelines[i]));
+    for (i = 0; i <= LINKS; i++) assert_ok(gpusync_timeline_create(s.device, NULL, &link_timelines[i]));
     for (i = 0; i < LINKS; i++) {
-        wait = value(link_timelines[i], 1);
-        signal = value(link_timelines[i + 1], 1);
+        wait = at(link_timelines[i], 1);
+        signal = at(link_timelines[i + 1], 1);
         assert_ok(make_behind(s.q[i % 2], NULL, &wait, i > 0, &buffers[i]));
         submission.command_buffers = &buffers[i];
         assert_ok(submit_as_told(s.q[i % 2], &submission, &link_tickets[i]));
@@ -619,7 +466,7 @@ static void test_a_long_chain_that_has_run_is_told_of_when_its_first_link_is(voi
     assert_true(gpusync_is_idle(s.q[0]) && gpusync_is_idle(s.q[1]));
     softmetal_finish(buffers[0]);
     drop_chain();
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* A callback that submits what ends at once, whose callback does the same: one after the other, none inside another. */
@@ -633,7 +480,7 @@ static void cascade_on(void *user, gpusync_result result, const gpusync_error *e
 
 static void cascade_submit(cascade *c)
 {
-    gpusync_point wait = value(c->failed, 1);
+    gpusync_point wait = at(c->failed, 1);
     gpusync_submission s;
     memset(&s, 0, sizeof s);
     s.waits = &wait;
@@ -662,16 +509,16 @@ static void *cascade_body(void *argument)
 static void test_callbacks_that_lead_to_callbacks_run_one_after_the_other(void **state)
 {
     cascade c;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
     memset(&c, 0, sizeof c);
     c.queue = s.q[0];
     c.failed = s.t[0];
     fail_with_code_77(s.t[0]);
     on_small_stack(cascade_body, &c);
     while (__atomic_load_n(&c.calls, __ATOMIC_SEQ_CST) < 1000) sched_yield();
-    scene_close(&s);
+    close_idle_stage(&s);
     assert_int_equal(c.calls, 1000);
     assert_int_equal(c.deepest, 1);
 }
@@ -685,9 +532,9 @@ static void test_what_is_held_is_not_done(void **state)
     gpusync_ticket held, plain;
     gpusync_point points[2];
     size_t which;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
     held = hold_on(s.q[0], s.t[0], 1, NULL);
     plain = commit_to(s.q[0], buffer_of(s.q[0]));
     assert_false(gpusync_is_idle(s.q[0]));
@@ -699,10 +546,10 @@ static void test_what_is_held_is_not_done(void **state)
     assert_result(gpusync_wait(s.q[0], held, 0), GPUSYNC_TIMEOUT);
     assert_result(gpusync_wait(s.q[0], plain, MS(2)), GPUSYNC_TIMEOUT);
     assert_result(gpusync_queue_wait(s.q[0], MS(1)), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_device_wait(s.r.device, MS(1)), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_device_wait(s.device, MS(1)), GPUSYNC_TIMEOUT);
     assert_result(gpusync_get_info(s.q[0], held, &info), GPUSYNC_NOT_READY);
-    points[0] = ticket_of(s.q[0], held);
-    points[1] = ticket_of(s.q[0], plain);
+    points[0] = after(s.q[0], held);
+    points[1] = after(s.q[0], plain);
     assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, MS(1), NULL, &which), GPUSYNC_TIMEOUT);
     /* with a limit this never sends waitUntilCompleted: softmetal ends the program at one to an uncommitted buffer */
     assert_result(gpusync_wait_ex(s.q[0], held, MS(1), &blocking), GPUSYNC_TIMEOUT);
@@ -712,7 +559,7 @@ static void test_what_is_held_is_not_done(void **state)
     assert_ok(gpusync_get_info(s.q[0], held, &info));
     assert_result(info.result, GPUSYNC_OK);
     assert_int_equal(stats_of(s.q[0]).completions, 2);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void *blocking_wait_body(void *argument)
@@ -734,9 +581,9 @@ static void test_waits_that_began_while_it_was_held_end_when_it_has(void **state
     wait_job one, all, blocking;
     pthread_t device_wait;
     gpusync_ticket held;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
     held = hold_on(s.q[0], s.t[0], 1, NULL);
     wait_job_start(&one, s.q[0], held, GPUSYNC_FOREVER);
     wait_job_start(&all, s.q[0], GPUSYNC_EVERYTHING, SECONDS(100));
@@ -744,14 +591,14 @@ static void test_waits_that_began_while_it_was_held_end_when_it_has(void **state
     blocking.queue = s.q[0];
     blocking.ticket = held;
     blocking.thread = start(blocking_wait_body, &blocking);
-    device_wait = start(device_wait_body, s.r.device);
-    await_sleepers(s.r.device, 4);
+    device_wait = start(device_wait_body, s.device);
+    await_sleepers(s.device, 4);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_ok(wait_job_join(&one));
     assert_ok(wait_job_join(&all));
     assert_ok(wait_job_join(&blocking));
     join(device_wait);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static struct {
@@ -774,9 +621,9 @@ static void wait_in_callback(void *user, gpusync_result result, const gpusync_er
 static void test_a_callback_cannot_wait_for_what_is_held(void **state)
 {
     gpusync_submission submission;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
     memset(&in_callback, 0, sizeof in_callback);
     in_callback.queue = s.q[0];
     in_callback.held = hold_on(s.q[0], s.t[0], 1, NULL);
@@ -787,7 +634,7 @@ static void test_a_callback_cannot_wait_for_what_is_held(void **state)
     assert_result(in_callback.wait, GPUSYNC_ERROR_WOULD_DEADLOCK);
     assert_result(in_callback.queue_wait, GPUSYNC_ERROR_WOULD_DEADLOCK);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* -- limits ----------------------------------------------------------------------------------------------- */
@@ -802,76 +649,74 @@ static void test_an_eighth_of_the_queue_is_kept_free_of_what_is_held(void **stat
     gpusync_stats before;
     unsigned i, k;
     void *buffer;
-    scene s;
+    stage s;
     (void)state;
     for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        scene_open_with(&s, SOFTMETAL_REAL, 1, sizes[i]);
+        open_held_stage(&s, SOFTMETAL_REAL, 1, sizes[i]);
         for (k = 0; k < most_held(sizes[i]); k++) { /* STRICT: no command buffers but this one */
             if (k % 2) commit_to(s.q[0], buffer_of(s.q[0]));
-            else SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffer_of(s.q[0]),
-                        .flags = GPUSYNC_STRICT);
+            else SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])), .flags = GPUSYNC_STRICT);
         }
         before = stats_of(s.q[0]);
         buffer = buffer_of(s.q[0]); /* there is room for it, and it may go to the device, but not be held */
-        assert_result(try_work(WORK(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 5)},
-                                    .buffer = buffer, .flags = GPUSYNC_STRICT), &ticket),
-                      GPUSYNC_ERROR_QUEUE_FULL);
+        assert_result(TRY_SUBMIT(s.q[0], &ticket, WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 5)), BUFFERS(buffer),
+                                 .flags = GPUSYNC_STRICT), GPUSYNC_ERROR_QUEUE_FULL);
         assert_int_equal(ticket, GPUSYNC_NO_TICKET);
         if (k > 0) assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
         assert_int_equal(stats_of(s.q[0]).commits, before.commits);
         assert_int_equal(stats_of(s.q[0]).held, before.held);
-        assert_int_equal(held_on(s.q[0]), k);
+        assert_int_equal(held_on(s.device, s.q[0]), k);
         assert_ok(gpusync_timeline_signal(s.t[1], 4)); /* nobody has promised anything */
         assert_int_equal(value_of(s.t[1]), 4);
         assert_ok(gpusync_timeline_signal(s.t[0], 1));
         /* once the line is gone, the same again does it */
-        SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 5)}, .buffer = buffer,
-               .flags = GPUSYNC_STRICT);
+        SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 5)), BUFFERS(buffer), .flags = GPUSYNC_STRICT);
         assert_ok(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER));
         assert_int_equal(value_of(s.t[1]), 5);
-        scene_close(&s);
+        close_idle_stage(&s);
     }
 }
 
 static void test_an_unordered_submission_is_subject_to_the_limit_only_where_it_is_held(void **state)
 {
     void *buffer;
-    scene s;
+    stage s;
     (void)state;
-    scene_open_with(&s, SOFTMETAL_REAL, 1, 2);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffer_of(s.q[0]), .flags = GPUSYNC_STRICT);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 2);
+    SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])), .flags = GPUSYNC_STRICT);
     buffer = buffer_of(s.q[0]);
     assert_result(gpusync_commit(s.q[0], buffer, NULL), GPUSYNC_ERROR_QUEUE_FULL);
-    SUBMIT(.queue = s.q[0], .buffer = buffer, .flags = GPUSYNC_UNORDERED);
+    SUBMIT(s.q[0], BUFFERS(buffer), .flags = GPUSYNC_UNORDERED);
     assert_ok(gpusync_wait(s.q[0], 2, GPUSYNC_FOREVER));
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_where_no_room_can_come_a_submission_says_so_at_once(void **state)
 {
     gpusync_ticket ticket;
     void *open;
-    scene s;
+    stage s;
     (void)state;
-    scene_open_with(&s, SOFTMETAL_REAL, 1, 4);
-    while (held_on(s.q[0]) < 3)
-        SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffer_of(s.q[0]), .flags = GPUSYNC_STRICT);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 4);
+    while (held_on(s.device, s.q[0]) < 3)
+        SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])), .flags = GPUSYNC_STRICT);
     open = buffer_of(s.q[0]);
     /* needs a command buffer of gpusync's own; all four are held or not committed, so a wait would have no end */
-    assert_result(try_work(WORK(.queue = s.q[0], .waits = {value(s.t[1], 1)}), &ticket), GPUSYNC_ERROR_QUEUE_FULL);
-    assert_result(try_work(WORK(.queue = s.q[0], .signals = {value(s.t[1], 1)}, .flags = GPUSYNC_UNORDERED), &ticket),
+    assert_result(TRY_SUBMIT(s.q[0], &ticket, WAITS(at(s.t[1], 1))), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_result(TRY_SUBMIT(s.q[0], &ticket, SIGNALS(at(s.t[1], 1)), .flags = GPUSYNC_UNORDERED),
                   GPUSYNC_ERROR_QUEUE_FULL);
     assert_int_equal(softmetal_outstanding(gpusync_queue_metal(s.q[0])), 4);
     assert_ok(gpusync_command_buffer_discard(s.q[0], open));
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[1], 1)}, .flags = GPUSYNC_UNORDERED);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[1], 1)), .flags = GPUSYNC_UNORDERED);
     assert_ok(gpusync_timeline_wait(s.t[1], 1, GPUSYNC_FOREVER, NULL));
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 typedef struct submit_job {
-    work w;
+    gpusync_queue *queue;
+    gpusync_submission submission;
     gpusync_ticket ticket;
     gpusync_result result;
 } submit_job;
@@ -879,7 +724,7 @@ typedef struct submit_job {
 static void *submit_body(void *argument)
 {
     submit_job *job = (submit_job *)argument;
-    job->result = try_work(job->w, &job->ticket);
+    job->result = gpusync_submit(job->queue, &job->submission, &job->ticket);
     return NULL;
 }
 
@@ -891,23 +736,24 @@ static void test_a_submission_waits_for_room_as_long_as_it_may(void **state)
     pthread_t thread;
     void *slow[2];
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
-    scene_open_with(&s, SOFTMETAL_REAL, 1, 2);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 2);
     for (i = 0; i < 2; i++) {
         slow[i] = metal_retain(buffer_of(s.q[0]));
         softmetal_hang(slow[i]);
         commit_to(s.q[0], slow[i]);
     }
     begun = gpusync_now_ns();
-    job.w = WORK(.queue = s.q[0], .signals = {value(s.t[0], 1)}, .timeout_ns = &limit);
-    assert_result(try_work(job.w, &ticket), GPUSYNC_TIMEOUT);
+    job.queue = s.q[0];
+    job.submission = (gpusync_submission){SIGNALS(at(s.t[0], 1)), .timeout_ns = &limit};
+    assert_result(gpusync_submit(job.queue, &job.submission, &ticket), GPUSYNC_TIMEOUT);
     assert_true(gpusync_now_ns() - begun >= limit);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     assert_int_equal(stats_of(s.q[0]).commits, 2);
-    job.w.timeout_ns = NULL;
+    job.submission.timeout_ns = NULL;
     thread = start(submit_body, &job);
-    await_sleepers(s.r.device, 1);
+    await_sleepers(s.device, 1);
     for (i = 0; i < 2; i++) {
         softmetal_unhang(slow[i]);
         metal_release(slow[i]);
@@ -916,37 +762,36 @@ static void test_a_submission_waits_for_room_as_long_as_it_may(void **state)
     assert_ok(job.result);
     assert_int_equal(job.ticket, 3);
     assert_ok(gpusync_timeline_wait(s.t[0], 1, GPUSYNC_FOREVER, NULL));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_an_enqueued_command_buffer_cannot_be_held(void **state)
 {
     gpusync_ticket held, ticket;
     void *buffer;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 1);
+    open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
     buffer = buffer_of(s.q[0]);
     metal_enqueue(buffer);
-    assert_result(try_work(WORK(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 5)},
-                                .buffer = buffer), &ticket),
+    assert_result(TRY_SUBMIT(s.q[0], &ticket, WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 5)), BUFFERS(buffer)),
                   GPUSYNC_ERROR_ENQUEUED);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-    assert_int_equal(held_on(s.q[0]), 0);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
     assert_true(gpusync_is_idle(s.q[0]));
     /* where it need not be held it goes, and the signal is nobody's promise */
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[1], 5)}, .buffer = buffer);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[1], 5)), BUFFERS(buffer));
     assert_ok(gpusync_timeline_wait(s.t[1], 5, GPUSYNC_FOREVER, NULL));
     /* nor can it line up behind another one */
     buffer = metal_queue_command_buffer(gpusync_queue_metal(s.q[0]));
     held = hold_on(s.q[0], s.t[0], 1, NULL);
     metal_enqueue(buffer);
     assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_ENQUEUED);
-    SUBMIT(.queue = s.q[0], .buffer = buffer, .flags = GPUSYNC_UNORDERED);
+    SUBMIT(s.q[0], BUFFERS(buffer), .flags = GPUSYNC_UNORDERED);
     metal_release(buffer);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_ok(gpusync_wait(s.q[0], held, GPUSYNC_FOREVER));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_a_command_buffer_that_is_held_is_refused_everywhere(void **state)
@@ -954,17 +799,17 @@ static void test_a_command_buffer_that_is_held_is_refused_everywhere(void **stat
     gpusync_ticket ticket, held;
     unsigned strange;
     void *buffer;
-    scene s;
+    stage s;
     (void)state;
     for (strange = 0; strange < 2; strange++) {
-        scene_open(&s, SOFTMETAL_REAL, 1);
+        open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
         buffer = strange ? metal_queue_command_buffer(gpusync_queue_metal(s.q[0])) : buffer_of(s.q[0]);
         metal_retain(buffer);
-        held = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = buffer);
+        held = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(buffer));
         assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
         assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
         assert_result(gpusync_track_committed(s.q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
-        assert_result(try_work(WORK(.queue = s.q[0], .buffer = buffer, .flags = GPUSYNC_UNORDERED), &ticket),
+        assert_result(TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffer), .flags = GPUSYNC_UNORDERED),
                       GPUSYNC_ERROR_ALREADY_TRACKED);
         assert_result(gpusync_command_buffer_discard(s.q[0], buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
         assert_int_equal(stats_of(s.q[0]).commits, 1);
@@ -973,7 +818,7 @@ static void test_a_command_buffer_that_is_held_is_refused_everywhere(void **stat
         assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
         metal_release(buffer);
         if (strange) metal_release(buffer);
-        scene_close(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -981,23 +826,21 @@ static void test_a_command_buffer_that_is_held_is_refused_everywhere(void **stat
 
 static void test_cancel_ends_what_is_held_and_all_that_waits_for_it(void **state)
 {
-    ending first = {0}, behind = {0}, other = {0}, third = {0}, unordered = {0};
+    outcome first = {0}, behind = {0}, other = {0}, third = {0}, unordered = {0};
     gpusync_wait_options options = {0};
     gpusync_ticket tickets[3], on_other, on_third;
     gpusync_error error;
-    uint64_t at;
-    scene s;
+    uint64_t reached;
+    unsigned i;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 3);
-    tickets[0] = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 1)},
-                        .buffer = buffer_of(s.q[0]), .ending = &first);
+    open_held_stage(&s, SOFTMETAL_REAL, 3, 0);
+    tickets[0] = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
     tickets[1] = commit_to(s.q[0], buffer_of(s.q[0]));
-    tickets[2] = SUBMIT(.queue = s.q[0], .buffer = buffer_of(s.q[0]), .ending = &behind);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .flags = GPUSYNC_UNORDERED, .ending = &unordered);
-    on_other = SUBMIT(.queue = s.q[1], .waits = {value(s.t[1], 1)}, .signals = {value(s.t[2], 1)},
-                      .buffer = buffer_of(s.q[1]), .ending = &other);
-    on_third = SUBMIT(.queue = s.q[2], .waits = {value(s.t[2], 1)}, .signals = {value(s.t[3], 1)},
-                      .buffer = buffer_of(s.q[2]), .ending = &third);
+    tickets[2] = SUBMIT(s.q[0], BUFFERS(buffer_of(s.q[0])), TELL(&behind));
+    SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), .flags = GPUSYNC_UNORDERED, TELL(&unordered));
+    on_other = SUBMIT(s.q[1], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[2], 1)), BUFFERS(buffer_of(s.q[1])), TELL(&other));
+    on_third = SUBMIT(s.q[2], WAITS(at(s.t[2], 1)), SIGNALS(at(s.t[3], 1)), BUFFERS(buffer_of(s.q[2])), TELL(&third));
     assert_ok(gpusync_cancel_held(s.q[0]));
     /* all of it is over by now: what was never on the device needs no thread of Metal's */
     assert_int_equal(calls_of(&first) + calls_of(&behind) + calls_of(&unordered), 3);
@@ -1013,15 +856,15 @@ static void test_cancel_ends_what_is_held_and_all_that_waits_for_it(void **state
     assert_int_equal(third.error.ticket, on_third);
     assert_string_equal(third.error.message, first.error.message);
     options.error = &error;
-    for (at = 0; at < 3; at++) {
-        assert_result(gpusync_wait_ex(s.q[0], tickets[at], GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_CANCELLED);
+    for (i = 0; i < 3; i++) {
+        assert_result(gpusync_wait_ex(s.q[0], tickets[i], GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_CANCELLED);
         assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
-        assert_int_equal(error.ticket, tickets[at]);
+        assert_int_equal(error.ticket, tickets[i]);
         assert_true(error.message[0]);
     }
     assert_result(gpusync_poll(s.q[1], on_other), GPUSYNC_ERROR_CANCELLED);
-    assert_result(gpusync_timeline_query(s.t[3], &at), GPUSYNC_ERROR_CANCELLED);
-    assert_int_equal(at, 0);
+    assert_result(gpusync_timeline_query(s.t[3], &reached), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(reached, 0);
     assert_int_equal(value_of(s.t[0]), 0); /* what they waited for has nothing to do with it */
     assert_int_equal(stats_of(s.q[0]).completions, 4);
     assert_int_equal(stats_of(s.q[0]).failures, 0); /* nothing ran */
@@ -1033,16 +876,16 @@ static void test_cancel_ends_what_is_held_and_all_that_waits_for_it(void **state
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_ok(gpusync_wait(s.q[0], 5, GPUSYNC_FOREVER));
     assert_ok(gpusync_wait(s.q[0], 6, GPUSYNC_FOREVER));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_cancel_leaves_alone_what_is_on_the_device(void **state)
 {
     gpusync_ticket flying, held;
     void *buffer;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 1);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 1, 0);
     assert_ok(gpusync_cancel_held(s.q[0]));
     buffer = buffer_of(s.q[0]);
     flying = commit_to(s.q[0], buffer);
@@ -1053,14 +896,14 @@ static void test_cancel_leaves_alone_what_is_on_the_device(void **state)
     assert_result(gpusync_poll(s.q[0], flying), GPUSYNC_NOT_READY);
     softmetal_finish(buffer);
     assert_ok(gpusync_poll(s.q[0], flying));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* In a callback too; those of the cancelled then wait for their turn on a thread of Metal's. */
 static struct {
     gpusync_queue *queue;
-    ending *held;
-    unsigned calls_inside;
+    outcome *held;
+    long calls_inside;
 } cancelling;
 
 static void cancel_in_callback(void *user, gpusync_result result, const gpusync_error *error)
@@ -1075,10 +918,10 @@ static void cancel_in_callback(void *user, gpusync_result result, const gpusync_
 static void test_cancel_inside_a_callback_nests_no_callbacks(void **state)
 {
     gpusync_submission submission;
-    ending held = {0};
-    scene s;
+    outcome held = {0};
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
     hold_on(s.q[0], s.t[0], 1, &held);
     cancelling.queue = s.q[0];
     cancelling.held = &held;
@@ -1088,7 +931,7 @@ static void test_cancel_inside_a_callback_nests_no_callbacks(void **state)
     assert_true(softmetal_dispatched(SECONDS(20)));
     assert_int_equal(cancelling.calls_inside, 0);
     assert_ended(&held, GPUSYNC_ERROR_CANCELLED);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_objects_to_be_released_after_a_held_ticket_are(void **state)
@@ -1096,11 +939,11 @@ static void test_objects_to_be_released_after_a_held_ticket_are(void **state)
     gpusync_ticket held;
     void *object;
     unsigned round;
-    scene s;
+    stage s;
     (void)state;
     for (round = 0; round < 3; round++) {
-        scene_open(&s, SOFTMETAL_REAL, 1);
-        object = metal_buffer_new(s.r.metal_device, 16);
+        open_held_stage(&s, SOFTMETAL_REAL, 1, 0);
+        object = metal_buffer_new(s.rig.metal_device, 16);
         held = hold_on(s.q[0], s.t[0], 1, NULL);
         assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], held), object));
         metal_release(object);
@@ -1108,7 +951,7 @@ static void test_objects_to_be_released_after_a_held_ticket_are(void **state)
         if (round == 0) assert_ok(gpusync_cancel_held(s.q[0]));
         if (round == 1) assert_ok(gpusync_timeline_signal(s.t[0], 1));
         while (round < 2 && softmetal_live("buffer")) sched_yield();
-        scene_close(&s);
+        close_idle_stage(&s);
         assert_int_equal(softmetal_live("buffer"), 0);
     }
 }
@@ -1117,14 +960,13 @@ static void test_objects_to_be_released_after_a_held_ticket_are(void **state)
 
 static void test_held_work_is_never_issued_when_its_timeline_fails(void **state)
 {
-    ending first = {0}, second = {0};
+    outcome first = {0}, second = {0};
     commit_log log = {{NULL}, 0};
     gpusync_ticket behind;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 1)}, .buffer = buffer_of(s.q[0]),
-           .ending = &first);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
+    SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
     hold_on(s.q[1], s.t[1], 1, &second);
     softmetal_set_message_hook(log_commits, &log);
     fail_with_code_77(s.t[0]);
@@ -1138,7 +980,7 @@ static void test_held_work_is_never_issued_when_its_timeline_fails(void **state)
     assert_int_equal(second.error.ticket, 1);
     /* submitted after the failure: over within the call, and not committed */
     memset(&first, 0, sizeof first);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[1], 7)}, .buffer = buffer_of(s.q[0]), .ending = &first);
+    SUBMIT(s.q[0], WAITS(at(s.t[1], 7)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
     assert_int_equal(calls_of(&first), 1);
     assert_int_equal(first.error.code, 77);
     assert_int_equal(log.count, 0);
@@ -1146,35 +988,34 @@ static void test_held_work_is_never_issued_when_its_timeline_fails(void **state)
     softmetal_set_message_hook(NULL, NULL);
     behind = commit_to(s.q[0], buffer_of(s.q[0]));
     assert_ok(gpusync_wait(s.q[0], behind, GPUSYNC_FOREVER));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* The work that was to signal a smaller value of the timeline is killed: what waits for larger ones has no hope. */
 static void test_held_work_gets_the_error_of_the_producer_that_was_killed(void **state)
 {
     static const uint32_t flags[] = {0, GPUSYNC_STRICT, GPUSYNC_UNORDERED};
-    ending producer, held, behind_it;
+    outcome producer, held, behind_it;
     void *killed;
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
     for (i = 0; i < 3; i++) {
         memset(&producer, 0, sizeof producer);
         memset(&held, 0, sizeof held);
         memset(&behind_it, 0, sizeof behind_it);
-        scene_open(&s, SOFTMETAL_REAL, 3);
+        open_held_stage(&s, SOFTMETAL_REAL, 3, 0);
         killed = buffer_of(s.q[0]);
         metal_set_label(killed, "victim");
         softmetal_fail(killed, NULL, 3, "page fault in a test");
         softmetal_hang(killed);
         metal_retain(killed);
-        SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 1)}, .buffer = killed, .ending = &producer);
-        SUBMIT(.queue = s.q[1], .waits = {value(s.t[0], flags[i] & GPUSYNC_STRICT ? 1 : 2)},
-               .signals = {value(s.t[1], 1)}, .buffer = buffer_of(s.q[1]), .flags = flags[i], .ending = &held);
-        SUBMIT(.queue = s.q[2], .waits = {value(s.t[1], 1)}, .signals = {value(s.t[2], 1)},
-               .buffer = buffer_of(s.q[2]), .ending = &behind_it);
-        assert_int_equal(held_on(s.q[1]), 1);
-        assert_int_equal(held_on(s.q[2]), 1);
+        SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(killed), TELL(&producer));
+        SUBMIT(s.q[1], WAITS(at(s.t[0], flags[i] & GPUSYNC_STRICT ? 1 : 2)), SIGNALS(at(s.t[1], 1)),
+               BUFFERS(buffer_of(s.q[1])), .flags = flags[i], TELL(&held));
+        SUBMIT(s.q[2], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[2], 1)), BUFFERS(buffer_of(s.q[2])), TELL(&behind_it));
+        assert_int_equal(held_on(s.device, s.q[1]), 1);
+        assert_int_equal(held_on(s.device, s.q[2]), 1);
         softmetal_unhang(killed);
         metal_release(killed);
         assert_result(gpusync_timeline_wait(s.t[2], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -1186,8 +1027,8 @@ static void test_held_work_gets_the_error_of_the_producer_that_was_killed(void *
         assert_string_equal(behind_it.error.domain, producer.error.domain);
         assert_string_equal(behind_it.error.message, "page fault in a test");
         assert_string_equal(behind_it.error.label, "victim");
-        assert_int_equal(held_on(s.q[1]) + held_on(s.q[2]), 0);
-        scene_close(&s);
+        assert_int_equal(held_on(s.device, s.q[1]) + held_on(s.device, s.q[2]), 0);
+        close_idle_stage(&s);
     }
 }
 
@@ -1198,17 +1039,16 @@ static void test_of_several_failures_the_one_of_the_first_wait_is_told(void **st
     unsigned first, i;
     (void)state;
     for (first = 0; first < 2; first++) {
-        ending consumer = {0};
+        outcome consumer = {0};
         void *killed[2];
-        scene s;
-        scene_open(&s, SOFTMETAL_MANUAL, 3);
+        stage s;
+        open_held_stage(&s, SOFTMETAL_MANUAL, 3, 0);
         for (i = 0; i < 2; i++) {
             killed[i] = buffer_of(s.q[i]);
             softmetal_fail(killed[i], NULL, codes[i], NULL);
-            SUBMIT(.queue = s.q[i], .signals = {value(s.t[i], 1)}, .buffer = killed[i],
-                   .flags = SIGNALS_INSIDE);
+            SUBMIT(s.q[i], SIGNALS(at(s.t[i], 1)), BUFFERS(killed[i]), .flags = SIGNALS_INSIDE);
         }
-        SUBMIT(.queue = s.q[2], .waits = {value(s.t[0], 1), value(s.t[1], 1)}, .ending = &consumer);
+        SUBMIT(s.q[2], WAITS(at(s.t[0], 1), at(s.t[1], 1)), TELL(&consumer));
         softmetal_fail(softmetal_last_buffer(gpusync_queue_metal(s.q[2])), NULL, 2, NULL);
         softmetal_finish(killed[first]);
         softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
@@ -1216,7 +1056,7 @@ static void test_of_several_failures_the_one_of_the_first_wait_is_told(void **st
         softmetal_finish(killed[!first]);
         assert_ended(&consumer, GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(consumer.error.code, codes[0]);
-        scene_close(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -1226,21 +1066,21 @@ static void test_held_work_behind_a_value_that_was_reached_goes_before_the_failu
     gpusync_ticket good, bad;
     void *killed;
     uint64_t reached;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
     good = hold_on(s.q[1], s.t[0], 1, NULL);
     bad = hold_on(s.q[1], s.t[0], 3, NULL);
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 1)});
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)));
     assert_ok(gpusync_wait(s.q[1], good, GPUSYNC_FOREVER));
     killed = buffer_of(s.q[0]);
     softmetal_fail(killed, NULL, 3, NULL);
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 2)}, .buffer = killed);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 2)), BUFFERS(killed));
     assert_result(gpusync_wait(s.q[1], bad, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_timeline_query(s.t[0], &reached), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(reached, 1);
     assert_ok(gpusync_wait(s.q[1], good, 0));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* -- what lets it go -------------------------------------------------------------------------------------- */
@@ -1250,14 +1090,14 @@ static void test_an_expected_value_lets_held_work_go_to_the_device(void **state)
     gpusync_ticket in_reach, beyond;
     uint64_t base;
     void *event;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 2);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 2, 0);
     in_reach = hold_on(s.q[0], s.t[0], 3, NULL);
     beyond = hold_on(s.q[1], s.t[0], 6, NULL);
     assert_ok(gpusync_timeline_expect(s.t[0], 5));
-    assert_int_equal(held_on(s.q[0]), 0);
-    assert_int_equal(held_on(s.q[1]), 1);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
+    assert_int_equal(held_on(s.device, s.q[1]), 1);
     event = gpusync_timeline_metal(s.t[0], &base);
     metal_event_signal(event, base + 5);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
@@ -1269,63 +1109,63 @@ static void test_an_expected_value_lets_held_work_go_to_the_device(void **state)
     assert_true(softmetal_settle_listeners(SECONDS(20))); /* who may have seen it first, and has the work issued */
     softmetal_finish_queue(gpusync_queue_metal(s.q[1]));
     assert_ok(gpusync_wait(s.q[1], beyond, 0));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_work_for_a_timeline_that_others_signal_is_not_held(void **state)
 {
     gpusync_timeline *imported;
-    ending strict = {0};
+    outcome strict = {0};
     gpusync_ticket ticket;
     void *event;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
-    event = metal_shared_event_new(s.r.metal_device);
-    assert_ok(timeline_import(s.r.device, event, NULL, &imported));
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
+    event = metal_shared_event_new(s.rig.metal_device);
+    assert_ok(timeline_import(s.device, event, NULL, &imported));
     ticket = hold_on(s.q[0], imported, 1, NULL);
-    assert_int_equal(held_on(s.q[0]), 0);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
     assert_ok(gpusync_timeline_destroy(imported));
-    assert_ok(timeline_import(s.r.device, event, NULL, &imported));
-    SUBMIT(.queue = s.q[1], .waits = {value(imported, 1)}, .buffer = buffer_of(s.q[1]), .flags = GPUSYNC_STRICT,
-           .ending = &strict); /* waits on the host */
-    assert_int_equal(held_on(s.q[1]), 1);
+    assert_ok(timeline_import(s.device, event, NULL, &imported));
+    SUBMIT(s.q[1], WAITS(at(imported, 1)), BUFFERS(buffer_of(s.q[1])), .flags = GPUSYNC_STRICT,
+           TELL(&strict)); /* waits on the host */
+    assert_int_equal(held_on(s.device, s.q[1]), 1);
     metal_event_signal(event, 1);
     assert_ended(&strict, GPUSYNC_OK); /* told by the event's listener: nobody asks for anything here */
     assert_ok(gpusync_wait(s.q[0], ticket, GPUSYNC_FOREVER));
     assert_ok(gpusync_timeline_destroy(imported));
     metal_release(event);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_a_signal_on_its_way_lets_held_work_go_to_the_device(void **state)
 {
     gpusync_ticket consumer, by_ticket;
     void *work_of_producer;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 3);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 3, 0);
     consumer = hold_on(s.q[1], s.t[0], 2, NULL);
     work_of_producer = buffer_of(s.q[0]);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[1], 1)}, .signals = {value(s.t[0], 2)}, .buffer = work_of_producer);
-    by_ticket = SUBMIT(.queue = s.q[2], .waits = {ticket_of(s.q[0], 1)}, .buffer = buffer_of(s.q[2]));
-    assert_int_equal(held_on(s.q[1]), 1); /* promised, but by something that is held itself */
-    assert_int_equal(held_on(s.q[2]), 1);
+    SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[0], 2)), BUFFERS(work_of_producer));
+    by_ticket = SUBMIT(s.q[2], WAITS(after(s.q[0], 1)), BUFFERS(buffer_of(s.q[2])));
+    assert_int_equal(held_on(s.device, s.q[1]), 1); /* promised, but by something that is held itself */
+    assert_int_equal(held_on(s.device, s.q[2]), 1);
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
-    assert_int_equal(held_on(s.q[1]), 0);
-    assert_int_equal(held_on(s.q[2]), 0);
+    assert_int_equal(held_on(s.device, s.q[1]), 0);
+    assert_int_equal(held_on(s.device, s.q[2]), 0);
     assert_result(gpusync_poll(s.q[1], consumer), GPUSYNC_NOT_READY);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
     softmetal_finish_queue(gpusync_queue_metal(s.q[1]));
     softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
     assert_ok(gpusync_wait(s.q[1], consumer, 0));
     assert_ok(gpusync_wait(s.q[2], by_ticket, 0));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* -- timelines that go ------------------------------------------------------------------------------------ */
 
-static void destroy_timeline(scene *s, unsigned i)
+static void destroy_timeline(stage *s, unsigned i)
 {
     assert_ok(gpusync_timeline_destroy(s->t[i]));
     s->t[i] = NULL;
@@ -1333,13 +1173,12 @@ static void destroy_timeline(scene *s, unsigned i)
 
 static void test_held_work_ends_with_the_timeline_of_a_value_that_nobody_promised(void **state)
 {
-    ending first = {0}, second = {0};
+    outcome first = {0}, second = {0};
     gpusync_ticket other;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 1)}, .buffer = buffer_of(s.q[0]),
-           .ending = &first);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
+    SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
     other = commit_to(s.q[0], buffer_of(s.q[0]));
     hold_on(s.q[1], s.t[1], 1, &second);
     destroy_timeline(&s, 0);
@@ -1347,53 +1186,52 @@ static void test_held_work_ends_with_the_timeline_of_a_value_that_nobody_promise
     assert_ended(&first, GPUSYNC_ERROR_DESTROYED);
     assert_ended(&second, GPUSYNC_ERROR_DESTROYED);
     assert_ok(gpusync_wait(s.q[0], other, GPUSYNC_FOREVER));
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_held_work_outlives_the_timeline_of_a_value_that_is_promised(void **state)
 {
-    ending consumer = {0}, producer = {0};
-    scene s;
+    outcome consumer = {0}, producer = {0};
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
-    SUBMIT(.queue = s.q[0], .waits = {value(s.t[1], 1)}, .signals = {value(s.t[0], 1)}, .buffer = buffer_of(s.q[0]),
-           .ending = &producer);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
+    SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&producer));
     hold_on(s.q[1], s.t[0], 1, &consumer);
     destroy_timeline(&s, 0);
     assert_int_equal(calls_of(&consumer) + calls_of(&producer), 0);
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
-    assert_ok(gpusync_device_wait(s.r.device, GPUSYNC_FOREVER));
+    assert_ok(gpusync_device_wait(s.device, GPUSYNC_FOREVER));
     assert_ended(&producer, GPUSYNC_OK);
     assert_ended(&consumer, GPUSYNC_OK);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went(void **state)
 {
     static const bool killed[] = {false, true};
-    ending consumer, producer;
+    outcome consumer, producer;
     void *buffer;
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
     for (i = 0; i < 2; i++) {
         gpusync_result expected = killed[i] ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
         memset(&consumer, 0, sizeof consumer);
         memset(&producer, 0, sizeof producer);
-        scene_open(&s, SOFTMETAL_REAL, 2);
+        open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
         buffer = buffer_of(s.q[0]);
         metal_retain(buffer);
         softmetal_hang(buffer);
         if (killed[i]) softmetal_fail(buffer, NULL, 3, NULL);
-        SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 1)}, .buffer = buffer, .ending = &producer);
+        SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(buffer), TELL(&producer));
         hold_on(s.q[1], s.t[0], 1, &consumer);
-        assert_int_equal(held_on(s.q[1]), 0);
+        assert_int_equal(held_on(s.device, s.q[1]), 0);
         destroy_timeline(&s, 0);
         softmetal_unhang(buffer);
         metal_release(buffer);
         assert_ended(&producer, expected);
         assert_ended(&consumer, expected);
-        scene_close(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -1401,13 +1239,13 @@ static void test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went(v
    waits for it has not lost anything with the timeline. */
 static void check_signalled_value_counts_as_promised(bool by_host)
 {
-    ending consumer = {0};
+    outcome consumer = {0};
     void *slow;
-    scene s;
-    scene_open(&s, SOFTMETAL_MANUAL, 3);
+    stage s;
+    open_held_stage(&s, SOFTMETAL_MANUAL, 3, 0);
     slow = buffer_of(s.q[0]);
-    if (!by_host) SUBMIT(.queue = s.q[1], .signals = {value(s.t[0], 10)}); /* before the other, else it goes after that */
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 5)}, .buffer = slow);
+    if (!by_host) SUBMIT(s.q[1], SIGNALS(at(s.t[0], 10))); /* before the other, else it goes after that */
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 5)), BUFFERS(slow));
     if (by_host) assert_ok(gpusync_timeline_signal(s.t[0], 10));
     else softmetal_finish_queue(gpusync_queue_metal(s.q[1]));
     hold_on(s.q[2], s.t[0], 10, &consumer);
@@ -1415,7 +1253,7 @@ static void check_signalled_value_counts_as_promised(bool by_host)
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
     softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
     assert_ended(&consumer, GPUSYNC_OK);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 static void test_held_work_for_a_signalled_value_behind_a_promise_outlives_the_timeline(void **state)
@@ -1427,7 +1265,7 @@ static void test_held_work_for_a_signalled_value_behind_a_promise_outlives_the_t
 
 /* -- queues that go --------------------------------------------------------------------------------------- */
 
-static void destroy_queue(scene *s, unsigned i, bool now)
+static void destroy_queue(stage *s, unsigned i, bool now)
 {
     assert_ok(now ? gpusync_queue_destroy_now(s->q[i]) : gpusync_queue_destroy(s->q[i]));
     s->q[i] = NULL;
@@ -1436,22 +1274,21 @@ static void destroy_queue(scene *s, unsigned i, bool now)
 static void test_destroy_gives_up_what_is_held_and_who_waits_for_it(void **state)
 {
     static const bool now[] = {false, true};
-    ending first, behind, other, by_ticket;
+    outcome first, behind, other, by_ticket;
     unsigned i;
-    scene s;
+    stage s;
     (void)state;
     for (i = 0; i < 2; i++) {
         memset(&first, 0, sizeof first);
         memset(&behind, 0, sizeof behind);
         memset(&other, 0, sizeof other);
         memset(&by_ticket, 0, sizeof by_ticket);
-        scene_open(&s, SOFTMETAL_REAL, 3);
-        SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 1)},
-               .buffer = buffer_of(s.q[0]), .ending = &first);
+        open_held_stage(&s, SOFTMETAL_REAL, 3, 0);
+        SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
         commit_to(s.q[0], buffer_of(s.q[0]));
-        SUBMIT(.queue = s.q[0], .ending = &behind);
+        SUBMIT(s.q[0], TELL(&behind));
         hold_on(s.q[1], s.t[1], 1, &other);
-        SUBMIT(.queue = s.q[2], .waits = {ticket_of(s.q[0], 2)}, .buffer = buffer_of(s.q[2]), .ending = &by_ticket);
+        SUBMIT(s.q[2], WAITS(after(s.q[0], 2)), BUFFERS(buffer_of(s.q[2])), TELL(&by_ticket));
         destroy_queue(&s, 0, now[i]);
         assert_int_equal(calls_of(&first) + calls_of(&behind), 2);
         assert_ended(&first, GPUSYNC_ERROR_CANCELLED);
@@ -1461,7 +1298,7 @@ static void test_destroy_gives_up_what_is_held_and_who_waits_for_it(void **state
         assert_result(gpusync_poll(s.q[1], 1), GPUSYNC_ERROR_CANCELLED);
         assert_result(gpusync_poll(s.q[2], 1), GPUSYNC_ERROR_CANCELLED);
         assert_int_equal(softmetal_live("command_buffer"), 0);
-        scene_close(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -1469,23 +1306,21 @@ static void test_destroy_gives_up_what_is_held_and_who_waits_for_it(void **state
    commit; in flight and held. */
 static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
 {
-    ending producer = {0}, flying = {0}, held = {0}, by_ticket = {0}, by_plain = {0};
+    outcome producer = {0}, flying = {0}, held = {0}, by_ticket = {0}, by_plain = {0};
     void *slow, *plain;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 3);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 3, 0);
     slow = buffer_of(s.q[0]);
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 1)}, .buffer = slow, .ending = &producer,
-           .flags = SIGNALS_INSIDE);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(slow), TELL(&producer), .flags = SIGNALS_INSIDE);
     plain = buffer_of(s.q[0]);
     commit_to(s.q[0], plain);
     hold_on(s.q[1], s.t[0], 1, &flying);
-    assert_int_equal(held_on(s.q[1]), 0);
-    SUBMIT(.queue = s.q[2], .waits = {value(s.t[0], 2)}, .buffer = buffer_of(s.q[2]), .ending = &held,
-           .flags = GPUSYNC_UNORDERED);
-    SUBMIT(.queue = s.q[1], .waits = {ticket_of(s.q[0], 1)}, .ending = &by_ticket);
-    SUBMIT(.queue = s.q[1], .waits = {ticket_of(s.q[0], 2)}, .ending = &by_plain);
-    assert_int_equal(held_on(s.q[2]), 1);
+    assert_int_equal(held_on(s.device, s.q[1]), 0);
+    SUBMIT(s.q[2], WAITS(at(s.t[0], 2)), BUFFERS(buffer_of(s.q[2])), TELL(&held), .flags = GPUSYNC_UNORDERED);
+    SUBMIT(s.q[1], WAITS(after(s.q[0], 1)), TELL(&by_ticket));
+    SUBMIT(s.q[1], WAITS(after(s.q[0], 2)), TELL(&by_plain));
+    assert_int_equal(held_on(s.device, s.q[2]), 1);
     destroy_queue(&s, 0, true);
     assert_int_equal(calls_of(&producer), 1);
     assert_ended(&producer, GPUSYNC_ERROR_CANCELLED);
@@ -1496,20 +1331,19 @@ static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
     assert_ended(&by_plain, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish(slow);
     softmetal_finish(plain);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* The consumer's queue goes, and the producer is still in flight: it has nobody to tell any more. */
 static void test_destroy_now_of_the_waiting_side_takes_its_waits_back(void **state)
 {
-    ending flying = {0}, held = {0}, later = {0};
+    outcome flying = {0}, held = {0}, later = {0};
     void *orphans;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 3);
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 1)}, .buffer = buffer_of(s.q[0]));
-    SUBMIT(.queue = s.q[1], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 1)}, .buffer = buffer_of(s.q[1]),
-           .ending = &flying);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 3, 0);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])));
+    SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[1])), TELL(&flying));
     hold_on(s.q[1], s.t[0], 2, &held);
     hold_on(s.q[2], s.t[1], 1, &later);
     orphans = metal_retain(gpusync_queue_metal(s.q[1]));
@@ -1522,7 +1356,7 @@ static void test_destroy_now_of_the_waiting_side_takes_its_waits_back(void **sta
     assert_ended(&later, GPUSYNC_ERROR_CANCELLED);
     softmetal_finish_queue(orphans);
     metal_release(orphans);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* Destroy waits for the work in flight, and so for what that waits for on other queues. */
@@ -1534,16 +1368,16 @@ static void *destroy_body(void *queue)
 
 static void test_destroy_waits_for_work_whose_waits_are_on_their_way(void **state)
 {
-    ending consumer = {0}, held = {0};
+    outcome consumer = {0}, held = {0};
     pthread_t thread;
     void *slow;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
     slow = buffer_of(s.q[0]);
     metal_retain(slow);
     softmetal_hang(slow);
-    SUBMIT(.queue = s.q[0], .signals = {value(s.t[0], 1)}, .buffer = slow);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(slow));
     hold_on(s.q[1], s.t[0], 1, &consumer);
     hold_on(s.q[1], s.t[0], 2, &held);
     thread = start(destroy_body, s.q[1]);
@@ -1555,14 +1389,14 @@ static void test_destroy_waits_for_work_whose_waits_are_on_their_way(void **stat
     assert_int_equal(calls_of(&consumer), 1);
     assert_ended(&consumer, GPUSYNC_OK);
     s.q[1] = NULL;
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* A callback of the queue that is destroyed may still do what it likes, with other queues. */
 static struct {
     gpusync_queue *own, *other;
     gpusync_result on_own, on_other;
-    ending ending;
+    outcome outcome;
 } last_words;
 
 static void submit_last_words(void *user, gpusync_result result, const gpusync_error *error)
@@ -1570,22 +1404,22 @@ static void submit_last_words(void *user, gpusync_result result, const gpusync_e
     (void)user;
     (void)result;
     (void)error;
-    last_words.on_own = try_work(WORK(.queue = last_words.own), NULL);
-    last_words.on_other = try_work(WORK(.queue = last_words.other, .buffer = buffer_of(last_words.other),
-                                        .ending = &last_words.ending), NULL);
+    last_words.on_own = TRY_SUBMIT(last_words.own, NULL, .flags = 0);
+    last_words.on_other = TRY_SUBMIT(last_words.other, NULL, BUFFERS(buffer_of(last_words.other)),
+                                     TELL(&last_words.outcome));
 }
 
 static void test_a_callback_in_destroy_may_submit_to_other_queues(void **state)
 {
     gpusync_submission submission;
     gpusync_point wait;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 2);
+    open_held_stage(&s, SOFTMETAL_REAL, 2, 0);
     memset(&last_words, 0, sizeof last_words);
     last_words.own = s.q[0];
     last_words.other = s.q[1];
-    wait = value(s.t[0], 1);
+    wait = at(s.t[0], 1);
     memset(&submission, 0, sizeof submission);
     submission.waits = &wait;
     submission.wait_count = 1;
@@ -1594,36 +1428,35 @@ static void test_a_callback_in_destroy_may_submit_to_other_queues(void **state)
     destroy_queue(&s, 0, false);
     assert_result(last_words.on_own, GPUSYNC_ERROR_DESTROYED);
     assert_ok(last_words.on_other);
-    assert_ended(&last_words.ending, GPUSYNC_OK);
-    scene_close(&s);
+    assert_ended(&last_words.outcome, GPUSYNC_OK);
+    close_idle_stage(&s);
 }
 
 /* -- a device that goes ----------------------------------------------------------------------------------- */
 
 static void test_the_loss_of_the_device_ends_what_is_held(void **state)
 {
-    ending first = {0}, behind = {0}, other = {0}, strict = {0}, flying = {0};
+    outcome first = {0}, behind = {0}, other = {0}, strict = {0}, flying = {0};
     wait_job on_first, on_all;
     gpusync_ticket ticket, held;
     void *buffer, *late;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_REAL, 3);
+    open_held_stage(&s, SOFTMETAL_REAL, 3, 0);
     buffer = buffer_of(s.q[2]);
     metal_retain(buffer);
     softmetal_hang(buffer);
-    SUBMIT(.queue = s.q[2], .signals = {value(s.t[2], 1)}, .buffer = buffer, .ending = &flying);
-    held = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .signals = {value(s.t[1], 1)},
-                  .buffer = buffer_of(s.q[0]), .ending = &first);
-    SUBMIT(.queue = s.q[0], .buffer = buffer_of(s.q[0]), .ending = &behind);
+    SUBMIT(s.q[2], SIGNALS(at(s.t[2], 1)), BUFFERS(buffer), TELL(&flying));
+    held = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
+    SUBMIT(s.q[0], BUFFERS(buffer_of(s.q[0])), TELL(&behind));
     hold_on(s.q[1], s.t[1], 1, &other);
-    SUBMIT(.queue = s.q[1], .waits = {value(s.t[2], 1)}, .buffer = buffer_of(s.q[1]),
-           .flags = GPUSYNC_STRICT | GPUSYNC_UNORDERED, .ending = &strict);
+    SUBMIT(s.q[1], WAITS(at(s.t[2], 1)), BUFFERS(buffer_of(s.q[1])), .flags = GPUSYNC_STRICT | GPUSYNC_UNORDERED,
+           TELL(&strict));
     late = buffer_of(s.q[0]);
     wait_job_start(&on_first, s.q[0], held, GPUSYNC_FOREVER);
     wait_job_start(&on_all, s.q[1], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(s.r.device, 2);
-    softmetal_remove_device(s.r.metal_device);
+    await_sleepers(s.device, 2);
+    softmetal_remove_device(s.rig.metal_device);
     assert_true(wait_job_join(&on_first) < 0);
     assert_result(wait_job_join(&on_all), GPUSYNC_ERROR_DEVICE_LOST);
     await_call(&flying);
@@ -1631,10 +1464,10 @@ static void test_the_loss_of_the_device_ends_what_is_held(void **state)
     await_call(&other);
     assert_ended(&first, GPUSYNC_ERROR_DEVICE_LOST);
     assert_ended(&behind, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(try_work(WORK(.queue = s.q[0], .buffer = late), &ticket), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(held_on(s.q[0]) + held_on(s.q[1]), 0);
+    assert_result(TRY_SUBMIT(s.q[0], &ticket, BUFFERS(late)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(held_on(s.device, s.q[0]) + held_on(s.device, s.q[1]), 0);
     metal_release(buffer);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 /* -- released by a callback ------------------------------------------------------------------------------- */
@@ -1676,9 +1509,9 @@ static void test_a_signal_in_a_callback_lets_work_go_while_another_thread_has_th
     gpusync_ticket held;
     pthread_t thread;
     void *buffer, *waiting;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s, SOFTMETAL_MANUAL, 2);
+    open_held_stage(&s, SOFTMETAL_MANUAL, 2, 0);
     waiting = metal_retain(buffer_of(s.q[0]));
     buffer = buffer_of(s.q[1]);
     memset(&submission, 0, sizeof submission);
@@ -1692,7 +1525,7 @@ static void test_a_signal_in_a_callback_lets_work_go_while_another_thread_has_th
     gate_init(&stop.leave, 2);
     stop.queue = s.q[0];
     stop.buffer = buffer_of(s.q[0]);
-    held = SUBMIT(.queue = s.q[0], .waits = {value(s.t[0], 1)}, .buffer = waiting, .flags = GPUSYNC_UNORDERED);
+    held = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(waiting), .flags = GPUSYNC_UNORDERED);
     softmetal_set_message_hook(stop_in_commit, &stop);
     thread = start(commit_body, &stop);
     gate_wait(&stop.entered);
@@ -1705,12 +1538,12 @@ static void test_a_signal_in_a_callback_lets_work_go_while_another_thread_has_th
     softmetal_set_message_hook(NULL, NULL);
     assert_int_equal(metal_status(waiting), 2);
     metal_release(waiting);
-    assert_int_equal(held_on(s.q[0]), 0);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
     assert_ok(gpusync_wait(s.q[0], held, 0));
     gate_destroy(&stop.entered);
     gate_destroy(&stop.leave);
-    scene_close(&s);
+    close_idle_stage(&s);
 }
 
 int main(void)

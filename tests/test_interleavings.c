@@ -10,10 +10,7 @@
 
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
-
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
-#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
+#include "stage.h"
 
 static void finish_buffer(void *buffer)
 {
@@ -715,7 +712,7 @@ static void test_18_a_callback_that_takes_its_time_delays_no_ticket(void **state
     softmetal_get_timing(&timing);
     timing.watchdog_ns = SECONDS(1);
     softmetal_set_timing(&timing);
-    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    other = queue_new(r.device);
     first = buffer_behind(r.queue, NULL);
     softmetal_hang(first);
     assert_ok(gpusync_commit(r.queue, first, &ticket));
@@ -811,8 +808,7 @@ static void test_22_who_takes_room_and_cannot_use_it_passes_it_on(void **state)
     device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
     queue_desc.max_command_buffer_count = TICKETS + 1;
     assert_ok(gpusync_device_create(&device_desc, &device));
-    queue_desc.metal_queue = metal_queue_new(gpusync_device_metal(device), TICKETS + 8); /* the stranger's is not counted */
-    assert_ok(gpusync_queue_create(device, &queue_desc, &crowded.queue));
+    crowded.queue = queue_of_kind(QUEUE_OF_THE_PROGRAM, device, &queue_desc); /* the stranger's is not counted */
     for (i = 0; i < TICKETS; i++) {
         assert_ok(gpusync_command_buffer(crowded.queue, NULL, &buffer));
         assert_ok(gpusync_commit(crowded.queue, buffer, NULL));
@@ -831,7 +827,6 @@ static void test_22_who_takes_room_and_cannot_use_it_passes_it_on(void **state)
     metal_release(buffer);
     softmetal_finish_queue(gpusync_queue_metal(crowded.queue));
     assert_ok(gpusync_queue_destroy(crowded.queue));
-    metal_release(queue_desc.metal_queue);
     assert_ok(gpusync_device_destroy(device));
     assert_int_equal(crowded.memory.live, 0);
 }

@@ -14,10 +14,7 @@
 
 #define GPUSYNC_IMPLEMENTATION
 #include "../examples/counted.h"
-#include "support.h"
-
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#include "stage.h"
 
 /* For what also runs in a child process or on another thread, which cmocka's asserts are not for. */
 #define must(condition) must_at((condition), #condition, __LINE__)
@@ -27,8 +24,6 @@ static void must_at(bool good, const char *what, int line)
     fprintf(stderr, "test_jobs.c:%d: %s\n", line, what);
     abort();
 }
-
-static const gpusync_spin no_spin = {0, 0, 0};
 
 /* -- the program that deadlocks --------------------------------------------------------------------------------------
    `first` is work whose callback does the I/O (here: a byte through a pipe) that tells the GPU, by a signal on `read`,

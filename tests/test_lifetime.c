@@ -3,9 +3,8 @@
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include <time.h>
-#include "scene.h"
+#include "stage.h"
 
-static const gpusync_spin no_spin = {0, 0, 0};
 static const gpusync_spin endless = {0, UINT32_MAX, 0};
 
 /* -- hooks that notice when they are called too late ------------------------------------------------ */
@@ -497,7 +496,7 @@ static void test_a_device_with_queues_is_not_destroyed(void **state)
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_queue_create(r.device, NULL, &second));
+    second = queue_new(r.device);
     assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
     assert_ok(gpusync_queue_destroy(r.queue));
     assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
@@ -572,7 +571,7 @@ static void test_after_destroy_nothing_of_the_program_is_called(void **state)
         assert_int_equal(w.too_late, 0);
         w.over = false;
         assert_false(gpusync_device_is_lost(r.device));
-        assert_ok(gpusync_queue_create(r.device, NULL, &r.queue));
+        r.queue = queue_new(r.device);
     }
     metal_release(metal);
     rig_close(&r);
@@ -630,7 +629,7 @@ static void test_the_counts_of_destroyed_queues_stay_in_those_of_the_device(void
         assert_int_equal(stats.failures, i);
         assert_int_equal(stats.waits_unmet, i);
         r.queue = NULL;
-        if (i < 3) assert_ok(gpusync_queue_create(r.device, NULL, &r.queue));
+        if (i < 3) r.queue = queue_new(r.device);
         if (i < 3) assert_int_equal(stats_of(r.queue).commits, 0);
     }
     rig_close(&r);
@@ -649,7 +648,7 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     rig_open(&r, SOFTMETAL_MANUAL);
     memset(&queue_desc, 0, sizeof queue_desc);
     queue_desc.label = "shadows";
-    assert_ok(gpusync_queue_create(r.device, &queue_desc, &shadows));
+    shadows = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &queue_desc);
     commit_empty(&r, &done);
     softmetal_finish(done);
     memset(&desc, 0, sizeof desc);
@@ -706,7 +705,7 @@ static void test_the_report_shows_control_characters_of_labels_as_blanks(void **
     queue_desc.label = "shadow\x7F" "queue\n";
     timeline_desc.label = "frame\x1B[2Jtimeline";
     desc.label = "opaque\r\n  queue 9 '': committed 1 \xC3\xA9";
-    assert_ok(gpusync_queue_create(r.device, &queue_desc, &queue));
+    queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &queue_desc);
     assert_ok(gpusync_timeline_create(r.device, &timeline_desc, &timeline));
     assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
     assert_ok(gpusync_commit(r.queue, buffer, NULL));
@@ -910,7 +909,7 @@ typedef struct outlived {
 static void outlived_open(outlived *o)
 {
     rig_open(&o->r, SOFTMETAL_MANUAL);
-    o->other = queue_new(&o->r);
+    o->other = queue_new(o->r.device);
     o->metal = metal_retain(o->r.metal_queue);
     o->metal_other = metal_retain(gpusync_queue_metal(o->other));
 }
@@ -956,11 +955,11 @@ static void test_an_event_stays_for_work_that_waits_for_its_value(void **state)
     outlived o;
     (void)state;
     outlived_open(&o);
-    timeline = timeline_new(&o.r);
+    timeline = timeline_new(o.r.device);
     event = metal_retain(gpusync_timeline_metal(timeline, NULL));
     wait = gpusync_at_value(timeline, 1);
-    signalling = buffer_of(o.other);
-    (void)SUBMIT(o.other, .buffer = signalling, .signal = wait, .flags = SIGNALS_INSIDE);
+    signalling = kept_buffer_of(o.other);
+    (void)SUBMIT(o.other, BUFFERS(signalling), SIGNALS(wait), .flags = SIGNALS_INSIDE);
     waiting = unretained_buffer(o.r.queue, &wait);
     (void)commit_to(o.r.queue, waiting);
     assert_int_equal(metal_status(waiting), 2);
@@ -978,10 +977,10 @@ static void test_an_event_stays_for_work_that_signals_it(void **state)
     outlived o;
     (void)state;
     outlived_open(&o);
-    timeline = timeline_new(&o.r);
+    timeline = timeline_new(o.r.device);
     event = metal_retain(gpusync_timeline_metal(timeline, NULL));
     signalling = unretained_buffer(o.r.queue, NULL);
-    (void)SUBMIT(o.r.queue, .buffer = signalling, .signal = gpusync_at_value(timeline, 1), .flags = SIGNALS_INSIDE);
+    (void)SUBMIT(o.r.queue, BUFFERS(signalling), SIGNALS(gpusync_at_value(timeline, 1)), .flags = SIGNALS_INSIDE);
     all_goes_now(&o, timeline);
     assert_kept(event);
     outlived_close(&o, signalling, event);
@@ -1001,8 +1000,8 @@ static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
     outlived o;
     (void)state;
     outlived_open(&o);
-    assert_ok(gpusync_timeline_destroy(timeline_new(&o.r))); /* leaves its event: it will stand for the ticket */
-    before = buffer_of(o.other);
+    assert_ok(gpusync_timeline_destroy(timeline_new(o.r.device))); /* leaves its event: it will stand for the ticket */
+    before = kept_buffer_of(o.other);
     wait = gpusync_at_ticket(o.other, commit_to(o.other, before));
     softmetal_set_message_hook(keep_the_event, &event);
     waiting = unretained_buffer(o.r.queue, &wait);
@@ -1010,7 +1009,7 @@ static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
     assert_non_null(event);
     (void)commit_to(o.r.queue, waiting);
     assert_int_equal(metal_status(waiting), 2);
-    timeline = timeline_new(&o.r);
+    timeline = timeline_new(o.r.device);
     all_goes_now(&o, timeline);
     assert_kept(event);
     metal_release(before);
@@ -1036,7 +1035,7 @@ static void on_told(void *user, gpusync_result result, const gpusync_error *erro
 /* A ticket whose work ended with ERROR_DESTROYED: its timeline went while it was held. */
 static gpusync_ticket ended_destroyed(rig *r)
 {
-    gpusync_timeline *t = timeline_new(r);
+    gpusync_timeline *t = timeline_new(r->device);
     gpusync_point wait = gpusync_at_value(t, 1);
     void *buffer = buffer_behind(r->queue, &wait);
     gpusync_ticket ticket;
@@ -1092,7 +1091,7 @@ static void test_what_waits_for_its_own_queue_goes_with_it(void **state)
     void *first, *second, *queue;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    t = timeline_new(&r);
+    t = timeline_new(r.device);
     queue = metal_retain(r.metal_queue);
     ticket = commit_empty(&r, &first);
     metal_retain(first);
@@ -1157,9 +1156,9 @@ static bool goes_at(int place, gpusync_result *callback, gpusync_result *later)
     void *first, *second, *third;
     bool acted;
     rig_open(&r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_queue_create(r.device, NULL, &going));
-    assert_ok(gpusync_queue_create(r.device, NULL, &other));
-    t = timeline_new(&r);
+    going = queue_new(r.device);
+    other = queue_new(r.device);
+    t = timeline_new(r.device);
     first = metal_retain(open_buffer(&r));
     assert_ok(gpusync_encode_signal(r.queue, first, gpusync_at_value(t, 1)));
     assert_ok(gpusync_commit(r.queue, first, NULL));

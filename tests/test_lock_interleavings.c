@@ -5,14 +5,7 @@
    test_interleavings.c begins. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
-
-static gpusync_point value_of(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_point point = {NULL, 0, NULL, 0};
-    point.timeline = timeline;
-    point.value = value;
-    return point;
-}
+#include "stage.h"
 
 /* -- 16: a submission's second signal is refused while the host raises the timeline of its first ---------------- */
 
@@ -62,8 +55,8 @@ static bool is_raised_at(int place)
     waiter = start(wait_for_seven, first);
     await_sleepers(r.device, 1);
     unparks = unparks_under_locks = 0;
-    signals[0] = value_of(first, 5);
-    signals[1] = value_of(second, 3); /* does not rise: the call fails, after the promise of the first */
+    signals[0] = at(first, 5);
+    signals[1] = at(second, 3); /* does not rise: the call fails, after the promise of the first */
     submission.signals = signals;
     submission.signal_count = 2;
     probe_at_timeline_lock(second, place, signal_ten, first);
@@ -143,7 +136,7 @@ static bool goes_at(int place, bool inside)
     assert_ok(gpusync_timeline_create(d.r.device, NULL, &d.timeline));
     d.event = metal_retain(gpusync_timeline_metal(d.timeline, &d.base));
     assert_ok(gpusync_timeline_expect(d.timeline, 5));
-    wait = value_of(d.timeline, 7);
+    wait = at(d.timeline, 7);
     assert_ok(make_behind(d.r.queue, NULL, &wait, 1, &buffer));
     if (inside) probe_at_any_lock(place, destroy_it_up_to_the_lock, &d);
     else probe_at_timeline_lock(d.timeline, place, destroy_it_now, &d);

@@ -1,6 +1,7 @@
 /* test_mistrust.c - what readers who trusted nothing have found, one test for each, so that it stays mended */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "stage.h"
 
 static void open_rig(rig *r, softmetal_clock clock, const gpusync_hooks *hooks, gpusync_queue_desc queue_desc)
 {
@@ -219,7 +220,7 @@ static void test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL, queue_of(0, 0));
-    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    other = queue_new(r.device);
     commit_empty(&r, &buffer);
     thread = start(device_wait_body, &r);
     await_sleepers(r.device, 1);
@@ -574,7 +575,7 @@ static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **s
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    other = queue_new(r.device);
     assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
     memset(&first, 0, sizeof first);
     memset(&wait, 0, sizeof wait);

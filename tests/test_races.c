@@ -3,7 +3,7 @@
    The threads learn of each other by relaxed atomics alone, which order nothing: so what the library leaves unordered is
    seen in every run. Without ThreadSanitizer these tests ask for little. */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "stage.h"
 
 static unsigned relaxed(const unsigned *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 

@@ -5,12 +5,10 @@
    SEED    of all that is random; printed, default from the clock */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "stage.h"
 
 #define MANY 5 /* more than fit into a job */
-#define BUFFERS 3
-
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define ITS_BUFFERS 3
 
 static uint64_t seed;
 
@@ -29,7 +27,7 @@ static long events_out(gpusync_device *device)
 
 /* -- a submission that names a lot --------------------------------------------------------------------- */
 
-typedef struct stage {
+typedef struct cargo {
     rig r;
     gpusync_queue *other;
     void *metal_other;
@@ -37,32 +35,13 @@ typedef struct stage {
     void *imported[2];
     void *producer; /* the command buffer behind most of the waits, borrowed */
     gpusync_point waits[MANY], head[2], signals[MANY];
-    void *buffers[BUFFERS]; /* +1: of gpusync; of Metal; of gpusync, with waits at its head */
+    void *buffers[ITS_BUFFERS]; /* +1: of gpusync; of Metal; of gpusync, with waits at its head */
     unsigned calls;
     gpusync_result told;
     gpusync_ticket ticket;
-} stage;
+} cargo;
 
-static gpusync_point value_of(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_point point = {NULL, 0, timeline, value};
-    return point;
-}
-
-static gpusync_point ticket_of(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_point point = {queue, ticket, NULL, 0};
-    return point;
-}
-
-static gpusync_timeline *timeline_new(stage *s)
-{
-    gpusync_timeline *timeline;
-    assert_ok(gpusync_timeline_create(s->r.device, NULL, &timeline));
-    return timeline;
-}
-
-static gpusync_timeline *timeline_over(stage *s, void *event)
+static gpusync_timeline *timeline_failing_by(cargo *s, void *event)
 {
     gpusync_timeline *timeline;
     gpusync_timeline_desc desc = {.fail_writes_event = true};
@@ -72,14 +51,14 @@ static gpusync_timeline *timeline_over(stage *s, void *event)
 
 static void on_complete(void *user, gpusync_result result, const gpusync_error *error)
 {
-    stage *s = (stage *)user;
+    cargo *s = (cargo *)user;
     assert_true((result == GPUSYNC_OK) == (error == NULL));
     PUT(&s->told, result);
     __atomic_fetch_add(&s->calls, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Two tickets in flight on the other queue; the second promises the value 1 of the timelines that are waited for. */
-static void produce(stage *s)
+static void produce(cargo *s)
 {
     gpusync_submission submission;
     gpusync_point promises[3];
@@ -89,7 +68,7 @@ static void produce(stage *s)
     assert_ok(gpusync_command_buffer(s->other, NULL, &buffer));
     assert_ok(gpusync_commit(s->other, buffer, &tickets[0]));
     assert_ok(gpusync_command_buffer(s->other, NULL, &s->producer));
-    for (i = 0; i < 3; i++) promises[i] = value_of(s->in[i], 1);
+    for (i = 0; i < 3; i++) promises[i] = at(s->in[i], 1);
     memset(&submission, 0, sizeof submission);
     submission.command_buffers = &s->producer;
     submission.command_buffer_count = 1;
@@ -97,13 +76,13 @@ static void produce(stage *s)
     submission.signal_count = 3;
     submission.flags = SIGNALS_INSIDE;
     assert_ok(submit_as_told(s->other, &submission, &tickets[1]));
-    for (i = 0; i < 3; i++) s->waits[i] = value_of(s->in[i], 1);
-    for (i = 0; i < 2; i++) s->waits[3 + i] = ticket_of(s->other, tickets[i]);
+    for (i = 0; i < 3; i++) s->waits[i] = at(s->in[i], 1);
+    for (i = 0; i < 2; i++) s->waits[3 + i] = after(s->other, tickets[i]);
     s->head[0] = s->waits[0];
     s->head[1] = s->waits[4];
 }
 
-static void make_buffers(stage *s)
+static void make_buffers(cargo *s)
 {
     s->buffers[0] = metal_retain(open_buffer(&s->r));
     s->buffers[1] = metal_queue_command_buffer(s->r.metal_queue);
@@ -111,31 +90,31 @@ static void make_buffers(stage *s)
     metal_retain(s->buffers[2]);
 }
 
-static void stage_open(stage *s)
+static void cargo_open(cargo *s)
 {
     int i;
     memset(s, 0, sizeof *s);
     rig_open(&s->r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_queue_create(s->r.device, NULL, &s->other));
+    s->other = queue_new(s->r.device);
     s->metal_other = gpusync_queue_metal(s->other);
     for (i = 0; i < 2; i++) s->imported[i] = metal_shared_event_new(s->r.metal_device);
-    for (i = 0; i < 2; i++) s->in[i] = timeline_new(s);
-    s->in[2] = timeline_over(s, s->imported[0]);
-    for (i = 0; i < MANY - 1; i++) s->out[i] = timeline_new(s);
-    s->out[MANY - 1] = timeline_over(s, s->imported[1]);
-    for (i = 0; i < MANY; i++) s->signals[i] = value_of(s->out[i], 7);
+    for (i = 0; i < 2; i++) s->in[i] = timeline_new(s->r.device);
+    s->in[2] = timeline_failing_by(s, s->imported[0]);
+    for (i = 0; i < MANY - 1; i++) s->out[i] = timeline_new(s->r.device);
+    s->out[MANY - 1] = timeline_failing_by(s, s->imported[1]);
+    for (i = 0; i < MANY; i++) s->signals[i] = at(s->out[i], 7);
     produce(s);
     make_buffers(s);
 }
 
-static gpusync_submission describe(stage *s)
+static gpusync_submission describe(cargo *s)
 {
     gpusync_submission submission;
     memset(&submission, 0, sizeof submission);
     submission.waits = s->waits;
     submission.wait_count = MANY;
     submission.command_buffers = s->buffers;
-    submission.command_buffer_count = BUFFERS;
+    submission.command_buffer_count = ITS_BUFFERS;
     submission.signals = s->signals;
     submission.signal_count = MANY;
     submission.on_complete = on_complete;
@@ -143,17 +122,17 @@ static gpusync_submission describe(stage *s)
     return submission;
 }
 
-static gpusync_result submit(stage *s)
+static gpusync_result submit(cargo *s)
 {
     gpusync_submission submission = describe(s);
     return gpusync_submit(s->r.queue, &submission, &s->ticket);
 }
 
 /* The program gives away what it has: from here on all lives by gpusync alone. */
-static void give_up_buffers(stage *s)
+static void give_up_buffers(cargo *s)
 {
     int i;
-    for (i = 0; i < BUFFERS; i++) metal_release(s->buffers[i]);
+    for (i = 0; i < ITS_BUFFERS; i++) metal_release(s->buffers[i]);
     for (i = 0; i < 2; i++) metal_release(s->imported[i]);
 }
 
@@ -163,7 +142,7 @@ static void destroy_timeline(gpusync_timeline **timeline)
     *timeline = NULL;
 }
 
-static void destroy_timelines(stage *s)
+static void destroy_timelines(cargo *s)
 {
     int i;
     for (i = 0; i < 3; i++) destroy_timeline(&s->in[i]);
@@ -171,7 +150,7 @@ static void destroy_timelines(stage *s)
 }
 
 /* What ends may have gpusync make a command buffer, so that there is a handler to call back from. */
-static void finish(stage *s)
+static void finish_both(cargo *s)
 {
     int i;
     for (i = 0; i < 2; i++) {
@@ -181,7 +160,7 @@ static void finish(stage *s)
 }
 
 /* Everything is back where it came from, before the device goes and takes its pools with it. */
-static void stage_close(stage *s)
+static void cargo_close(cargo *s)
 {
     must_return_within(20); /* else some submission is never over */
     destroy_timelines(s);
@@ -202,27 +181,27 @@ static void stage_close(stage *s)
 
 /* -- however it ends ----------------------------------------------------------------------------------- */
 
-static void ends_well(stage *s)
+static void ends_well(cargo *s)
 {
-    finish(s);
+    finish_both(s);
 }
 
-static void fails(stage *s)
+static void fails(cargo *s)
 {
     softmetal_fail(s->buffers[1], NULL, 8, "on purpose");
-    finish(s);
+    finish_both(s);
 }
 
-static void what_it_waits_for_fails(stage *s)
+static void what_it_waits_for_fails(cargo *s)
 {
     softmetal_fail(s->producer, NULL, 8, "on purpose");
-    finish(s);
+    finish_both(s);
 }
 
-static void device_is_lost(stage *s)
+static void device_is_lost(cargo *s)
 {
     softmetal_remove_device(s->r.metal_device);
-    finish(s);
+    finish_both(s);
 }
 
 static void lose_all_handlers(void *metal_queue)
@@ -234,54 +213,54 @@ static void lose_all_handlers(void *metal_queue)
 }
 
 /* Destroy finds by itself how it ended. */
-static void is_destroyed_without_handlers(stage *s)
+static void is_destroyed_without_handlers(cargo *s)
 {
     lose_all_handlers(s->r.metal_queue);
-    finish(s);
+    finish_both(s);
     assert_int_equal(CALLED(s->calls), 0);
     assert_ok(gpusync_queue_destroy(s->r.queue));
     s->r.queue = NULL;
 }
 
 /* What it waits for goes first. */
-static void is_destroyed_in_flight(stage *s)
+static void is_destroyed_in_flight(cargo *s)
 {
     softmetal_finish_queue(s->metal_other);
     assert_ok(gpusync_queue_destroy_now(s->r.queue));
     s->r.queue = NULL;
-    finish(s);
+    finish_both(s);
 }
 
 /* What it waits for comes after: the device still needs the events. */
-static void is_destroyed_while_it_waits(stage *s)
+static void is_destroyed_while_it_waits(cargo *s)
 {
     assert_ok(gpusync_queue_destroy_now(s->r.queue));
     s->r.queue = NULL;
     assert_int_equal(events_kept(s->r.device), 0); /* nobody else may have them */
-    finish(s);
+    finish_both(s);
 }
 
-static void queue_of_its_waits_is_destroyed(stage *s)
+static void queue_of_its_waits_is_destroyed(cargo *s)
 {
     assert_ok(gpusync_queue_destroy_now(s->other));
     s->other = NULL;
-    finish(s);
+    finish_both(s);
 }
 
 /* The Metal queues outlive their gpusync_queues here, to be stepped. */
-static void end_in_flight(void (*ending)(stage *s), gpusync_result expected)
+static void end_in_flight(void (*ending)(cargo *s), gpusync_result expected)
 {
-    stage s;
+    cargo s;
     void *queues[2];
     long live;
-    stage_open(&s);
+    cargo_open(&s);
     queues[0] = metal_retain(s.r.metal_queue);
     queues[1] = metal_retain(s.metal_other);
     assert_ok(submit(&s));
     give_up_buffers(&s);
     destroy_timelines(&s);
     live = softmetal_live("command_buffer");
-    assert_int_equal(live, 2 + BUFFERS + 2); /* the producers, the three, and ours before and after them */
+    assert_int_equal(live, 2 + ITS_BUFFERS + 2); /* the producers, the three, and ours before and after them */
     assert_int_equal(softmetal_live("shared_event"), 3 + MANY + 3); /* a timeline each, a ticket each */
     assert_int_equal(CALLED(s.calls), 0);
     ending(&s);
@@ -292,7 +271,7 @@ static void end_in_flight(void (*ending)(stage *s), gpusync_result expected)
     }
     metal_release(queues[0]);
     metal_release(queues[1]);
-    stage_close(&s);
+    cargo_close(&s);
     assert_int_equal(CALLED(s.calls), 1);
     assert_result(s.told, expected);
 }
@@ -326,47 +305,47 @@ static void test_what_a_destroyed_queue_had_in_flight_is_let_go(void **state)
 
 /* -- held ---------------------------------------------------------------------------------------------- */
 
-static void goes_on(stage *s)
+static void goes_on(cargo *s)
 {
     softmetal_finish_queue(s->metal_other);
     assert_ok(gpusync_timeline_signal(s->in[0], 2));
     softmetal_finish_queue(s->r.metal_queue);
 }
 
-static void is_cancelled(stage *s)
+static void is_cancelled(cargo *s)
 {
     assert_ok(gpusync_cancel_held(s->r.queue));
 }
 
-static void timeline_fails(stage *s)
+static void timeline_fails(cargo *s)
 {
     assert_ok(gpusync_timeline_fail(s->in[0], NULL));
 }
 
-static void timeline_goes(stage *s)
+static void timeline_goes(cargo *s)
 {
     destroy_timeline(&s->in[0]);
 }
 
-static void queue_goes(stage *s)
+static void queue_goes(cargo *s)
 {
     assert_ok(gpusync_queue_destroy(s->r.queue));
     s->r.queue = NULL;
 }
 
-static void queue_goes_now(stage *s)
+static void queue_goes_now(cargo *s)
 {
     assert_ok(gpusync_queue_destroy_now(s->r.queue));
     s->r.queue = NULL;
 }
 
 /* It waits for a value that nobody has promised. */
-static void end_held(void (*ending)(stage *s), gpusync_result expected, uint32_t flags)
+static void end_held(void (*ending)(cargo *s), gpusync_result expected, uint32_t flags)
 {
     gpusync_submission submission;
-    stage s;
+    cargo s;
     int i;
-    stage_open(&s);
+    cargo_open(&s);
     s.waits[0].value = 2;
     submission = describe(&s);
     submission.flags = flags;
@@ -382,7 +361,7 @@ static void end_held(void (*ending)(stage *s), gpusync_result expected, uint32_t
     softmetal_finish_queue(s.metal_other); /* what was in flight has nothing to do with it any more */
     assert_true(softmetal_settle(SECONDS(10)));
     assert_int_equal(softmetal_live("command_buffer"), 0);
-    stage_close(&s);
+    cargo_close(&s);
     assert_int_equal(CALLED(s.calls), 1);
 }
 
@@ -407,21 +386,21 @@ static void test_what_was_held_is_let_go(void **state)
 /* All that a call which fails must leave as it was. */
 typedef struct snapshot {
     long buffers, events;
-    unsigned long owners[BUFFERS], status[BUFFERS], objects;
+    unsigned long owners[ITS_BUFFERS], status[ITS_BUFFERS], objects;
     unsigned rooms;
     uint64_t committed;
     bool idle;
 } snapshot;
 
-static snapshot take_snapshot(stage *s, void *object)
+static snapshot take_snapshot(cargo *s, void *object)
 {
     snapshot shot;
     int i;
     memset(&shot, 0, sizeof shot);
     shot.buffers = softmetal_live("command_buffer");
     shot.events = events_out(s->r.device);
-    for (i = 0; i < BUFFERS; i++) shot.owners[i] = softmetal_retain_count(s->buffers[i]);
-    for (i = 0; i < BUFFERS; i++) shot.status[i] = metal_status(s->buffers[i]);
+    for (i = 0; i < ITS_BUFFERS; i++) shot.owners[i] = softmetal_retain_count(s->buffers[i]);
+    for (i = 0; i < ITS_BUFFERS; i++) shot.status[i] = metal_status(s->buffers[i]);
     shot.objects = object ? softmetal_retain_count(object) : 0;
     shot.rooms = rooms_taken(s->r.queue);
     shot.committed = stats_of(s->r.queue).commits;
@@ -429,7 +408,7 @@ static snapshot take_snapshot(stage *s, void *object)
     return shot;
 }
 
-static void assert_unchanged(stage *s, void *object, const snapshot *before)
+static void assert_unchanged(cargo *s, void *object, const snapshot *before)
 {
     snapshot now = take_snapshot(s, object);
     assert_int_equal(now.buffers, before->buffers);
@@ -439,7 +418,7 @@ static void assert_unchanged(stage *s, void *object, const snapshot *before)
 
 enum { CREATIONS, ALLOCATIONS, C_LIBRARY, FAULTS };
 
-static void set_fault(stage *s, int fault, unsigned k, bool for_good)
+static void set_fault(cargo *s, int fault, unsigned k, bool for_good)
 {
     softmetal_fail_creation(fault == CREATIONS ? k : 0, for_good);
     s->r.memory.fail_after = for_good;
@@ -449,9 +428,9 @@ static void set_fault(stage *s, int fault, unsigned k, bool for_good)
 }
 
 /* The call under test: OK, or an error and nothing done. */
-typedef gpusync_result (*action)(stage *s, void *object);
+typedef gpusync_result (*action)(cargo *s, void *object);
 
-static gpusync_result do_submit(stage *s, void *object)
+static gpusync_result do_submit(cargo *s, void *object)
 {
     gpusync_result result = submit(s);
     (void)object;
@@ -459,7 +438,7 @@ static gpusync_result do_submit(stage *s, void *object)
     return result;
 }
 
-static gpusync_result do_make_buffer(stage *s, void *object)
+static gpusync_result do_make_buffer(cargo *s, void *object)
 {
     gpusync_command_buffer_desc desc;
     gpusync_result result;
@@ -472,7 +451,7 @@ static gpusync_result do_make_buffer(stage *s, void *object)
     return result; /* destroy gives it up */
 }
 
-static gpusync_result do_release_after(stage *s, void *object)
+static gpusync_result do_release_after(cargo *s, void *object)
 {
     return gpusync_release_after(gpusync_at_ticket(s->other, s->waits[3].ticket), object);
 }
@@ -480,11 +459,11 @@ static gpusync_result do_release_after(stage *s, void *object)
 /* The k-th step of the call fails. False: it has no such step. */
 static bool fail_step(action act, int fault, unsigned k, bool for_good)
 {
-    stage s;
+    cargo s;
     snapshot before;
     gpusync_result result;
     void *object;
-    stage_open(&s);
+    cargo_open(&s);
     object = metal_buffer_new(s.r.metal_device, 1);
     if (fault == C_LIBRARY) probe_forget_spare_memory(s.r.queue); /* what is left would hide that more is needed */
     before = take_snapshot(&s, object);
@@ -497,11 +476,11 @@ static bool fail_step(action act, int fault, unsigned k, bool for_good)
         assert_ok(act(&s, object)); /* once more */
     }
     give_up_buffers(&s);
-    finish(&s);
+    finish_both(&s);
     assert_int_equal(CALLED(s.calls), act == do_submit ? 1 : 0);
     metal_release(object);
     assert_int_equal(softmetal_live("buffer"), 0);
-    stage_close(&s);
+    cargo_close(&s);
     return result != GPUSYNC_OK;
 }
 
@@ -537,41 +516,41 @@ static void test_a_release_that_cannot_be_put_off_retains_nothing(void **state)
 }
 
 /* What is wrong is found last, after all else has been taken. */
-static void spoil_signal(stage *s, gpusync_submission *submission)
+static void spoil_signal(cargo *s, gpusync_submission *submission)
 {
     (void)submission;
     s->signals[MANY - 1].value = 0;
 }
 
-static void spoil_wait(stage *s, gpusync_submission *submission)
+static void spoil_wait(cargo *s, gpusync_submission *submission)
 {
     (void)submission;
     s->waits[MANY - 1].ticket = 99;
 }
 
-static void spoil_order(stage *s, gpusync_submission *submission)
+static void spoil_order(cargo *s, gpusync_submission *submission)
 {
     (void)submission;
     s->signals[MANY - 1].timeline = s->in[1]; /* which has that value promised */
     s->signals[MANY - 1].value = 1;
 }
 
-static void spoil_by_failure(stage *s, gpusync_submission *submission)
+static void spoil_by_failure(cargo *s, gpusync_submission *submission)
 {
     (void)submission;
     assert_ok(gpusync_timeline_fail(s->out[MANY - 1], NULL));
 }
 
-static void spoil_buffer(stage *s, gpusync_submission *submission)
+static void spoil_buffer(cargo *s, gpusync_submission *submission)
 {
-    static void *buffers[BUFFERS];
+    static void *buffers[ITS_BUFFERS];
     memcpy(buffers, s->buffers, sizeof buffers);
-    buffers[BUFFERS - 1] = s->producer; /* of the other queue */
+    buffers[ITS_BUFFERS - 1] = s->producer; /* of the other queue */
     submission->command_buffers = buffers;
 }
 
 /* It would have to be held, and cannot. */
-static void spoil_by_enqueue(stage *s, gpusync_submission *submission)
+static void spoil_by_enqueue(cargo *s, gpusync_submission *submission)
 {
     (void)submission;
     metal_enqueue(s->buffers[1]);
@@ -579,11 +558,11 @@ static void spoil_by_enqueue(stage *s, gpusync_submission *submission)
 }
 
 /* A call that was refused counts for nothing in what may be held: seven eighths of the queue. */
-static void assert_all_may_be_held(stage *s)
+static void assert_all_may_be_held(cargo *s)
 {
     gpusync_submission submission;
     gpusync_result result;
-    gpusync_point wait = value_of(s->in[0], 99);
+    gpusync_point wait = at(s->in[0], 99);
     unsigned held = 0;
     void *buffer;
     memset(&submission, 0, sizeof submission);
@@ -603,13 +582,13 @@ static void assert_all_may_be_held(stage *s)
     assert_ok(gpusync_cancel_held(s->r.queue));
 }
 
-static void refuse(void (*spoil)(stage *s, gpusync_submission *submission), gpusync_result expected)
+static void refuse(void (*spoil)(cargo *s, gpusync_submission *submission), gpusync_result expected)
 {
     gpusync_submission submission;
     gpusync_point waits[MANY], signals[MANY];
     snapshot before;
-    stage s;
-    stage_open(&s);
+    cargo s;
+    cargo_open(&s);
     memcpy(waits, s.waits, sizeof waits);
     memcpy(signals, s.signals, sizeof signals);
     submission = describe(&s);
@@ -621,14 +600,14 @@ static void refuse(void (*spoil)(stage *s, gpusync_submission *submission), gpus
     assert_int_equal(CALLED(s.calls), 0);
     memcpy(s.waits, waits, sizeof waits);
     memcpy(s.signals, signals, sizeof signals);
-    if (spoil == spoil_by_failure) s.signals[MANY - 1] = value_of(s.in[2], 9);
+    if (spoil == spoil_by_failure) s.signals[MANY - 1] = at(s.in[2], 9);
     assert_ok(submit(&s)); /* now that it is right */
     give_up_buffers(&s);
-    finish(&s);
+    finish_both(&s);
     assert_int_equal(CALLED(s.calls), 1);
     assert_ok(s.told);
     assert_all_may_be_held(&s);
-    stage_close(&s);
+    cargo_close(&s);
 }
 
 static void test_a_submission_that_is_refused_at_its_last_item_leaves_all_as_it_was(void **state)
@@ -644,7 +623,7 @@ static void test_a_submission_that_is_refused_at_its_last_item_leaves_all_as_it_
 
 /* -- gpusync_release_after ----------------------------------------------------------------------------- */
 
-static void *object_after(stage *s, gpusync_queue *queue, gpusync_ticket ticket)
+static void *object_after(cargo *s, gpusync_queue *queue, gpusync_ticket ticket)
 {
     void *object = metal_buffer_new(s->r.metal_device, 1);
     assert_ok(gpusync_release_after(gpusync_at_ticket(queue, ticket), object));
@@ -658,12 +637,12 @@ static void assert_let_go(void *object)
 }
 
 /* Of plain commits, held ones, submissions; well, badly, never. */
-static void release_after(void (*ending)(stage *s))
+static void release_after(void (*ending)(cargo *s))
 {
-    stage s;
+    cargo s;
     void *objects[4], *queues[2];
     size_t i;
-    stage_open(&s);
+    cargo_open(&s);
     queues[0] = metal_retain(s.r.metal_queue);
     queues[1] = metal_retain(s.metal_other);
     assert_ok(submit(&s));
@@ -684,7 +663,7 @@ static void release_after(void (*ending)(stage *s))
     if (s.other) assert_ok(gpusync_queue_destroy(s.other));
     s.other = NULL;
     for (i = 0; i < 4; i++) assert_let_go(objects[i]);
-    stage_close(&s);
+    cargo_close(&s);
 }
 
 static void test_an_object_is_released_after_its_ticket_once(void **state)
@@ -738,14 +717,14 @@ static void test_an_object_whose_dealloc_destroys_its_queue_is_told_of_the_deadl
 
 static void test_an_object_of_an_ended_or_held_ticket_is_released(void **state)
 {
-    stage s;
+    cargo s;
     void *held, *ended;
     (void)state;
-    stage_open(&s);
+    cargo_open(&s);
     s.waits[0].value = 2;
     assert_ok(submit(&s));
     held = object_after(&s, s.r.queue, s.ticket);
-    finish(&s);
+    finish_both(&s);
     ended = object_after(&s, s.other, s.waits[3].ticket);
     assert_let_go(ended); /* at once */
     assert_let_go(object_after(&s, s.other, GPUSYNC_NO_TICKET));
@@ -756,10 +735,10 @@ static void test_an_object_of_an_ended_or_held_ticket_is_released(void **state)
     assert_int_equal(softmetal_retain_count(held), 2);
     assert_ok(gpusync_cancel_held(s.r.queue));
     give_up_buffers(&s);
-    finish(&s); /* a handler comes by to see to it */
+    finish_both(&s); /* a handler comes by to see to it */
     assert_true(softmetal_settle(SECONDS(10)));
     assert_let_go(held);
-    stage_close(&s);
+    cargo_close(&s);
 }
 
 /* Nobody is left to tell the device of the ticket's end: it does not wait for it any longer. */
@@ -786,7 +765,7 @@ static void test_events_are_used_again(void **state)
     unsigned i;
     (void)state;
     rig_open(&r, SOFTMETAL_REAL);
-    assert_ok(gpusync_queue_create(r.device, NULL, &other));
+    other = queue_new(r.device);
     for (i = 0; i < 2000; i++) {
         gpusync_submission submission;
         gpusync_timeline *timeline;
@@ -797,8 +776,8 @@ static void test_events_are_used_again(void **state)
         metal_retain(buffer);
         assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
         assert_ok(gpusync_commit(r.queue, buffer, &ticket));
-        waits[0] = waits[1] = ticket_of(r.queue, ticket);
-        signal = value_of(timeline, 1);
+        waits[0] = waits[1] = after(r.queue, ticket);
+        signal = at(timeline, 1);
         memset(&submission, 0, sizeof submission);
         submission.waits = waits;
         submission.wait_count = 2;
@@ -831,13 +810,13 @@ static gpusync_ticket submit_in_turn(gpusync_queue *const *queues, gpusync_timel
                                      gpusync_ticket last, uint64_t *calls)
 {
     gpusync_submission submission;
-    gpusync_point waits[2], signal = value_of(timeline, i);
+    gpusync_point waits[2], signal = at(timeline, i);
     gpusync_ticket ticket;
     void *buffer;
     assert_ok(gpusync_command_buffer(queues[i % 2], NULL, &buffer));
     memset(&submission, 0, sizeof submission);
-    waits[0] = value_of(timeline, i - 1);
-    waits[1] = ticket_of(queues[(i + 1) % 2], last);
+    waits[0] = at(timeline, i - 1);
+    waits[1] = after(queues[(i + 1) % 2], last);
     submission.waits = waits;
     submission.wait_count = 2;
     submission.command_buffers = &buffer;
@@ -874,7 +853,7 @@ static void test_submissions_in_the_steady_state_allocate_nothing(void **state)
     (void)state;
     rig_open(&r, SOFTMETAL_REAL);
     queues[0] = r.queue;
-    assert_ok(gpusync_queue_create(r.device, NULL, &queues[1]));
+    queues[1] = queue_new(r.device);
     assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
     sleep_once(&r);
     hung = metal_retain(open_buffer(&r));
@@ -909,7 +888,7 @@ static long hold_many(rig *r, gpusync_queue *queue, unsigned count)
     gpusync_point wait;
     long calls;
     assert_ok(gpusync_timeline_create(r->device, NULL, &timeline));
-    wait = value_of(timeline, 1);
+    wait = at(timeline, 1);
     memset(&submission, 0, sizeof submission);
     submission.waits = &wait;
     submission.wait_count = 1;
@@ -935,7 +914,7 @@ static void test_a_queue_gathers_no_jobs(void **state)
     rig_open(&r, SOFTMETAL_MANUAL);
     first = hold_many(&r, r.queue, MANY_HELD);
     assert_true(first > 10);
-    for (i = 0; i < 4; i++) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+    for (i = 0; i < 4; i++) queues[i] = queue_new(r.device);
     for (round = 0; round < 3; round++)
         for (i = 0; i < 4; i++) all += hold_many(&r, queues[i], MANY_HELD);
     assert_in_range(all, 0, first); /* were each to keep its own, it would be four times as much */
@@ -954,7 +933,7 @@ static void test_the_jobs_of_a_queue_that_goes_are_there_for_the_next(void **sta
         gpusync_queue *queue;
         gpusync_submission submission;
         memset(&submission, 0, sizeof submission);
-        assert_ok(gpusync_queue_create(r.device, NULL, &queue));
+        queue = queue_new(r.device);
         assert_ok(gpusync_submit(queue, &submission, NULL));
         assert_ok(gpusync_queue_destroy(queue));
         if (i == 0) kept = r.memory.live;
@@ -1029,12 +1008,12 @@ static size_t draw_points(worker *w, order *o, gpusync_point *waits)
     crowd *c = w->c;
     size_t i, count = 1 + (size_t)below(w, 3);
     pthread_mutex_lock(&c->drawing);
-    waits[0] = value_of(c->timelines[o->timeline], c->drawn[o->timeline]++);
-    o->signal = value_of(c->timelines[o->timeline], c->drawn[o->timeline]);
+    waits[0] = at(c->timelines[o->timeline], c->drawn[o->timeline]++);
+    o->signal = at(c->timelines[o->timeline], c->drawn[o->timeline]);
     for (i = 1; i < count; i++) {
         uint64_t k = below(w, TIMELINES);
         if ((int)k == o->timeline) waits[i] = waits[0];
-        else waits[i] = value_of(c->timelines[k], c->drawn[k]);
+        else waits[i] = at(c->timelines[k], c->drawn[k]);
     }
     pthread_mutex_unlock(&c->drawing);
     return count;
@@ -1122,7 +1101,7 @@ static void crowd_open(crowd *c, unsigned fail_per_mille)
     desc.error_log_count = WORKERS * ORDERS;
     pthread_mutex_init(&c->drawing, NULL);
     for (i = 0; i < QUEUES; i++) {
-        assert_ok(gpusync_queue_create(c->r.device, &desc, &c->queues[i]));
+        c->queues[i] = queue_of_kind(QUEUE_OF_GPUSYNC, c->r.device, &desc);
         pthread_mutex_init(&c->entering[i], NULL);
     }
     for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_create(c->r.device, NULL, &c->timelines[i]));

@@ -9,16 +9,13 @@
    STRESS  factor for the length, default 1; "full": 20,000 iterations for each of the eight threads
    SEED    of all that is random; printed, default from the clock */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "stage.h"
 
 #define WORKERS 8u
 #define QUIET_ITERATIONS 200u
 #define DEFAULT_ITERATIONS 2000u
 #define ROUND_ITERATIONS 2000u /* long runs are cut into rounds, each with queues and cursors of its own */
 #define BYTES 256u
-
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
 
 static uint64_t seed;
 
@@ -65,24 +62,24 @@ typedef struct ledger {
     uint64_t last, cancelled;
 } ledger;
 
-typedef struct stage {
+typedef struct arena {
     rig rig;
     ledger ledgers[WORKERS];
     unsigned queues, iterations;
     size_t room; /* tickets of one queue, at most */
     bool small_log, over;
     uint64_t unknown_results, cancelled_waits;
-} stage;
+} arena;
 
 typedef struct task {
-    stage *stage;
+    arena *arena;
     unsigned index;
     uint64_t random;
     void *memory; /* BYTES to fill, BYTES to copy to */
     pthread_t thread;
 } task;
 
-static unsigned char *entry_of(const stage *s, unsigned char *row, gpusync_ticket ticket)
+static unsigned char *entry_of(const arena *s, unsigned char *row, gpusync_ticket ticket)
 {
     check(ticket > 0 && ticket < s->room, "ticket %llu", (unsigned long long)ticket);
     return &row[ticket];
@@ -100,7 +97,7 @@ static gpusync_result expected(unsigned char truth)
 }
 
 /* A finished wait or poll said `result`; the log may have lost the record only where it is small. */
-static void judge(stage *s, gpusync_ticket ticket, gpusync_result result, unsigned char truth)
+static void judge(arena *s, gpusync_ticket ticket, gpusync_result result, unsigned char truth)
 {
     if (s->small_log && result == GPUSYNC_ERROR_RESULT_UNKNOWN) {
         __atomic_fetch_add(&s->unknown_results, 1, __ATOMIC_SEQ_CST);
@@ -239,7 +236,7 @@ static bool of_many(gpusync_result result)
 }
 
 /* A device has queues that are destroyed meanwhile. */
-static gpusync_result wait_for_device(const stage *s, uint64_t timeout_ns)
+static gpusync_result wait_for_device(const arena *s, uint64_t timeout_ns)
 {
     gpusync_result result = gpusync_device_wait(s->rig.device, timeout_ns);
     return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
@@ -247,7 +244,7 @@ static gpusync_result wait_for_device(const stage *s, uint64_t timeout_ns)
 
 static gpusync_result wait_for_all(task *t, const job *j, bool device)
 {
-    gpusync_result result = device ? wait_for_device(t->stage, GPUSYNC_FOREVER)
+    gpusync_result result = device ? wait_for_device(t->arena, GPUSYNC_FOREVER)
                                    : gpusync_queue_wait(j->ledger->queue, GPUSYNC_FOREVER);
     check(of_many(result), "%s", gpusync_result_string(result));
     return gpusync_wait(j->ledger->queue, j->ticket, 0);
@@ -273,10 +270,10 @@ static void settle_job(task *t, job *j, gpusync_result result)
     unsigned long status = metal_status(j->buffer);
     unsigned char truth = j->dropped ? CANCELLED : status == 5 ? FAILED : WELL;
     check(j->dropped || status >= 4, "waited with %s, but status is %lu", gpusync_result_string(result), status);
-    judge(t->stage, j->ticket, result, truth);
-    if (j->dropped) __atomic_fetch_add(&t->stage->cancelled_waits, 1, __ATOMIC_SEQ_CST);
+    judge(t->arena, j->ticket, result, truth);
+    if (j->dropped) __atomic_fetch_add(&t->arena->cancelled_waits, 1, __ATOMIC_SEQ_CST);
     if (truth == WELL && j->writes) check_bytes(t, j);
-    PUT(entry_of(t->stage, j->ledger->truth, j->ticket), truth);
+    PUT(entry_of(t->arena, j->ledger->truth, j->ticket), truth);
     metal_release(j->buffer);
 }
 
@@ -284,10 +281,10 @@ static void *wild_worker(void *argument)
 {
     task *t = (task *)argument;
     unsigned i;
-    for (i = 0; i < t->stage->iterations; i++) {
+    for (i = 0; i < t->arena->iterations; i++) {
         job j;
         memset(&j, 0, sizeof j);
-        j.ledger = &t->stage->ledgers[t->index % t->stage->queues];
+        j.ledger = &t->arena->ledgers[t->index % t->arena->queues];
         j.value = (unsigned char)(1 + i % 255);
         commit_somehow(t, &j);
         settle_job(t, &j, wait_somehow(t, &j));
@@ -299,10 +296,10 @@ static void *quiet_worker(void *argument)
 {
     task *t = (task *)argument;
     unsigned i;
-    for (i = 0; i < t->stage->iterations; i++) {
+    for (i = 0; i < t->arena->iterations; i++) {
         job j;
         memset(&j, 0, sizeof j);
-        j.ledger = &t->stage->ledgers[t->index % t->stage->queues];
+        j.ledger = &t->arena->ledgers[t->index % t->arena->queues];
         j.value = (unsigned char)(1 + i % 255);
         make_buffer(t, &j, false);
         check(gpusync_commit(j.ledger->queue, j.buffer, &j.ticket) == GPUSYNC_OK, "commit");
@@ -315,7 +312,7 @@ static void *quiet_worker(void *argument)
 /* -- meanwhile ---------------------------------------------------------------------------------------- */
 
 /* Walk a cursor to its present end. */
-static void walk(stage *s, ledger *l, unsigned reader)
+static void walk(arena *s, ledger *l, unsigned reader)
 {
     gpusync_error error;
     while (gpusync_next_error(l->queue, &l->cursor[reader], &error) == GPUSYNC_OK) {
@@ -330,9 +327,9 @@ static void walk(stage *s, ledger *l, unsigned reader)
 static void *reader(void *argument)
 {
     task *t = (task *)argument;
-    while (!GET(&t->stage->over)) {
+    while (!GET(&t->arena->over)) {
         unsigned i;
-        for (i = 0; i < t->stage->queues; i++) walk(t->stage, &t->stage->ledgers[i], t->index);
+        for (i = 0; i < t->arena->queues; i++) walk(t->arena, &t->arena->ledgers[i], t->index);
         sched_yield();
     }
     return NULL;
@@ -341,7 +338,7 @@ static void *reader(void *argument)
 /* Any ticket, from a thread that has nothing to do with it. */
 static void poll_any(task *t)
 {
-    stage *s = t->stage;
+    arena *s = t->arena;
     ledger *l = &s->ledgers[below(&t->random, s->queues)];
     uint64_t last = GET(&l->last);
     gpusync_ticket ticket;
@@ -364,7 +361,7 @@ static void poll_any(task *t)
 
 static void wait_for_any(task *t)
 {
-    stage *s = t->stage;
+    arena *s = t->arena;
     ledger *l = &s->ledgers[below(&t->random, s->queues)];
     uint64_t last = GET(&l->last), timeout = below(&t->random, 2) ? GPUSYNC_FOREVER : below(&t->random, 200000);
     bool device = below(&t->random, 2) == 0;
@@ -378,10 +375,10 @@ static void *busybody(void *argument)
     task *t = (task *)argument;
     char text[8192];
     gpusync_stats stats;
-    while (!GET(&t->stage->over)) {
+    while (!GET(&t->arena->over)) {
         unsigned what = (unsigned)below(&t->random, 16);
-        if (what == 0) check(gpusync_report(t->stage->rig.device, text, sizeof text) > 0, "report");
-        else if (what == 1) check(gpusync_device_get_stats(t->stage->rig.device, &stats) == GPUSYNC_OK, "stats");
+        if (what == 0) check(gpusync_report(t->arena->rig.device, text, sizeof text) > 0, "report");
+        else if (what == 1) check(gpusync_device_get_stats(t->arena->rig.device, &stats) == GPUSYNC_OK, "stats");
         else if (what == 2) wait_for_any(t);
         else poll_any(t);
         sched_yield();
@@ -392,7 +389,7 @@ static void *busybody(void *argument)
 static void *waiter(void *argument)
 {
     task *t = (task *)argument;
-    while (!GET(&t->stage->over)) wait_for_any(t);
+    while (!GET(&t->arena->over)) wait_for_any(t);
     return NULL;
 }
 
@@ -400,12 +397,12 @@ static void *waiter(void *argument)
 static void *maker(void *argument)
 {
     task *t = (task *)argument;
-    while (!GET(&t->stage->over)) {
+    while (!GET(&t->arena->over)) {
         gpusync_queue *queue = NULL;
         gpusync_ticket ticket = 0;
         gpusync_result result;
         uint64_t n = below(&t->random, 5);
-        check(gpusync_queue_create(t->stage->rig.device, NULL, &queue) == GPUSYNC_OK, "queue_create");
+        check(gpusync_queue_create(t->arena->rig.device, NULL, &queue) == GPUSYNC_OK, "queue_create");
         while (n-- > 0) {
             void *buffer;
             check(gpusync_command_buffer(queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
@@ -421,7 +418,7 @@ static void *maker(void *argument)
 
 /* -- a round ------------------------------------------------------------------------------------------ */
 
-static void stage_open(stage *s, unsigned queues, unsigned iterations, unsigned log)
+static void arena_open(arena *s, unsigned queues, unsigned iterations, unsigned log)
 {
     gpusync_queue_desc desc;
     unsigned i, k;
@@ -442,12 +439,12 @@ static void stage_open(stage *s, unsigned queues, unsigned iterations, unsigned 
     }
 }
 
-static void start_tasks(stage *s, task *tasks, unsigned count, void *(*body)(void *))
+static void start_tasks(arena *s, task *tasks, unsigned count, void *(*body)(void *))
 {
     unsigned i;
     for (i = 0; i < count; i++) {
         task *t = &tasks[i];
-        t->stage = s;
+        t->arena = s;
         t->index = i;
         t->random = (seed * 0x9E3779B97F4A7C15u + (uint64_t)(t - tasks) + (uint64_t)(uintptr_t)body) | 1;
         t->memory = metal_buffer_new(s->rig.metal_device, 2 * BYTES);
@@ -465,7 +462,7 @@ static void join_tasks(task *tasks, unsigned count)
 }
 
 /* Both cursors saw what was there to see, once. Returns the failures of the queue. */
-static uint64_t compare_rows(stage *s, ledger *l)
+static uint64_t compare_rows(arena *s, ledger *l)
 {
     uint64_t failures = 0;
     unsigned k;
@@ -481,7 +478,7 @@ static uint64_t compare_rows(stage *s, ledger *l)
     return failures;
 }
 
-static void ledger_close(stage *s, ledger *l)
+static void ledger_close(arena *s, ledger *l)
 {
     gpusync_stats stats = stats_of(l->queue);
     uint64_t failures, issued_count = l->last;
@@ -501,7 +498,7 @@ static void ledger_close(stage *s, ledger *l)
     for (k = 0; k < 2; k++) free(l->seen[k]);
 }
 
-static void stage_close(stage *s)
+static void arena_close(arena *s)
 {
     unsigned i;
     long buffers;
@@ -543,23 +540,23 @@ static void check_order(const ledger *l)
 
 static void quiet_round(unsigned queues)
 {
-    stage s;
+    arena s;
     task workers[WORKERS];
     unsigned i;
-    stage_open(&s, queues, QUIET_ITERATIONS, 0);
+    arena_open(&s, queues, QUIET_ITERATIONS, 0);
     start_tasks(&s, workers, WORKERS, quiet_worker);
     join_tasks(workers, WORKERS);
     assert_true(softmetal_settle(SECONDS(10))); /* the handlers bring the times */
     for (i = 0; i < queues; i++) check_order(&s.ledgers[i]);
-    stage_close(&s);
+    arena_close(&s);
 }
 
 static void wild_round(unsigned queues, unsigned iterations)
 {
-    stage s;
+    arena s;
     task workers[WORKERS], readers[2], others[3];
     unsigned i;
-    stage_open(&s, queues, iterations, 0);
+    arena_open(&s, queues, iterations, 0);
     be_nasty(50);
     start_tasks(&s, readers, 2, reader);
     start_tasks(&s, &others[0], 1, busybody);
@@ -574,7 +571,7 @@ static void wild_round(unsigned queues, unsigned iterations)
     PUT(&s.over, true);
     join_tasks(readers, 2);
     join_tasks(others, 3);
-    stage_close(&s);
+    arena_close(&s);
 }
 
 /* -- the tests ---------------------------------------------------------------------------------------- */
@@ -624,13 +621,13 @@ static void everything_at_once_eight_queues(void **state)
 /* A log of four: a wait may not know any more how its work ended, but never says that failed work went well. */
 static void small_log_never_lies(void **state)
 {
-    stage s;
+    arena s;
     task workers[WORKERS];
     uint64_t cursor = 0, told = 0;
     gpusync_error error;
     gpusync_stats stats;
     (void)state;
-    stage_open(&s, 1, 100, 4);
+    arena_open(&s, 1, 100, 4);
     be_nasty(400);
     start_tasks(&s, workers, WORKERS, wild_worker);
     join_tasks(workers, WORKERS);
@@ -638,7 +635,7 @@ static void small_log_never_lies(void **state)
     stats = stats_of(s.ledgers[0].queue);
     assert_int_equal(told, stats.failures + s.ledgers[0].cancelled);
     assert_int_equal(stats.failures_dropped, told - 4);
-    stage_close(&s);
+    arena_close(&s);
 }
 
 int main(void)

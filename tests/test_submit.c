@@ -2,6 +2,7 @@
    what becomes of it when something fails. Bytes in real buffers tell whether the order held. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "stage.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define SLOW 20u
@@ -13,376 +14,6 @@
 #ifndef SLOW
 #define SLOW 1u
 #endif
-
-enum { NOT_ENQUEUED, ENQUEUED, COMMITTED, SCHEDULED, COMPLETED };
-
-/* -- a stage: a device, some queues, two timelines ------------------------------------------------------- */
-
-#define QUEUES 4u
-
-typedef struct stage {
-    rig rig;
-    softmetal_clock clock;
-    unsigned queues;
-    gpusync_device *device;
-    gpusync_queue *q[QUEUES];
-    void *metal[QUEUES]; /* their Metal queues */
-    gpusync_timeline *a, *b;
-} stage;
-
-static gpusync_timeline *timeline_named(stage *s, const char *label)
-{
-    gpusync_timeline *timeline = NULL;
-    gpusync_timeline_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.label = label;
-    assert_ok(gpusync_timeline_create(s->device, &desc, &timeline));
-    return timeline;
-}
-
-static void open_stage_with(stage *s, softmetal_clock clock, unsigned queues, uint32_t max_buffers)
-{
-    static const char *const labels[QUEUES] = {"first", "second", "third", "fourth"};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc desc;
-    unsigned i;
-    memset(s, 0, sizeof *s);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&desc, 0, sizeof desc);
-    desc.max_command_buffer_count = max_buffers;
-    desc.label = labels[0];
-    rig_open_with(&s->rig, clock, device_desc, desc);
-    s->clock = clock;
-    s->queues = queues;
-    s->device = s->rig.device;
-    s->q[0] = s->rig.queue;
-    for (i = 1; i < queues; i++) {
-        desc.label = labels[i];
-        assert_ok(gpusync_queue_create(s->device, &desc, &s->q[i]));
-    }
-    for (i = 0; i < queues; i++) s->metal[i] = gpusync_queue_metal(s->q[i]);
-    s->a = timeline_named(s, "a");
-    s->b = timeline_named(s, "b");
-}
-
-static void open_stage(stage *s, softmetal_clock clock, unsigned queues) { open_stage_with(s, clock, queues, 0); }
-
-static void close_queue(stage *s, unsigned i)
-{
-    if (s->clock == SOFTMETAL_MANUAL) softmetal_finish_queue(s->metal[i]); /* sentinels */
-    assert_ok(gpusync_queue_destroy(s->q[i]));
-    s->q[i] = NULL;
-    if (i == 0) s->rig.queue = NULL;
-}
-
-static void close_stage(stage *s)
-{
-    unsigned i;
-    for (i = 0; i < s->queues; i++)
-        if (s->q[i]) close_queue(s, i);
-    if (s->a) assert_ok(gpusync_timeline_destroy(s->a));
-    if (s->b) assert_ok(gpusync_timeline_destroy(s->b));
-    rig_close(&s->rig);
-    assert_int_equal(softmetal_live("shared_event"), 0);
-    assert_int_equal(softmetal_live("listener"), 0);
-    assert_int_equal(softmetal_live("buffer"), 0);
-}
-
-static void finish(stage *s, unsigned i)
-{
-    softmetal_finish_queue(s->metal[i]);
-    assert_true(softmetal_dispatched(SECONDS(20))); /* which tells of what was committed elsewhere */
-}
-
-/* -- saying what to submit -------------------------------------------------------------------------------- */
-
-static gpusync_point at(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_point point = {NULL, 0, timeline, value};
-    return point;
-}
-
-static gpusync_point after(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_point point = {queue, ticket, NULL, 0};
-    return point;
-}
-
-#define LIST(type, ...) ((type[]){__VA_ARGS__})
-#define LENGTH(type, ...) (sizeof LIST(type, __VA_ARGS__) / sizeof(type))
-#define WAITS(...) .waits = LIST(gpusync_point, __VA_ARGS__), .wait_count = LENGTH(gpusync_point, __VA_ARGS__)
-#define SIGNALS(...) .signals = LIST(gpusync_point, __VA_ARGS__), .signal_count = LENGTH(gpusync_point, __VA_ARGS__)
-#define BUFFERS(...) \
-    .command_buffers = LIST(void *const, __VA_ARGS__), .command_buffer_count = LENGTH(void *const, __VA_ARGS__)
-
-#define SUBMIT(queue, ...) submit_at(queue, &(gpusync_submission){__VA_ARGS__}, __FILE__, __LINE__)
-static gpusync_ticket submit_at(gpusync_queue *queue, const gpusync_submission *submission, const char *file, int line)
-{
-    gpusync_ticket ticket = 0;
-    assert_result_at(submit_as_told(queue, submission, &ticket), GPUSYNC_OK, "gpusync_submit", file, line);
-    if (ticket == GPUSYNC_NO_TICKET) _fail(file, line);
-    return ticket;
-}
-
-#define REFUSED(expected, queue, ...) \
-    refused_at(expected, queue, &(gpusync_submission){__VA_ARGS__}, __FILE__, __LINE__)
-static void refused_at(gpusync_result expected, gpusync_queue *queue, const gpusync_submission *submission,
-                       const char *file, int line)
-{
-    gpusync_ticket ticket = 99;
-    assert_result_at(submit_as_told(queue, submission, &ticket), expected, "gpusync_submit", file, line);
-    if (ticket != GPUSYNC_NO_TICKET) _fail(file, line);
-}
-
-/* -- command buffers --------------------------------------------------------------------------------------- */
-
-typedef struct wish {
-    const char *label;
-    bool unretained_references;
-    const gpusync_point *waits;
-    size_t wait_count;
-} wish;
-
-#define OPEN(queue, ...) open_at(queue, &(wish){__VA_ARGS__}, __FILE__, __LINE__)
-static void *open_at(gpusync_queue *queue, const wish *w, const char *file, int line)
-{
-    gpusync_command_buffer_desc desc = {.label = w->label, .unretained_references = w->unretained_references};
-    void *buffer = NULL;
-    assert_result_at(make_behind(queue, &desc, w->waits, w->wait_count, &buffer), GPUSYNC_OK, "make_behind", file, line);
-    return buffer;
-}
-
-static void *open_on(stage *s, unsigned i) { return OPEN(s->q[i], .label = "work"); }
-
-static gpusync_ticket commit(gpusync_queue *queue, void *buffer)
-{
-    gpusync_ticket ticket = 0;
-    assert_ok(gpusync_commit(queue, buffer, &ticket));
-    return ticket;
-}
-
-static gpusync_ticket commit_on(stage *s, unsigned i) { return commit(s->q[i], open_on(s, i)); }
-
-static void fill(void *buffer, void *memory, size_t offset, unsigned char byte)
-{
-    void *blit = metal_blit_begin(buffer);
-    metal_fill(blit, memory, offset, 1, byte);
-    metal_end(blit);
-}
-
-static void copy(void *buffer, void *from, size_t from_offset, void *to, size_t to_offset)
-{
-    void *blit = metal_blit_begin(buffer);
-    metal_copy(blit, from, from_offset, to, to_offset, 1);
-    metal_end(blit);
-}
-
-static void *memory_of(stage *s, size_t length)
-{
-    void *memory = metal_buffer_new(s->rig.metal_device, length);
-    assert_non_null(memory);
-    memset(metal_contents(memory), 0, length);
-    return memory;
-}
-
-/* Metal orders nothing by what is written to it. */
-static void *untracked_memory(stage *s, size_t length)
-{
-    const unsigned long untracked = 256; /* MTLResourceHazardTrackingModeUntracked */
-    void *memory = METAL__AS(void *, unsigned long, unsigned long)(
-        s->rig.metal_device, metal__sel("newBufferWithLength:options:"), (unsigned long)length, untracked);
-    assert_non_null(memory);
-    memset(metal_contents(memory), 0, length);
-    return memory;
-}
-
-static unsigned char *bytes_of(void *memory) { return (unsigned char *)metal_contents(memory); }
-
-/* -- asking ------------------------------------------------------------------------------------------------- */
-
-static uint64_t value_of(gpusync_timeline *timeline)
-{
-    uint64_t value = 99;
-    assert_ok(gpusync_timeline_query(timeline, &value));
-    return value;
-}
-
-static uint64_t reached(gpusync_timeline *timeline, gpusync_result failure)
-{
-    uint64_t value = 99;
-    assert_result(gpusync_timeline_query(timeline, &value), failure);
-    return value;
-}
-
-static uint64_t raw_of(gpusync_timeline *timeline)
-{
-    uint64_t base;
-    void *event = gpusync_timeline_metal(timeline, &base);
-    return metal_event_value(event) - base;
-}
-
-static gpusync_error error_of(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_error error;
-    gpusync_wait_options options;
-    gpusync_result result;
-    memset(&error, 0, sizeof error);
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    result = gpusync_wait_ex(queue, ticket, 0, &options);
-    assert_true(result < 0);
-    assert_int_equal(error.result, result);
-    return error;
-}
-
-static gpusync_error error_at(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_error error;
-    gpusync_wait_options options;
-    gpusync_result result;
-    memset(&error, 0, sizeof error);
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    result = gpusync_timeline_wait(timeline, value, 0, &options);
-    assert_true(result < 0);
-    assert_int_equal(error.result, result);
-    return error;
-}
-
-static bool reports(stage *s, const char *words)
-{
-    char text[8192];
-    assert_true(gpusync_report(s->device, text, sizeof text) < sizeof text);
-    return strstr(text, words) != NULL;
-}
-
-/* Messages are counted where softmetal sees them; elsewhere every count is right. */
-static void assert_count(const char *selector, uint64_t before, uint64_t expected)
-{
-    if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count(selector) - before, expected);
-}
-
-static uint64_t made_so_far(void) { return softmetal_message_count("commandBuffer"); }
-static uint64_t waits_so_far(void) { return softmetal_message_count("encodeWaitForEvent:value:"); }
-
-static void await_status(void *buffer, unsigned long status)
-{
-    uint64_t limit = gpusync_now_ns() + SECONDS(20);
-    while (metal_status(buffer) < status) {
-        assert_true(gpusync_now_ns() < limit);
-        sched_yield();
-    }
-}
-
-/* -- callbacks ---------------------------------------------------------------------------------------------- */
-
-typedef struct outcome {
-    long calls;
-    gpusync_result result;
-    gpusync_error error;
-    bool has_error, nested;
-    pthread_t thread;
-    void (*then)(struct outcome *); /* what the callback does besides */
-    stage *stage;
-    struct outcome *next;
-    gpusync_ticket ticket;
-    void *buffer;
-    gpusync_result answers[8];
-} outcome;
-
-static __thread int in_callback;
-
-static void remember(void *user, gpusync_result result, const gpusync_error *error)
-{
-    outcome *o = (outcome *)user;
-    o->nested = in_callback++ > 0;
-    o->result = result;
-    o->has_error = error != NULL;
-    if (error) o->error = *error;
-    o->thread = pthread_self();
-    if (o->then) o->then(o);
-    in_callback--;
-    __atomic_fetch_add(&o->calls, 1, __ATOMIC_SEQ_CST);
-}
-
-#define TELL(o) .on_complete = remember, .user = (o)
-
-static long calls_of(outcome *o) { return CALLED(o->calls); }
-static long calls_so_far(const outcome *o) { return __atomic_load_n(&o->calls, __ATOMIC_SEQ_CST); }
-
-static void await_call(outcome *o)
-{
-    uint64_t limit = gpusync_now_ns() + SECONDS(20);
-    while (calls_of(o) == 0) {
-        assert_true(gpusync_now_ns() < limit);
-        sched_yield();
-    }
-}
-
-static bool ran_here(const outcome *o) { return pthread_equal(o->thread, pthread_self()) != 0; }
-
-/* -- a wait for points on a thread of its own ----------------------------------------------------------------- */
-
-typedef struct many_job {
-    const gpusync_point *points;
-    size_t count, which;
-    gpusync_wait_for how;
-    gpusync_result result;
-    pthread_t thread;
-} many_job;
-
-static void *many_job_body(void *argument)
-{
-    many_job *job = (many_job *)argument;
-    job->result = gpusync_wait_many(job->points, job->count, job->how, SECONDS(20), NULL, &job->which);
-    return NULL;
-}
-
-static void many_job_start(many_job *job, const gpusync_point *points, size_t count, gpusync_wait_for how)
-{
-    memset(job, 0, sizeof *job);
-    job->points = points;
-    job->count = count;
-    job->how = how;
-    job->thread = start(many_job_body, job);
-}
-
-static gpusync_result many_job_join(many_job *job)
-{
-    join(job->thread);
-    return job->result;
-}
-
-typedef struct value_job {
-    gpusync_timeline *timeline;
-    uint64_t value;
-    gpusync_wait_options options;
-    gpusync_error error;
-    gpusync_result result;
-    pthread_t thread;
-} value_job;
-
-static void *value_job_body(void *argument)
-{
-    value_job *job = (value_job *)argument;
-    job->result = gpusync_timeline_wait(job->timeline, job->value, SECONDS(20), &job->options);
-    return NULL;
-}
-
-static void value_job_start(value_job *job, gpusync_timeline *timeline, uint64_t value)
-{
-    memset(job, 0, sizeof *job);
-    job->timeline = timeline;
-    job->value = value;
-    job->options.error = &job->error;
-    job->thread = start(value_job_body, job);
-}
-
-static gpusync_result value_job_join(value_job *job)
-{
-    join(job->thread);
-    return job->result;
-}
 
 /* == what it costs ============================================================================================= */
 
@@ -624,7 +255,7 @@ static void test_many_waits_and_signals_of_one_submission(void **state)
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     for (i = 0; i < MANY; i++) {
-        timelines[i] = timeline_named(&s, NULL);
+        timelines[i] = timeline_named(s.device, NULL);
         points[i] = at(timelines[i], 1);
         signals[i] = at(timelines[i], 2);
     }
@@ -786,8 +417,8 @@ static void test_sleeping_waits_for_any_and_all_are_woken_by_the_end_of_submissi
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
     points[0] = at(s.a, 1);
     points[1] = after(s.q[1], SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.b, 1))));
-    many_job_start(&any, points, 2, GPUSYNC_WAIT_ANY);
-    many_job_start(&all, points, 2, GPUSYNC_WAIT_ALL);
+    many_job_start(&any, points, 2, GPUSYNC_WAIT_ANY, SECONDS(20));
+    many_job_start(&all, points, 2, GPUSYNC_WAIT_ALL, SECONDS(20));
     await_sleepers(s.device, 4);
     finish(&s, 0);
     assert_ok(many_job_join(&any));
@@ -853,7 +484,7 @@ static void test_it_does_not_matter_who_signals(void **state)
         buffers[1] = open_on(&s, 3);
         on_device = SUBMIT(s.q[2], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
         on_host = SUBMIT(s.q[3], BUFFERS(buffers[1]), WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT);
-        value_job_start(&sleeper, s.a, 1);
+        value_job_start(&sleeper, s.a, 1, SECONDS(20));
         await_sleepers(s.device, 1);
         assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
         assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
@@ -989,7 +620,7 @@ static void test_what_comes_later_lines_up_behind_what_is_held(void **state)
     passing = open_on(&s, 0);
     tracked = metal_queue_command_buffer(s.metal[0]);
     tickets[0] = SUBMIT(s.q[0], BUFFERS(held), WAITS(at(s.a, 1)));
-    tickets[1] = commit(s.q[0], plain);
+    tickets[1] = commit_to(s.q[0], plain);
     tickets[2] = SUBMIT(s.q[0], BUFFERS(submitted));
     tickets[3] = SUBMIT(s.q[0], BUFFERS(passing), .flags = GPUSYNC_UNORDERED);
     assert_ok(gpusync_track(s.q[0], tracked, &tickets[4]));
@@ -1021,7 +652,7 @@ static void test_an_unordered_submission_is_passed_while_it_is_held(void **state
     held = open_on(&s, 0);
     plain = open_on(&s, 0);
     ticket = SUBMIT(s.q[0], BUFFERS(held), WAITS(at(s.a, 1)), .flags = GPUSYNC_UNORDERED);
-    (void)commit(s.q[0], plain);
+    (void)commit_to(s.q[0], plain);
     assert_int_equal(metal_status(plain), COMMITTED);
     assert_int_equal(metal_status(held), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(s.a, 1));
@@ -1072,7 +703,7 @@ static void test_cancelling_ends_all_that_is_held_and_nothing_else(void **state)
     buffers[0] = open_on(&s, 0);
     buffers[1] = open_on(&s, 0);
     held = SUBMIT(s.q[0], BUFFERS(buffers[0]), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)), TELL(&told), .label = "held");
-    behind = commit(s.q[0], buffers[1]);
+    behind = commit_to(s.q[0], buffers[1]);
     assert_ok(gpusync_cancel_held(s.q[0]));
     assert_int_equal(calls_of(&told), 1);
     assert_false(ran_here(&told));
@@ -1245,24 +876,24 @@ static void test_one_producer_and_a_consumer_on_each_queue(void **state)
     form_of_order form;
     (void)state;
     for (form = PLAIN; form < FORMS; form++) {
-        gpusync_point ends[QUEUES];
+        gpusync_point ends[STAGE_QUEUES];
         uint64_t round;
         void *memory;
         stage s;
-        open_real_stage(&s, form, QUEUES);
-        memory = memory_of(&s, QUEUES + 1);
+        open_real_stage(&s, form, STAGE_QUEUES);
+        memory = memory_of(&s, STAGE_QUEUES + 1);
         for (round = 0; round < 100 / SLOW; round++) {
             unsigned char byte = (unsigned char)(round + 1);
             unsigned i;
             size_t which;
-            for (i = 0; i < QUEUES; i++) /* the consumers come first */
+            for (i = 0; i < STAGE_QUEUES; i++) /* the consumers come first */
                 ends[i] = after(s.q[i], HOP(form, s.q[i], WAITS(at(s.a, round + 1)), .from = memory, .to = memory,
                                             .to_at = i + 1u));
             (void)SUBMIT(s.q[1], .flags = GPUSYNC_UNORDERED, SIGNALS(at(s.b, round + 1)));
             bytes_of(memory)[0] = byte;
             assert_ok(gpusync_timeline_signal(s.a, round + 1));
-            assert_ok(gpusync_wait_many(ends, QUEUES, GPUSYNC_WAIT_ALL, SECONDS(20), NULL, &which));
-            for (i = 0; i < QUEUES; i++) assert_int_equal(bytes_of(memory)[i + 1], byte);
+            assert_ok(gpusync_wait_many(ends, STAGE_QUEUES, GPUSYNC_WAIT_ALL, SECONDS(20), NULL, &which));
+            for (i = 0; i < STAGE_QUEUES; i++) assert_int_equal(bytes_of(memory)[i + 1], byte);
         }
         metal_release(memory);
         close_stage(&s);
@@ -1279,14 +910,14 @@ static void test_what_a_producer_made_is_there_at_every_hop(void **state)
         uint64_t round, i;
         void *memory;
         stage s;
-        open_real_stage(&s, form, QUEUES);
+        open_real_stage(&s, form, STAGE_QUEUES);
         memory = memory_of(&s, HOPS + 1);
         for (round = 0; round < 20 / SLOW + 1; round++) {
             uint64_t base = round * (HOPS + 1);
             unsigned char byte = (unsigned char)(round + 1);
             (void)HOP(form, s.q[0], WAITS(at(s.b, round + 1)), SIGNALS(at(s.a, base + 1)), .to = memory, .byte = byte);
             for (i = 1; i <= HOPS; i++)
-                (void)HOP(form, s.q[i % QUEUES], WAITS(at(s.a, base + i)), SIGNALS(at(s.a, base + i + 1)),
+                (void)HOP(form, s.q[i % STAGE_QUEUES], WAITS(at(s.a, base + i)), SIGNALS(at(s.a, base + i + 1)),
                           .from = memory, .from_at = i - 1, .to = memory, .to_at = i);
             assert_ok(gpusync_timeline_signal(s.b, round + 1));
             for (i = 0; i <= HOPS; i++) {
@@ -1492,7 +1123,7 @@ static void test_the_failure_of_a_promise_reaches_who_waits_on_the_host(void **s
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
     ticket = submit_failing(&s, 0, at(s.a, 3));
-    value_job_start(&sleeper, s.a, 2);
+    value_job_start(&sleeper, s.a, 2, SECONDS(20));
     await_sleepers(s.device, 1);
     finish(&s, 0);
     assert_result(value_job_join(&sleeper), GPUSYNC_ERROR_EXECUTION);
@@ -1919,7 +1550,7 @@ static gpusync_ticket ticket_of(stage *s, unsigned i, int kind, bool fails)
                                                                 : NULL;
     if (buffer && fails) softmetal_fail(buffer, "TestDomain", 42, "it broke");
     if (kind == PLAIN_COMMIT) {
-        ticket = commit(s->q[i], buffer);
+        ticket = commit_to(s->q[i], buffer);
     } else if (kind == SUBMISSION) {
         ticket = SUBMIT(s->q[i], BUFFERS(buffer));
     } else if (kind == BARRIER) {
@@ -2075,8 +1706,8 @@ static void test_a_command_buffer_with_waits_at_its_head_can_simply_be_committed
     going = OPEN(s.q[0], WAITS(at(s.b, 1), at(s.a, 0)), .label = "going");
     held = OPEN(s.q[0], WAITS(at(s.a, 1), at(s.b, 1)), .label = "held");
     assert_count("encodeWaitForEvent:value:", waits, 3);
-    first = commit(s.q[0], going);
-    second = commit(s.q[0], held);
+    first = commit_to(s.q[0], going);
+    second = commit_to(s.q[0], held);
     assert_int_equal(metal_status(going), COMMITTED);
     assert_int_equal(metal_status(held), NOT_ENQUEUED);
     assert_int_equal(stats_of(s.q[0]).held, 1);
@@ -2102,8 +1733,8 @@ static void test_the_failure_of_a_wait_at_the_head_fails_the_commit(void **state
     buffers[1] = OPEN(s.q[0], WAITS(at(s.b, 9), at(s.a, 1)));
     buffers[2] = OPEN(s.q[0], WAITS(at(s.a, 1)));
     (void)submit_failing(&s, 1, at(s.a, 1));
-    going = commit(s.q[0], buffers[0]);
-    held = commit(s.q[0], buffers[1]);
+    going = commit_to(s.q[0], buffers[0]);
+    held = commit_to(s.q[0], buffers[1]);
     finish(&s, 1);
     error = error_of(s.q[0], held);
     assert_original(&error, "second", held);
@@ -2111,7 +1742,7 @@ static void test_the_failure_of_a_wait_at_the_head_fails_the_commit(void **state
     finish(&s, 0);
     error = error_of(s.q[0], going);
     assert_original(&error, "second", going);
-    late = commit(s.q[0], buffers[2]); /* it is never committed to Metal, but has its ticket */
+    late = commit_to(s.q[0], buffers[2]); /* it is never committed to Metal, but has its ticket */
     error = error_of(s.q[0], late);
     assert_original(&error, "second", late);
     assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
@@ -2211,7 +1842,7 @@ static void test_the_timeline_of_a_wait_at_the_head_may_go_before_the_commit(voi
     buffer = OPEN(s.q[0], WAITS(at(s.a, 1)));
     assert_ok(gpusync_timeline_destroy(s.a));
     s.a = NULL;
-    ticket = commit(s.q[0], buffer);
+    ticket = commit_to(s.q[0], buffer);
     assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_ERROR_DESTROYED); /* nobody can promise it any more */
     close_stage(&s);
 }
@@ -2226,7 +1857,7 @@ static void test_the_queue_of_a_wait_at_the_head_may_go_before_the_commit(void *
     open_stage(&s, SOFTMETAL_REAL, 2);
     buffer = OPEN(s.q[0], WAITS(after(s.q[1], commit_on(&s, 1))));
     close_queue(&s, 1);
-    ticket = commit(s.q[0], buffer);
+    ticket = commit_to(s.q[0], buffer);
     result = gpusync_wait(s.q[0], ticket, SECONDS(20));
     assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
     close_stage(&s);
@@ -2440,7 +2071,7 @@ static void test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_ask
     ticket = SUBMIT(s.q[1], WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)));
     metal_retain(s.metal[0]);
     assert_ok(gpusync_queue_destroy_now(s.q[0]));
-    s.q[0] = s.rig.queue = NULL;
+    s.q[0] = NULL;
     assert_int_equal(calls_of(&told), 1);
     assert_int_equal(told.result, GPUSYNC_ERROR_CANCELLED);
     finish(&s, 1);
@@ -2869,7 +2500,7 @@ static void test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed(void **
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 4);
-    other = timeline_named(&s, "other");
+    other = timeline_named(s.device, "other");
     memset(&reason, 0, sizeof reason);
     reason.code = 7;
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 10)));
@@ -2878,13 +2509,13 @@ static void test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed(void **
     buffers[1] = metal_retain(OPEN(s.q[2], WAITS(at(s.a, 10))));
     buffers[2] = metal_retain(OPEN(s.q[3], WAITS(at(s.a, 10))));
     finish(&s, 1); /* the first has failed by now */
-    failed = commit(s.q[2], buffers[0]);
+    failed = commit_to(s.q[2], buffers[0]);
     error = error_of(s.q[2], failed);
     assert_original(&error, "second", failed);
     assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
     (void)SUBMIT(s.q[0], WAITS(at(other, 1)), SIGNALS(at(s.a, 5))); /* held, and below what the event passes now */
     finish(&s, 0);
-    held = commit(s.q[2], buffers[1]);
+    held = commit_to(s.q[2], buffers[1]);
     assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(other, 1));
     finish(&s, 0);
@@ -2892,7 +2523,7 @@ static void test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed(void **
     assert_ok(gpusync_poll(s.q[2], held));
     assert_ok(gpusync_timeline_destroy(other));
     assert_ok(gpusync_timeline_fail(s.a, &reason)); /* after 10 was reached, and before it is asked for */
-    late = commit(s.q[3], buffers[2]);
+    late = commit_to(s.q[3], buffers[2]);
     error = error_of(s.q[3], late);
     assert_int_equal(error.code, 7);
     assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
@@ -2932,7 +2563,7 @@ static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
     open_stage(&s, SOFTMETAL_MANUAL, 4);
     for (i = 0; i < LINKS; i++) {
         buffers[i] = metal_retain(i ? OPEN(s.q[i % 4], WAITS(at(timelines[i - 1], 1))) : open_on(&s, 0));
-        timelines[i] = timeline_named(&s, "a link");
+        timelines[i] = timeline_named(s.device, "a link");
         ticket = SUBMIT(s.q[i % 4], BUFFERS(buffers[i]), SIGNALS(at(timelines[i], 1)), .flags = SIGNALS_INSIDE);
     }
     softmetal_lose_handlers(buffers[0]);
@@ -2944,7 +2575,7 @@ static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
     for (i = 0; i < LINKS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
     for (i = 0; i < LINKS; i++) metal_release(buffers[i]);
     assert_ok(gpusync_queue_destroy_now(s.q[0]));
-    s.q[0] = s.rig.queue = NULL;
+    s.q[0] = NULL;
     close_stage(&s);
 }
 
@@ -2960,7 +2591,7 @@ static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
     assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
     buffer = metal_retain(OPEN(s.q[0], WAITS(at(s.a, 1))));
     assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    ticket = commit(s.q[0], buffer); /* with the wait at its head */
+    ticket = commit_to(s.q[0], buffer); /* with the wait at its head */
     assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(s.a, 1));
     assert_int_equal(metal_status(buffer), COMMITTED);
@@ -3239,7 +2870,7 @@ static void test_an_object_waits_for_its_own_ticket_only(void **state)
     for (i = 0; i < 3; i++) {
         objects[i] = memory_of(&s, 1);
         buffers[i] = open_on(&s, 0);
-        tickets[i] = i == 1 ? commit(s.q[0], buffers[i]) : SUBMIT(s.q[0], BUFFERS(buffers[i]));
+        tickets[i] = i == 1 ? commit_to(s.q[0], buffers[i]) : SUBMIT(s.q[0], BUFFERS(buffers[i]));
         for (k = 0; k < MANY; k++) assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], tickets[i]), objects[i]));
     }
     softmetal_finish(buffers[1]);
@@ -3271,7 +2902,7 @@ static void test_destroying_the_queue_releases_what_is_left(void **state)
     assert_int_equal(owners_of(objects[0]), 1);
     buffer = metal_retain(open_on(&s, 1));
     metal_retain(s.metal[1]);
-    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[1], commit(s.q[1], buffer)), objects[1]));
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[1], commit_to(s.q[1], buffer)), objects[1]));
     assert_ok(gpusync_queue_destroy_now(s.q[1])); /* with the work in flight */
     s.q[1] = NULL;
     assert_int_equal(owners_of(objects[1]), 1);
@@ -3295,18 +2926,18 @@ static void test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     for (i = 0; i < 2; i++) objects[i] = memory_of(&s, 1);
     stuck = metal_retain(open_on(&s, 0));
-    ticket = commit(s.q[0], stuck);
+    ticket = commit_to(s.q[0], stuck);
     assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[0])); /* before, */
     culprit = open_on(&s, 1);
     softmetal_fail(culprit, NULL, 4, "access revoked");
-    (void)commit(s.q[1], culprit);
+    (void)commit_to(s.q[1], culprit);
     finish(&s, 1);
     assert_true(gpusync_device_is_lost(s.device));
     assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[1])); /* ... and after the loss */
     for (i = 0; i < 2; i++) assert_int_equal(owners_of(objects[i]), 2);
     metal_retain(s.metal[0]);
     assert_ok(gpusync_queue_destroy(s.q[0]));
-    s.q[0] = s.rig.queue = NULL;
+    s.q[0] = NULL;
     for (i = 0; i < 2; i++) {
         assert_int_equal(owners_of(objects[i]), 1);
         metal_release(objects[i]);
@@ -3366,7 +2997,7 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     memset(&device_desc, 0, sizeof device_desc);
     device_desc.metal_device = s.rig.metal_device;
     assert_ok(gpusync_device_create(&device_desc, &other));
-    assert_ok(gpusync_queue_create(other, NULL, &strange_queue));
+    strange_queue = queue_new(other);
     assert_ok(gpusync_timeline_create(other, NULL, &strange));
     buffer = open_on(&s, 0);
     memset(&point, 0, sizeof point);
@@ -3387,7 +3018,7 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), WAITS(after(strange_queue, 0)));
     assert_int_equal(value_of(s.a), 0);
     (void)SUBMIT(s.q[0], SIGNALS(at(s.a, 1))); /* none of them has promised it */
-    assert_int_equal(commit(s.q[0], buffer), 2); /* nor taken a ticket, nor the buffer */
+    assert_int_equal(commit_to(s.q[0], buffer), 2); /* nor taken a ticket, nor the buffer */
     finish(&s, 0);
     assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
     assert_ok(gpusync_timeline_destroy(strange));
@@ -3409,7 +3040,7 @@ static void test_tickets_that_are_none_are_refused(void **state)
     REFUSED(GPUSYNC_ERROR_INVALID_TICKET, s.q[0], BUFFERS(buffer), WAITS(after(s.q[1], GPUSYNC_EVERYTHING)));
     REFUSED(GPUSYNC_ERROR_INVALID_TICKET, s.q[0], BUFFERS(buffer), WAITS(after(s.q[0], 1))); /* its own would be */
     finish(&s, 1);
-    assert_int_equal(commit(s.q[0], buffer), 1);
+    assert_int_equal(commit_to(s.q[0], buffer), 1);
     finish(&s, 0);
     close_stage(&s);
 }
@@ -3479,7 +3110,7 @@ static void test_buffers_of_a_refused_submission_are_still_the_callers(void **st
     theirs = metal_queue_command_buffer(s.metal[0]);
     foreign_buffer = open_on(&s, 1);
     committed = metal_retain(open_on(&s, 0));
-    (void)commit(s.q[0], committed);
+    (void)commit_to(s.q[0], committed);
     tracked = metal_queue_command_buffer(s.metal[0]);
     not_one = memory_of(&s, 1);
     owners = softmetal_retain_count(theirs);
@@ -3493,7 +3124,7 @@ static void test_buffers_of_a_refused_submission_are_still_the_callers(void **st
 #undef THEM
     assert_int_equal(softmetal_retain_count(theirs), owners);
     assert_int_equal(softmetal_outstanding(s.metal[0]), 5);
-    assert_int_equal(commit(s.q[0], theirs), 3);
+    assert_int_equal(commit_to(s.q[0], theirs), 3);
     ticket = SUBMIT(s.q[0], BUFFERS(with_head), SIGNALS(at(s.b, 1)));
     assert_int_equal(metal_status(with_head), NOT_ENQUEUED); /* its wait is still one */
     assert_ok(gpusync_command_buffer_discard(s.q[0], plain));
@@ -3501,7 +3132,7 @@ static void test_buffers_of_a_refused_submission_are_still_the_callers(void **st
     metal_commit(tracked);
     finish(&s, 0);
     assert_ok(gpusync_wait(s.q[0], ticket, 0));
-    (void)commit(s.q[1], foreign_buffer);
+    (void)commit_to(s.q[1], foreign_buffer);
     finish(&s, 1);
     metal_release(theirs);
     metal_release(tracked);
@@ -3584,7 +3215,7 @@ static void test_no_room_for_command_buffers_of_our_own(void **state)
     (void)state;
     open_stage_with(&s, SOFTMETAL_MANUAL, 1, 4);
     for (i = 0; i < 3; i++) buffers[i] = open_on(&s, 0);
-    for (i = 0; i < 2; i++) (void)commit(s.q[0], buffers[i]);
+    for (i = 0; i < 2; i++) (void)commit_to(s.q[0], buffers[i]);
     buffers[3] = open_on(&s, 0);
     REFUSED(GPUSYNC_TIMEOUT, s.q[0], BUFFERS(buffers[2]), SIGNALS(at(s.a, 1)), .timeout_ns = &none);
     begin = gpusync_now_ns();
@@ -3619,7 +3250,7 @@ static void test_more_command_buffers_of_our_own_than_the_queue_has_are_refused(
     REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)),
             .timeout_ns = &little);
     REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)));
-    (void)commit(s.q[0], theirs); /* it is still the caller's */
+    (void)commit_to(s.q[0], theirs); /* it is still the caller's */
     finish(&s, 0);
     metal_release(theirs);
     close_stage(&s);
@@ -3812,36 +3443,36 @@ static void test_the_report_says_what_is_held_for_what_and_who_promised_it(void 
     value_job sleeper;
     stage *s = &f.stage;
     (void)state;
-    open_foreign(&f, SOFTMETAL_MANUAL); /* timelines 1 'a', 2 'b', 3 imported; queues 1 and 2 */
+    open_foreign(&f, SOFTMETAL_MANUAL); /* timelines 1 'a', 2 'b', ..., 5 imported; queues 1 and 2 */
     (void)SUBMIT(s->q[0], BUFFERS(open_on(s, 0)), WAITS(at(s->a, 7)), SIGNALS(at(s->b, 4)), .label = "shadows");
-    assert_true(reports(s, "ticket 1 'shadows': held for "));
-    assert_true(reports(s, "waits for value 7 of timeline 1 'a': nobody has promised it\n"));
+    assert_true(reports(s->device, "ticket 1 'shadows': held for "));
+    assert_true(reports(s->device, "waits for value 7 of timeline 1 'a': nobody has promised it\n"));
     (void)SUBMIT(s->q[1], WAITS(at(s->b, 3), after(s->q[0], 1), at(f.timeline, 2)), .label = "lights");
-    assert_true(reports(s, "ticket 1 'lights': held for "));
-    assert_true(reports(s, "waits for value 3 of timeline 2 'b': promised by ticket 1 of queue 1, which is held\n"));
-    assert_true(reports(s, "waits for ticket 1 of queue 1\n"));
-    assert_true(reports(s, "waits for value 2 of timeline 3 '': others signal it\n"));
-    value_job_start(&sleeper, s->b, 4);
+    assert_true(reports(s->device, "ticket 1 'lights': held for "));
+    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': promised by ticket 1 of queue 1, which is held\n"));
+    assert_true(reports(s->device, "waits for ticket 1 of queue 1\n"));
+    assert_true(reports(s->device, "waits for value 2 of timeline 5 '': others signal it\n"));
+    value_job_start(&sleeper, s->b, 4, SECONDS(20));
     await_sleepers(s->device, 1);
-    assert_true(reports(s, "a wait for value 4"));
+    assert_true(reports(s->device, "a wait for value 4"));
     assert_ok(gpusync_timeline_signal(s->a, 7));
-    assert_true(reports(s, "ticket 1 'shadows': submitted for "));
-    assert_true(reports(s, "'work': committed for "));
-    assert_false(reports(s, "nobody has promised it"));
-    assert_false(reports(s, "which is held"));
-    assert_true(reports(s, "waits for value 3 of timeline 2 'b': promised by ticket 1 of queue 1\n"));
+    assert_true(reports(s->device, "ticket 1 'shadows': submitted for "));
+    assert_true(reports(s->device, "'work': committed for "));
+    assert_false(reports(s->device, "nobody has promised it"));
+    assert_false(reports(s->device, "which is held"));
+    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': promised by ticket 1 of queue 1\n"));
     finish(s, 0);
     assert_ok(value_job_join(&sleeper));
-    assert_false(reports(s, "shadows"));
-    assert_false(reports(s, "waits for value 3"));
-    assert_true(reports(s, "others signal it"));
+    assert_false(reports(s->device, "shadows"));
+    assert_false(reports(s->device, "waits for value 3"));
+    assert_true(reports(s->device, "others signal it"));
     signal_abroad(&f, NULL, 0, 2);
     finish(s, 1);
-    assert_true(reports(s, ", idle"));
-    expected = timeline_named(s, "expected");
+    assert_true(reports(s->device, ", idle"));
+    expected = timeline_named(s->device, "expected");
     (void)SUBMIT(s->q[0], WAITS(at(expected, 2)));
     assert_ok(gpusync_timeline_expect(expected, 2));
-    assert_true(reports(s, "'expected': others signal it\n"));
+    assert_true(reports(s->device, "'expected': others signal it\n"));
     event = gpusync_timeline_metal(expected, &base);
     metal_event_signal(event, 2 + base);
     finish(s, 0);
@@ -3857,13 +3488,13 @@ static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     ticket = commit_on(&s, 0);
     (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(after(s.q[0], ticket), at(s.a, 1), at(s.b, 1)));
-    assert_true(reports(&s, "waits for ticket 1 of queue 1\n"));
-    assert_true(reports(&s, "waits for value 1 of timeline 1 'a'"));
+    assert_true(reports(s.device, "waits for ticket 1 of queue 1\n"));
+    assert_true(reports(s.device, "waits for value 1 of timeline 1 'a'"));
     finish(&s, 0);
     assert_ok(gpusync_timeline_signal(s.a, 1));
-    assert_false(reports(&s, "waits for ticket"));
-    assert_false(reports(&s, "timeline 1 'a': nobody"));
-    assert_true(reports(&s, "waits for value 1 of timeline 2 'b': nobody has promised it\n"));
+    assert_false(reports(s.device, "waits for ticket"));
+    assert_false(reports(s.device, "timeline 1 'a': nobody"));
+    assert_true(reports(s.device, "waits for value 1 of timeline 2 'b': nobody has promised it\n"));
     assert_ok(gpusync_timeline_signal(s.b, 1));
     finish(&s, 1);
     close_stage(&s);
@@ -3876,7 +3507,7 @@ static void test_the_report_takes_no_signal_of_the_work_itself_for_a_promise(voi
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 5)), SIGNALS(at(s.a, 10)));
-    assert_true(reports(&s, "waits for value 5 of timeline 1 'a': nobody has promised it\n"));
+    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': nobody has promised it\n"));
     assert_ok(gpusync_timeline_signal(s.a, 5));
     finish(&s, 0);
     assert_int_equal(value_of(s.a), 10);

@@ -8,73 +8,23 @@ static void asserted(void);
 #define GPUSYNC_ASSERT(condition) ((condition) ? asserted() : abort())
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "stage.h"
+
+#define QUEUES 3 /* of a stage, and as many of its timelines */
 
 /* -- queues, timelines, submissions ----------------------------------------------------------------------- */
 
-#define QUEUES 3
-#define TIMELINES 3
-
-typedef struct scene {
-    rig r;
-    gpusync_queue *q[QUEUES];
-    gpusync_timeline *t[TIMELINES];
-} scene;
-
-static void open_timelines(scene *s)
-{
-    unsigned i;
-    for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_create(s->r.device, NULL, &s->t[i]));
-}
-
-static void close_timelines(scene *s)
-{
-    unsigned i;
-    for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
-}
-
 /* hooks and log may be NULL. Waits sleep at once. */
-static void scene_open_logging(scene *s, const gpusync_hooks *hooks, gpusync_log_fn log)
+static void open_sleepy_stage(stage *s, const gpusync_hooks *hooks, gpusync_log_fn log)
 {
-    static const gpusync_spin none = {0, 0, 0};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
-    unsigned i;
-    memset(s, 0, sizeof *s);
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.hooks = hooks;
-    device_desc.spin = &none;
+    device_desc.spin = &no_spin;
     device_desc.log = log;
-    rig_open_with(&s->r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    s->q[0] = s->r.queue;
-    s->r.queue = NULL;
-    for (i = 1; i < QUEUES; i++) assert_ok(gpusync_queue_create(s->r.device, NULL, &s->q[i]));
-    open_timelines(s);
-}
-
-static void scene_open_with(scene *s, const gpusync_hooks *hooks) { scene_open_logging(s, hooks, NULL); }
-static void scene_open(scene *s) { scene_open_with(s, NULL); }
-
-static void finish_queue(gpusync_queue *queue) { softmetal_finish_queue(gpusync_queue_metal(queue)); }
-
-static void scene_close(scene *s)
-{
-    unsigned i;
-    softmetal_set_message_hook(NULL, NULL);
-    for (i = 0; i < QUEUES; i++)
-        if (s->q[i]) finish_queue(s->q[i]); /* command buffers that are there for their handlers */
-    for (i = 0; i < QUEUES; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
-    close_timelines(s);
-    rig_close(&s->r);
-    assert_int_equal(softmetal_live("shared_event"), 0);
-}
-
-static gpusync_point value(gpusync_timeline *timeline, uint64_t number)
-{
-    gpusync_point point = {NULL, 0, NULL, 0};
-    point.timeline = timeline;
-    point.value = number;
-    return point;
+    open_stage_on(s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, QUEUES, device_desc, queue_desc);
 }
 
 /* A submission of one command buffer, which carries the wait at its head and the signal at its end: so that each of its
@@ -146,7 +96,7 @@ static bool is_committed(const job *j) { return metal_status(j->buffer) >= 2; }
 
 static gpusync_result poll_job(const job *j) { return gpusync_poll(j->queue, j->ticket); }
 
-static unsigned calls_of(job *j) { return (unsigned)CALLED(j->calls); }
+static unsigned calls_of_job(job *j) { return (unsigned)CALLED(j->calls); }
 
 static void run_handler(job *j)
 {
@@ -157,13 +107,13 @@ static void run_handler(job *j)
 static void wait_for_call(job *j)
 {
     uint64_t end = gpusync_now_ns() + SECONDS(20);
-    while (calls_of(j) == 0 && gpusync_now_ns() < end) sched_yield();
+    while (calls_of_job(j) == 0 && gpusync_now_ns() < end) sched_yield();
 }
 
 static void assert_called_once(job *j)
 {
     wait_for_call(j);
-    assert_int_equal(calls_of(j), 1);
+    assert_int_equal(calls_of_job(j), 1);
 }
 
 /* Called back, once, with this result, and on a thread of Metal's, perhaps of the listener's, which comes by itself. */
@@ -243,10 +193,10 @@ static void check_two_promises(const permutation *p, bool killed, bool ask)
     bool s1_complete = false, s2_complete = false;
     job s1, s2;
     unsigned i;
-    scene s;
-    scene_open(&s);
-    s1 = JOB(.queue = s.q[0], .signal = value(s.t[0], 5));
-    s2 = JOB(.queue = s.q[1], .signal = value(s.t[0], 6));
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    s1 = JOB(.queue = s.q[0], .signal = at(s.t[0], 5));
+    s2 = JOB(.queue = s.q[1], .signal = at(s.t[0], 6));
     job_submit(&s2); /* the other way round it would go after S1 */
     job_submit(&s1);
     if (killed) softmetal_fail(s1.buffer, NULL, 3, "killed");
@@ -273,7 +223,7 @@ static void check_two_promises(const permutation *p, bool killed, bool ask)
     assert_called(&s2, GPUSYNC_OK);
     job_over(&s1);
     job_over(&s2);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 static void check_two_promises_in_every_order(bool killed)
@@ -305,9 +255,9 @@ static void test_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it(v
     (void)state;
     do {
         job s1;
-        scene s;
-        scene_open(&s);
-        s1 = JOB(.queue = s.q[0], .signal = value(s.t[0], 5));
+        stage s;
+        open_sleepy_stage(&s, NULL, NULL);
+        s1 = JOB(.queue = s.q[0], .signal = at(s.t[0], 5));
         job_submit(&s1);
         if (killed) softmetal_fail(s1.buffer, NULL, 3, NULL);
         assert_ok(gpusync_timeline_signal(s.t[0], 9));
@@ -318,7 +268,7 @@ static void test_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it(v
         assert_result(value_result(s.t[0], 5), killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
         run_handler(&s1);
         job_over(&s1);
-        scene_close(&s);
+        close_stage(&s);
         killed = !killed;
     } while (killed);
 }
@@ -336,15 +286,15 @@ static void raise_behind_its_back(gpusync_timeline *timeline, uint64_t value)
 /* Rule: a result is published only after the producers of its waits are over. The consumer's wait for 5 passes on the
    device, because somebody has raised the event to 6; its producer was killed, or is about to be. */
 typedef struct late_producer {
-    scene s;
+    stage s;
     job producer, consumer;
 } late_producer;
 
 static void late_producer_open(late_producer *l, bool killed)
 {
-    scene_open(&l->s);
-    l->producer = JOB(.queue = l->s.q[0], .signal = value(l->s.t[0], 5));
-    l->consumer = JOB(.queue = l->s.q[2], .wait = value(l->s.t[0], 5), .signal = value(l->s.t[1], 1));
+    open_sleepy_stage(&l->s, NULL, NULL);
+    l->producer = JOB(.queue = l->s.q[0], .signal = at(l->s.t[0], 5));
+    l->consumer = JOB(.queue = l->s.q[2], .wait = at(l->s.t[0], 5), .signal = at(l->s.t[1], 1));
     job_submit(&l->producer);
     job_submit(&l->consumer);
     if (killed) softmetal_fail(l->producer.buffer, NULL, 3, "killed");
@@ -357,7 +307,7 @@ static void assert_consumer_unknown(late_producer *l)
     assert_false(gpusync_is_done(l->consumer.queue, l->consumer.ticket));
     assert_false(gpusync_is_idle(l->consumer.queue));
     assert_false(is_marked(&l->consumer));
-    assert_int_equal(calls_of(&l->consumer), 0);
+    assert_int_equal(calls_of_job(&l->consumer), 0);
     assert_int_equal(believed(l->s.t[1]), 0);
 }
 
@@ -373,7 +323,7 @@ static void late_producer_close(late_producer *l, gpusync_result expected)
     }
     job_over(&l->producer);
     job_over(&l->consumer);
-    scene_close(&l->s);
+    close_stage(&l->s);
 }
 
 static void check_13_producer_tells_by_its_handler(bool killed)
@@ -428,8 +378,8 @@ static void test_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket(void *
     (void)state;
     for (plain = 0; plain < 2; plain++) {
         job producer, consumer;
-        scene s;
-        scene_open(&s);
+        stage s;
+        open_sleepy_stage(&s, NULL, NULL);
         producer = JOB(.queue = s.q[0]);
         job_open(&producer);
         softmetal_fail(producer.buffer, NULL, 3, "killed");
@@ -449,7 +399,7 @@ static void test_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket(void *
         run_handler(&producer);
         job_over(&producer);
         job_over(&consumer);
-        scene_close(&s);
+        close_stage(&s);
     }
 }
 
@@ -476,17 +426,17 @@ static void test_14_a_signal_after_the_wait_has_timed_out(void **state)
 {
     gpusync_hooks hooks = {NULL, plain_park, counting_unpark, NULL};
     job producer, consumer;
-    scene s;
+    stage s;
     (void)state;
-    scene_open_with(&s, &hooks);
-    producer = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
-    consumer = JOB(.queue = s.q[1], .wait = value(s.t[0], 2));
+    open_sleepy_stage(&s, &hooks, NULL);
+    producer = JOB(.queue = s.q[0], .signal = at(s.t[0], 1));
+    consumer = JOB(.queue = s.q[1], .wait = at(s.t[0], 2));
     job_submit(&producer);
     job_submit(&consumer);
     assert_result(gpusync_timeline_wait(s.t[0], 1, MS(1), NULL), GPUSYNC_TIMEOUT);
     assert_result(gpusync_timeline_wait(s.t[0], 2, MS(1), NULL), GPUSYNC_TIMEOUT);
     assert_result(gpusync_wait(s.q[1], consumer.ticket, MS(1)), GPUSYNC_TIMEOUT);
-    assert_int_equal(sleepers_of(s.r.device), 0);
+    assert_int_equal(sleepers_of(s.device), 0);
     __atomic_store_n(&unparks, 0, __ATOMIC_SEQ_CST);
     softmetal_finish(producer.buffer);
     assert_ok(gpusync_timeline_wait(s.t[0], 1, MS(1), NULL));
@@ -499,7 +449,7 @@ static void test_14_a_signal_after_the_wait_has_timed_out(void **state)
     assert_called(&consumer, GPUSYNC_OK);
     job_over(&producer);
     job_over(&consumer);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* -- 15 ----------------------------------------------------------------------------------------- */
@@ -553,11 +503,11 @@ static void test_15_a_handler_has_held_work_to_issue_while_another_thread_has_th
     job producer, consumer, passing;
     pthread_t thread;
     stop at_commit;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s);
-    producer = JOB(.queue = s.q[1], .signal = value(s.t[0], 1));
-    consumer = JOB(.queue = s.q[0], .wait = value(s.t[0], 1), .flags = GPUSYNC_UNORDERED | GPUSYNC_STRICT);
+    open_sleepy_stage(&s, NULL, NULL);
+    producer = JOB(.queue = s.q[1], .signal = at(s.t[0], 1));
+    consumer = JOB(.queue = s.q[0], .wait = at(s.t[0], 1), .flags = GPUSYNC_UNORDERED | GPUSYNC_STRICT);
     passing = JOB(.queue = s.q[0], .flags = GPUSYNC_UNORDERED);
     job_submit(&producer);
     job_submit(&consumer);
@@ -580,7 +530,7 @@ static void test_15_a_handler_has_held_work_to_issue_while_another_thread_has_th
     job_over(&producer);
     job_over(&consumer);
     job_over(&passing);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* ... nor does a callback, whatever it does: here it fails a timeline, and so ends a submission, whose own callback is
@@ -608,17 +558,17 @@ static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_
     void *calling;
     uint64_t limit;
     bool returned;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s);
-    producer = JOB(.queue = s.q[1], .signal = value(s.t[0], 1));
-    consumer = JOB(.queue = s.q[2], .wait = value(s.t[0], 1));
+    open_sleepy_stage(&s, NULL, NULL);
+    producer = JOB(.queue = s.q[1], .signal = at(s.t[0], 1));
+    consumer = JOB(.queue = s.q[2], .wait = at(s.t[0], 1));
     passing = JOB(.queue = s.q[0]); /* the first queue of the device */
     job_submit(&producer);
     job_submit(&consumer);
     raise_behind_its_back(s.t[0], 2); /* lets the consumer pass on the device */
     softmetal_finish(consumer.buffer);
-    assert_int_equal(calls_of(&consumer), 0);
+    assert_int_equal(calls_of_job(&consumer), 0);
     assert_ok(gpusync_command_buffer(s.q[1], NULL, &calling));
     metal_retain(calling);
     memset(&submission, 0, sizeof submission);
@@ -651,7 +601,7 @@ static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_
     job_over(&producer);
     job_over(&consumer);
     job_over(&passing);
-    scene_close(&s);
+    close_stage(&s);
     assert_true(returned);
 }
 
@@ -684,7 +634,7 @@ static void plain_unpark(void *user, gpusync_waiter *waiter)
    has taken its wait off the list; if it told the submission after the refusal, it would tell the one that has its
    place. */
 static struct {
-    scene *s;
+    stage *s;
     job refused, next;
     void *event;
     unsigned statuses;
@@ -728,12 +678,12 @@ static void check_refusal_against_a_signal(uint32_t flags)
     gpusync_hooks hooks = {counting_yield, NULL, NULL, NULL};
     pthread_t thread;
     uint32_t before;
-    scene s;
-    scene_open_with(&s, &hooks);
+    stage s;
+    open_sleepy_stage(&s, &hooks, NULL);
     memset(&refusal, 0, sizeof refusal);
     refusal.s = &s;
-    refusal.refused = JOB(.queue = s.q[0], .wait = value(s.t[0], 1), .flags = flags);
-    refusal.next = JOB(.queue = s.q[0], .wait = value(s.t[1], 1), .flags = flags);
+    refusal.refused = JOB(.queue = s.q[0], .wait = at(s.t[0], 1), .flags = flags);
+    refusal.next = JOB(.queue = s.q[0], .wait = at(s.t[1], 1), .flags = flags);
     refusal.event = gpusync_timeline_metal(s.t[0], NULL);
     job_open(&refusal.refused);
     job_open(&refusal.next);
@@ -751,7 +701,7 @@ static void check_refusal_against_a_signal(uint32_t flags)
     softmetal_set_message_hook(NULL, NULL);
     assert_false(is_committed(&refusal.next));
     assert_result(poll_job(&refusal.next), GPUSYNC_NOT_READY);
-    assert_int_equal(calls_of(&refusal.next) + calls_of(&refusal.refused), 0);
+    assert_int_equal(calls_of_job(&refusal.next) + calls_of_job(&refusal.refused), 0);
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
     assert_true(is_committed(&refusal.next));
     assert_ok(job_try(&refusal.refused)); /* still the program's, and with the wait at its head */
@@ -762,7 +712,7 @@ static void check_refusal_against_a_signal(uint32_t flags)
     gate_destroy(&refusal.go_on);
     job_over(&refusal.refused);
     job_over(&refusal.next);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission(void **state)
@@ -790,12 +740,12 @@ static void check_end_inside_commit(bool held, bool killed)
 {
     gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
     job producer, consumer, same_queue;
-    scene s;
-    scene_open(&s);
-    producer = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
-    if (held) producer.wait = value(s.t[1], 1);
-    consumer = JOB(.queue = s.q[1], .wait = value(s.t[0], 1), .signal = value(s.t[2], 1));
-    same_queue = JOB(.queue = s.q[0], .wait = value(s.t[2], 1));
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    producer = JOB(.queue = s.q[0], .signal = at(s.t[0], 1));
+    if (held) producer.wait = at(s.t[1], 1);
+    consumer = JOB(.queue = s.q[1], .wait = at(s.t[0], 1), .signal = at(s.t[2], 1));
+    same_queue = JOB(.queue = s.q[0], .wait = at(s.t[2], 1));
     job_submit(&consumer);
     job_open(&producer);
     if (killed) softmetal_fail(producer.buffer, NULL, 3, NULL);
@@ -818,7 +768,7 @@ static void check_end_inside_commit(bool held, bool killed)
     job_over(&producer);
     job_over(&consumer);
     job_over(&same_queue);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 static void test_a_submission_that_ends_inside_its_commit_is_announced_before_it_is_over(void **state)
@@ -834,9 +784,9 @@ static void test_a_submission_that_ends_inside_its_commit_is_announced_before_it
 static void test_a_callback_comes_though_only_a_poller_saw_the_end(void **state)
 {
     job one;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s);
+    open_sleepy_stage(&s, NULL, NULL);
     one = JOB(.queue = s.q[0]);
     job_submit(&one);
     softmetal_complete(one.buffer);
@@ -848,7 +798,7 @@ static void test_a_callback_comes_though_only_a_poller_saw_the_end(void **state)
     run_handler(&one);
     assert_called(&one, GPUSYNC_OK);
     job_over(&one);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* Rule: a callback needs no handler. */
@@ -905,7 +855,7 @@ static void test_a_callback_that_fails_a_timeline_has_others_called(void **state
     run_handler(&l.producer);
     job_over(&l.producer);
     job_over(&l.consumer);
-    scene_close(&l.s);
+    close_stage(&l.s);
 }
 
 /* -- publishing --------------------------------------------------------------------------------- */
@@ -935,12 +885,12 @@ static void peek_at_error(void *user, softmetal_phase phase, void *object, const
 static void test_nothing_is_told_between_the_claim_and_the_record(void **state)
 {
     job failed, dependent;
-    scene s;
+    stage s;
     (void)state;
     if (!softmetal_sees_messages()) skip();
-    scene_open(&s);
-    failed = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
-    dependent = JOB(.queue = s.q[1], .wait = value(s.t[0], 1));
+    open_sleepy_stage(&s, NULL, NULL);
+    failed = JOB(.queue = s.q[0], .signal = at(s.t[0], 1));
+    dependent = JOB(.queue = s.q[1], .wait = at(s.t[0], 1));
     job_submit(&failed);
     job_submit(&dependent);
     softmetal_fail(failed.buffer, NULL, 3, NULL);
@@ -961,7 +911,7 @@ static void test_nothing_is_told_between_the_claim_and_the_record(void **state)
     assert_called(&dependent, GPUSYNC_ERROR_EXECUTION);
     job_over(&failed);
     job_over(&dependent);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* Rule: first its signals, then the ticket: whoever knows that the ticket is over finds the value reached. */
@@ -986,14 +936,14 @@ static void test_the_value_is_reached_when_the_ticket_is_over(void **state)
     gpusync_hooks hooks = {NULL, plain_park, look_at_unpark, NULL};
     wait_job on_ticket;
     job one;
-    scene s;
+    stage s;
     (void)state;
-    scene_open_with(&s, &hooks);
-    one = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
+    open_sleepy_stage(&s, &hooks, NULL);
+    one = JOB(.queue = s.q[0], .signal = at(s.t[0], 1));
     memset(&waking, 0, sizeof waking);
     job_submit(&one);
     wait_job_start(&on_ticket, s.q[0], one.ticket, GPUSYNC_FOREVER);
-    await_sleepers(s.r.device, 1);
+    await_sleepers(s.device, 1);
     waking.timeline = s.t[0];
     waking.job = &one;
     softmetal_finish(one.buffer);
@@ -1002,7 +952,7 @@ static void test_the_value_is_reached_when_the_ticket_is_over(void **state)
     assert_int_equal(waking.too_early, 0);
     waking.job = NULL;
     job_over(&one);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* -- cancelling --------------------------------------------------------------------------------- */
@@ -1020,12 +970,12 @@ static void test_cancel_comes_while_the_line_is_being_issued(void **state)
     pthread_t issuing, cancelling;
     job first, second, third;
     stop at_commit;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s);
-    first = JOB(.queue = s.q[0], .wait = value(s.t[0], 1));
+    open_sleepy_stage(&s, NULL, NULL);
+    first = JOB(.queue = s.q[0], .wait = at(s.t[0], 1));
     second = JOB(.queue = s.q[0]);
-    third = JOB(.queue = s.q[0], .wait = value(s.t[1], 1));
+    third = JOB(.queue = s.q[0], .wait = at(s.t[1], 1));
     job_submit(&first);
     job_submit(&second);
     job_submit(&third);
@@ -1048,7 +998,7 @@ static void test_cancel_comes_while_the_line_is_being_issued(void **state)
     job_over(&first);
     job_over(&second);
     job_over(&third);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* The signal has taken the wait off its list, and not told the submission yet, when that is cancelled. */
@@ -1069,11 +1019,11 @@ static void cancel_at_signal(void *user, softmetal_phase phase, void *object, co
 static void test_cancel_comes_while_a_signal_is_about_to_tell(void **state)
 {
     job held, later;
-    scene s;
+    stage s;
     (void)state;
-    scene_open(&s);
-    held = JOB(.queue = s.q[0], .wait = value(s.t[0], 1), .signal = value(s.t[1], 1));
-    later = JOB(.queue = s.q[1], .wait = value(s.t[1], 1));
+    open_sleepy_stage(&s, NULL, NULL);
+    held = JOB(.queue = s.q[0], .wait = at(s.t[0], 1), .signal = at(s.t[1], 1));
+    later = JOB(.queue = s.q[1], .wait = at(s.t[1], 1));
     job_submit(&held);
     job_submit(&later);
     meanwhile.queue = s.q[0];
@@ -1092,7 +1042,7 @@ static void test_cancel_comes_while_a_signal_is_about_to_tell(void **state)
     job_over(&held);
     job_over(&later);
     assert_int_equal(softmetal_live("command_buffer"), 0);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* -- destroying --------------------------------------------------------------------------------- */
@@ -1120,9 +1070,9 @@ static void check_destroy_against_a_signal(bool now)
     stop at_signal;
     job held;
     uint32_t before;
-    scene s;
-    scene_open_with(&s, &hooks);
-    held = JOB(.queue = s.q[1], .wait = value(s.t[0], 1));
+    stage s;
+    open_sleepy_stage(&s, &hooks, NULL);
+    held = JOB(.queue = s.q[1], .wait = at(s.t[0], 1));
     job_submit(&held);
     stop_at(&at_signal, gpusync_timeline_metal(s.t[0], NULL), "setSignaledValue:", SOFTMETAL_AFTER);
     signalling = start(signal_one, s.t[0]);
@@ -1142,7 +1092,7 @@ static void check_destroy_against_a_signal(bool now)
     assert_result(held.result, GPUSYNC_ERROR_CANCELLED);
     assert_false(is_committed(&held));
     job_over(&held);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 static void test_destroy_waits_for_a_signal_that_is_about_to_tell(void **state)
@@ -1156,10 +1106,10 @@ static void test_destroy_waits_for_a_signal_that_is_about_to_tell(void **state)
 static void check_destroy_before_the_handler(bool of_producer)
 {
     job producer, consumer;
-    scene s;
-    scene_open(&s);
-    producer = JOB(.queue = s.q[0], .signal = value(s.t[0], 1));
-    consumer = JOB(.queue = s.q[1], .wait = value(s.t[0], 1));
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    producer = JOB(.queue = s.q[0], .signal = at(s.t[0], 1));
+    consumer = JOB(.queue = s.q[1], .wait = at(s.t[0], 1));
     job_submit(&producer);
     job_submit(&consumer);
     softmetal_complete(producer.buffer);
@@ -1174,7 +1124,7 @@ static void check_destroy_before_the_handler(bool of_producer)
     assert_result(consumer.result, GPUSYNC_ERROR_CANCELLED);
     job_over(&producer);
     job_over(&consumer);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 static void test_handlers_that_come_after_destroy_now_tell_nobody(void **state)
@@ -1224,8 +1174,8 @@ static unsigned check_destroy_against_a_handler(unsigned n)
     void *buffer;
     uint32_t before;
     unsigned count;
-    scene s;
-    scene_open_with(&s, &hooks);
+    stage s;
+    open_sleepy_stage(&s, &hooks, NULL);
     assert_ok(gpusync_command_buffer(s.q[1], NULL, &buffer));
     metal_retain(buffer);
     assert_ok(gpusync_commit(s.q[1], buffer, NULL));
@@ -1253,7 +1203,7 @@ static unsigned check_destroy_against_a_handler(unsigned n)
     count = __atomic_load_n(&at_assertion.count, __ATOMIC_SEQ_CST);
     softmetal_release_block(buffer, 0);
     metal_release(buffer);
-    scene_close(&s);
+    close_stage(&s);
     return count;
 }
 
@@ -1276,10 +1226,10 @@ static void test_destroy_now_lets_a_handler_out_that_has_ended_a_submission(void
     stop at_log;
     job failed;
     uint32_t before;
-    scene s;
+    stage s;
     (void)state;
-    scene_open_logging(&s, &hooks, stop_in_log);
-    failed = JOB(.queue = s.q[1], .signal = value(s.t[0], 1));
+    open_sleepy_stage(&s, &hooks, stop_in_log);
+    failed = JOB(.queue = s.q[1], .signal = at(s.t[0], 1));
     job_submit(&failed);
     softmetal_fail(failed.buffer, NULL, 3, NULL);
     softmetal_complete(failed.buffer);
@@ -1304,7 +1254,7 @@ static void test_destroy_now_lets_a_handler_out_that_has_ended_a_submission(void
     assert_called_once(&failed);
     assert_result(failed.result, GPUSYNC_ERROR_EXECUTION);
     job_over(&failed);
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* -- every order of four submissions ------------------------------------------------------------ */
@@ -1391,7 +1341,7 @@ enum { SUBMIT, COMPLETE, HANDLER, POLL, KINDS };
 
 typedef struct run {
     const shape *sh;
-    scene *s;
+    stage *s;
     job jobs[JOBS];
     bool stuck;
     bool submitted[JOBS], refused[JOBS], complete[JOBS], handled[JOBS], polled[JOBS], given_up[JOBS];
@@ -1451,8 +1401,8 @@ static void run_submit(run *r, unsigned i)
     const shape *sh = r->sh;
     job *j = &r->jobs[i];
     gpusync_result result;
-    if (sh->wait_value[i]) j->wait = value(r->s->t[sh->wait_timeline[i]], sh->wait_value[i]);
-    if (sh->signal_value[i]) j->signal = value(r->s->t[sh->signal_timeline[i]], sh->signal_value[i]);
+    if (sh->wait_value[i]) j->wait = at(r->s->t[sh->wait_timeline[i]], sh->wait_value[i]);
+    if (sh->signal_value[i]) j->signal = at(r->s->t[sh->signal_timeline[i]], sh->signal_value[i]);
     j->queue = r->s->q[i / 2];
     j->flags = sh->unordered[i] ? (uint32_t)GPUSYNC_UNORDERED : 0;
     job_open(j);
@@ -1542,7 +1492,7 @@ static void run_check_job(run *r, unsigned i)
     gpusync_error error;
     gpusync_wait_options options;
     gpusync_result result;
-    unsigned calls = calls_of(j);
+    unsigned calls = calls_of_job(j);
     run_check(r, calls <= 1, i, "is called back twice");
     run_check(r, calls == 0 || j->marked, i, "is called back before it is over");
     run_check(r, calls == 0 || !r->commit_number[i] || !pthread_equal(j->thread, pthread_self()), i,
@@ -1664,7 +1614,7 @@ static void run_end(run *r)
         if (r->refused[i]) continue;
         run_check(r, is_marked(j), i, "is not over");
         wait_for_call(j); /* which the listener's thread may have to make */
-        run_check(r, calls_of(j) == 1, i, "was not called back");
+        run_check(r, calls_of_job(j) == 1, i, "was not called back");
         if (r->sh->killed[i] || !r->commit_number[i])
             run_check(r, j->result != GPUSYNC_OK, i, "has no error");
         else if (!r->stuck && (j->wait.timeline == NULL || believed(t) != FAILED))
@@ -1674,7 +1624,7 @@ static void run_end(run *r)
 }
 
 /* One way through. */
-static void run_path(scene *s, const shape *sh, path *p)
+static void run_path(stage *s, const shape *sh, path *p)
 {
     unsigned at, i;
     run r;
@@ -1689,8 +1639,8 @@ static void run_path(scene *s, const shape *sh, path *p)
     softmetal_set_message_hook(NULL, NULL);
     for (i = 0; i < JOBS; i++) job_over(&r.jobs[i]);
     assert_int_equal(softmetal_live("command_buffer"), 0);
-    close_timelines(s);
-    open_timelines(s);
+    for (i = 0; i < STAGE_TIMELINES; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+    for (i = 0; i < STAGE_TIMELINES; i++) s->t[i] = timeline_new(s->device);
 }
 
 static unsigned stressed(unsigned usual)
@@ -1705,10 +1655,10 @@ static void test_every_order_of_four_submissions(void **state)
     unsigned ways = 0, most = stressed(3000);
     path p;
     shape sh;
-    scene s;
+    stage s;
     (void)state;
     random_state = 0x9E3779B97F4A7C15u;
-    scene_open(&s);
+    open_sleepy_stage(&s, NULL, NULL);
     while (ways < most) {
         shape_make(&sh);
         memset(&p, 0, sizeof p);
@@ -1717,7 +1667,7 @@ static void test_every_order_of_four_submissions(void **state)
             ways++;
         } while (path_next(&p) && ways < 2 * most);
     }
-    scene_close(&s);
+    close_stage(&s);
 }
 
 /* More shapes, with the calls of the program in between. */
@@ -1726,10 +1676,10 @@ static void test_many_orders_of_four_submissions_and_who_asks_for_them(void **st
     unsigned k, most = stressed(3000);
     path p;
     shape sh;
-    scene s;
+    stage s;
     (void)state;
     random_state = 0xD1B54A32D192ED03u;
-    scene_open(&s);
+    open_sleepy_stage(&s, NULL, NULL);
     for (k = 0; k < most; k++) {
         shape_make(&sh);
         sh.submit_is_a_step = random_below(2);
@@ -1738,7 +1688,7 @@ static void test_many_orders_of_four_submissions_and_who_asks_for_them(void **st
         p.random = true;
         run_path(&s, &sh, &p);
     }
-    scene_close(&s);
+    close_stage(&s);
 }
 
 int main(void)

@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #define GPUSYNC_IMPLEMENTATION
-#include "scene.h"
+#include "stage.h"
 
 /* -- who sleeps ----------------------------------------------------------------------------------------------------- */
 
@@ -80,7 +80,7 @@ static void test_sleepers_that_nothing_happens_to_do_not_wake(void **state)
     rig r;
     (void)state;
     rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
-    timeline = timeline_new(&r);
+    timeline = timeline_new(r.device);
     for (i = 0; i < SLEEPERS; i++) threads[i] = start(wait_for_one, timeline);
     pthread_mutex_lock(&dormitory.lock);
     while (!all_sleep()) pthread_cond_wait(&dormitory.changed, &dormitory.lock);
@@ -123,11 +123,11 @@ static void deaf_open(deaf *d)
     softmetal_get_quirks(&quirks);
     quirks.deaf_listeners = true;
     softmetal_set_quirks(&quirks);
-    d->abroad = timeline_over(&d->r, &d->event);
-    d->out = timeline_new(&d->r);
-    for (i = 0; i < 2; i++) buffers[i] = buffer_of(d->r.queue);
-    (void)SUBMIT(d->r.queue, .wait = gpusync_at_value(d->abroad, 1), .buffer = buffers[0], .flags = GPUSYNC_STRICT);
-    d->last = SUBMIT(d->r.queue, .buffer = buffers[1], .signal = gpusync_at_value(d->out, 1));
+    d->abroad = timeline_over(d->r.device, &d->event);
+    d->out = timeline_new(d->r.device);
+    for (i = 0; i < 2; i++) buffers[i] = kept_buffer_of(d->r.queue);
+    (void)SUBMIT(d->r.queue, WAITS(gpusync_at_value(d->abroad, 1)), BUFFERS(buffers[0]), .flags = GPUSYNC_STRICT);
+    d->last = SUBMIT(d->r.queue, BUFFERS(buffers[1]), SIGNALS(gpusync_at_value(d->out, 1)));
     for (i = 0; i < 2; i++) assert_int_equal(metal_status(buffers[i]), 0); /* held */
     for (i = 0; i < 2; i++) metal_release(buffers[i]);
     metal_event_signal(d->event, 1);
@@ -191,12 +191,12 @@ static void test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    timeline = timeline_new(&r);
-    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1));
-    buffer = buffer_of(r.queue);
+    timeline = timeline_new(r.device);
+    (void)SUBMIT(r.queue, WAITS(gpusync_at_value(timeline, 1)));
+    buffer = kept_buffer_of(r.queue);
     softmetal_lose_handlers(buffer);
-    (void)SUBMIT(r.queue, .buffer = buffer, .signal = gpusync_at_value(timeline, 1), .flags = GPUSYNC_UNORDERED);
-    finish(r.queue);
+    (void)SUBMIT(r.queue, BUFFERS(buffer), SIGNALS(gpusync_at_value(timeline, 1)), .flags = GPUSYNC_UNORDERED);
+    finish_queue(r.queue);
     assert_int_equal(metal_status(buffer), 4);
     metal_release(buffer);
     assert_ok(gpusync_queue_destroy(r.queue));
@@ -218,12 +218,12 @@ static void test_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends(void 
     softmetal_get_timing(&timing);
     timing.watchdog_ns = SECONDS(2);
     softmetal_set_timing(&timing);
-    other = queue_new(&r);
-    lost = buffer_of(r.queue);
+    other = queue_new(r.device);
+    lost = kept_buffer_of(r.queue);
     softmetal_lose_handlers(lost);
     softmetal_hang(lost);
     ticket = commit_to(r.queue, lost);
-    waiting = buffer_after(other, gpusync_at_ticket(r.queue, ticket));
+    waiting = kept_buffer_after(other, gpusync_at_ticket(r.queue, ticket));
     after = commit_to(other, waiting);
     assert_true(metal_status(waiting) >= 2); /* the device waits */
     softmetal_unhang(lost);
@@ -248,24 +248,24 @@ static void test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    timeline = timeline_new(&r);
+    timeline = timeline_new(r.device);
     assert_int_equal(softmetal_timers(), 0); /* no reason yet */
-    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1));
+    (void)SUBMIT(r.queue, WAITS(gpusync_at_value(timeline, 1)));
     for (i = 0; i < sizeof paces / sizeof paces[0]; i++) {
         assert_int_equal(softmetal_timers(), 1);
         assert_int_equal(next_in_ms(), paces[i]);
         softmetal_fire_timer();
     }
-    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 2));
+    (void)SUBMIT(r.queue, WAITS(gpusync_at_value(timeline, 2)));
     assert_int_equal(softmetal_timers(), 2); /* nobody can take one back */
     assert_int_equal(next_in_ms(), 50);
-    (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 3));
+    (void)SUBMIT(r.queue, WAITS(gpusync_at_value(timeline, 3)));
     assert_int_equal(softmetal_timers(), 2); /* one is on its way that comes as early */
     softmetal_fire_timer();
     softmetal_fire_timer();
     assert_int_equal(softmetal_timers(), 1);
     assert_ok(gpusync_timeline_signal(timeline, 3));
-    finish(r.queue);
+    finish_queue(r.queue);
     softmetal_fire_timer();
     assert_int_equal(softmetal_timers(), 0); /* the last one found no reason */
     assert_ok(gpusync_timeline_destroy(timeline));
@@ -303,7 +303,7 @@ static void test_a_callback_is_reason_enough(void **state)
         rig r;
         rig_open(&r, SOFTMETAL_MANUAL);
         calls = 0;
-        buffer = buffer_of(r.queue);
+        buffer = kept_buffer_of(r.queue);
         softmetal_lose_handlers(buffer);
         memset(&s, 0, sizeof s);
         s.command_buffers = &buffer;
@@ -334,10 +334,10 @@ static void test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing(void 
     (void)state;
     for (i = 0; i < 3; i++) {
         rig_open(&r, SOFTMETAL_MANUAL);
-        timeline = timeline_new(&r);
-        (void)SUBMIT(r.queue, .wait = gpusync_at_value(timeline, 1));
+        timeline = timeline_new(r.device);
+        (void)SUBMIT(r.queue, WAITS(gpusync_at_value(timeline, 1)));
         assert_ok(gpusync_timeline_signal(timeline, 1));
-        finish(r.queue);
+        finish_queue(r.queue);
         assert_ok(gpusync_timeline_destroy(timeline));
         assert_int_equal(softmetal_timers(), 1);
         rig_close(&r);
@@ -361,7 +361,7 @@ static void test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting(vo
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = &none;
     for (i = 0; i < 4; i++) {
-        buffer = buffer_of(r.queue);
+        buffer = kept_buffer_of(r.queue);
         softmetal_lose_handlers(buffer);
         (void)commit_to(r.queue, buffer);
         metal_release(buffer);

@@ -3,6 +3,7 @@
 
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "stage.h"
 
 /* -- hooks that count ------------------------------------------------------------------------------------ */
 
@@ -48,7 +49,6 @@ static void log_unpark(void *user, gpusync_waiter *waiter)
 
 static long counted(const long *count) { return __atomic_load_n(count, __ATOMIC_SEQ_CST); }
 
-static const gpusync_spin no_spin = {0, 0, 0};
 static const gpusync_spin endless = {0, UINT32_MAX, 0};
 
 /* Waits sleep at once. log may be NULL: threads. */
@@ -79,37 +79,9 @@ static void close_rig(rig *r)
     assert_int_equal(probe_registrations(), 0);
 }
 
-static gpusync_timeline *timeline_at(rig *r, uint64_t initial)
-{
-    gpusync_timeline *timeline = NULL;
-    gpusync_timeline_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.initial_value = initial;
-    assert_ok(gpusync_timeline_create(r->device, &desc, &timeline));
-    assert_non_null(timeline);
-    return timeline;
-}
-
-/* Over an event of the test's, which it is to release. */
-static gpusync_timeline *timeline_over(rig *r, void **event)
-{
-    gpusync_timeline *timeline = NULL;
-    *event = metal_shared_event_new(r->metal_device);
-    assert_non_null(*event);
-    assert_ok(timeline_import(r->device, *event, NULL, &timeline));
-    return timeline;
-}
-
-static uint64_t value_of(gpusync_timeline *timeline)
-{
-    uint64_t value = 99;
-    assert_ok(gpusync_timeline_query(timeline, &value));
-    return value;
-}
-
 /* What the event stands at, and what value of it stands for 0. The event is not handed out by this, so that it is used
    again. */
-static uint64_t raw_of(gpusync_timeline *timeline) { return metal_event_value(probe_event_of(timeline, NULL)); }
+static uint64_t event_value_of(gpusync_timeline *timeline) { return metal_event_value(probe_event_of(timeline, NULL)); }
 
 static uint64_t base_of(gpusync_timeline *timeline)
 {
@@ -125,52 +97,6 @@ static gpusync_stats device_stats(rig *r)
     return stats;
 }
 
-static bool reports(rig *r, const char *words)
-{
-    char text[8192];
-    gpusync_report(r->device, text, sizeof text);
-    return strstr(text, words) != NULL;
-}
-
-/* A wait on a thread of its own. */
-typedef struct value_job {
-    gpusync_timeline *timeline;
-    uint64_t value, timeout_ns;
-    gpusync_wait_options options;
-    gpusync_error error;
-    gpusync_result result;
-    pthread_t thread;
-} value_job;
-
-static void *value_job_body(void *argument)
-{
-    value_job *job = (value_job *)argument;
-    job->result = gpusync_timeline_wait(job->timeline, job->value, job->timeout_ns, &job->options);
-    return NULL;
-}
-
-static void value_job_start_spinning(value_job *job, gpusync_timeline *timeline, uint64_t value, const gpusync_spin *spin)
-{
-    memset(job, 0, sizeof *job);
-    job->timeline = timeline;
-    job->value = value;
-    job->timeout_ns = GPUSYNC_FOREVER;
-    job->options.error = &job->error;
-    job->options.spin = spin;
-    job->thread = start(value_job_body, job);
-}
-
-static void value_job_start(value_job *job, gpusync_timeline *timeline, uint64_t value)
-{
-    value_job_start_spinning(job, timeline, value, NULL);
-}
-
-static gpusync_result value_job_join(value_job *job)
-{
-    join(job->thread);
-    return job->result;
-}
-
 /* -- making one ------------------------------------------------------------------------------------------ */
 
 static void test_a_timeline_starts_at_its_initial_value(void **state)
@@ -182,9 +108,9 @@ static void test_a_timeline_starts_at_its_initial_value(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (i = 0; i < sizeof values / sizeof values[0]; i++) {
         uint64_t base = 99;
-        gpusync_timeline *timeline = timeline_at(&r, values[i]);
+        gpusync_timeline *timeline = timeline_at(r.device, values[i]);
         assert_true(value_of(timeline) == values[i]);
-        assert_true(raw_of(timeline) == values[i] + base_of(timeline));
+        assert_true(event_value_of(timeline) == values[i] + base_of(timeline));
         assert_ok(gpusync_timeline_wait(timeline, values[i], 0, NULL));
         assert_non_null(gpusync_timeline_metal(timeline, &base));
         assert_true(base == base_of(timeline));
@@ -233,7 +159,7 @@ static void test_a_label_shows_in_the_report_and_on_the_event_of_its_own_timelin
     desc.label = name;
     assert_ok(gpusync_timeline_create(r.device, &desc, &timeline));
     memset(name, 'x', 6); /* it was copied */
-    reported = reports(&r, "'frames'");
+    reported = reports(r.device, "'frames'");
     label_of(timeline, first, sizeof first);
     assert_ok(gpusync_timeline_destroy(timeline));
     assert_ok(gpusync_timeline_create(r.device, NULL, &timeline)); /* over the same event */
@@ -267,7 +193,7 @@ static void test_calls_without_a_timeline_are_refused(void **state)
     assert_null(gpusync_timeline_metal(NULL, &base));
     assert_int_equal(base, 0);
     assert_ok(gpusync_timeline_destroy(NULL));
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     assert_result(gpusync_timeline_query(timeline, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
@@ -284,16 +210,16 @@ static void test_a_signal_that_does_not_raise_the_timeline_is_refused_and_change
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 1);
+    timeline = timeline_at(r.device, 1);
     assert_ok(gpusync_timeline_signal(timeline, 5));
     for (i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         assert_result(gpusync_timeline_signal(timeline, refused[i]), GPUSYNC_ERROR_NOT_RISING);
         assert_int_equal(value_of(timeline), 5);
-        assert_int_equal(raw_of(timeline), 5);
+        assert_int_equal(event_value_of(timeline), 5);
     }
     assert_ok(gpusync_timeline_signal(timeline, 6));
     assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE));
-    assert_true(raw_of(timeline) == GPUSYNC_MAX_VALUE);
+    assert_true(event_value_of(timeline) == GPUSYNC_MAX_VALUE);
     assert_result(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE), GPUSYNC_ERROR_NOT_RISING);
     assert_ok(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE, GPUSYNC_FOREVER, NULL));
     assert_ok(gpusync_timeline_destroy(timeline));
@@ -308,7 +234,7 @@ static void test_asking_for_the_value_sends_no_message_where_nobody_else_signals
     (void)state;
     if (!softmetal_sees_messages()) skip();
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 3);
+    timeline = timeline_at(r.device, 3);
     messages = softmetal_thread_messages();
     assert_int_equal(value_of(timeline), 3);
     assert_int_equal(softmetal_thread_messages(), messages);
@@ -356,8 +282,8 @@ static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     gate_init(&together, THREADS);
     for (round = 0; round < 20; round++) {
-        timeline = timeline_at(&r, 0);
-        value_job_start(&waiter, timeline, VALUES);
+        timeline = timeline_at(r.device, 0);
+        value_job_start(&waiter, timeline, VALUES, GPUSYNC_FOREVER);
         memset(jobs, 0, sizeof jobs);
         for (i = 0; i < THREADS; i++) {
             jobs[i].timeline = timeline;
@@ -374,7 +300,7 @@ static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
         assert_true(jobs[THREADS - 1].largest_accepted);
         assert_ok(value_job_join(&waiter));
         assert_int_equal(value_of(timeline), VALUES);
-        assert_int_equal(raw_of(timeline), base_of(timeline) + VALUES);
+        assert_int_equal(event_value_of(timeline), base_of(timeline) + VALUES);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
     gate_destroy(&together);
@@ -426,7 +352,7 @@ static void test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_la
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     d.timeline = timeline;
     d.turn = d.accepted = 0;
     thread = start(duel_body, &d);
@@ -439,7 +365,7 @@ static void test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_la
         __atomic_store_n(&d.turn, turn, __ATOMIC_SEQ_CST);
     }
     join(thread);
-    assert_int_equal(raw_of(timeline), base_of(timeline) + 2 * DUELS);
+    assert_int_equal(event_value_of(timeline), base_of(timeline) + 2 * DUELS);
     assert_ok(gpusync_timeline_destroy(timeline));
     close_rig(&r);
 }
@@ -453,10 +379,10 @@ static void test_a_signal_reaches_work_that_waits_on_the_device(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_REAL, NULL);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     assert_ok(gpusync_timeline_signal(timeline, 9));
     assert_ok(gpusync_timeline_destroy(timeline)); /* the next one begins at a base */
-    timeline = timeline_at(&r, 2);
+    timeline = timeline_at(r.device, 2);
     buffer = open_buffer(&r);
     event = gpusync_timeline_metal(timeline, &base);
     assert_int_equal(base, 7);
@@ -482,7 +408,7 @@ static void test_a_value_that_is_reached_costs_no_message_and_no_memory_and_coun
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     memset(&options, 0, sizeof options);
     options.mode = GPUSYNC_WAIT_BLOCKING;
-    timeline = timeline_at(&r, 5);
+    timeline = timeline_at(r.device, 5);
     assert_ok(gpusync_timeline_expect(timeline, 6)); /* even where others signal */
     messages = softmetal_thread_messages();
     calls = r.memory.calls;
@@ -504,7 +430,7 @@ static void test_a_wait_that_makes_no_sense_is_refused(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 5);
+    timeline = timeline_at(r.device, 5);
     assert_result(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE + 1, 0, NULL), GPUSYNC_ERROR_NOT_RISING);
     assert_result(gpusync_timeline_wait(timeline, ~(uint64_t)0, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_NOT_RISING);
     memset(&options, 0, sizeof options);
@@ -536,7 +462,7 @@ static void wait_in_vain(rig *r, gpusync_timeline *timeline)
                 assert_result(gpusync_timeline_wait(timeline, 6, limits[l], &options), GPUSYNC_TIMEOUT);
                 assert_true(gpusync_now_ns() - begun >= limits[l]);
                 assert_int_equal(device_stats(r).waits_unmet, unmet + 1);
-                assert_false(reports(r, "a wait for "));
+                assert_false(reports(r->device, "a wait for "));
             }
 }
 
@@ -548,8 +474,8 @@ static void test_every_mode_and_budget_keeps_its_time_limit_and_leaves_nothing(v
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    made = timeline_at(&r, 5);
-    imported = timeline_over(&r, &event);
+    made = timeline_at(r.device, 5);
+    imported = timeline_over(r.device, &event);
     wait_in_vain(&r, made);
     wait_in_vain(&r, imported);
     assert_ok(gpusync_timeline_signal(made, 6)); /* nobody is there to be woken */
@@ -576,7 +502,7 @@ static void test_every_mode_and_budget_waits_for_a_signal(void **state)
             value_job job;
             rig r;
             open_rig(&r, SOFTMETAL_MANUAL, NULL);
-            timeline = timeline_at(&r, 0);
+            timeline = timeline_at(r.device, 0);
             memset(&job, 0, sizeof job);
             job.timeline = timeline;
             job.value = 2;
@@ -602,7 +528,7 @@ static void test_a_value_reached_at_the_deadline_is_reached(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     log.signal_at_limit = timeline;
     do result = gpusync_timeline_wait(timeline, 5, MS(5), NULL);
     while (log.signal_at_limit); /* it did not even come to park: again */
@@ -611,7 +537,7 @@ static void test_a_value_reached_at_the_deadline_is_reached(void **state)
     softmetal_get_timing(&timing);
     timing.event_listener.min_ns = timing.event_listener.max_ns = MS(100); /* too late to tell */
     softmetal_set_timing(&timing);
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     log.event_at_limit = event;
     do result = gpusync_timeline_wait(timeline, 5, MS(5), NULL);
     while (log.event_at_limit);
@@ -629,7 +555,7 @@ static void test_a_signal_seen_while_spinning_parks_nobody(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     memset(&options, 0, sizeof options);
     options.spin = &endless;
     log.signal_at_yield = timeline;
@@ -654,8 +580,8 @@ static void test_a_signal_wakes_every_sleeper_itself_and_once(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timeline = timeline_at(&r, 0);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3);
+    timeline = timeline_at(r.device, 0);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3, GPUSYNC_FOREVER);
     await_sleepers(r.device, MANY_WAITERS);
     assert_ok(gpusync_timeline_signal(timeline, 3));
     assert_int_equal(counted(&log.unparks), MANY_WAITERS);
@@ -678,8 +604,8 @@ static void test_a_sleeper_is_woken_for_its_own_value_only(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timeline = timeline_at(&r, 0);
-    for (i = WAITERS - 1; i >= 0; i--) value_job_start(&jobs[i], timeline, 10 * ((uint64_t)i + 1));
+    timeline = timeline_at(r.device, 0);
+    for (i = WAITERS - 1; i >= 0; i--) value_job_start(&jobs[i], timeline, 10 * ((uint64_t)i + 1), GPUSYNC_FOREVER);
     await_sleepers(r.device, WAITERS);
     for (i = 0; i < WAITERS; i++) {
         assert_ok(gpusync_timeline_signal(timeline, 10 * (uint64_t)i + 9));
@@ -706,8 +632,8 @@ static void test_a_signal_after_a_timeout_finds_nobody(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timelines[0] = timeline_at(&r, 0);
-    timelines[1] = timeline_over(&r, &event);
+    timelines[0] = timeline_at(r.device, 0);
+    timelines[1] = timeline_over(r.device, &event);
     for (i = 1; i <= 50; i++) {
         wait_a_little(timelines[0], i);
         wait_a_little(timelines[1], i);
@@ -729,7 +655,7 @@ static void test_a_wait_without_memory_to_sleep_with_says_so_and_leaves_nothing(
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     r.memory.fail_at = 1;
     assert_result(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_OUT_OF_MEMORY);
     assert_int_equal(sleepers_of(r.device), 0);
@@ -784,8 +710,8 @@ static void test_the_first_failure_stays_and_answers_every_call(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timelines[0] = timeline_at(&r, 7);
-    timelines[1] = timeline_over(&r, &event);
+    timelines[0] = timeline_at(r.device, 7);
+    timelines[1] = timeline_over(r.device, &event);
     metal_event_signal(event, 7);
     assert_int_equal(value_of(timelines[1]), 7);
     for (i = 0; i < 2; i++) {
@@ -797,7 +723,7 @@ static void test_the_first_failure_stays_and_answers_every_call(void **state)
     }
     metal_event_signal(event, 9); /* raises nothing any more */
     expect_failure(timelines[1], &reason, 7);
-    assert_true(reports(&r, "failed"));
+    assert_true(reports(r.device, "failed"));
     for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
     metal_release(event);
     close_rig(&r);
@@ -812,7 +738,7 @@ static void test_a_failure_without_an_error_is_a_failed_execution(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (i = 0; i <= sizeof results / sizeof results[0]; i++) {
-        gpusync_timeline *timeline = timeline_at(&r, 0);
+        gpusync_timeline *timeline = timeline_at(r.device, 0);
         gpusync_wait_options options;
         gpusync_error reason, error;
         gpusync_result expected = GPUSYNC_ERROR_EXECUTION;
@@ -842,9 +768,9 @@ static void test_a_failure_wakes_every_sleeper_with_its_reason(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timelines[0] = timeline_at(&r, 0);
-    timelines[1] = timeline_over(&r, &event);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], (uint64_t)i + 1);
+    timelines[0] = timeline_at(r.device, 0);
+    timelines[1] = timeline_over(r.device, &event);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], (uint64_t)i + 1, GPUSYNC_FOREVER);
     await_sleepers(r.device, MANY_WAITERS);
     assert_ok(gpusync_timeline_fail(timelines[0], &reason));
     assert_int_equal(counted(&log.unparks), MANY_WAITERS / 2);
@@ -870,7 +796,7 @@ static void test_a_failure_lets_waits_on_the_device_go_on(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_REAL, NULL);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     buffer = open_buffer(&r);
     event = gpusync_timeline_metal(timeline, &base);
     metal_encode_wait(buffer, event, base + 1000);
@@ -929,14 +855,14 @@ static void test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     gate_init(&together, THREADS + 1);
     for (round = 0; round < 60; round++) {
-        gpusync_timeline *timeline = timeline_at(&r, 0);
+        gpusync_timeline *timeline = timeline_at(r.device, 0);
         fail_job jobs[THREADS];
         signal_job signals;
         pthread_t threads[THREADS + 1];
         value_job waiter;
         uint64_t value = 99;
         int first = -1;
-        value_job_start(&waiter, timeline, 1000);
+        value_job_start(&waiter, timeline, 1000, GPUSYNC_FOREVER);
         memset(&signals, 0, sizeof signals);
         signals.timeline = timeline;
         signals.together = &together;
@@ -963,7 +889,7 @@ static void test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_
         assert_result(gpusync_timeline_query(timeline, &value), jobs[first].reason.result);
         assert_int_equal(value, signals.accepted); /* 1, 2, 3, ... up to where it failed */
         assert_int_equal(signals.refused, 0);
-        assert_true(raw_of(timeline) == ~(uint64_t)0);
+        assert_true(event_value_of(timeline) == ~(uint64_t)0);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
     gate_destroy(&together);
@@ -989,16 +915,16 @@ static void test_an_expected_value_is_seen_on_the_event_whatever_its_base(void *
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (used = 0; used < 20; used += 9) {
         uint64_t base = 99;
-        gpusync_timeline *timeline = timeline_at(&r, 0);
+        gpusync_timeline *timeline = timeline_at(r.device, 0);
         void *event;
         value_job job;
         if (used) assert_ok(gpusync_timeline_signal(timeline, used));
         assert_ok(gpusync_timeline_destroy(timeline));
-        timeline = timeline_at(&r, 1);
+        timeline = timeline_at(r.device, 1);
         event = gpusync_timeline_metal(timeline, &base);
         assert_int_equal(base, used ? used - 1 : 0);
         assert_ok(gpusync_timeline_expect(timeline, 4));
-        value_job_start(&job, timeline, 4);
+        value_job_start(&job, timeline, 4, GPUSYNC_FOREVER);
         await_sleepers(r.device, 1);
         encode_and_finish(&r, event, base + 3);
         assert_int_equal(value_of(timeline), 3);
@@ -1007,7 +933,7 @@ static void test_an_expected_value_is_seen_on_the_event_whatever_its_base(void *
         assert_ok(value_job_join(&job));
         assert_result(gpusync_timeline_signal(timeline, 4), GPUSYNC_ERROR_NOT_RISING);
         assert_ok(gpusync_timeline_signal(timeline, 5)); /* the host may go on */
-        assert_int_equal(raw_of(timeline), base + 5);
+        assert_int_equal(event_value_of(timeline), base + 5);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
     close_rig(&r);
@@ -1019,7 +945,7 @@ static void test_expecting_a_value_out_of_range_is_refused(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 2);
+    timeline = timeline_at(r.device, 2);
     assert_result(gpusync_timeline_expect(timeline, GPUSYNC_MAX_VALUE + 1), GPUSYNC_ERROR_NOT_RISING);
     assert_ok(gpusync_timeline_expect(timeline, GPUSYNC_MAX_VALUE));
     assert_ok(gpusync_timeline_expect(timeline, 1)); /* it is there already */
@@ -1037,10 +963,10 @@ static void test_who_sleeps_when_a_value_becomes_expected_is_told_by_the_event_a
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timeline = timeline_at(&r, 9);
+    timeline = timeline_at(r.device, 9);
     assert_ok(gpusync_timeline_destroy(timeline));
-    timeline = timeline_at(&r, 0); /* at a base */
-    value_job_start(&job, timeline, 3);
+    timeline = timeline_at(r.device, 0); /* at a base */
+    value_job_start(&job, timeline, 3, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
     assert_ok(gpusync_timeline_expect(timeline, 3));
     while (softmetal_live("block") == 0) sched_yield();
@@ -1064,7 +990,7 @@ static void test_an_imported_timeline_shows_the_event_as_it_is(void **state)
     assert_ok(timeline_import(r.device, event, NULL, &timeline));
     assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
     assert_int_equal(base, 0);
-    assert_true(reports(&r, "value 41")); /* without being asked first */
+    assert_true(reports(r.device, "value 41")); /* without being asked first */
     assert_int_equal(value_of(timeline), 41);
     metal_event_signal(event, 43);
     assert_ok(gpusync_timeline_wait(timeline, 42, 0, NULL)); /* by asking the event */
@@ -1110,7 +1036,7 @@ static void test_the_failure_that_another_wrote_to_an_event_is_a_failure(void **
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     metal_event_signal(event, 7);
     assert_int_equal(value_of(timeline), 7);
     metal_event_signal(event, ~(uint64_t)0);
@@ -1143,8 +1069,8 @@ static void test_the_listener_wakes_who_waits_for_an_event_that_another_thread_s
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timeline = timeline_over(&r, &event);
-    for (i = 0; i < 3; i++) value_job_start(&jobs[i], timeline, 10 + (uint64_t)i);
+    timeline = timeline_over(r.device, &event);
+    for (i = 0; i < 3; i++) value_job_start(&jobs[i], timeline, 10 + (uint64_t)i, GPUSYNC_FOREVER);
     await_sleepers(r.device, 3);
     metal_event_signal(event, 9);
     assert_true(softmetal_settle(SECONDS(10)));
@@ -1170,8 +1096,8 @@ static void test_encoded_signals_of_other_queues_wake_who_waits(void **state)
     open_rig(&r, SOFTMETAL_REAL, &log);
     log.stubborn = true;
     queue = metal_queue_new(r.metal_device, 8);
-    timeline = timeline_over(&r, &event);
-    value_job_start(&job, timeline, 2);
+    timeline = timeline_over(r.device, &event);
+    value_job_start(&job, timeline, 2, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
     buffer = metal_queue_command_buffer(queue);
     softmetal_set_duration(buffer, MS(1));
@@ -1200,8 +1126,8 @@ static void test_one_registration_serves_all_who_wait_for_a_value(void **state)
     if (!softmetal_sees_messages()) skip();
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timeline = timeline_over(&r, &event);
-    for (i = 0; i < 9; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3);
+    timeline = timeline_over(r.device, &event);
+    for (i = 0; i < 9; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3, GPUSYNC_FOREVER);
     while (counted(&log.parks) < 9) sched_yield(); /* behind the registrations, too */
     for (i = 0; i < 9; i++)
         assert_result(gpusync_timeline_wait(timeline, 1 + (uint64_t)i % 3, 1, NULL), GPUSYNC_TIMEOUT);
@@ -1224,7 +1150,7 @@ static void test_registrations_that_have_served_do_not_pile_up(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     for (i = 1; i <= 1000; i++) {
         assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
         metal_event_signal(event, i);
@@ -1252,7 +1178,7 @@ static void test_a_listener_that_comes_after_the_timeline_touches_nothing(void *
     timing.event_listener.min_ns = timing.event_listener.max_ns = MS(5);
     softmetal_set_timing(&timing);
     for (i = 0; i < 6; i++) {
-        timeline = timeline_over(&r, &event);
+        timeline = timeline_over(r.device, &event);
         assert_result(gpusync_timeline_wait(timeline, 3, 1, NULL), GPUSYNC_TIMEOUT);
         assert_result(gpusync_timeline_wait(timeline, 4, 1, NULL), GPUSYNC_TIMEOUT);
         assert_int_equal(softmetal_live("block"), 2);
@@ -1284,7 +1210,7 @@ static void test_a_registration_for_a_value_that_never_comes_goes_with_the_event
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     probe_forget_spare_memory(NULL);
     taken = probe_memory.taken;
     for (i = 1; i <= 40; i++) assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
@@ -1296,7 +1222,7 @@ static void test_a_registration_for_a_value_that_never_comes_goes_with_the_event
     metal_release(event);
     assert_int_equal(softmetal_live("block"), 0);
     assert_int_equal(probe_registrations(), 0);
-    timeline = timeline_at(&r, 0); /* the same for an event of our own */
+    timeline = timeline_at(r.device, 0); /* the same for an event of our own */
     assert_ok(gpusync_timeline_expect(timeline, 1));
     assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(softmetal_live("block"), 1);
@@ -1331,7 +1257,7 @@ static void test_destroy_lets_a_listener_that_is_at_it_finish(void **state)
     if (!softmetal_sees_messages()) skip();
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     memset(&meeting, 0, sizeof meeting);
-    timeline = timeline_over(&r, &meeting.event);
+    timeline = timeline_over(r.device, &meeting.event);
     meeting.test = pthread_self();
     assert_result(gpusync_timeline_wait(timeline, 3, 1, NULL), GPUSYNC_TIMEOUT);
     softmetal_set_message_hook(meet_in_the_listener, NULL);
@@ -1357,12 +1283,12 @@ static void wait_without_being_told(bool without_class)
     rig r;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     if (without_class) softmetal_hide_class("MTLSharedEventListener");
     else probe_forget_spare_memory(NULL);
     __atomic_store_n(&probe_memory.fail_at, without_class ? 0 : 1, __ATOMIC_SEQ_CST);
     probe_memory.fail_after = true;
-    value_job_start(&job, timeline, 5);
+    value_job_start(&job, timeline, 5, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
     metal_event_signal(event, 5);
     while (softmetal_timers() == 0) sched_yield(); /* it is listed first, then it asks for a sweep */
@@ -1372,7 +1298,7 @@ static void wait_without_being_told(bool without_class)
     assert_result(gpusync_timeline_wait(timeline, 6, MS(1), NULL), GPUSYNC_TIMEOUT);
     softmetal_hide_class(NULL);
     __atomic_store_n(&probe_memory.fail_at, 0, __ATOMIC_SEQ_CST);
-    value_job_start(&job, timeline, 6); /* and from here on it is told again */
+    value_job_start(&job, timeline, 6, GPUSYNC_FOREVER); /* and from here on it is told again */
     while (softmetal_live("block") == 0) sched_yield();
     metal_event_signal(event, 6);
     assert_ok(value_job_join(&job));
@@ -1405,18 +1331,18 @@ static void test_an_event_is_used_again_and_goes_on_from_where_it_is(void **stat
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (i = 0; i < sizeof initial / sizeof initial[0]; i++) {
-        gpusync_timeline *timeline = timeline_at(&r, initial[i]);
+        gpusync_timeline *timeline = timeline_at(r.device, initial[i]);
         if (event) assert_ptr_equal(probe_event_of(timeline, NULL), event);
         event = probe_event_of(timeline, NULL);
         if (raw < initial[i]) raw = initial[i];
-        assert_int_equal(raw_of(timeline), raw);
+        assert_int_equal(event_value_of(timeline), raw);
         assert_int_equal(value_of(timeline), initial[i]);
         assert_int_equal(base_of(timeline), raw - initial[i]);
         assert_result(gpusync_timeline_wait(timeline, initial[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
         assert_result(gpusync_timeline_signal(timeline, initial[i]), GPUSYNC_ERROR_NOT_RISING);
         assert_ok(gpusync_timeline_signal(timeline, initial[i] + 2));
         raw += 2;
-        assert_int_equal(raw_of(timeline), raw);
+        assert_int_equal(event_value_of(timeline), raw);
         assert_ok(gpusync_timeline_destroy(timeline));
         assert_int_equal(softmetal_live("shared_event"), 1);
         if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count("newSharedEvent"), 1);
@@ -1433,9 +1359,9 @@ static void test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_ag
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (reason = 0; reason < REASONS_TO_DROP; reason++) {
-        gpusync_timeline *timeline = timeline_at(&r, 5);
+        gpusync_timeline *timeline = timeline_at(r.device, 5);
         assert_ok(gpusync_timeline_destroy(timeline));
-        timeline = timeline_at(&r, 1); /* over the same event, with a base */
+        timeline = timeline_at(r.device, 1); /* over the same event, with a base */
         assert_int_equal(base_of(timeline), 4);
         if (reason == HAND_OUT) assert_non_null(gpusync_timeline_metal(timeline, NULL));
         if (reason == EXPECT) assert_ok(gpusync_timeline_expect(timeline, 2));
@@ -1454,10 +1380,10 @@ static void test_an_imported_event_is_not_used_for_other_timelines(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     assert_ok(gpusync_timeline_destroy(timeline));
     assert_int_equal(softmetal_retain_count(event), 1);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     assert_ptr_not_equal(probe_event_of(timeline, NULL), event);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
@@ -1473,7 +1399,7 @@ static void test_a_bounded_number_of_events_is_kept(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (round = 0; round < 2; round++) {
-        for (i = 0; i < TIMELINES; i++) timelines[i] = timeline_at(&r, (uint64_t)i);
+        for (i = 0; i < TIMELINES; i++) timelines[i] = timeline_at(r.device, (uint64_t)i);
         for (i = 0; i < TIMELINES; i++) assert_int_equal(value_of(timelines[i]), i);
         for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
         assert_in_range(softmetal_live("shared_event"), 1, 32);
@@ -1503,7 +1429,7 @@ static void test_a_timeline_that_could_not_be_made_costs_no_event(void **state)
     assert_null(timeline);
     assert_int_equal(softmetal_retain_count(event), 1);
     metal_release(event);
-    assert_ok(gpusync_timeline_destroy(timeline_at(&r, 0)));
+    assert_ok(gpusync_timeline_destroy(timeline_at(r.device, 0)));
     close_rig(&r);
 }
 
@@ -1520,9 +1446,10 @@ static void test_destroy_ends_the_waits_that_sleep(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timelines[0] = timeline_at(&r, 0);
-    timelines[1] = timeline_over(&r, &event);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], 1 + (uint64_t)i / 2);
+    timelines[0] = timeline_at(r.device, 0);
+    timelines[1] = timeline_over(r.device, &event);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], 1 + (uint64_t)i / 2,
+                                                       GPUSYNC_FOREVER);
     await_sleepers(r.device, MANY_WAITERS);
     assert_ok(gpusync_timeline_destroy(timelines[0]));
     assert_ok(gpusync_timeline_destroy(timelines[1]));
@@ -1540,8 +1467,8 @@ static void test_destroy_ends_a_wait_that_spins(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(&r, 0);
-    value_job_start_spinning(&job, timeline, 1, &endless);
+    timeline = timeline_at(r.device, 0);
+    value_job_start_spinning(&job, timeline, 1, GPUSYNC_FOREVER, &endless);
     while (counted(&log.yields) < 10) sched_yield();
     assert_ok(gpusync_timeline_destroy(timeline));
     assert_result(value_job_join(&job), GPUSYNC_ERROR_DESTROYED);
@@ -1555,8 +1482,8 @@ static void test_a_device_stays_while_it_has_timelines(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timelines[0] = timeline_at(&r, 0);
-    timelines[1] = timeline_over(&r, &event);
+    timelines[0] = timeline_at(r.device, 0);
+    timelines[1] = timeline_over(r.device, &event);
     assert_ok(gpusync_queue_destroy(r.queue));
     r.queue = NULL;
     assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
@@ -1588,9 +1515,9 @@ static void test_the_loss_of_the_device_ends_every_wait(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    for (i = 0; i < 3; i++) timelines[i] = timeline_at(&r, 5);
-    timelines[3] = timeline_over(&r, &event);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 4], 6 + (uint64_t)i);
+    for (i = 0; i < 3; i++) timelines[i] = timeline_at(r.device, 5);
+    timelines[3] = timeline_over(r.device, &event);
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 4], 6 + (uint64_t)i, GPUSYNC_FOREVER);
     await_sleepers(r.device, MANY_WAITERS);
     lose_device(&r);
     for (i = 0; i < MANY_WAITERS; i++) assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
@@ -1598,7 +1525,7 @@ static void test_the_loss_of_the_device_ends_every_wait(void **state)
     assert_ok(gpusync_timeline_wait(timelines[0], 5, 0, NULL)); /* that was reached */
     assert_result(gpusync_timeline_wait(timelines[0], 6, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(gpusync_timeline_signal(timelines[0], 6), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(raw_of(timelines[0]), 5);
+    assert_int_equal(event_value_of(timelines[0]), 5);
     assert_ok(gpusync_timeline_fail(timelines[1], NULL));
     assert_result(gpusync_timeline_create(r.device, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
     assert_null(none);
@@ -1629,22 +1556,22 @@ static void test_the_report_tells_of_timelines_and_who_waits_for_what(void **sta
     event = metal_shared_event_new(r.metal_device);
     metal_event_signal(event, 70);
     assert_ok(timeline_import(r.device, event, &desc, &imported));
-    value_job_start(&jobs[0], made, 17);
-    value_job_start(&jobs[1], imported, 71);
+    value_job_start(&jobs[0], made, 17, GPUSYNC_FOREVER);
+    value_job_start(&jobs[1], imported, 71, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2);
-    assert_true(reports(&r, "timeline 1 'frames': value 16"));
-    assert_true(reports(&r, "a wait for value 17, asleep for"));
-    assert_true(reports(&r, "timeline 2 'decoder': value 70, signalled by others too"));
-    assert_true(reports(&r, "a wait for value 71, asleep for"));
+    assert_true(reports(r.device, "timeline 1 'frames': value 16"));
+    assert_true(reports(r.device, "a wait for value 17, asleep for"));
+    assert_true(reports(r.device, "timeline 2 'decoder': value 70, signalled by others too"));
+    assert_true(reports(r.device, "a wait for value 71, asleep for"));
     assert_ok(gpusync_timeline_signal(made, 17));
     assert_ok(gpusync_timeline_fail(imported, NULL));
     assert_ok(value_job_join(&jobs[0]));
     assert_result(value_job_join(&jobs[1]), GPUSYNC_ERROR_EXECUTION);
-    assert_true(reports(&r, "timeline 1 'frames': value 17"));
-    assert_true(reports(&r, "timeline 2 'decoder': failed"));
-    assert_false(reports(&r, "a wait for "));
+    assert_true(reports(r.device, "timeline 1 'frames': value 17"));
+    assert_true(reports(r.device, "timeline 2 'decoder': failed"));
+    assert_false(reports(r.device, "a wait for "));
     assert_ok(gpusync_timeline_destroy(made));
-    assert_false(reports(&r, "frames"));
+    assert_false(reports(r.device, "frames"));
     assert_ok(gpusync_timeline_destroy(imported));
     metal_release(event);
     close_rig(&r);
@@ -1659,13 +1586,13 @@ static void test_every_wait_is_counted_once_with_the_device(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     metal_event_signal(event, 1);
     assert_ok(gpusync_timeline_wait(timeline, 1, 0, NULL)); /* status */
     assert_ok(gpusync_timeline_wait(timeline, 1, 0, NULL)); /* inline */
     assert_result(gpusync_timeline_wait(timeline, 2, 0, NULL), GPUSYNC_TIMEOUT); /* unmet */
     assert_result(gpusync_timeline_wait(timeline, 2, MS(1), NULL), GPUSYNC_TIMEOUT); /* unmet */
-    value_job_start(&job, timeline, 2); /* sleep */
+    value_job_start(&job, timeline, 2, GPUSYNC_FOREVER); /* sleep */
     await_sleepers(r.device, 1);
     metal_event_signal(event, 2);
     assert_ok(value_job_join(&job));
@@ -1715,7 +1642,7 @@ static void test_inside_the_log_hook_a_wait_that_would_have_to_wait_says_so(void
     memset(&in_log, 0, sizeof in_log);
     device_desc.log = use_timelines_in_log;
     rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    in_log.timeline = timeline_at(&r, 1);
+    in_log.timeline = timeline_at(r.device, 1);
     commit_empty(&r, &buffer);
     softmetal_fail(buffer, NULL, 1, NULL);
     softmetal_finish(buffer);
@@ -1740,7 +1667,7 @@ static void *report_all_the_time(void *argument)
 {
     reporter *reporting = (reporter *)argument;
     while (!__atomic_load_n(&reporting->stop, __ATOMIC_SEQ_CST))
-        if (reports(reporting->r, "'made': value 0")) reporting->seen_half_made = true;
+        if (reports(reporting->r->device, "'made': value 0")) reporting->seen_half_made = true;
     return NULL;
 }
 
@@ -1785,7 +1712,7 @@ static void test_host_and_device_take_turns(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_REAL, NULL);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     event = gpusync_timeline_metal(timeline, &base);
     for (turn = 1; turn < 200; turn += 2) {
         void *buffer = open_buffer(&r);
@@ -1819,7 +1746,7 @@ static void test_what_was_done_before_a_signal_is_seen_after_the_wait(void **sta
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (i = 0; i < 50; i++) {
-        gpusync_timeline *timeline = timeline_at(&r, 0);
+        gpusync_timeline *timeline = timeline_at(r.device, 0);
         pthread_t thread;
         handed_over = 0;
         thread = start(hand_over, timeline);
@@ -1894,9 +1821,9 @@ static void test_a_crowd_that_signals_and_waits_at_random_loses_no_wake_up(void 
         rig r;
         open_rig(&r, SOFTMETAL_MANUAL, &log);
         memset(crowds, 0, sizeof crowds);
-        crowds[0].timelines[0] = timeline_at(&r, 0);
-        crowds[0].timelines[1] = timeline_at(&r, 0);
-        crowds[0].timelines[2] = timeline_over(&r, &crowds[0].event);
+        crowds[0].timelines[0] = timeline_at(r.device, 0);
+        crowds[0].timelines[1] = timeline_at(r.device, 0);
+        crowds[0].timelines[2] = timeline_over(r.device, &crowds[0].event);
         log.stubborn = true; /* a lost one would hang */
         crowds[0].through = &through;
         for (i = 1; i < THREADS; i++) crowds[i] = crowds[0];

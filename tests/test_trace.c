@@ -4,9 +4,9 @@
    clock makes the moments: what happens between two of them has a time between theirs. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
+#include "stage.h"
 
 #define MAX_NOTED 40000u
-static const gpusync_spin no_spin = {0, 0, 0};
 
 /* -- what was told ---------------------------------------------------------------------------------------------- */
 
@@ -888,7 +888,7 @@ static void test_set_unset_and_set_again(void **state)
     void *buffer;
     (void)state;
     open_traced(&r, &t, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_queue_create(r.device, NULL, &late));
+    late = queue_new(r.device);
     assert_ok(gpusync_command_buffer(late, NULL, &buffer));
     assert_ok(gpusync_commit(late, buffer, &ticket));
     softmetal_finish(buffer);
@@ -899,7 +899,7 @@ static void test_set_unset_and_set_again(void **state)
     memset(&desc, 0, sizeof desc);
     desc.metal_device = r.metal_device;
     assert_ok(gpusync_device_create(&desc, &other));
-    assert_ok(gpusync_queue_create(other, NULL, &of_other));
+    of_other = queue_new(other);
     assert_ok(gpusync_command_buffer(of_other, NULL, &buffer));
     assert_ok(gpusync_commit(of_other, buffer, NULL));
     softmetal_finish(buffer);

@@ -1,8 +1,7 @@
 /* test_wait.c - waiting: every way of asking, what each wait costs, when it ends and how that is counted */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
-
-static const gpusync_spin no_spin = {0, 0, 0};
+#include "stage.h"
 
 static gpusync_device_desc device_desc_with(const gpusync_hooks *hooks)
 {
@@ -83,7 +82,7 @@ static void hook_log_init(hook_log *log)
     log->hooks.user = log;
 }
 
-static void rig_open_hooked(rig *r, hook_log *log, const gpusync_spin *spin)
+static void rig_open_counting(rig *r, hook_log *log, const gpusync_spin *spin)
 {
     hook_log_init(log);
     rig_open_with(r, SOFTMETAL_MANUAL, device_desc_with(&log->hooks), queue_desc_with(GPUSYNC_WAIT_DEFAULT, spin));
@@ -365,7 +364,7 @@ static void test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody(
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &spin);
+    rig_open_counting(&r, &log, &spin);
     ticket = commit_empty(&r, &buffer);
     log.complete_at_yield = buffer;
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
@@ -385,7 +384,7 @@ static void test_the_spin_budget_is_spent_before_the_first_park_and_not_more(voi
     uint64_t messages;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &spin);
+    rig_open_counting(&r, &log, &spin);
     ticket = commit_empty(&r, &buffer);
     messages = softmetal_thread_messages();
     assert_result(gpusync_wait(r.queue, ticket, MS(800)), GPUSYNC_TIMEOUT); /* a busy machine may stop it for long */
@@ -407,7 +406,7 @@ static void test_a_time_limit_on_spinning_ends_it(void **state)
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &spin);
+    rig_open_counting(&r, &log, &spin);
     ticket = commit_empty(&r, &buffer);
     wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1); /* never, were there no limit */
@@ -429,7 +428,7 @@ static void test_spinning_ends_with_the_wait_however_long_it_may_take(void **sta
         void *buffer;
         gpusync_ticket ticket;
         rig r;
-        rig_open_hooked(&r, &log, &spins[i]);
+        rig_open_counting(&r, &log, &spins[i]);
         ticket = commit_empty(&r, &buffer);
         begun = gpusync_now_ns();
         assert_result(gpusync_wait(r.queue, ticket, MS(5)), GPUSYNC_TIMEOUT);
@@ -463,7 +462,7 @@ static void test_a_wait_that_sleeps_costs_one_status_one_unpark_and_no_command_b
     long parks;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     memset(&wait, 0, sizeof wait);
     wait.job.queue = r.queue;
     wait.job.ticket = commit_empty(&r, &buffer);
@@ -503,7 +502,7 @@ static void test_huge_limits_do_not_overflow(void **state)
         gpusync_ticket ticket;
         rig r;
         spin.max_spin_ns = limits[i];
-        rig_open_hooked(&r, &log, &spin);
+        rig_open_counting(&r, &log, &spin);
         ticket = commit_empty(&r, &buffer);
         wait_job_start(&job, r.queue, ticket, limits[i]);
         await_sleepers(r.device, 1);
@@ -524,7 +523,7 @@ static void test_a_wait_that_timed_out_changes_nothing_and_can_be_repeated(void 
     int i;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     before = stats_of(r.queue);
     for (i = 0; i < 5; i++) assert_result(gpusync_wait(r.queue, ticket, 100000), GPUSYNC_TIMEOUT);
@@ -572,7 +571,7 @@ static void test_done_at_the_deadline_of_a_park_wins(void **state)
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     log.complete_at_limit = buffer;
     assert_ok(gpusync_wait(r.queue, ticket, MS(2)));
@@ -591,7 +590,7 @@ static void test_queue_wait_is_not_extended_by_later_commits(void **state)
     gpusync_ticket later;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     commit_empty(&r, &first);
     wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
@@ -679,7 +678,7 @@ static void test_device_wait_covers_every_queue_up_to_what_it_had_committed(void
     rig_open(&r, SOFTMETAL_MANUAL);
     first = r.queue;
     for (i = 0; i < MANY_QUEUES; i++) {
-        assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+        queues[i] = queue_new(r.device);
         r.queue = queues[i];
         commit_empty(&r, &buffers[i]);
     }
@@ -709,7 +708,7 @@ static void test_device_wait_waits_for_the_last_queue_as_for_the_first(void **st
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
     first = r.queue;
-    for (i = 0; i < MANY_QUEUES; i++) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+    for (i = 0; i < MANY_QUEUES; i++) queues[i] = queue_new(r.device);
     for (i = 0; i < MANY_QUEUES; i++) {
         r.queue = queues[i];
         commit_empty(&r, &buffer);
@@ -731,7 +730,7 @@ static void test_device_wait_tells_a_timeout_before_an_error(void **state)
     rig_open(&r, SOFTMETAL_MANUAL);
     first = r.queue;
     commit_empty(&r, &stuck);
-    assert_ok(gpusync_queue_create(r.device, NULL, &second));
+    second = queue_new(r.device);
     r.queue = second;
     softmetal_fail_next(1, 2);
     commit_empty(&r, &failed);
@@ -756,7 +755,7 @@ static void test_a_lost_handler_costs_time_and_no_hang(void **state)
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     softmetal_lose_handlers(buffer);
     softmetal_let_timers_run(true);
@@ -806,7 +805,7 @@ static void test_each_waiter_on_its_own_ticket_is_woken_once(void **state)
     int i;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     for (i = 0; i < MANY_THREADS; i++) {
         gpusync_ticket ticket = commit_empty(&r, &buffers[i]);
         wait_job_start(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
@@ -832,7 +831,7 @@ static void test_every_waiter_on_one_ticket_is_woken_once(void **state)
     int i;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     for (i = 0; i < MANY_THREADS; i++)
         wait_job_start(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
@@ -871,7 +870,7 @@ static void test_parks_that_return_early_are_counted_and_the_wait_goes_on(void *
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     log.early = 3;
     ticket = commit_empty(&r, &buffer);
     wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
@@ -890,7 +889,7 @@ static void test_parks_that_last_until_their_deadline_are_not_counted_as_early(v
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     assert_result(gpusync_wait(r.queue, ticket, MS(180)), GPUSYNC_TIMEOUT);
     assert_true(log.parks >= 1);
@@ -907,7 +906,7 @@ static void test_early_returns_do_not_extend_the_deadline(void **state)
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     log.early = INT32_MAX; /* park never sleeps */
     ticket = commit_empty(&r, &buffer);
     begun = gpusync_now_ns();
@@ -928,7 +927,7 @@ static void test_a_park_is_told_the_deadline_of_the_wait(void **state)
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    rig_open_hooked(&r, &log, &no_spin);
+    rig_open_counting(&r, &log, &no_spin);
     ticket = commit_empty(&r, &buffer);
     begun = gpusync_now_ns();
     assert_result(gpusync_wait(r.queue, ticket, MS(200)), GPUSYNC_TIMEOUT);

@@ -1,6 +1,6 @@
 /* test_wait_many.c - one wait for many points: tickets and values of timelines, all of them or any */
 #define GPUSYNC_IMPLEMENTATION
-#include "support.h"
+#include "stage.h"
 #include <time.h>
 
 /* -- hooks that count ------------------------------------------------------------------------------------ */
@@ -42,7 +42,6 @@ static void log_unpark(void *user, gpusync_waiter *waiter)
 
 static long counted(const long *count) { return __atomic_load_n(count, __ATOMIC_SEQ_CST); }
 
-static const gpusync_spin no_spin = {0, 0, 0};
 static const gpusync_spin endless = {0, UINT32_MAX, 0};
 
 /* log may be NULL: threads. */
@@ -75,24 +74,6 @@ static void close_rig(rig *r)
     assert_int_equal(softmetal_live("listener"), 0);
 }
 
-static gpusync_timeline *timeline_at(rig *r, uint64_t initial)
-{
-    gpusync_timeline *timeline = NULL;
-    gpusync_timeline_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.initial_value = initial;
-    assert_ok(gpusync_timeline_create(r->device, &desc, &timeline));
-    return timeline;
-}
-
-static gpusync_timeline *timeline_over(rig *r, void **event)
-{
-    gpusync_timeline *timeline = NULL;
-    *event = metal_shared_event_new(r->metal_device);
-    assert_ok(timeline_import(r->device, *event, NULL, &timeline));
-    return timeline;
-}
-
 static gpusync_stats device_stats(rig *r)
 {
     gpusync_stats stats;
@@ -120,39 +101,6 @@ static void expect_many_at(const gpusync_point *points, size_t count, gpusync_wa
     _fail(file, line);
 }
 
-/* A wait on a thread of its own. */
-typedef struct many_job {
-    const gpusync_point *points;
-    size_t count, which;
-    gpusync_wait_for how;
-    uint64_t timeout_ns;
-    gpusync_result result;
-    pthread_t thread;
-} many_job;
-
-static void *many_job_body(void *argument)
-{
-    many_job *job = (many_job *)argument;
-    job->result = gpusync_wait_many(job->points, job->count, job->how, job->timeout_ns, NULL, &job->which);
-    return NULL;
-}
-
-static void many_job_start(many_job *job, const gpusync_point *points, size_t count, gpusync_wait_for how)
-{
-    memset(job, 0, sizeof *job);
-    job->points = points;
-    job->count = count;
-    job->how = how;
-    job->timeout_ns = GPUSYNC_FOREVER;
-    job->thread = start(many_job_body, job);
-}
-
-static gpusync_result many_job_join(many_job *job)
-{
-    join(job->thread);
-    return job->result;
-}
-
 /* -- what is refused, and nothing ------------------------------------------------------------------------ */
 
 static void test_all_of_none_is_reached_and_any_of_none_makes_no_sense(void **state)
@@ -175,7 +123,7 @@ static void test_points_that_are_none_are_refused_and_leave_the_others_alone(voi
     int how;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 1);
+    timeline = timeline_at(r.device, 1);
     for (how = 0; how < 3; how++) {
         gpusync_wait_for kind = (gpusync_wait_for)how;
         points[0] = gpusync_at_value(timeline, 1);
@@ -195,10 +143,10 @@ static void test_points_that_are_none_are_refused_and_leave_the_others_alone(voi
     assert_ok(gpusync_timeline_destroy(timeline));
     assert_ok(gpusync_queue_destroy(r.queue));
     has_returned();
-    assert_ok(gpusync_queue_create(r.device, NULL, &r.queue));
+    r.queue = queue_new(r.device);
     memset(&other, 0, sizeof other);
     assert_ok(gpusync_device_create(NULL, &other.device));
-    assert_ok(gpusync_queue_create(other.device, NULL, &other.queue));
+    other.queue = queue_new(other.device);
     points[0] = gpusync_at_ticket(r.queue, 0);
     points[1] = gpusync_at_ticket(other.queue, 0);
     expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 2);
@@ -219,9 +167,9 @@ static void test_tickets_and_values_can_be_mixed(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    assert_ok(gpusync_queue_create(r.device, NULL, &queue));
-    made = timeline_at(&r, 0);
-    imported = timeline_over(&r, &event);
+    queue = queue_new(r.device);
+    made = timeline_at(r.device, 0);
+    imported = timeline_over(r.device, &event);
     points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
     second = metal_queue_command_buffer(gpusync_queue_metal(queue));
     assert_ok(gpusync_commit(queue, second, &points[1].ticket));
@@ -268,11 +216,11 @@ static void test_the_same_point_may_be_given_often(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     ticket = commit_empty(&r, &buffer);
     for (i = 0; i < 14; i++) points[i] = i % 2 ? gpusync_at_value(timeline, 2) : gpusync_at_ticket(r.queue, ticket);
-    many_job_start(&all, points, 14, GPUSYNC_WAIT_ALL);
-    many_job_start(&any, points, 14, GPUSYNC_WAIT_ANY);
+    many_job_start(&all, points, 14, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    many_job_start(&any, points, 14, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
     await_sleepers(r.device, 28);
     assert_ok(gpusync_timeline_signal(timeline, 2));
     assert_ok(many_job_join(&any));
@@ -291,7 +239,7 @@ static void test_a_ticket_zero_is_always_reached(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     points[0] = gpusync_at_value(timeline, 1);
     points[1] = gpusync_at_ticket(r.queue, GPUSYNC_NO_TICKET);
     expect_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_OK, 1);
@@ -310,14 +258,14 @@ static void test_a_point_for_everything_is_what_was_committed_when_the_wait_bega
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 1);
+    timeline = timeline_at(r.device, 1);
     points[0] = gpusync_at_ticket(r.queue, GPUSYNC_EVERYTHING);
     points[1] = gpusync_at_value(timeline, 1);
     expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 2); /* nothing is everything */
     commit_empty(&r, &first);
     commit_empty(&r, &second);
     expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 2);
-    many_job_start(&job, points, 2, GPUSYNC_WAIT_ALL);
+    many_job_start(&job, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
     commit_empty(&r, &third);
     softmetal_fail(third, NULL, 2, NULL); /* not its business */
@@ -343,7 +291,7 @@ static void test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_mem
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 9);
+    timeline = timeline_at(r.device, 9);
     assert_ok(gpusync_timeline_expect(timeline, 10));
     commit_empty(&r, &buffer);
     softmetal_finish(buffer);
@@ -370,7 +318,7 @@ static void test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_re
     (void)state;
     if (!softmetal_sees_messages()) skip();
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 9);
+    timeline = timeline_at(r.device, 9);
     assert_ok(gpusync_timeline_expect(timeline, 10));
     points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
     for (i = 1; i < 16; i++) points[i] = gpusync_at_value(timeline, 9);
@@ -393,8 +341,8 @@ static void test_a_failure_wins_over_a_timeout(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    pending = timeline_at(&r, 0);
-    failed = timeline_at(&r, 0);
+    pending = timeline_at(r.device, 0);
+    failed = timeline_at(r.device, 0);
     points[0] = gpusync_at_value(pending, 1);
     points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &bad));
     points[2] = gpusync_at_value(failed, 1);
@@ -432,11 +380,11 @@ static void test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ende
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
     for (i = 0; i < 2; i++) {
-        timelines[i] = timeline_at(&r, 0);
+        timelines[i] = timeline_at(r.device, 0);
         points[i] = gpusync_at_value(timelines[i], 1);
     }
-    many_job_start(&all, points, 2, GPUSYNC_WAIT_ALL);
-    many_job_start(&any, points, 2, GPUSYNC_WAIT_ANY);
+    many_job_start(&all, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    many_job_start(&any, points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
     await_sleepers(r.device, 4);
     assert_ok(gpusync_timeline_fail(timelines[1], NULL));
     assert_result(many_job_join(&any), GPUSYNC_ERROR_EXECUTION);
@@ -466,15 +414,15 @@ static void test_destroying_one_of_many_ends_the_wait_at_once(void **state)
                 rig r;
                 open_rig_spinning(&r, SOFTMETAL_MANUAL, &log, spins ? &endless : &no_spin, 0);
                 log.stubborn = true;
-                assert_ok(gpusync_queue_create(r.device, NULL, &queue));
-                timelines[0] = timeline_at(&r, 0);
-                timelines[1] = timeline_at(&r, 0);
+                queue = queue_new(r.device);
+                timelines[0] = timeline_at(r.device, 0);
+                timelines[1] = timeline_at(r.device, 0);
                 buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
                 points[0] = gpusync_at_value(timelines[0], 1);
                 points[1] = gpusync_at_value(timelines[1], 1);
                 assert_ok(gpusync_commit(queue, buffer, &points[2].ticket));
                 points[2] = gpusync_at_ticket(queue, points[2].ticket);
-                many_job_start(&job, points, 3, (gpusync_wait_for)how);
+                many_job_start(&job, points, 3, (gpusync_wait_for)how, GPUSYNC_FOREVER);
                 if (spins) {
                     while (counted(&log.yields) < 10) sched_yield();
                 } else {
@@ -517,9 +465,9 @@ static void test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_
                 void *buffer;
                 rig r;
                 open_rig(&r, SOFTMETAL_MANUAL, NULL);
-                assert_ok(gpusync_queue_create(r.device, NULL, &queue));
-                reached = timeline_at(&r, 0);
-                pending = timeline_at(&r, 0);
+                queue = queue_new(r.device);
+                reached = timeline_at(r.device, 0);
+                pending = timeline_at(r.device, 0);
                 buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
                 assert_ok(gpusync_commit(queue, buffer, NULL));
                 points[first] = victim ? gpusync_at_ticket(queue, 1) : gpusync_at_value(reached, 1);
@@ -568,12 +516,12 @@ static void test_the_loss_of_the_device_ends_a_wait_for_many(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
     for (i = 0; i < TIMELINES; i++) {
-        timelines[i] = timeline_at(&r, 0);
+        timelines[i] = timeline_at(r.device, 0);
         points[i] = gpusync_at_value(timelines[i], 1);
     }
     points[TIMELINES] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
-    many_job_start(&all, points, TIMELINES + 1, GPUSYNC_WAIT_ALL);
-    many_job_start(&any, points, TIMELINES + 1, GPUSYNC_WAIT_ANY);
+    many_job_start(&all, points, TIMELINES + 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    many_job_start(&any, points, TIMELINES + 1, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2 * (TIMELINES + 1));
     commit_empty(&r, &fatal);
     softmetal_fail(fatal, NULL, 11, NULL);
@@ -603,12 +551,12 @@ static void test_who_waits_for_all_is_woken_once_by_the_last(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    for (i = 0; i < 3; i++) timelines[i] = timeline_at(&r, 0);
+    for (i = 0; i < 3; i++) timelines[i] = timeline_at(r.device, 0);
     for (i = 0; i < POINTS; i++) {
         if (i % 2) points[i] = gpusync_at_value(timelines[i % 3], (uint64_t)i);
         else points[i] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffers[i]));
     }
-    many_job_start(&job, points, POINTS, GPUSYNC_WAIT_ALL);
+    many_job_start(&job, points, POINTS, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
     await_sleepers(r.device, POINTS);
     for (i = 0; i < POINTS; i += 2) softmetal_finish(buffers[i]);
     for (i = 1; i < POINTS; i += 2) {
@@ -639,12 +587,12 @@ static void test_who_waits_for_any_is_woken_by_the_first(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
     for (i = 0; i < POINTS; i++) {
-        timelines[i] = timeline_at(&r, 0);
+        timelines[i] = timeline_at(r.device, 0);
         points[i] = gpusync_at_value(timelines[i], 2);
     }
     points[POINTS] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
     for (i = POINTS - 1; i >= 0; i--) {
-        many_job_start(&job, points, POINTS + 1, GPUSYNC_WAIT_ANY);
+        many_job_start(&job, points, POINTS + 1, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
         await_sleepers(r.device, POINTS + 1);
         log.unparks = 0;
         assert_ok(gpusync_timeline_signal(timelines[i], 1));
@@ -655,7 +603,7 @@ static void test_who_waits_for_any_is_woken_by_the_first(void **state)
         assert_int_equal(job.which, i);
         points[i] = gpusync_at_value(timelines[i], 1000);
     }
-    many_job_start(&job, points, POINTS + 1, GPUSYNC_WAIT_ANY);
+    many_job_start(&job, points, POINTS + 1, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
     await_sleepers(r.device, POINTS + 1);
     softmetal_finish(buffer);
     assert_ok(many_job_join(&job));
@@ -677,8 +625,8 @@ static void test_a_timeout_leaves_no_watch_behind(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    made = timeline_at(&r, 0);
-    imported = timeline_over(&r, &event);
+    made = timeline_at(r.device, 0);
+    imported = timeline_over(r.device, &event);
     points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
     points[1] = gpusync_at_ticket(r.queue, GPUSYNC_EVERYTHING);
     for (i = 2; i < 20; i++) points[i] = gpusync_at_value(i % 2 ? made : imported, i);
@@ -714,7 +662,7 @@ static void test_what_ends_at_the_deadline_has_ended(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(&r, 1);
+    timeline = timeline_at(r.device, 1);
     points[0] = gpusync_at_value(timeline, 1);
     points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
     log.complete_at_limit = buffer;
@@ -747,10 +695,10 @@ static void test_many_who_share_points_are_all_woken(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
     for (i = 0; i < POINTS; i++) {
-        timelines[i] = timeline_at(&r, 0);
+        timelines[i] = timeline_at(r.device, 0);
         points[i] = gpusync_at_value(timelines[i], 1);
     }
-    for (i = 0; i < WAITERS; i++) many_job_start(&jobs[i], points, POINTS, (gpusync_wait_for)(i % 2));
+    for (i = 0; i < WAITERS; i++) many_job_start(&jobs[i], points, POINTS, (gpusync_wait_for)(i % 2), GPUSYNC_FOREVER);
     await_sleepers(r.device, WAITERS * POINTS);
     assert_ok(gpusync_timeline_signal(timelines[3], 1));
     for (i = 1; i < WAITERS; i += 2) {
@@ -779,11 +727,11 @@ static void test_signals_of_others_wake_who_waits_for_many(void **state)
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
     for (i = 0; i < 3; i++) {
-        timelines[i] = timeline_over(&r, &events[i]);
+        timelines[i] = timeline_over(r.device, &events[i]);
         points[i] = gpusync_at_value(timelines[i], 5);
     }
-    many_job_start(&all, points, 3, GPUSYNC_WAIT_ALL);
-    many_job_start(&any, points, 3, GPUSYNC_WAIT_ANY);
+    many_job_start(&all, points, 3, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    many_job_start(&any, points, 3, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
     await_sleepers(r.device, 6);
     metal_event_signal(events[1], 6);
     assert_ok(many_job_join(&any));
@@ -807,7 +755,7 @@ static void test_real_work_on_several_queues_is_waited_for(void **state)
     rig r;
     (void)state;
     open_rig_spinning(&r, SOFTMETAL_REAL, NULL, NULL, 0);
-    for (i = 0; i < QUEUES; i++) assert_ok(gpusync_queue_create(r.device, NULL, &queues[i]));
+    for (i = 0; i < QUEUES; i++) queues[i] = queue_new(r.device);
     for (round = 0; round < ROUNDS; round++) {
         size_t which;
         for (i = 0; i < QUEUES; i++) {
@@ -855,7 +803,7 @@ static void test_inside_the_log_hook_it_says_that_it_would_have_to_wait(void **s
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.log = wait_in_log;
     rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    timeline = timeline_at(&r, 1);
+    timeline = timeline_at(r.device, 1);
     in_log.points[0] = gpusync_at_value(timeline, 2);
     in_log.points[1] = gpusync_at_value(timeline, 1);
     commit_empty(&r, &buffer);
@@ -879,7 +827,7 @@ static void test_more_than_16_points_take_memory_and_give_it_back(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 1);
+    timeline = timeline_at(r.device, 1);
     for (i = 0; i < 17; i++) points[i] = gpusync_at_value(timeline, 1);
     live = r.memory.live;
     calls = r.memory.calls;
@@ -915,7 +863,7 @@ static void test_the_messages_for_4096_points_are_4096_times_those_for_one(void 
     (void)state;
     if (!softmetal_sees_messages()) skip();
     open_rig_spinning(&r, SOFTMETAL_MANUAL, NULL, NULL, MOST + 8);
-    timeline = timeline_over(&r, &event);
+    timeline = timeline_over(r.device, &event);
     for (i = 0; i < MOST; i++) points[i] = i % 2 ? gpusync_at_value(timeline, i) : gpusync_at_ticket(r.queue, commit_empty(&r, &buffers[i]));
     for (i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         uint64_t before = softmetal_thread_messages(), spent;
@@ -971,7 +919,7 @@ static void test_the_time_for_many_points_grows_with_their_number_and_not_faster
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (i = 0; i < 4; i++) timelines[i] = timeline_at(&r, 0);
+    for (i = 0; i < 4; i++) timelines[i] = timeline_at(r.device, 0);
     for (i = 0; i < LOT; i++) points[i] = gpusync_at_value(timelines[i % 4], i + 1);
     for (how = 0; how < 2; how++) {
         uint64_t few = cost_per_point(points, FEW, (gpusync_wait_for)how);
@@ -1104,7 +1052,7 @@ static void test_every_answer_is_that_of_a_simple_model(void **state)
         open_rig(&r, SOFTMETAL_MANUAL, NULL);
         memset(&m, 0, sizeof m);
         m.seed = seed;
-        for (i = 0; i < MODEL_TIMELINES; i++) m.timelines[i] = timeline_at(&r, 0);
+        for (i = 0; i < MODEL_TIMELINES; i++) m.timelines[i] = timeline_at(r.device, 0);
         for (i = 0; i < MODEL_TICKETS; i++) commit_empty(&r, &m.buffers[i]);
         for (i = 0; i < 60; i++) {
             model_step(&m);
@@ -1214,8 +1162,8 @@ static void test_eight_threads_with_random_signals_and_waits_agree_with_what_was
         open_rig(&r, SOFTMETAL_MANUAL, &log);
         log.stubborn = true; /* a lost wake-up would hang */
         memset(&c, 0, sizeof c);
-        for (i = 0; i < CROWD_TIMELINES - 1; i++) c.timelines[i] = timeline_at(&r, 0);
-        c.timelines[i] = timeline_over(&r, &c.event);
+        for (i = 0; i < CROWD_TIMELINES - 1; i++) c.timelines[i] = timeline_at(r.device, 0);
+        c.timelines[i] = timeline_over(r.device, &c.event);
         for (i = 0; i < THREADS; i++) {
             members[i].c = &c;
             members[i].seed = round * THREADS + i;
@@ -1265,8 +1213,8 @@ static void test_whatever_memory_is_missing_nothing_is_lost(void **state)
             void *event;
             rig r;
             open_rig(&r, SOFTMETAL_MANUAL, NULL);
-            timelines[0] = timeline_at(&r, 0);
-            timelines[1] = timeline_over(&r, &event);
+            timelines[0] = timeline_at(r.device, 0);
+            timelines[1] = timeline_over(r.device, &event);
             r.memory.fail_after = after;
             r.memory.fail_at = step;
             wait_with_faults(&r, timelines);
@@ -1299,9 +1247,9 @@ static void test_a_failure_ends_a_wait_for_all_or_a_failure(void **state)
             void *buffer;
             rig r;
             open_rig(&r, SOFTMETAL_MANUAL, &log);
-            good = timeline_at(&r, 0);
-            bad = timeline_at(&r, 0);
-            never = timeline_at(&r, 0);
+            good = timeline_at(r.device, 0);
+            bad = timeline_at(r.device, 0);
+            never = timeline_at(r.device, 0);
             commit_empty(&r, &buffer);
             softmetal_fail(buffer, NULL, 3, "killed");
             points[0] = gpusync_at_value(never, 1);
@@ -1381,7 +1329,7 @@ static void test_spin_and_mode_are_those_of_the_options(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     for (i = 0; i < 20; i++) points[i] = gpusync_at_value(timeline, 1);
     memset(&options, 0, sizeof options);
     options.spin = &yields;
@@ -1409,7 +1357,7 @@ static void test_a_failure_among_everything_ends_a_wait_for_all_or_a_failure(voi
     int i;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    never = timeline_at(&r, 0);
+    never = timeline_at(r.device, 0);
     for (i = 0; i < 2; i++) commit_empty(&r, &buffers[i]);
     softmetal_fail(buffers[0], NULL, 3, "killed");
     points[0] = gpusync_at_ticket(r.queue, GPUSYNC_EVERYTHING);
@@ -1456,7 +1404,7 @@ static void test_the_error_of_a_point_that_went_is_not_that_of_another(void **st
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(&r, 0);
+    timeline = timeline_at(r.device, 0);
     memset(&job, 0, sizeof job);
     job.points[0] = gpusync_at_value(timeline, 1);
     job.points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));

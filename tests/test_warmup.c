@@ -5,7 +5,7 @@
 #define pthread_create gpusync_makes_no_thread /* there is no such function */
 #include "../gpusync.h"
 #undef pthread_create
-#include "support.h"
+#include "stage.h"
 #include <time.h>
 
 #define LIBRARY_LATER "newLibraryWithSource:options:completionHandler:"
@@ -15,8 +15,6 @@
 
 static const char both[] = "kernel void add() {} kernel void scale() {}";
 static const char other[] = "kernel void copy() {}";
-
-#define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
 /* -- hooks of the program: they count, and tell who is asleep --------------------------------------- */
 
@@ -360,7 +358,7 @@ static void test_a_program(void **state)
 static void test_progress_is_told(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"), from_source(both, "add")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     void *out = &desc;
     size_t done = 0;
     place p;
@@ -395,7 +393,7 @@ static void test_progress_is_consistent(void **state)
     for (round = 0; round < 20; round++) {
         gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"),
                                         from_source(other, "copy")};
-        gpusync_warmup_desc desc = listing(list, COUNT(list));
+        gpusync_warmup_desc desc = listing(list, LENGTH(list));
         gpusync_result result = GPUSYNC_NOT_READY;
         size_t done, before = 0, total;
         place p;
@@ -586,9 +584,9 @@ static void test_a_time_limit_is_not_renewed(void **state)
     size_t i;
     (void)state;
     place_open(&p);
-    for (i = 0; i < COUNT(jobs); i++) jobs[i].run = nap;
+    for (i = 0; i < LENGTH(jobs); i++) jobs[i].run = nap;
     desc.jobs = jobs;
-    desc.job_count = COUNT(jobs);
+    desc.job_count = LENGTH(jobs);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     assert_result(gpusync_warmup_wait(p.warmup, MS(30)), GPUSYNC_TIMEOUT);
     assert_result(gpusync_warmup_poll(p.warmup, NULL, NULL), GPUSYNC_NOT_READY);
@@ -714,7 +712,7 @@ static void test_a_job_gets_pipelines(void **state)
 static void test_blocking(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"), from_source(other, "copy")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     void *out;
     place p;
     size_t i;
@@ -724,7 +722,7 @@ static void test_blocking(void **state)
     desc.blocking = true;
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     assert_progress(p.warmup, GPUSYNC_OK, 4, 4);
-    for (i = 0; i < COUNT(list); i++) assert_ok(gpusync_warmup_pipeline(p.warmup, i, 0, &out, NULL));
+    for (i = 0; i < LENGTH(list); i++) assert_ok(gpusync_warmup_pipeline(p.warmup, i, 0, &out, NULL));
     assert_ok(gpusync_warmup_wait(p.warmup, 0));
     assert_int_equal(softmetal_compiles(), 3);
     assert_dispatched(&p, 1);
@@ -735,7 +733,7 @@ static void test_blocking(void **state)
 static void test_blocking_with_an_error(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source("#error", "bad"), from_source(other, "copy")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     place p;
     (void)state;
     place_open(&p);
@@ -760,7 +758,7 @@ static void test_disabled(void **state)
     for (blocking = 0; blocking < 2; blocking++) {
         gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"),
                                         from_source("#error", "bad"), from_source(both, "add")};
-        gpusync_warmup_desc desc = listing(list, COUNT(list));
+        gpusync_warmup_desc desc = listing(list, LENGTH(list));
         gpusync_warmup_job job = {never, NULL};
         gpusync_error error;
         void *add, *out = &add;
@@ -796,7 +794,7 @@ static void test_disabled(void **state)
 static void test_disabled_compiles_nothing_else(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"), from_source(other, "copy")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     place p;
     (void)state;
     place_open(&p);
@@ -849,7 +847,7 @@ static void test_listed_twice_is_compiled_once(void **state)
 {
     char copy[sizeof both], name[] = "add";
     gpusync_pipeline_desc list[5] = {{NULL, NULL, NULL}};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     place p;
     (void)state;
     memcpy(copy, both, sizeof both);
@@ -877,7 +875,7 @@ static void test_libraries_as_objects(void **state)
 {
     void *one, *two;
     gpusync_pipeline_desc list[4] = {{NULL, NULL, NULL}};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     place p;
     (void)state;
     place_open(&p);
@@ -924,7 +922,7 @@ static void test_errors_name_the_function(void **state)
     gpusync_pipeline_desc list[] = {from_source("#error", "bad"), from_source(both, "add"),
                                     from_source(both, "missing"), from_source("#error", "worse"),
                                     from_source(both, "scale")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     static const char *const names[] = {"bad", NULL, "missing", "worse", NULL};
     gpusync_error error;
     void *out;
@@ -935,7 +933,7 @@ static void test_errors_name_the_function(void **state)
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     assert_result(gpusync_warmup_wait(p.warmup, SECONDS(20)), GPUSYNC_ERROR_COMPILE);
     assert_progress(p.warmup, GPUSYNC_OK, 6, 6);
-    for (i = 0; i < COUNT(list); i++) {
+    for (i = 0; i < LENGTH(list); i++) {
         memset(&error, 0, sizeof error);
         out = &out;
         if (!names[i]) {
@@ -1160,7 +1158,7 @@ static void *ask(void *argument)
 static void crowd(bool disabled)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"), from_source(other, "copy")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     asker askers[CROWD];
     gate g;
     place p;
@@ -1211,7 +1209,7 @@ static void test_a_crowd_asks_a_disabled_one(void **state)
 static void test_askers_join_the_compilation_in_flight(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"), from_source(other, "copy")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     asker askers[CROWD];
     gate g;
     place p;
@@ -1310,7 +1308,7 @@ static void test_destroy_at_once(void **state)
     for (round = 0; round < 12; round++) {
         gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source("#error", "bad"),
                                         from_source(other, "copy")};
-        gpusync_warmup_desc desc = listing(list, COUNT(list));
+        gpusync_warmup_desc desc = listing(list, LENGTH(list));
         place p;
         place_open(&p);
         softmetal_set_compile_time(MS(round / 2), MS(1));
@@ -1384,7 +1382,7 @@ static void await_destroy(sleeper *s)
 static void destroy_while_stopped_at(const char *selector, unsigned compiles)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale")};
-    gpusync_warmup_desc desc = listing(list, COUNT(list));
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
     destroyer d;
     sleeper s;
     place p;
@@ -1416,7 +1414,7 @@ static void test_destroy_while_the_device_is_warmed_up(void **state)
     static const char *const stages[] = {"newSharedEvent", "commandBuffer", "commit"};
     size_t n;
     (void)state;
-    for (n = 0; n < COUNT(stages); n++) {
+    for (n = 0; n < LENGTH(stages); n++) {
         gpusync_warmup_desc desc = listing(NULL, 0);
         gpusync_warmup_job job = {never, NULL};
         destroyer d;
@@ -1801,7 +1799,7 @@ static void on_a_full_queue(bool commit)
     memset(&queue_desc, 0, sizeof queue_desc);
     place_open(&p);
     queue_desc.max_in_flight = 1;
-    assert_ok(gpusync_queue_create(p.r.device, &queue_desc, &narrow));
+    narrow = queue_of_kind(QUEUE_OF_GPUSYNC, p.r.device, &queue_desc);
     assert_ok(gpusync_command_buffer(narrow, NULL, &buffer));
     inn_watch(&p.inn);
     desc.queue = narrow;
@@ -1935,7 +1933,7 @@ static void test_a_device_that_the_warmup_finds_lost(void **state)
     static const char *const stages[] = {"newSharedEvent", "commandBuffer", "commit"};
     size_t n;
     (void)state;
-    for (n = 0; n < COUNT(stages); n++) {
+    for (n = 0; n < LENGTH(stages); n++) {
         gpusync_warmup_desc desc = listing(NULL, 0);
         bool tables = false;
         gpusync_warmup_job job = {load_tables, &tables};
@@ -1968,7 +1966,7 @@ static void test_nothing_stays_open_on_a_lost_device(void **state)
     place p;
     (void)state;
     place_open(&p);
-    assert_ok(gpusync_queue_create(p.r.device, NULL, &second));
+    second = queue_new(p.r.device);
     desc.queue = second;
     close_door(&p, "commandBuffer");
     p.pass = true; /* the test's own command buffer */
@@ -2020,7 +2018,7 @@ static void test_bad_input(void **state)
     assert_result(gpusync_warmup_start(p.r.device, &desc, &w), GPUSYNC_ERROR_INVALID_ARGUMENT);
     desc = listing(NULL, 0);
     assert_ok(gpusync_device_create(NULL, &device));
-    assert_ok(gpusync_queue_create(device, NULL, &queue));
+    queue = queue_new(device);
     desc.queue = queue; /* of another device */
     assert_result(gpusync_warmup_start(p.r.device, &desc, &w), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_ok(gpusync_queue_destroy(queue));
@@ -2051,7 +2049,7 @@ static void test_no_utf8(void **state)
     for (disabled = 0; disabled < 2; disabled++) {
         gpusync_pipeline_desc list[] = {from_source("\xff\xfe\xc0", "add"), from_source(both, "\xff\xc0"),
                                         from_source(both, "add")};
-        gpusync_warmup_desc desc = listing(list, COUNT(list));
+        gpusync_warmup_desc desc = listing(list, LENGTH(list));
         void *out;
         place p;
         place_open(&p);

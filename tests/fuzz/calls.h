@@ -343,7 +343,7 @@ static void forget_work(work *w)
     w->lane = -1;
 }
 
-static work *remember(const lane *l, gpusync_ticket ticket, void *first, void *second, bool waits, bool tracked)
+static work *remember_work(const lane *l, gpusync_ticket ticket, void *first, void *second, bool waits, bool tracked)
 {
     work *w = &world.works[world.work_count < WORKS ? world.work_count++ : (int)below_of(WORKS)];
     if (w->lane >= 0) forget_work(w);
@@ -377,7 +377,6 @@ static void on_trace(void *user, const gpusync_trace_event *event)
 
 static void make_device(void)
 {
-    static const gpusync_spin no_spin = {0, 0, 0};
     int i = (int)below_of(DEVICES);
     machine *m = &world.machines[i];
     gpusync_device_desc desc;
@@ -698,7 +697,7 @@ static void commit_one(void)
         must(metal_status(o->buffer) == 0 && ticket == 0, "a commit that failed has done something");
         return;
     }
-    memcpy(remember(l, ticket, o->buffer, NULL, true, false)->promises, o->signals, sizeof o->signals); /* behind what is
+    memcpy(remember_work(l, ticket, o->buffer, NULL, true, false)->promises, o->signals, sizeof o->signals); /* behind what is
                                                                                 held it may be given up */
     if (metal_status(o->buffer) >= 2)
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
@@ -725,7 +724,7 @@ static void track_one(void)
     }
     o->tracked = true;
     o->ticket = ticket;
-    remember(l, ticket, o->buffer, NULL, false, true);
+    remember_work(l, ticket, o->buffer, NULL, false, true);
 }
 
 static void untrack_one(void)
@@ -757,7 +756,7 @@ static void commit_behind_the_back(void)
         if (one_in(8)) some_fault();
         if (may(l->device, gpusync_track_committed(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM) == GPUSYNC_OK) {
             must(ticket > 0, "a ticket of track_committed");
-            remember(l, ticket, o->buffer, NULL, false, false);
+            remember_work(l, ticket, o->buffer, NULL, false, false);
         }
     }
     let_go(o);
@@ -846,7 +845,7 @@ static void submit_some(void)
     if (over) over->expected = true;
     memcpy(promises, signals, submission.signal_count * sizeof *signals);
     for (i = 0; i < submission.command_buffer_count; i++) memcpy(promises + 2 * (i + 1), from[i]->signals, sizeof signals);
-    memcpy(remember(l, ticket, buffers[0], buffers[1], true, false)->promises, promises, sizeof promises);
+    memcpy(remember_work(l, ticket, buffers[0], buffers[1], true, false)->promises, promises, sizeof promises);
     for (i = 0; i < submission.command_buffer_count; i++) let_go(from[i]);
     for (i = 0; i < submission.signal_count; i++) {
         int k;

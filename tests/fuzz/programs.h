@@ -78,7 +78,7 @@ static void check_step_now(program *p, const step *s)
     seen.told[i] = result;
     check_buffers(p, s, result);
     if (result == GPUSYNC_OK && (s->buffers > 0 || s->kind == HOST))
-        expect(p, bytes_of(s)[STAMP] == stamp_of(s), "step %d is well and did not write its stamp", i);
+        expect(p, step_bytes(s)[STAMP] == stamp_of(s), "step %d is well and did not write its stamp", i);
 }
 
 /* A value is known when every promise up to it was kept, and not before. */

@@ -39,13 +39,9 @@ static int hooked_clock(clockid_t id, struct timespec *now)
 #endif
 
 #define GPUSYNC_IMPLEMENTATION
-#include "../scene.h"
+#include "../stage.h"
 #undef clock_gettime
 #undef clock_gettime_nsec_np
-
-#define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
-#define COUNT(p) __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST)
 
 /* -- what is expected ------------------------------------------------------------------------------------------- */
 

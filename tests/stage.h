@@ -1,0 +1,594 @@
+/* stage.h - what a test plays on: a device, queues and timelines; and few words for work, submissions and callbacks
+
+   A test program defines GPUSYNC_IMPLEMENTATION, includes this (after probe.h where it needs that), and is done with
+   set-up. With one queue, or with several and four timelines:
+
+       rig r; rig_open(&r, SOFTMETAL_MANUAL); ... rig_close(&r);
+       stage s; open_stage(&s, SOFTMETAL_MANUAL, 2); ... close_stage(&s); */
+#ifndef STAGE_H
+#define STAGE_H
+
+#include "support.h"
+
+/* -- a queue of a kind ---------------------------------------------------------------------------------------- */
+
+typedef enum queue_kind {
+    QUEUE_OF_GPUSYNC,    /* gpusync makes the queue of Metal's */
+    QUEUE_OF_THE_PROGRAM /* the program made it: desc.metal_queue, or one with room for 8 more than gpusync counts */
+} queue_kind;
+
+/* Here alone the tests have a queue made, but for those that look at how that fails. desc may be NULL. */
+static MAYBE_UNUSED gpusync_queue *queue_of_kind(queue_kind kind, gpusync_device *device, const gpusync_queue_desc *desc)
+{
+    gpusync_queue *queue = NULL;
+    gpusync_queue_desc with;
+    void *made = NULL;
+    memset(&with, 0, sizeof with);
+    if (desc) with = *desc;
+    if (kind == QUEUE_OF_THE_PROGRAM && !with.metal_queue) {
+        unsigned long room = with.max_command_buffer_count ? with.max_command_buffer_count : 64;
+        with.metal_queue = made = metal_queue_new(gpusync_device_metal(device), room + 8);
+    }
+    assert_ok(gpusync_queue_create(device, &with, &queue));
+    if (made) metal_release(made);
+    return queue;
+}
+
+static MAYBE_UNUSED gpusync_queue *queue_new(gpusync_device *device)
+{
+    return queue_of_kind(QUEUE_OF_GPUSYNC, device, NULL);
+}
+
+static MAYBE_UNUSED gpusync_queue *queue_named(gpusync_device *device, const char *label)
+{
+    gpusync_queue_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.label = label;
+    return queue_of_kind(QUEUE_OF_GPUSYNC, device, &desc);
+}
+
+/* -- a device with one queue ----------------------------------------------------------------------- */
+
+typedef struct rig {
+    memory_log memory;
+    gpusync_allocator allocator;
+    gpusync_device *device;
+    gpusync_queue *queue;
+    void *metal_device, *metal_queue; /* borrowed */
+} rig;
+
+/* With what a test has filled in. */
+static MAYBE_UNUSED void rig_open_on(rig *r, softmetal_clock clock, queue_kind kind, gpusync_device_desc device_desc,
+                                     gpusync_queue_desc queue_desc)
+{
+    memset(r, 0, sizeof *r);
+    softmetal_reset();
+    softmetal_set_clock(clock);
+    r->allocator.allocate = memory_allocate;
+    r->allocator.release = memory_release;
+    r->allocator.user = &r->memory;
+    device_desc.allocator = &r->allocator;
+    assert_ok(gpusync_device_create(&device_desc, &r->device));
+    r->queue = queue_of_kind(kind, r->device, &queue_desc);
+    r->metal_device = gpusync_device_metal(r->device);
+    r->metal_queue = gpusync_queue_metal(r->queue);
+}
+
+static MAYBE_UNUSED void rig_open_with(rig *r, softmetal_clock clock, gpusync_device_desc device_desc,
+                                       gpusync_queue_desc queue_desc)
+{
+    rig_open_on(r, clock, QUEUE_OF_GPUSYNC, device_desc, queue_desc);
+}
+
+static MAYBE_UNUSED void rig_open(rig *r, softmetal_clock clock)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+/* Everything destroyed, all memory given back, no Metal object of the program left. */
+static MAYBE_UNUSED void rig_close(rig *r)
+{
+    if (r->queue) assert_ok(gpusync_queue_destroy(r->queue));
+    assert_ok(gpusync_device_destroy(r->device));
+    assert_int_equal(r->memory.live, 0);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_int_equal(softmetal_live("queue"), 0);
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_int_equal(softmetal_live("error"), 0);
+}
+
+/* Waits sleep at once. hooks may be NULL. */
+static MAYBE_UNUSED void rig_open_hooked(rig *r, softmetal_clock clock, const gpusync_hooks *hooks, uint32_t size)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = hooks;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    queue_desc.max_command_buffer_count = size;
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+/* -- timelines ------------------------------------------------------------------------------------------------- */
+
+/* A timeline over an event that others signal too. desc may be NULL. */
+static MAYBE_UNUSED gpusync_result timeline_import(gpusync_device *device, void *event,
+                                                   const gpusync_timeline_desc *desc, gpusync_timeline **out)
+{
+    gpusync_timeline_desc with;
+    memset(&with, 0, sizeof with);
+    if (desc) with = *desc;
+    with.shared_event = event;
+    return gpusync_timeline_create(device, &with, out);
+}
+
+static MAYBE_UNUSED gpusync_timeline *timeline_new(gpusync_device *device)
+{
+    gpusync_timeline *timeline = NULL;
+    assert_ok(gpusync_timeline_create(device, NULL, &timeline));
+    assert_non_null(timeline);
+    return timeline;
+}
+
+static MAYBE_UNUSED gpusync_timeline *timeline_named(gpusync_device *device, const char *label)
+{
+    gpusync_timeline *timeline = NULL;
+    gpusync_timeline_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.label = label;
+    assert_ok(gpusync_timeline_create(device, &desc, &timeline));
+    return timeline;
+}
+
+static MAYBE_UNUSED gpusync_timeline *timeline_at(gpusync_device *device, uint64_t initial)
+{
+    gpusync_timeline *timeline = NULL;
+    gpusync_timeline_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.initial_value = initial;
+    assert_ok(gpusync_timeline_create(device, &desc, &timeline));
+    assert_non_null(timeline);
+    return timeline;
+}
+
+/* Over an event of the test's, which it is to release: others signal it too. */
+static MAYBE_UNUSED gpusync_timeline *timeline_over(gpusync_device *device, void **event)
+{
+    gpusync_timeline *timeline = NULL;
+    *event = metal_shared_event_new(gpusync_device_metal(device));
+    assert_non_null(*event);
+    assert_ok(timeline_import(device, *event, NULL, &timeline));
+    return timeline;
+}
+
+static MAYBE_UNUSED uint64_t value_of(gpusync_timeline *timeline)
+{
+    uint64_t value = 99;
+    assert_ok(gpusync_timeline_query(timeline, &value));
+    return value;
+}
+
+/* -- several queues, and timelines --------------------------------------------------------------------------- */
+
+#define STAGE_QUEUES 4u
+#define STAGE_TIMELINES 4u
+
+typedef struct stage {
+    rig rig; /* the device, the first queue's Metal queue; the queue itself is q[0] alone */
+    softmetal_clock clock;
+    gpusync_device *device;
+    gpusync_queue *q[STAGE_QUEUES]; /* NULL: there is none, or the test has destroyed it */
+    void *metal[STAGE_QUEUES];      /* their Metal queues */
+    union {
+        gpusync_timeline *t[STAGE_TIMELINES]; /* at 0 */
+        struct {
+            gpusync_timeline *a, *b, *c, *d;
+        };
+    };
+} stage;
+
+/* With what a test has filled in; the queues are all of this kind. Labels: first, second, ...; a, b, c, d. */
+static MAYBE_UNUSED void open_stage_on(stage *s, softmetal_clock clock, queue_kind kind, unsigned queues,
+                                       gpusync_device_desc device_desc, gpusync_queue_desc queue_desc)
+{
+    static const char *const queue_labels[STAGE_QUEUES] = {"first", "second", "third", "fourth"};
+    static const char *const timeline_labels[STAGE_TIMELINES] = {"a", "b", "c", "d"};
+    unsigned i;
+    memset(s, 0, sizeof *s);
+    queue_desc.label = queue_labels[0];
+    rig_open_on(&s->rig, clock, kind, device_desc, queue_desc);
+    s->clock = clock;
+    s->device = s->rig.device;
+    s->q[0] = s->rig.queue;
+    s->rig.queue = NULL;
+    for (i = 1; i < queues; i++) {
+        queue_desc.label = queue_labels[i];
+        s->q[i] = queue_of_kind(kind, s->device, &queue_desc);
+    }
+    for (i = 0; i < queues; i++) s->metal[i] = gpusync_queue_metal(s->q[i]);
+    for (i = 0; i < STAGE_TIMELINES; i++) s->t[i] = timeline_named(s->device, timeline_labels[i]);
+}
+
+/* Queues with room for so many command buffers (0: the default). */
+static MAYBE_UNUSED void open_stage_with(stage *s, softmetal_clock clock, unsigned queues, uint32_t max_buffers)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_command_buffer_count = max_buffers;
+    open_stage_on(s, clock, QUEUE_OF_GPUSYNC, queues, device_desc, queue_desc);
+}
+
+static MAYBE_UNUSED void open_stage(stage *s, softmetal_clock clock, unsigned queues)
+{
+    open_stage_with(s, clock, queues, 0);
+}
+
+/* On the manual clock nothing may be in flight. */
+static MAYBE_UNUSED void close_idle_stage(stage *s)
+{
+    unsigned i;
+    softmetal_set_message_hook(NULL, NULL);
+    for (i = 0; i < STAGE_QUEUES; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
+    for (i = 0; i < STAGE_TIMELINES; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+    rig_close(&s->rig);
+    assert_int_equal(softmetal_live("shared_event"), 0);
+    assert_int_equal(softmetal_live("listener"), 0);
+    assert_int_equal(softmetal_live("buffer"), 0);
+}
+
+static MAYBE_UNUSED void finish_queue(gpusync_queue *queue) { softmetal_finish_queue(gpusync_queue_metal(queue)); }
+
+/* Sentinels that are in flight end first. */
+static MAYBE_UNUSED void close_queue(stage *s, unsigned i)
+{
+    if (s->clock == SOFTMETAL_MANUAL) softmetal_finish_queue(s->metal[i]);
+    assert_ok(gpusync_queue_destroy(s->q[i]));
+    s->q[i] = NULL;
+}
+
+static MAYBE_UNUSED void close_stage(stage *s)
+{
+    unsigned i;
+    softmetal_set_message_hook(NULL, NULL);
+    for (i = 0; i < STAGE_QUEUES; i++)
+        if (s->q[i]) close_queue(s, i);
+    close_idle_stage(s);
+}
+
+static MAYBE_UNUSED void finish(stage *s, unsigned i)
+{
+    softmetal_finish_queue(s->metal[i]);
+    assert_true(softmetal_dispatched(SECONDS(20))); /* which tells of what was committed elsewhere */
+}
+
+/* -- command buffers ------------------------------------------------------------------------------------------- */
+
+/* A command buffer with these waits at its head. On an error *buffer is NULL. */
+static MAYBE_UNUSED gpusync_result make_behind(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                               const gpusync_point *waits, size_t count, void **buffer)
+{
+    gpusync_result result = gpusync_command_buffer(queue, desc, buffer);
+    size_t i;
+    for (i = 0; i < count && result == GPUSYNC_OK; i++) result = gpusync_encode_wait(queue, *buffer, waits[i]);
+    if (result == GPUSYNC_OK || !*buffer) return result;
+    assert_ok(gpusync_command_buffer_discard(queue, *buffer));
+    *buffer = NULL;
+    return result;
+}
+
+/* ... with this wait (NULL: none), which the test keeps alive. */
+static MAYBE_UNUSED void *buffer_behind(gpusync_queue *queue, const gpusync_point *wait)
+{
+    void *buffer = NULL;
+    assert_ok(make_behind(queue, NULL, wait, wait != NULL, &buffer));
+    return metal_retain(buffer);
+}
+
+static MAYBE_UNUSED void *kept_buffer_of(gpusync_queue *queue) { return buffer_behind(queue, NULL); }
+
+static MAYBE_UNUSED void *kept_buffer_after(gpusync_queue *queue, gpusync_point wait)
+{
+    return buffer_behind(queue, &wait);
+}
+
+/* An empty one of gpusync_command_buffer, borrowed until it is committed. */
+static MAYBE_UNUSED void *buffer_of(gpusync_queue *queue)
+{
+    void *buffer = NULL;
+    assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
+    assert_non_null(buffer);
+    return buffer;
+}
+
+static MAYBE_UNUSED void *open_buffer(rig *r) { return buffer_of(r->queue); }
+
+static MAYBE_UNUSED gpusync_ticket commit_to(gpusync_queue *queue, void *buffer)
+{
+    gpusync_ticket ticket = 0;
+    assert_ok(gpusync_commit(queue, buffer, &ticket));
+    return ticket;
+}
+
+/* An empty one, committed. *buffer (may be NULL) is borrowed: alive until its handler has run. */
+static MAYBE_UNUSED gpusync_ticket commit_empty_to(gpusync_queue *queue, void **buffer)
+{
+    void *made = buffer_of(queue);
+    if (buffer) *buffer = made;
+    return commit_to(queue, made);
+}
+
+static MAYBE_UNUSED gpusync_ticket commit_empty(rig *r, void **buffer) { return commit_empty_to(r->queue, buffer); }
+
+/* A committed command buffer that runs for this long (real clock). */
+static MAYBE_UNUSED gpusync_ticket commit_lasting(rig *r, uint64_t ns)
+{
+    gpusync_ticket ticket = 0;
+    void *made = open_buffer(r);
+    softmetal_set_duration(made, ns);
+    assert_ok(gpusync_commit(r->queue, made, &ticket));
+    return ticket;
+}
+
+typedef struct wish {
+    const char *label;
+    bool unretained_references;
+    const gpusync_point *waits;
+    size_t wait_count;
+} wish;
+
+#define OPEN(queue, ...) open_at(queue, &(wish){__VA_ARGS__}, __FILE__, __LINE__)
+static MAYBE_UNUSED void *open_at(gpusync_queue *queue, const wish *w, const char *file, int line)
+{
+    gpusync_command_buffer_desc desc = {.label = w->label, .unretained_references = w->unretained_references};
+    void *buffer = NULL;
+    assert_result_at(make_behind(queue, &desc, w->waits, w->wait_count, &buffer), GPUSYNC_OK, "make_behind", file, line);
+    return buffer;
+}
+
+static MAYBE_UNUSED void *open_on(stage *s, unsigned i) { return OPEN(s->q[i], .label = "work"); }
+
+static MAYBE_UNUSED gpusync_ticket commit_on(stage *s, unsigned i) { return commit_to(s->q[i], open_on(s, i)); }
+
+static MAYBE_UNUSED void fill(void *buffer, void *memory, size_t offset, unsigned char byte)
+{
+    void *blit = metal_blit_begin(buffer);
+    metal_fill(blit, memory, offset, 1, byte);
+    metal_end(blit);
+}
+
+static MAYBE_UNUSED void copy(void *buffer, void *from, size_t from_offset, void *to, size_t to_offset)
+{
+    void *blit = metal_blit_begin(buffer);
+    metal_copy(blit, from, from_offset, to, to_offset, 1);
+    metal_end(blit);
+}
+
+static MAYBE_UNUSED void *memory_of(stage *s, size_t length)
+{
+    void *memory = metal_buffer_new(s->rig.metal_device, length);
+    assert_non_null(memory);
+    memset(metal_contents(memory), 0, length);
+    return memory;
+}
+
+/* Metal orders nothing by what is written to it. */
+static MAYBE_UNUSED void *untracked_memory(stage *s, size_t length)
+{
+    const unsigned long untracked = 256; /* MTLResourceHazardTrackingModeUntracked */
+    void *memory = METAL__AS(void *, unsigned long, unsigned long)(
+        s->rig.metal_device, metal__sel("newBufferWithLength:options:"), (unsigned long)length, untracked);
+    assert_non_null(memory);
+    memset(metal_contents(memory), 0, length);
+    return memory;
+}
+
+static MAYBE_UNUSED unsigned char *bytes_of(void *memory) { return (unsigned char *)metal_contents(memory); }
+
+/* -- saying what to submit ------------------------------------------------------------------------------------- */
+
+static MAYBE_UNUSED gpusync_point at(gpusync_timeline *timeline, uint64_t value)
+{
+    return gpusync_at_value(timeline, value);
+}
+
+static MAYBE_UNUSED gpusync_point after(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    return gpusync_at_ticket(queue, ticket);
+}
+
+#define LIST(type, ...) ((type[]){__VA_ARGS__})
+#define LENGTH_OF_LIST(type, ...) (sizeof LIST(type, __VA_ARGS__) / sizeof(type))
+#define WAITS(...) .waits = LIST(gpusync_point, __VA_ARGS__), .wait_count = LENGTH_OF_LIST(gpusync_point, __VA_ARGS__)
+#define SIGNALS(...) \
+    .signals = LIST(gpusync_point, __VA_ARGS__), .signal_count = LENGTH_OF_LIST(gpusync_point, __VA_ARGS__)
+#define BUFFERS(...) \
+    .command_buffers = LIST(void *const, __VA_ARGS__), .command_buffer_count = LENGTH_OF_LIST(void *const, __VA_ARGS__)
+
+/* A flag of submissions in tests: the signals are encoded at the end of the last command buffer, if there is one. */
+#define SIGNALS_INSIDE (1u << 16)
+
+static MAYBE_UNUSED gpusync_result submit_as_told(gpusync_queue *queue, const gpusync_submission *submission,
+                                                  gpusync_ticket *ticket)
+{
+    gpusync_submission s = *submission;
+    size_t i;
+    if (ticket) *ticket = GPUSYNC_NO_TICKET;
+    if (s.flags & SIGNALS_INSIDE && s.command_buffer_count) {
+        for (i = 0; i < s.signal_count; i++) {
+            gpusync_result result =
+                gpusync_encode_signal(queue, s.command_buffers[s.command_buffer_count - 1], s.signals[i]);
+            if (result != GPUSYNC_OK) return result;
+        }
+        s.signals = NULL;
+        s.signal_count = 0;
+    }
+    s.flags &= ~SIGNALS_INSIDE;
+    return gpusync_submit(queue, &s, ticket);
+}
+
+#define SUBMIT(queue, ...) submit_at(queue, &(gpusync_submission){__VA_ARGS__}, __FILE__, __LINE__)
+static MAYBE_UNUSED gpusync_ticket submit_at(gpusync_queue *queue, const gpusync_submission *submission, const char *file, int line)
+{
+    gpusync_ticket ticket = 0;
+    assert_result_at(submit_as_told(queue, submission, &ticket), GPUSYNC_OK, "gpusync_submit", file, line);
+    if (ticket == GPUSYNC_NO_TICKET) _fail(file, line);
+    return ticket;
+}
+
+#define TRY_SUBMIT(queue, ticket, ...) submit_as_told(queue, &(gpusync_submission){__VA_ARGS__}, ticket)
+
+#define REFUSED(expected, queue, ...) \
+    refused_at(expected, queue, &(gpusync_submission){__VA_ARGS__}, __FILE__, __LINE__)
+static MAYBE_UNUSED void refused_at(gpusync_result expected, gpusync_queue *queue, const gpusync_submission *submission,
+                       const char *file, int line)
+{
+    gpusync_ticket ticket = 99;
+    assert_result_at(submit_as_told(queue, submission, &ticket), expected, "gpusync_submit", file, line);
+    if (ticket != GPUSYNC_NO_TICKET) _fail(file, line);
+}
+
+/* -- asking ---------------------------------------------------------------------------------------------------- */
+
+enum { NOT_ENQUEUED, ENQUEUED, COMMITTED, SCHEDULED, COMPLETED };
+
+static MAYBE_UNUSED uint64_t reached(gpusync_timeline *timeline, gpusync_result failure)
+{
+    uint64_t value = 99;
+    assert_result(gpusync_timeline_query(timeline, &value), failure);
+    return value;
+}
+
+static MAYBE_UNUSED uint64_t raw_of(gpusync_timeline *timeline)
+{
+    uint64_t base;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    return metal_event_value(event) - base;
+}
+
+static MAYBE_UNUSED gpusync_error error_of(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_error error;
+    gpusync_wait_options options;
+    gpusync_result result;
+    memset(&error, 0, sizeof error);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    result = gpusync_wait_ex(queue, ticket, 0, &options);
+    assert_true(result < 0);
+    assert_int_equal(error.result, result);
+    return error;
+}
+
+static MAYBE_UNUSED gpusync_error error_at(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_error error;
+    gpusync_wait_options options;
+    gpusync_result result;
+    memset(&error, 0, sizeof error);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    result = gpusync_timeline_wait(timeline, value, 0, &options);
+    assert_true(result < 0);
+    assert_int_equal(error.result, result);
+    return error;
+}
+
+static MAYBE_UNUSED bool reports(gpusync_device *device, const char *words)
+{
+    char text[8192];
+    assert_true(gpusync_report(device, text, sizeof text) < sizeof text);
+    return strstr(text, words) != NULL;
+}
+
+/* Messages are counted where softmetal sees them; elsewhere every count is right. */
+static MAYBE_UNUSED void assert_count(const char *selector, uint64_t before, uint64_t expected)
+{
+    if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count(selector) - before, expected);
+}
+
+static MAYBE_UNUSED uint64_t made_so_far(void) { return softmetal_message_count("commandBuffer"); }
+static MAYBE_UNUSED uint64_t waits_so_far(void) { return softmetal_message_count("encodeWaitForEvent:value:"); }
+
+static MAYBE_UNUSED void await_status(void *buffer, unsigned long status)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(20);
+    while (metal_status(buffer) < status) {
+        assert_true(gpusync_now_ns() < limit);
+        sched_yield();
+    }
+}
+
+/* -- what a callback was told --------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    long calls, order; /* order: of all callbacks of the program, from 1 */
+    gpusync_result result;
+    gpusync_error error;
+    bool has_error, nested, pooled;
+    pthread_t thread;
+    void (*then)(struct outcome *); /* what the callback does besides, with what the test has filled in: */
+    stage *stage;
+    gpusync_queue *queue;
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    void *buffer;
+    struct outcome *next;
+    gate *gate;
+    gpusync_result answers[32];
+    unsigned answered;
+} outcome;
+
+static MAYBE_UNUSED long outcomes_so_far;
+static MAYBE_UNUSED __thread int in_outcomes;
+
+static MAYBE_UNUSED void remember(void *user, gpusync_result result, const gpusync_error *error)
+{
+    outcome *o = (outcome *)user;
+    PUT(&o->order, COUNT(&outcomes_so_far) + 1);
+    o->nested = in_outcomes++ > 0;
+    o->result = result;
+    o->has_error = error != NULL;
+    if (error) o->error = *error;
+    o->thread = pthread_self();
+    if (o->then) o->then(o);
+    in_outcomes--;
+    COUNT(&o->calls);
+}
+
+#define TELL(o) .on_complete = remember, .user = (o)
+
+static MAYBE_UNUSED long calls_of(outcome *o) { return CALLED(o->calls); }
+static MAYBE_UNUSED long calls_so_far(const outcome *o) { return GET(&o->calls); } /* while callbacks are held up */
+static MAYBE_UNUSED bool ran_here(const outcome *o) { return pthread_equal(o->thread, pthread_self()) != 0; }
+
+/* Callbacks follow a moment after the end that a wait has seen. */
+static MAYBE_UNUSED void await_calls(outcome *o, long count)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(20);
+    while (calls_of(o) < count) {
+        assert_true(gpusync_now_ns() < limit);
+        sched_yield();
+    }
+}
+
+static MAYBE_UNUSED void await_call(outcome *o) { await_calls(o, 1); }
+
+/* Called once, with this result and the error that belongs to it. */
+static MAYBE_UNUSED void assert_ended(outcome *o, gpusync_result result)
+{
+    await_call(o);
+    assert_int_equal(calls_of(o), 1);
+    assert_result(o->result, result);
+    assert_int_equal(o->has_error, result != GPUSYNC_OK);
+    if (o->has_error) assert_result(o->error.result, result);
+}
+
+#endif
