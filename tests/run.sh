@@ -65,7 +65,7 @@ why_of() { # STATUS
 }
 
 report() { # NAME PASSED FAILED SECONDS REASON LOG
-    printf '%-28s %4d passed, %d failed  %3d s%s\n' "$1" "$2" "$3" "$4" "${5:+  <-- $5}"
+    printf '%-36s %4d passed, %d failed  %3d s%s\n' "$1" "$2" "$3" "$4" "${5:+  <-- $5}"
     passed=$((passed + $2))
     failed=$((failed + $3))
     if [ "$3" -gt 0 ] && [ -n "$6" ]; then show "$6"; fi

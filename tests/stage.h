@@ -263,6 +263,28 @@ static MAYBE_UNUSED void close_stage(stage *s)
     close_idle_stage(s);
 }
 
+/* In the middle of a test. */
+static MAYBE_UNUSED void take_down_timeline(stage *s, unsigned i)
+{
+    assert_ok(gpusync_timeline_destroy(s->t[i]));
+    s->t[i] = NULL;
+}
+
+static MAYBE_UNUSED void take_down_queue(stage *s, unsigned i, bool now)
+{
+    assert_ok(now ? gpusync_queue_destroy_now(s->q[i]) : gpusync_queue_destroy(s->q[i]));
+    s->q[i] = NULL;
+}
+
+/* What is still on the device ends unheard. */
+static MAYBE_UNUSED void orphan_queue(stage *s, unsigned i)
+{
+    void *metal = metal_retain(s->metal[i]);
+    take_down_queue(s, i, true);
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+}
+
 static MAYBE_UNUSED void finish(stage *s, unsigned i)
 {
     softmetal_finish_queue(s->metal[i]);
@@ -589,6 +611,287 @@ static MAYBE_UNUSED void assert_ended(outcome *o, gpusync_result result)
     assert_result(o->result, result);
     assert_int_equal(o->has_error, result != GPUSYNC_OK);
     if (o->has_error) assert_result(o->error.result, result);
+}
+
+/* -- work that fails ---------------------------------------------------------------------------------------------- */
+
+/* Work on this queue that will fail in a way of its own, and promises the value. Killed work signals nothing. */
+static MAYBE_UNUSED gpusync_ticket submit_failing(stage *s, unsigned i, gpusync_point signal)
+{
+    void *buffer = OPEN(s->q[i], .label = "the culprit");
+    softmetal_fail(buffer, "TestDomain", 42, "it broke");
+    return SUBMIT(s->q[i], BUFFERS(buffer), SIGNALS(signal), .flags = SIGNALS_INSIDE, .label = "submission");
+}
+
+static MAYBE_UNUSED void assert_original(const gpusync_error *error, const char *queue_label, gpusync_ticket ticket)
+{
+    assert_int_equal(error->result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error->failure, GPUSYNC_FAILURE_OTHER);
+    assert_int_equal(error->code, 42);
+    assert_string_equal(error->domain, "TestDomain");
+    assert_string_equal(error->message, "it broke");
+    assert_string_equal(error->label, "the culprit");
+    assert_string_equal(error->queue_label, queue_label);
+    assert_int_equal(error->ticket, ticket);
+}
+
+static MAYBE_UNUSED void *fail_with_code_77(void *timeline)
+{
+    gpusync_error reason;
+    memset(&reason, 0, sizeof reason);
+    reason.result = GPUSYNC_ERROR_EXECUTION;
+    reason.code = 77;
+    strcpy(reason.domain, "test");
+    strcpy(reason.message, "the first link broke");
+    assert_ok(gpusync_timeline_fail((gpusync_timeline *)timeline, &reason));
+    return NULL;
+}
+
+/* -- work that others do ------------------------------------------------------------------------------------------ */
+
+/* A timeline over an event that others know too. Waits for it go to the device at once: nobody needs to promise. */
+typedef struct foreign_stage {
+    stage stage;
+    gpusync_timeline *timeline;
+    void *event, *queue; /* a queue that gpusync has never heard of */
+} foreign_stage;
+
+static MAYBE_UNUSED void open_foreign(foreign_stage *f, softmetal_clock clock)
+{
+    open_stage(&f->stage, clock, 2);
+    f->event = metal_shared_event_new(f->stage.rig.metal_device);
+    f->queue = metal_queue_new(f->stage.rig.metal_device, 8);
+    assert_ok(timeline_import(f->stage.device, f->event, NULL, &f->timeline));
+}
+
+static MAYBE_UNUSED void close_foreign(foreign_stage *f)
+{
+    assert_ok(gpusync_timeline_destroy(f->timeline));
+    metal_release(f->event);
+    metal_release(f->queue);
+    close_stage(&f->stage);
+}
+
+/* Work of somebody else: writes a byte, then signals. */
+static MAYBE_UNUSED void signal_abroad(foreign_stage *f, void *memory, unsigned char byte, uint64_t value)
+{
+    void *buffer = metal_queue_command_buffer(f->queue);
+    if (memory) fill(buffer, memory, 0, byte);
+    metal_encode_signal(buffer, f->event, value);
+    metal_commit(buffer);
+    if (f->stage.clock == SOFTMETAL_MANUAL) softmetal_finish(buffer);
+    metal_release(buffer);
+}
+
+/* -- tickets of every kind ----------------------------------------------------------------------------------------- */
+
+enum { PLAIN_COMMIT, SUBMISSION, BARRIER, TRACKED, TRACKED_COMMITTED, TICKET_KINDS };
+
+/* A ticket of this kind on the queue; the buffer that has to be finished for it. */
+static MAYBE_UNUSED gpusync_ticket ticket_of(stage *s, unsigned i, int kind, bool fails)
+{
+    gpusync_ticket ticket = 0;
+    void *buffer = kind == TRACKED || kind == TRACKED_COMMITTED ? metal_queue_command_buffer(s->metal[i])
+                   : kind != BARRIER                            ? open_on(s, i)
+                                                                : NULL;
+    if (buffer && fails) softmetal_fail(buffer, "TestDomain", 42, "it broke");
+    if (kind == PLAIN_COMMIT) {
+        ticket = commit_to(s->q[i], buffer);
+    } else if (kind == SUBMISSION) {
+        ticket = SUBMIT(s->q[i], BUFFERS(buffer));
+    } else if (kind == BARRIER) {
+        if (fails) softmetal_fail_next(1, 42);
+        ticket = SUBMIT(s->q[i], SIGNALS(at(s->b, value_of(s->b) + 1)));
+    } else if (kind == TRACKED) {
+        assert_ok(gpusync_track(s->q[i], buffer, &ticket));
+        metal_commit(buffer);
+        metal_release(buffer);
+    } else {
+        metal_commit(buffer);
+        assert_ok(gpusync_track_committed(s->q[i], buffer, &ticket));
+        metal_release(buffer);
+    }
+    return ticket;
+}
+
+/* -- work that is held --------------------------------------------------------------------------------------------- */
+
+/* A submission that waits for a value which nobody has promised, with one command buffer. */
+static MAYBE_UNUSED gpusync_ticket hold_on(gpusync_queue *queue, gpusync_timeline *timeline, uint64_t number, outcome *e)
+{
+    return SUBMIT(queue, WAITS(at(timeline, number)), BUFFERS(buffer_of(queue)), .on_complete = e ? remember : NULL,
+                  .user = e);
+}
+
+/* As the report says. */
+static MAYBE_UNUSED unsigned held_on(gpusync_device *device, gpusync_queue *queue)
+{
+    char label[32], name[40], *text = report_of(device), *line, *rest;
+    bool of_the_queue = false;
+    unsigned count = 0;
+    void *pool = metal_pool_push();
+    metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), label, sizeof label);
+    metal_pool_pop(pool);
+    snprintf(name, sizeof name, "'%s'", label);
+    for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (strncmp(line, "  queue ", 8) == 0) of_the_queue = strstr(line, name) != NULL;
+        else if (of_the_queue && strstr(line, ": held for ")) count++;
+    }
+    free(text);
+    return count;
+}
+
+/* The command buffers of `commit` messages, in their order. */
+typedef struct commit_log {
+    void *buffers[64];
+    unsigned count;
+} commit_log;
+
+static MAYBE_UNUSED void log_commits(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    commit_log *log = (commit_log *)user;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit") != 0) return;
+    assert_true(log->count < 64);
+    log->buffers[log->count++] = object;
+}
+
+/* Those of them that the test knows, in their order. */
+static MAYBE_UNUSED void assert_commits(const commit_log *log, void *const *buffers, unsigned count)
+{
+    unsigned i, k, at = 0;
+    for (i = 0; i < log->count; i++)
+        for (k = 0; k < count; k++)
+            if (log->buffers[i] == buffers[k]) assert_int_equal(k, at++);
+    assert_int_equal(at, count);
+}
+
+/* -- callbacks ------------------------------------------------------------------------------------------------------ */
+
+static MAYBE_UNUSED struct {
+    long count; /* calls of the notify hook */
+    pthread_t thread;
+} notified;
+
+static MAYBE_UNUSED void note_due(void *user)
+{
+    (void)user;
+    PUT(&notified.thread, pthread_self());
+    COUNT(&notified.count);
+}
+
+/* callback_queue: a dispatch queue of the program's, or NULL. */
+static MAYBE_UNUSED void open_stage_over(stage *s, softmetal_clock clock, gpusync_callback_mode mode, void *callback_queue)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&notified, 0, sizeof notified);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.callback_mode = mode;
+    device_desc.callback_queue = callback_queue;
+    device_desc.notify = note_due;
+    open_stage_on(s, clock, QUEUE_OF_GPUSYNC, 2, device_desc, queue_desc);
+}
+
+static MAYBE_UNUSED void open_callback_stage(stage *s, softmetal_clock clock, gpusync_callback_mode mode)
+{
+    open_stage_over(s, clock, mode, NULL);
+}
+
+/* Everything that is committed ends. */
+static MAYBE_UNUSED void finish_stage(stage *s)
+{
+    if (s->q[0]) softmetal_finish_queue(s->metal[0]);
+    if (s->q[1]) softmetal_finish_queue(gpusync_queue_metal(s->q[1]));
+    if (s->q[0]) softmetal_finish_queue(s->metal[0]); /* what that has added */
+}
+
+/* ... and what is due by hand is done. */
+static MAYBE_UNUSED void settle(stage *s)
+{
+    size_t n;
+    assert_true(softmetal_dispatched(SECONDS(20))); /* callbacks may commit more */
+    finish_stage(s);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_ok(gpusync_dispatch(s->device, SIZE_MAX, &n));
+}
+
+static MAYBE_UNUSED gpusync_ticket submit_well(gpusync_queue *queue, const gpusync_submission *submission)
+{
+    gpusync_ticket ticket = 0;
+    assert_ok(gpusync_submit(queue, submission, &ticket));
+    return ticket;
+}
+
+/* A submission of a command buffer (none where it is NULL) between one wait and one signal (none where NULL). */
+static MAYBE_UNUSED gpusync_ticket submit_between(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
+                                     const gpusync_point *signal)
+{
+    gpusync_submission submission;
+    memset(&submission, 0, sizeof submission);
+    submission.waits = wait;
+    submission.wait_count = wait != NULL;
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = buffer != NULL;
+    submission.signals = signal;
+    submission.signal_count = signal != NULL;
+    return submit_well(queue, &submission);
+}
+
+/* Nobody has promised the value 1: it is held. */
+static MAYBE_UNUSED gpusync_ticket submit_held(stage *s, gpusync_queue *queue)
+{
+    gpusync_point wait = at(s->t[0], 1);
+    return submit_between(queue, &wait, buffer_of(queue), NULL);
+}
+
+static MAYBE_UNUSED void answer(outcome *o, gpusync_result result)
+{
+    must(o->answered < LENGTH(o->answers), "too many answers");
+    o->answers[o->answered++] = result;
+}
+
+static MAYBE_UNUSED void on_done(gpusync_queue *queue, gpusync_ticket ticket, outcome *o)
+{
+    assert_ok(gpusync_on_done(gpusync_at_ticket(queue, ticket), remember, o));
+}
+
+static MAYBE_UNUSED void on_value(gpusync_timeline *timeline, uint64_t value, outcome *o)
+{
+    assert_ok(gpusync_on_done(gpusync_at_value(timeline, value), remember, o));
+}
+
+/* They have run once each, in this order. */
+static MAYBE_UNUSED void assert_in_order(outcome *o, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count; i++) assert_int_equal(calls_of(&o[i]), 1);
+    for (i = 1; i < count; i++) assert_true(o[i - 1].order < o[i].order);
+}
+
+/* -- a stack on which a call for each link of a chain would have no room ---------------------------------------------- */
+
+/* Run on a thread with a stack on which a call for each link of a chain would have no room. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SMALL_STACK 262144u
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SMALL_STACK 262144u
+#endif
+#endif
+#ifndef SMALL_STACK
+#define SMALL_STACK 65536u
+#endif
+
+static MAYBE_UNUSED void on_small_stack(void *(*body)(void *), void *argument)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    assert_int_equal(pthread_attr_init(&attributes), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, SMALL_STACK), 0);
+    assert_int_equal(pthread_create(&thread, &attributes, body, argument), 0);
+    join(thread);
+    pthread_attr_destroy(&attributes);
 }
 
 #endif

@@ -28,6 +28,18 @@
 #define SECONDS(n) ((uint64_t)(n) * 1000000000u)
 #define MS(n) ((uint64_t)(n) * 1000000u)
 
+/* How much less is done under ThreadSanitizer. */
+#if defined(__SANITIZE_THREAD__)
+#define SLOW 20u
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLOW 20u
+#endif
+#endif
+#ifndef SLOW
+#define SLOW 1u
+#endif
+
 /* Between threads. */
 #define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)

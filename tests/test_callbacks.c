@@ -12,112 +12,6 @@
 #include "probe.h"
 #include "stage.h"
 
-/* -- a device with two queues and a timeline ------------------------------------------------------------------- */
-
-static struct {
-    long count; /* calls of the notify hook */
-    pthread_t thread;
-} noted;
-
-static void note_due(void *user)
-{
-    (void)user;
-    PUT(&noted.thread, pthread_self());
-    COUNT(&noted.count);
-}
-
-/* callback_queue: a dispatch queue of the program's, or NULL. */
-static void open_stage_over(stage *s, softmetal_clock clock, gpusync_callback_mode mode, void *callback_queue)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    memset(&noted, 0, sizeof noted);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.callback_mode = mode;
-    device_desc.callback_queue = callback_queue;
-    device_desc.notify = note_due;
-    open_stage_on(s, clock, QUEUE_OF_GPUSYNC, 2, device_desc, queue_desc);
-}
-
-static void open_callback_stage(stage *s, softmetal_clock clock, gpusync_callback_mode mode)
-{
-    open_stage_over(s, clock, mode, NULL);
-}
-
-/* Everything that is committed ends. */
-static void finish_all(stage *s)
-{
-    if (s->q[0]) softmetal_finish_queue(s->metal[0]);
-    if (s->q[1]) softmetal_finish_queue(gpusync_queue_metal(s->q[1]));
-    if (s->q[0]) softmetal_finish_queue(s->metal[0]); /* what that has added */
-}
-
-/* ... and what is due by hand is done. */
-static void settle(stage *s)
-{
-    size_t n;
-    assert_true(softmetal_dispatched(SECONDS(20))); /* callbacks may commit more */
-    finish_all(s);
-    assert_true(softmetal_dispatched(SECONDS(20)));
-    assert_ok(gpusync_dispatch(s->device, SIZE_MAX, &n));
-}
-
-static gpusync_ticket submit(gpusync_queue *queue, const gpusync_submission *submission)
-{
-    gpusync_ticket ticket = 0;
-    assert_ok(gpusync_submit(queue, submission, &ticket));
-    return ticket;
-}
-
-/* A submission of a command buffer (none where it is NULL) between one wait and one signal (none where NULL). */
-static gpusync_ticket submit_between(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
-                                     const gpusync_point *signal)
-{
-    gpusync_submission submission;
-    memset(&submission, 0, sizeof submission);
-    submission.waits = wait;
-    submission.wait_count = wait != NULL;
-    submission.command_buffers = &buffer;
-    submission.command_buffer_count = buffer != NULL;
-    submission.signals = signal;
-    submission.signal_count = signal != NULL;
-    return submit(queue, &submission);
-}
-
-/* Nobody has promised the value 1: it is held. */
-static gpusync_ticket submit_held(stage *s, gpusync_queue *queue)
-{
-    gpusync_point wait = at(s->t[0], 1);
-    return submit_between(queue, &wait, buffer_of(queue), NULL);
-}
-
-/* -- what a callback saw --------------------------------------------------------------------------------------- */
-
-static void answer(outcome *o, gpusync_result result)
-{
-    must(o->answered < LENGTH(o->answers), "too many answers");
-    o->answers[o->answered++] = result;
-}
-
-static void on_done(gpusync_queue *queue, gpusync_ticket ticket, outcome *o)
-{
-    assert_ok(gpusync_on_done(gpusync_at_ticket(queue, ticket), remember, o));
-}
-
-static void on_value(gpusync_timeline *timeline, uint64_t value, outcome *o)
-{
-    assert_ok(gpusync_on_done(gpusync_at_value(timeline, value), remember, o));
-}
-
-/* They have run once each, in this order. */
-static void assert_in_order(outcome *o, size_t count)
-{
-    size_t i;
-    for (i = 0; i < count; i++) assert_int_equal(calls_of(&o[i]), 1);
-    for (i = 1; i < count; i++) assert_true(o[i - 1].order < o[i].order);
-}
-
 /* == when and where ============================================================================================ */
 
 static void test_the_handler_calls_back_once_in_order_of_registration(void **state)
@@ -142,24 +36,28 @@ static void test_the_handler_calls_back_once_in_order_of_registration(void **sta
         assert_false(o[i].nested);
     }
     settle(&s);
-    assert_int_equal(noted.count, 0); /* that is for callbacks by hand */
+    assert_int_equal(notified.count, 0); /* that is for callbacks by hand */
     close_stage(&s);
     assert_in_order(o, LENGTH(o));
 }
 
 /* What can see an end before its handler. */
 static void by_poll(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_poll(s->q[0], ticket)); }
+
 static void by_wait(stage *s, gpusync_ticket ticket) { assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER)); }
+
 static void by_queue_wait(stage *s, gpusync_ticket ticket)
 {
     (void)ticket;
     assert_ok(gpusync_queue_wait(s->q[0], SECONDS(20)));
 }
+
 static void by_device_wait(stage *s, gpusync_ticket ticket)
 {
     (void)ticket;
     assert_ok(gpusync_device_wait(s->device, SECONDS(20)));
 }
+
 static void by_wait_many(stage *s, gpusync_ticket ticket)
 {
     gpusync_point point = {s->q[0], ticket, NULL, 0};
@@ -185,7 +83,7 @@ static void test_no_wait_or_poll_runs_a_callback(void **state)
         submission.command_buffer_count = 1;
         submission.on_complete = remember;
         submission.user = &whole;
-        ticket = submit(s.q[0], &submission);
+        ticket = submit_well(s.q[0], &submission);
         on_done(s.q[0], ticket, &o);
         softmetal_set_dispatch_threads(0);
         softmetal_complete(buffer);
@@ -318,18 +216,21 @@ static gpusync_ticket begin_commit(stage *s, void **buffer)
 {
     return commit_to(s->q[1], *buffer = buffer_of(s->q[1]));
 }
+
 static gpusync_ticket begin_failing(stage *s, void **buffer)
 {
     *buffer = buffer_of(s->q[1]);
     softmetal_fail(*buffer, NULL, 3, "on purpose");
     return commit_to(s->q[1], *buffer);
 }
+
 static gpusync_ticket begin_track(stage *s, void **buffer)
 {
     gpusync_ticket ticket;
     assert_ok(gpusync_track(s->q[1], *buffer = buffer_of(s->q[1]), &ticket));
     return ticket;
 }
+
 static gpusync_ticket begin_foreign(stage *s, void **buffer)
 {
     gpusync_ticket ticket;
@@ -339,10 +240,12 @@ static gpusync_ticket begin_foreign(stage *s, void **buffer)
     metal_release(*buffer);
     return ticket;
 }
+
 static gpusync_ticket begin_submission(stage *s, void **buffer)
 {
     return submit_between(s->q[1], NULL, *buffer = buffer_of(s->q[1]), NULL);
 }
+
 static gpusync_ticket begin_three(stage *s, void **buffer)
 {
     void *buffers[3];
@@ -357,24 +260,28 @@ static gpusync_ticket begin_three(stage *s, void **buffer)
     submission.signals = &signal;
     submission.signal_count = 1;
     *buffer = NULL;
-    return submit(s->q[1], &submission);
+    return submit_well(s->q[1], &submission);
 }
+
 static gpusync_ticket begin_failing_submission(stage *s, void **buffer)
 {
     *buffer = buffer_of(s->q[1]);
     softmetal_fail(*buffer, NULL, 3, "on purpose");
     return submit_between(s->q[1], NULL, *buffer, NULL);
 }
+
 static gpusync_ticket begin_held(stage *s, void **buffer)
 {
     *buffer = NULL;
     return submit_held(s, s->q[1]);
 }
+
 static gpusync_ticket begin_held_commit(stage *s, void **buffer)
 {
     submit_held(s, s->q[1]);
     return begin_commit(s, buffer);
 }
+
 static gpusync_ticket begin_barrier(stage *s, void **buffer)
 {
     gpusync_point wait = at(s->t[0], 1);
@@ -385,61 +292,65 @@ static gpusync_ticket begin_barrier(stage *s, void **buffer)
 static void end_finish(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    finish_all(s);
+    finish_stage(s);
 }
+
 static void end_owner_commits(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)ticket;
     metal_commit(buffer);
-    finish_all(s);
+    finish_stage(s);
 }
+
 static void end_untrack(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer;
     assert_ok(gpusync_untrack(s->q[1], ticket));
-    finish_all(s);
+    finish_stage(s);
 }
+
 static void end_signal(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
     assert_ok(gpusync_timeline_signal(s->t[0], 1));
 }
+
 static void end_signal_finish(stage *s, void *buffer, gpusync_ticket ticket)
 {
     end_signal(s, buffer, ticket);
-    finish_all(s);
+    finish_stage(s);
 }
+
 static void end_fail(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
 }
+
 static void end_cancel(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
     assert_ok(gpusync_cancel_held(s->q[1]));
 }
+
 static void end_destroy_timeline(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_timeline_destroy(s->t[0]));
-    s->t[0] = NULL;
+    take_down_timeline(s, 0);
 }
+
 static void end_destroy(stage *s, void *buffer, gpusync_ticket ticket)
 {
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_queue_destroy(s->q[1]));
-    s->q[1] = NULL;
+    take_down_queue(s, 1, false);
 }
+
 static void end_destroy_now(stage *s, void *buffer, gpusync_ticket ticket)
 {
-    void *metal = metal_retain(gpusync_queue_metal(s->q[1]));
     (void)buffer, (void)ticket;
-    assert_ok(gpusync_queue_destroy_now(s->q[1]));
-    s->q[1] = NULL;
-    softmetal_finish_queue(metal); /* what is still on the device ends unheard */
-    metal_release(metal);
+    orphan_queue(s, 1);
 }
+
 static void end_published_then_destroyed(stage *s, void *buffer, gpusync_ticket ticket)
 {
     softmetal_complete(buffer);
@@ -488,7 +399,7 @@ static void live(const life *l, gpusync_callback_mode mode)
     l->end(&s, buffer, ticket);
     if (mode == GPUSYNC_CALLBACKS_MANUAL && s.q[1] && s.t[0]) { /* destroy runs what is left */
         assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]) + calls_of(&o[2]), 0);
-        if (!noted.count) fail_msg("%s: nobody was told that it is due", l->name);
+        if (!notified.count) fail_msg("%s: nobody was told that it is due", l->name);
     }
     assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &n));
     for (i = 0; i < held; i++) {
@@ -531,7 +442,7 @@ static void test_a_submission_over_within_the_call_calls_back_outside_of_it(void
     memset(&submission, 0, sizeof submission);
     submission.on_complete = remember;
     submission.user = &ok;
-    submit(s.q[0], &submission);
+    submit_well(s.q[0], &submission);
     assert_int_equal(calls_of(&ok), 1);
     assert_false(ran_here(&ok));
     assert_result(ok.result, GPUSYNC_OK);
@@ -539,7 +450,7 @@ static void test_a_submission_over_within_the_call_calls_back_outside_of_it(void
     submission.waits = &wait;
     submission.wait_count = 1;
     submission.user = &bad;
-    submit(s.q[0], &submission);
+    submit_well(s.q[0], &submission);
     assert_int_equal(calls_of(&bad), 1);
     assert_false(ran_here(&bad));
     assert_result(bad.result, GPUSYNC_ERROR_EXECUTION);
@@ -564,7 +475,7 @@ static void test_a_late_registration_does_not_pass_those_before_it(void **state)
     submission.command_buffer_count = 1;
     submission.on_complete = remember;
     submission.user = &o[0];
-    ticket = submit(s.q[0], &submission);
+    ticket = submit_well(s.q[0], &submission);
     on_done(s.q[0], ticket, &o[1]);
     softmetal_complete(buffer);
     assert_ok(gpusync_poll(s.q[0], ticket));
@@ -619,7 +530,7 @@ static bool register_at_the_lock(gpusync_callback_mode mode, bool after_it, int 
     submission.user = &o[0];
     memset(&l, 0, sizeof l);
     l.queue = s.q[0];
-    l.ticket = submit(s.q[0], &submission);
+    l.ticket = submit_well(s.q[0], &submission);
     l.o = &o[2];
     on_done(s.q[0], l.ticket, &o[1]);
     softmetal_complete(buffer);
@@ -812,6 +723,193 @@ static void test_an_object_is_released_between_the_callbacks_around_it(void **st
     }
 }
 
+/* == callbacks of submissions ====================================================================================== */
+
+static void test_a_callback_comes_once_on_metals_thread_with_the_result(void **state)
+{
+    unsigned fails;
+    (void)state;
+    for (fails = 0; fails < 2; fails++) {
+        gpusync_ticket ticket;
+        outcome told;
+        stage s;
+        memset(&told, 0, sizeof told);
+        open_stage(&s, SOFTMETAL_MANUAL, 1);
+        if (fails) {
+            void *buffer = OPEN(s.q[0], .label = "the culprit");
+            softmetal_fail(buffer, "TestDomain", 42, "it broke");
+            ticket = SUBMIT(s.q[0], BUFFERS(buffer), TELL(&told));
+        } else {
+            ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)), TELL(&told));
+        }
+        assert_int_equal(calls_of(&told), 0);
+        finish(&s, 0);
+        assert_int_equal(calls_of(&told), 1);
+        assert_false(ran_here(&told));
+        assert_int_equal(told.result, fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_int_equal(told.has_error, fails);
+        if (fails) assert_original(&told.error, "first", ticket);
+        close_stage(&s);
+        assert_int_equal(calls_of(&told), 1);
+    }
+}
+
+static void test_no_callback_comes_inside_a_wait(void **state)
+{
+    gpusync_ticket ticket;
+    outcome told, barrier;
+    gpusync_point point;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    memset(&barrier, 0, sizeof barrier);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    buffer = open_on(&s, 0);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1)), .flags = SIGNALS_INSIDE, TELL(&told));
+    point = after(s.q[1], SUBMIT(s.q[1], WAITS(after(s.q[0], ticket)), .flags = GPUSYNC_STRICT, TELL(&barrier)));
+    softmetal_set_dispatch_threads(0);
+    softmetal_complete(buffer); /* its handler is still to come: every wait finds the end by itself */
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_ok(gpusync_timeline_wait(s.a, 1, 0, NULL));
+    assert_ok(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, 0, NULL, NULL));
+    assert_ok(gpusync_queue_wait(s.q[0], 0));
+    assert_ok(gpusync_device_wait(s.device, 0));
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    assert_true(gpusync_is_idle(s.q[0]));
+    assert_int_equal(calls_so_far(&told), 0);
+    assert_int_equal(calls_so_far(&barrier), 0);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_int_equal(calls_of(&told), 1);
+    assert_int_equal(calls_of(&barrier), 1);
+    assert_false(ran_here(&told));
+    assert_false(ran_here(&barrier));
+    close_stage(&s);
+}
+
+/* Nobody but a wait finds the end, and no handler is to come: one is made to. */
+static void test_a_callback_that_a_wait_found_due_comes_although_no_handler_does(void **state)
+{
+    gpusync_ticket ticket;
+    outcome told;
+    foreign_stage f;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_foreign(&f, SOFTMETAL_REAL);
+    ticket = SUBMIT(f.stage.q[0], WAITS(at(f.timeline, 1)), .flags = GPUSYNC_STRICT, TELL(&told));
+    metal_event_signal(f.event, 1);
+    assert_ok(gpusync_wait(f.stage.q[0], ticket, SECONDS(20)));
+    await_call(&told);
+    assert_false(ran_here(&told));
+    assert_true(softmetal_settle(SECONDS(20)));
+    close_foreign(&f);
+    assert_int_equal(calls_of(&told), 1);
+}
+
+static void test_of_a_held_submission_the_callback_comes_when_a_call_has_ended_it(void **state)
+{
+    outcome told[4];
+    stage s;
+    (void)state;
+    memset(told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT, TELL(&told[0]));
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_int_equal(calls_of(&told[0]), 1);
+    assert_false(ran_here(&told[0]));
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 2)), .flags = GPUSYNC_STRICT, TELL(&told[1]));
+    (void)SUBMIT(s.q[1], SIGNALS(at(s.a, 2)), .flags = GPUSYNC_STRICT);
+    assert_int_equal(calls_of(&told[1]), 1);
+    assert_false(ran_here(&told[1]));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 3)), TELL(&told[2]));
+    close_queue(&s, 0);
+    assert_int_equal(calls_so_far(&told[2]), 1); /* by now, wherever it was */
+    assert_int_equal(told[2].result, GPUSYNC_ERROR_CANCELLED);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 3)), TELL(&told[3]));
+    assert_ok(gpusync_timeline_destroy(s.a));
+    s.a = NULL;
+    assert_int_equal(calls_of(&told[3]), 1);
+    assert_int_equal(told[3].result, GPUSYNC_ERROR_DESTROYED);
+    close_stage(&s);
+}
+
+/* Its command buffers have ended, and only the fate of what it waited for was open: no handler of its own is due. */
+static void test_a_callback_of_work_whose_handlers_have_run_comes_on_metals_thread(void **state)
+{
+    outcome told;
+    void *producer;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    producer = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(producer), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)), TELL(&told));
+    softmetal_finish(softmetal_last_buffer(s.metal[0])); /* the signal overtakes the work */
+    finish(&s, 1);
+    assert_int_equal(calls_of(&told), 0);
+    assert_ok(gpusync_timeline_fail(s.a, NULL));
+    while (calls_of(&told) == 0) sched_yield(); /* the listener's thread */
+    assert_int_equal(calls_of(&told), 1);
+    assert_false(ran_here(&told));
+    assert_int_equal(told.result, GPUSYNC_ERROR_EXECUTION);
+    finish(&s, 0);
+    close_stage(&s);
+}
+
+static void test_destroying_a_queue_settles_every_callback(void **state)
+{
+    outcome told[3];
+    unsigned i;
+    stage s;
+    (void)state;
+    memset(told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    for (i = 0; i < 2; i++) {
+        void *buffer = open_on(&s, 0);
+        softmetal_set_duration(buffer, MS(2));
+        (void)SUBMIT(s.q[0], BUFFERS(buffer), TELL(&told[i]));
+    }
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), TELL(&told[2]));
+    close_queue(&s, 0);
+    for (i = 0; i < 3; i++) {
+        assert_int_equal(calls_of(&told[i]), 1);
+        assert_int_equal(told[i].result, i < 2 ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED);
+    }
+    close_stage(&s);
+}
+
+static void test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error error;
+    outcome told;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    buffer = metal_retain(open_on(&s, 0));
+    (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1)), .flags = SIGNALS_INSIDE, TELL(&told));
+    ticket = SUBMIT(s.q[1], WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)));
+    metal_retain(s.metal[0]);
+    assert_ok(gpusync_queue_destroy_now(s.q[0]));
+    s.q[0] = NULL;
+    assert_int_equal(calls_of(&told), 1);
+    assert_int_equal(told.result, GPUSYNC_ERROR_CANCELLED);
+    finish(&s, 1);
+    error = error_of(s.q[1], ticket);
+    assert_int_equal(error.result, GPUSYNC_ERROR_CANCELLED);
+    assert_string_equal(error.queue_label, "first");
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    metal_release(s.metal[0]);
+    assert_int_equal(calls_of(&told), 1);
+    close_stage(&s);
+}
+
 /* == timelines ================================================================================================== */
 
 static void test_a_host_signal_calls_back_outside_of_the_call(void **state)
@@ -986,7 +1084,7 @@ static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread
     submission.on_complete = remember;
     submission.user = &whole;
     submission.flags = GPUSYNC_STRICT; /* nothing goes to the device */
-    ticket = submit(s.q[0], &submission);
+    ticket = submit_well(s.q[0], &submission);
     on_done(s.q[0], ticket, &o);
     metal_event_signal(event, 5);
     assert_ok(gpusync_timeline_query(abroad, &value)); /* looks at the event */
@@ -1042,346 +1140,6 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     assert_int_equal(calls_of(&promised), 1);
 }
 
-/* == what a callback may do ===================================================================================== */
-
-static const gpusync_result expected_answers[] = {
-    GPUSYNC_OK,                   /* make a command buffer */
-    GPUSYNC_OK,                   /* commit it */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* wait for it, for ever */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... or not at all */
-    GPUSYNC_NOT_READY,            /* poll */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* queue_wait */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* device_wait */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* wait_many */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* a value that nobody has promised */
-    GPUSYNC_OK,                   /* a wait that is over */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* throttle below what is in flight */
-    GPUSYNC_OK,                   /* ... above it */
-    GPUSYNC_OK,                   /* on_done: in flight */
-    GPUSYNC_OK,                   /* ... over */
-    GPUSYNC_OK,                   /* release_after */
-    GPUSYNC_OK,                   /* submit, held */
-    GPUSYNC_OK,                   /* cancel_held */
-    GPUSYNC_OK,                   /* signal */
-    GPUSYNC_OK,                   /* on_done, of a value */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* destroy the queue */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... now */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... the timeline */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* ... the device */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* dispatch */
-};
-
-/* Each in turn. What it registers goes to o->next[0..3]. */
-static void do_everything(outcome *o)
-{
-    gpusync_queue *q = o->stage->q[0];
-    gpusync_point point;
-    gpusync_submission submission;
-    gpusync_timeline *t = o->timeline;
-    void *buffer = NULL, *object = metal_buffer_new(o->stage->rig.metal_device, 16);
-    size_t count = 99;
-    answer(o, gpusync_command_buffer(q, NULL, &buffer));
-    answer(o, gpusync_commit(q, buffer, &o->ticket));
-    answer(o, gpusync_wait(q, o->ticket, GPUSYNC_FOREVER));
-    answer(o, gpusync_wait(q, o->ticket, 0));
-    answer(o, gpusync_poll(q, o->ticket));
-    answer(o, gpusync_queue_wait(q, GPUSYNC_FOREVER));
-    answer(o, gpusync_device_wait(o->stage->device, GPUSYNC_FOREVER));
-    memset(&point, 0, sizeof point);
-    point.queue = q;
-    point.ticket = o->ticket;
-    answer(o, gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
-    answer(o, gpusync_timeline_wait(t, 1000, GPUSYNC_FOREVER, NULL));
-    answer(o, gpusync_wait(q, GPUSYNC_NO_TICKET, GPUSYNC_FOREVER));
-    answer(o, gpusync_throttle(q, 1, GPUSYNC_FOREVER));
-    answer(o, gpusync_throttle(q, 60, GPUSYNC_FOREVER));
-    answer(o, gpusync_on_done(gpusync_at_ticket(q, o->ticket), remember, &o->next[0]));
-    answer(o, gpusync_on_done(gpusync_at_ticket(q, GPUSYNC_NO_TICKET), remember, &o->next[1]));
-    answer(o, gpusync_release_after(gpusync_at_ticket(q, o->ticket), object));
-    metal_release(object);
-    memset(&submission, 0, sizeof submission);
-    point = at(t, 1001);
-    submission.waits = &point;
-    submission.wait_count = 1;
-    submission.on_complete = remember;
-    submission.user = &o->next[2];
-    answer(o, gpusync_submit(q, &submission, NULL));
-    answer(o, gpusync_cancel_held(q));
-    answer(o, gpusync_timeline_signal(t, 900));
-    answer(o, gpusync_on_done(gpusync_at_value(t, 900), remember, &o->next[3]));
-    answer(o, gpusync_queue_destroy(q));
-    answer(o, gpusync_queue_destroy_now(q));
-    answer(o, gpusync_timeline_destroy(t));
-    answer(o, gpusync_device_destroy(o->stage->device));
-    answer(o, gpusync_dispatch(o->stage->device, 1, &count));
-    must(count == 0, "a dispatch that is refused runs nothing");
-}
-
-/* Where callbacks run; each has `o` called and everything settled. */
-static void on_metals_thread(stage *s, outcome *o)
-{
-    on_done(s->q[1], commit_to(s->q[1], buffer_of(s->q[1])), o);
-    softmetal_finish_queue(gpusync_queue_metal(s->q[1]));
-}
-static void at_once(stage *s, outcome *o) { on_done(s->q[1], GPUSYNC_NO_TICKET, o); }
-static void in_a_signal(stage *s, outcome *o)
-{
-    on_value(s->t[0], 1, o);
-    assert_ok(gpusync_timeline_signal(s->t[0], 1));
-}
-static void in_a_cancellation(stage *s, outcome *o)
-{
-    on_done(s->q[1], submit_held(s, s->q[1]), o);
-    assert_ok(gpusync_cancel_held(s->q[1]));
-}
-static void in_destroy(stage *s, outcome *o)
-{
-    on_done(s->q[1], commit_to(s->q[1], buffer_of(s->q[1])), o);
-    softmetal_complete(softmetal_last_buffer(gpusync_queue_metal(s->q[1])));
-    end_destroy_now(s, NULL, 0);
-}
-static void in_the_end_of_a_timeline(stage *s, outcome *o)
-{
-    on_value(s->t[0], 1, o);
-    end_destroy_timeline(s, NULL, 0);
-}
-
-static void do_everything_in(void (*place)(stage *, outcome *), gpusync_callback_mode mode)
-{
-    outcome o = {0}, next[4] = {0};
-    size_t i;
-    stage s;
-    open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
-    o.then = do_everything;
-    o.stage = &s;
-    o.next = next;
-    assert_ok(gpusync_timeline_create(s.device, NULL, &o.timeline));
-    place(&s, &o);
-    settle(&s);
-    settle(&s);
-    assert_int_equal(calls_of(&o), 1);
-    assert_int_equal(o.answered, LENGTH(expected_answers));
-    for (i = 0; i < LENGTH(expected_answers); i++)
-        if (o.answers[i] != expected_answers[i])
-            fail_msg("answer %zu: %s", i, gpusync_result_string(o.answers[i]));
-    for (i = 0; i < 4; i++) {
-        assert_int_equal(calls_of(&next[i]), 1);
-        assert_false(next[i].nested); /* callbacks do not pile up on the stack */
-    }
-    assert_result(next[0].result, GPUSYNC_OK);
-    assert_result(next[1].result, GPUSYNC_OK);
-    assert_result(next[2].result, GPUSYNC_ERROR_CANCELLED);
-    assert_result(next[3].result, GPUSYNC_OK);
-    assert_int_equal(softmetal_live("buffer"), 0);
-    assert_ok(gpusync_timeline_destroy(o.timeline));
-    close_stage(&s);
-}
-
-static void test_a_callback_may_do_all_but_wait_and_destroy(void **state)
-{
-    static void (*const places[])(stage *, outcome *) = {
-        on_metals_thread, at_once, in_a_signal, in_a_cancellation, in_destroy, in_the_end_of_a_timeline,
-    };
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(places); i++) {
-        do_everything_in(places[i], GPUSYNC_CALLBACKS_QUEUED);
-        do_everything_in(places[i], GPUSYNC_CALLBACKS_MANUAL);
-    }
-}
-
-static void signal_twice(outcome *o)
-{
-    answer(o, gpusync_timeline_signal(o->timeline, 1));
-    answer(o, gpusync_timeline_signal(o->timeline, 2));
-}
-
-static void signal_twice_in(void (*place)(stage *, outcome *), gpusync_callback_mode mode)
-{
-    outcome o = {0}, next[3] = {0};
-    stage s;
-    open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
-    o.then = signal_twice;
-    assert_ok(gpusync_timeline_create(s.device, NULL, &o.timeline));
-    on_value(o.timeline, 1, &next[0]);
-    on_value(o.timeline, 2, &next[1]);
-    on_value(o.timeline, 2, &next[2]);
-    place(&s, &o);
-    settle(&s);
-    settle(&s);
-    await_calls(&next[2], 1);
-    assert_ok(o.answers[0]);
-    assert_ok(o.answers[1]);
-    assert_in_order(next, 3);
-    assert_true(o.order < next[0].order);
-    assert_false(next[0].nested || next[1].nested || next[2].nested);
-    assert_result(next[0].result, GPUSYNC_OK);
-    assert_result(next[1].result, GPUSYNC_OK);
-    assert_ok(gpusync_timeline_destroy(o.timeline));
-    close_stage(&s);
-    assert_in_order(next, 3);
-}
-
-static void test_a_callback_that_signals_another_timeline_twice_has_both_values_told(void **state)
-{
-    static void (*const places[])(stage *, outcome *) = {
-        on_metals_thread, at_once, in_a_signal, in_a_cancellation, in_destroy, in_the_end_of_a_timeline,
-    };
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(places); i++) {
-        signal_twice_in(places[i], GPUSYNC_CALLBACKS_QUEUED);
-        signal_twice_in(places[i], GPUSYNC_CALLBACKS_MANUAL);
-    }
-}
-
-static void autorelease(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)result;
-    (void)error;
-    metal_do(metal_retain(user), "autorelease");
-}
-
-/* ... and not when a pool of the caller's is. */
-static void test_what_a_callback_autoreleases_goes_when_it_is_over(void **state)
-{
-    gpusync_callback_mode mode;
-    (void)state;
-    for (mode = GPUSYNC_CALLBACKS_QUEUED; mode <= GPUSYNC_CALLBACKS_MANUAL; mode++) {
-        outcome after = {0};
-        void *object, *pool;
-        uint64_t limit;
-        stage s;
-        open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
-        object = metal_buffer_new(s.rig.metal_device, 1);
-        pool = metal_pool_push();
-        assert_ok(gpusync_on_done(gpusync_at_value(s.t[0], 1), autorelease, object));
-        on_value(s.t[0], 1, &after);
-        assert_ok(gpusync_timeline_signal(s.t[0], 1));
-        assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
-        await_calls(&after, 1);
-        for (limit = gpusync_now_ns() + SECONDS(20); softmetal_retain_count(object) != 1; sched_yield())
-            assert_true(gpusync_now_ns() < limit);
-        metal_pool_pop(pool);
-        metal_release(object);
-        close_stage(&s);
-    }
-}
-
-/* Each registers the next: the stack stays as flat as it was, wherever the first one runs. */
-enum { CHAIN = 5000 };
-
-static void register_again(outcome *o)
-{
-    if (++o->answered < CHAIN && gpusync_on_done(gpusync_at_ticket(o->queue, GPUSYNC_NO_TICKET), remember, o))
-        o->answered = 0;
-}
-
-static void test_a_long_chain_of_callbacks_needs_no_stack(void **state)
-{
-    static void (*const places[])(stage *, outcome *) = {on_metals_thread, at_once, in_a_signal, in_a_cancellation};
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(places); i++) {
-        outcome o = {0};
-        stage s;
-        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-        o.then = register_again;
-        o.queue = s.q[0];
-        places[i](&s, &o);
-        await_calls(&o, CHAIN);
-        assert_false(o.nested);
-        close_stage(&s);
-    }
-}
-
-/* A pipeline of the program's: each end commits the next, without any thread of its own. */
-static void commit_next(outcome *o)
-{
-    void *buffer;
-    if (++o->answered == 200) return;
-    must(gpusync_command_buffer(o->queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
-    must(gpusync_commit(o->queue, buffer, &o->ticket) == GPUSYNC_OK, "commit");
-    must(gpusync_on_done(gpusync_at_ticket(o->queue, o->ticket), remember, o) == GPUSYNC_OK, "on_done");
-}
-
-static void test_callbacks_that_commit_keep_a_queue_going(void **state)
-{
-    outcome o = {0};
-    stage s;
-    (void)state;
-    open_callback_stage(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED);
-    o.then = commit_next;
-    o.queue = s.q[0];
-    on_done(s.q[0], GPUSYNC_NO_TICKET, &o);
-    await_calls(&o, 200);
-    close_stage(&s);
-    assert_int_equal(calls_of(&o), 200);
-}
-
-/* -- two devices ------------------------------------------------------------------------------------------------- */
-
-typedef struct second_device {
-    memory_log memory;
-    gpusync_allocator allocator;
-    gpusync_device *device;
-    gpusync_queue *queue;
-} second_device;
-
-static void open_second(second_device *two)
-{
-    gpusync_device_desc desc;
-    memset(two, 0, sizeof *two);
-    memset(&desc, 0, sizeof desc);
-    two->allocator.allocate = memory_allocate;
-    two->allocator.release = memory_release;
-    two->allocator.user = &two->memory;
-    desc.allocator = &two->allocator;
-    assert_ok(gpusync_device_create(&desc, &two->device));
-    two->queue = queue_new(two->device);
-}
-
-static void close_second(second_device *two)
-{
-    assert_ok(gpusync_queue_destroy(two->queue));
-    assert_ok(gpusync_device_destroy(two->device));
-    assert_int_equal(two->memory.live, 0);
-}
-
-static void register_on_the_other_device(outcome *o)
-{
-    answer(o, gpusync_on_done(gpusync_at_ticket(o->queue, GPUSYNC_NO_TICKET), remember, o->next));
-}
-
-/* In a callback of one device another device is called: what is due there is done, and its memory stays its own. */
-static void test_a_callback_of_one_device_registers_with_another(void **state)
-{
-    static void (*const places[])(stage *, outcome *) = {on_metals_thread, at_once, in_a_signal, in_destroy};
-    size_t i, k;
-    (void)state;
-    for (i = 0; i < LENGTH(places); i++) {
-        outcome o = {0}, next = {0}, more[100];
-        second_device two;
-        stage s;
-        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-        open_second(&two);
-        o.then = register_on_the_other_device;
-        o.queue = two.queue;
-        o.next = &next;
-        places[i](&s, &o);
-        assert_int_equal(calls_of(&o), 1);
-        assert_ok(o.answers[0]);
-        softmetal_finish_queue(gpusync_queue_metal(two.queue)); /* a sentinel, if it took one */
-        assert_int_equal(calls_of(&next), 1);
-        close_second(&two);
-        memset(more, 0, sizeof more);
-        for (k = 0; k < LENGTH(more); k++) on_value(s.t[0] ? s.t[0] : NULL, 5000, &more[k]);
-        assert_ok(gpusync_timeline_signal(s.t[0], 5000));
-        assert_in_order(more, LENGTH(more));
-        close_stage(&s);
-    }
-}
-
 /* == by hand ===================================================================================================== */
 
 static void test_by_hand_nothing_runs_until_dispatch(void **state)
@@ -1399,12 +1157,12 @@ static void test_by_hand_nothing_runs_until_dispatch(void **state)
     on_done(s.q[0], ticket, &o[1]);
     assert_ok(gpusync_dispatch(s.device, 10, &count));
     assert_int_equal(count, 0);
-    assert_int_equal(noted.count, 0);
+    assert_int_equal(notified.count, 0);
     softmetal_finish_queue(s.metal[0]);
-    assert_true(noted.count > 0);
-    assert_false(pthread_equal(noted.thread, pthread_self()));
+    assert_true(notified.count > 0);
+    assert_false(pthread_equal(notified.thread, pthread_self()));
     on_done(s.q[0], ticket, &o[2]); /* over, but left to dispatch too */
-    assert_true(pthread_equal(noted.thread, pthread_self()));
+    assert_true(pthread_equal(notified.thread, pthread_self()));
     on_value(s.t[0], 1, &o[3]);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     on_done(s.q[0], submit_held(&s, s.q[0]), &o[4]); /* reached: commits at once */
@@ -1439,14 +1197,14 @@ static void test_every_callback_is_announced(void **state)
     (void)state;
     open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
     on_done(s.q[0], GPUSYNC_NO_TICKET, &o[0]);
-    assert_true(noted.count >= 1);
-    before = noted.count;
+    assert_true(notified.count >= 1);
+    before = notified.count;
     on_done(s.q[0], GPUSYNC_NO_TICKET, &o[1]);
-    assert_true(noted.count > before || calls_of(&o[0]) == 0); /* not dispatched since: one call may stand for both */
+    assert_true(notified.count > before || calls_of(&o[0]) == 0); /* not dispatched since: one call may stand for both */
     assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
-    before = noted.count;
+    before = notified.count;
     on_done(s.q[0], GPUSYNC_NO_TICKET, &o[2]);
-    assert_true(noted.count > before); /* nothing was due: this one must be told */
+    assert_true(notified.count > before); /* nothing was due: this one must be told */
     assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
     assert_in_order(o, 3);
     close_stage(&s);
@@ -1463,8 +1221,8 @@ static void test_a_dispatch_that_leaves_some_announces_them_again(void **state)
     open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
     for (i = 0; i < 3; i++) on_value(s.t[0], 1, &o[i]);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
-    while (GET(&noted.count) > heard) {
-        heard = GET(&noted.count);
+    while (GET(&notified.count) > heard) {
+        heard = GET(&notified.count);
         assert_ok(gpusync_dispatch(s.device, 1, NULL));
     }
     assert_in_order(o, 3);
@@ -1755,7 +1513,7 @@ static void test_the_steady_state_takes_no_memory(void **state)
             submission.user = &o;
             on_done(s.q[0], ticket, &o);
             on_done(s.q[0], ticket, &o);
-            submit(s.q[0], &submission);
+            submit_well(s.q[0], &submission);
             assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
             on_value(s.t[0], (uint64_t)i + 1, &o);
             assert_ok(gpusync_timeline_signal(s.t[0], (uint64_t)i + 1));
@@ -2352,6 +2110,13 @@ int main(void)
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),
         cmocka_unit_test(test_an_object_is_released_between_the_callbacks_around_it),
+        cmocka_unit_test(test_a_callback_comes_once_on_metals_thread_with_the_result),
+        cmocka_unit_test(test_no_callback_comes_inside_a_wait),
+        cmocka_unit_test(test_a_callback_that_a_wait_found_due_comes_although_no_handler_does),
+        cmocka_unit_test(test_of_a_held_submission_the_callback_comes_when_a_call_has_ended_it),
+        cmocka_unit_test(test_a_callback_of_work_whose_handlers_have_run_comes_on_metals_thread),
+        cmocka_unit_test(test_destroying_a_queue_settles_every_callback),
+        cmocka_unit_test(test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told),
         cmocka_unit_test(test_a_host_signal_calls_back_outside_of_the_call),
         cmocka_unit_test(test_a_promised_value_calls_back_when_the_promise_is_kept),
         cmocka_unit_test(test_a_value_that_others_signal_calls_back),
@@ -2359,12 +2124,6 @@ int main(void)
         cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),
         cmocka_unit_test(test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread),
         cmocka_unit_test(test_a_timeline_that_fails_or_goes_calls_back_with_that),
-        cmocka_unit_test(test_a_callback_may_do_all_but_wait_and_destroy),
-        cmocka_unit_test(test_a_callback_that_signals_another_timeline_twice_has_both_values_told),
-        cmocka_unit_test(test_what_a_callback_autoreleases_goes_when_it_is_over),
-        cmocka_unit_test(test_a_long_chain_of_callbacks_needs_no_stack),
-        cmocka_unit_test(test_callbacks_that_commit_keep_a_queue_going),
-        cmocka_unit_test(test_a_callback_of_one_device_registers_with_another),
         cmocka_unit_test(test_by_hand_nothing_runs_until_dispatch),
         cmocka_unit_test(test_every_callback_is_announced),
         cmocka_unit_test(test_a_dispatch_that_leaves_some_announces_them_again),
@@ -2378,8 +2137,8 @@ int main(void)
         cmocka_unit_test(test_without_memory_a_registration_is_refused_and_never_called),
         cmocka_unit_test(test_the_steady_state_takes_no_memory),
         cmocka_unit_test(test_the_loss_of_the_device_calls_back),
-        cmocka_unit_test(test_destroy_lets_a_callback_finish),
         cmocka_unit_test(test_no_callback_is_lost_or_run_twice_when_its_queue_goes),
+        cmocka_unit_test(test_destroy_lets_a_callback_finish),
         cmocka_unit_test(test_many_threads_register_and_each_registration_is_called_once),
         cmocka_unit_test(test_a_poll_loop_dispatches_and_goes_on_ticking),
         cmocka_unit_test(test_a_poll_loop_is_woken_by_a_byte_from_a_callback),

@@ -1,12 +1,14 @@
-/* test_interleavings.c - races replayed one step at a time
+/* test_interleavings.c - races of waits, handlers and queues, replayed one step at a time
 
    Each test forces one order of events that a lucky machine never shows: on softmetal's manual clock, by code that runs
-   at a message (softmetal_set_message_hook), in a hook of gpusync, or at a lock (probe.h). Each names the rule of the
-   header that it goes red without. Fibers that change threads are in test_fibers.c. */
+   at a message (softmetal_set_message_hook), in a hook of gpusync, or where the library takes or lets go of a lock
+   (probe.h). Each names the rule of the header that it goes red without.
+
+   A number in a name is that of the interleaving, 1 to 24; test_interleavings_of_submissions.c has 12 to 17, and 24. */
+#include "../examples/fiber.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
-#include <ucontext.h>
 
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
@@ -37,7 +39,7 @@ static void trap_hook(void *user, softmetal_phase phase, void *object, const cha
 /* -- 1 ------------------------------------------------------------------------------------------ */
 
 /* Rule: a slot stays with its ticket until its handler ran, and the handler looks at nobody else's buffer. */
-static void test_01_late_handler_does_not_end_a_later_ticket(void **state)
+static void test_interleaving_01_late_handler_does_not_end_a_later_ticket(void **state)
 {
     void *first, *later[8];
     gpusync_ticket t1;
@@ -62,7 +64,7 @@ static void test_01_late_handler_does_not_end_a_later_ticket(void **state)
 /* -- 2 ------------------------------------------------------------------------------------------ */
 
 /* Rule: who sends `status` holds the slot, so the handler does not release the buffer under its feet. */
-static void test_02_handler_drops_the_buffer_while_a_poller_sends_status(void **state)
+static void test_interleaving_02_handler_drops_the_buffer_while_a_poller_sends_status(void **state)
 {
     trap t = {NULL, "status", SOFTMETAL_BEFORE, 1, finish_buffer};
     gpusync_ticket ticket;
@@ -82,7 +84,7 @@ static void test_02_handler_drops_the_buffer_while_a_poller_sends_status(void **
 /* -- 3 ------------------------------------------------------------------------------------------ */
 
 /* Rule: who sees the end first claims it. */
-static void test_03_poller_and_handler_both_see_the_error(void **state)
+static void test_interleaving_03_poller_and_handler_both_see_the_error(void **state)
 {
     trap t = {NULL, "status", SOFTMETAL_AFTER, 1, finish_buffer};
     gpusync_ticket ticket;
@@ -199,7 +201,7 @@ static void check_destroy_waits_for_running_handler(bool now)
     rig_close(&r);
 }
 
-static void test_04_destroy_waits_for_the_handler_that_made_the_queue_idle(void **state)
+static void test_interleaving_04_destroy_waits_for_the_handler_that_made_the_queue_idle(void **state)
 {
     (void)state;
     check_destroy_waits_for_running_handler(false);
@@ -210,7 +212,7 @@ static void test_04_destroy_waits_for_the_handler_that_made_the_queue_idle(void 
 
 /* Rule: destroy cuts the tie of handlers that did not come; the orphan touches its slot and nothing else. (What it would
    touch is overwritten, and gone for ASan.) */
-static void test_05_handler_comes_after_destroy_now(void **state)
+static void test_interleaving_05_handler_comes_after_destroy_now(void **state)
 {
     void *unfinished, *completed;
     rig r;
@@ -235,7 +237,7 @@ static void test_05_handler_comes_after_destroy_now(void **state)
 /* -- 6 ------------------------------------------------------------------------------------------ */
 
 /* Rule: who marks a ticket moves the prefix over every mark that follows. */
-static void test_06_prefix_goes_on_over_tickets_that_ended_early(void **state)
+static void test_interleaving_06_prefix_goes_on_over_tickets_that_ended_early(void **state)
 {
     void *buffers[6];
     unsigned i;
@@ -317,7 +319,7 @@ static bool is_idle_stepped(rig *r, void **buffer, int at)
 
 /* Rule: is_idle loads `completed` first, then `committed`. The queue below always has one buffer in flight, so there is no
    instruction at which the other side could act that makes "idle" a right answer. */
-static void test_07_is_idle_against_commit_and_completion_in_between(void **state)
+static void test_interleaving_07_is_idle_against_commit_and_completion_in_between(void **state)
 {
     void *buffer;
     int at, acted = 0;
@@ -357,7 +359,7 @@ static void early_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 static void early_unpark_it(void *user, gpusync_waiter *waiter) { ((early_unpark *)user)->own.unpark(NULL, waiter); }
 
 /* Rule (of the default hooks, and what custom ones must do): an unpark that comes first leaves a permit. */
-static void test_08_unpark_before_park(void **state)
+static void test_interleaving_08_unpark_before_park(void **state)
 {
     early_unpark early = {NULL, 0, probe_default_hooks()};
     gpusync_hooks hooks = {NULL, early_park, early_unpark_it, &early};
@@ -387,10 +389,90 @@ static void test_08_unpark_before_park(void **state)
     rig_close(&r);
 }
 
+/* -- 9 ------------------------------------------------------------------------------------------ */
+
+/* A fiber that waits: it leaves its thread in the park hook. */
+static struct {
+    fiber_context fiber, threads[2];
+    fiber_context *on; /* one of the threads: where the fiber goes when it leaves */
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    gpusync_result result;
+    pthread_t before, after;
+    int parked, unparked, ended;
+} traveller;
+
+/* Not inlined: compilers take pthread_self for a constant of the function that they are in. */
+__attribute__((noinline)) static pthread_t this_thread(void)
+{
+    __asm__ volatile("");
+    return pthread_self();
+}
+
+static void travel(void *argument)
+{
+    (void)argument;
+    traveller.before = this_thread();
+    traveller.result = gpusync_wait(traveller.queue, traveller.ticket, GPUSYNC_FOREVER);
+    traveller.after = this_thread();
+    traveller.ended++;
+    fiber_switch(&traveller.fiber, traveller.on);
+}
+
+static void leave_the_thread(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    traveller.parked++;
+    fiber_switch(&traveller.fiber, traveller.on);
+}
+
+static void note_the_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user, (void)waiter;
+    COUNT(&traveller.unparked);
+}
+
+/* Runs the fiber until it leaves. */
+static void *go_on_here(void *thread)
+{
+    traveller.on = (fiber_context *)thread;
+    fiber_of_thread(traveller.on);
+    fiber_switch(traveller.on, &traveller.fiber);
+    return NULL;
+}
+
+/* Rule: no lock, pool or thread-local value is held while a hook runs, so that a fiber may go on on another thread. */
+static void test_interleaving_09_a_fiber_goes_on_on_another_thread(void **state)
+{
+    gpusync_hooks hooks = {NULL, leave_the_thread, note_the_unpark, NULL};
+    void *buffer;
+    rig r;
+    (void)state;
+    memset(&traveller, 0, sizeof traveller);
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
+    traveller.queue = r.queue;
+    traveller.ticket = commit_empty(&r, &buffer);
+    assert_true(fiber_make(&traveller.fiber, 256 * 1024, travel, NULL));
+    go_on_here(&traveller.threads[0]);
+    assert_int_equal(traveller.parked, 1);
+    assert_int_equal(traveller.ended, 0);
+    assert_int_equal(GET(&traveller.unparked), 0);
+    softmetal_finish(buffer);
+    assert_int_equal(GET(&traveller.unparked), 1);
+    join(start(go_on_here, &traveller.threads[1]));
+    assert_int_equal(traveller.parked, 1);
+    assert_int_equal(traveller.ended, 1);
+    assert_ok(traveller.result);
+    assert_true(pthread_equal(traveller.before, pthread_self()));
+    assert_false(pthread_equal(traveller.before, traveller.after));
+    fiber_free(&traveller.fiber);
+    rig_close(&r);
+}
+
 /* -- 10 ----------------------------------------------------------------------------------------- */
 
 /* Rule: the end is claimed once, so a handler that comes after a wait has seen the status changes no count. */
-static void test_10_handler_after_the_wait_has_returned(void **state)
+static void test_interleaving_10_handler_after_the_wait_has_returned(void **state)
 {
     void *buffer;
     gpusync_ticket ticket;
@@ -449,7 +531,7 @@ static void open_counting(rig *r, counted_park *count)
 }
 
 /* Rule: a waiter looks again after it has registered. The handler ran when nobody was registered, so nobody will wake it. */
-static void test_11_handler_runs_before_the_waiter_registers(void **state)
+static void test_interleaving_11_handler_runs_before_the_waiter_registers(void **state)
 {
     int place;
     (void)state;
@@ -487,7 +569,7 @@ static void park_once_and_finish(void *user, gpusync_waiter *waiter, uint64_t de
 }
 
 /* Rule: the handler looks for waiters after it has marked. This one registered before: it must be woken. */
-static void test_11_waiter_registers_before_the_handler_looks(void **state)
+static void test_interleaving_11_waiter_registers_before_the_handler_looks(void **state)
 {
     early_unpark early = {NULL, 0, probe_default_hooks()};
     gpusync_hooks hooks = {NULL, park_once_and_finish, early_unpark_it, NULL};
@@ -514,7 +596,659 @@ static void test_11_waiter_registers_before_the_handler_looks(void **state)
     rig_close(&r);
 }
 
-/* -- more --------------------------------------------------------------------------------------- */
+/* -- 18 ----------------------------------------------------------------------------------------- */
+
+/* Interleaving 18: a callback that takes its time on one queue, work of another queue that waits for a later ticket
+   of it, and work behind that. The callback returns when that work is over. */
+static struct {
+    void *buffer;
+    bool over;
+} dawdling;
+
+static void dawdle(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user, (void)result, (void)error;
+    while (metal_status(dawdling.buffer) < 4) sched_yield();
+    PUT(&dawdling.over, true);
+}
+
+static void test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket(void **state)
+{
+    gpusync_point wait = {NULL, 0, NULL, 0};
+    gpusync_ticket ticket, waiting, behind;
+    softmetal_timing timing;
+    gpusync_queue *other;
+    void *first, *last;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    softmetal_get_timing(&timing);
+    timing.watchdog_ns = SECONDS(1);
+    softmetal_set_timing(&timing);
+    other = queue_new(r.device);
+    first = buffer_behind(r.queue, NULL);
+    softmetal_hang(first);
+    assert_ok(gpusync_commit(r.queue, first, &ticket));
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), dawdle, NULL));
+    ticket = commit_empty(&r, NULL);
+    wait.queue = r.queue;
+    wait.ticket = ticket;
+    dawdling.buffer = buffer_behind(other, &wait);
+    assert_ok(gpusync_commit(other, dawdling.buffer, &waiting));
+    assert_true(metal_status(dawdling.buffer) >= 2); /* the device waits */
+    last = buffer_behind(other, NULL);
+    assert_ok(gpusync_commit(other, last, &behind));
+    softmetal_unhang(first);
+    while (!GET(&dawdling.over)) sched_yield();
+    assert_ok(gpusync_wait(other, waiting, SECONDS(2)));
+    assert_ok(gpusync_wait(other, behind, SECONDS(2)));
+    metal_release(first);
+    metal_release(last);
+    metal_release(dawdling.buffer);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
+/* -- 19 ----------------------------------------------------------------------------------------- */
+
+/* The first unpark of a waiter stops until the test lets it go; the permit comes after that. */
+static struct {
+    pthread_t stopped_thread;
+    gpusync_waiter *first, *second; /* of the two waits */
+    bool stops, stopped, goes;
+    unsigned parks;
+} overdue;
+
+static void late_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    if (!overdue.first) overdue.first = waiter;
+    else if (waiter != overdue.first || GET(&overdue.goes)) overdue.second = waiter;
+    COUNT(&overdue.parks);
+    thread_park(waiter, deadline_ns);
+}
+
+static void late_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    if (__atomic_exchange_n(&overdue.stops, false, __ATOMIC_SEQ_CST)) {
+        PUT(&overdue.stopped, true);
+        while (!GET(&overdue.goes)) sched_yield();
+    }
+    thread_unpark(waiter);
+}
+
+static void *expect_one(void *timeline)
+{
+    assert_ok(gpusync_timeline_expect((gpusync_timeline *)timeline, 1)); /* has everybody look again */
+    return NULL;
+}
+
+typedef struct two_waits {
+    gpusync_timeline *first, *second;
+    gpusync_result results[2];
+    bool between;
+} two_waits;
+
+static void *wait_twice(void *argument)
+{
+    two_waits *w = (two_waits *)argument;
+    w->results[0] = gpusync_timeline_wait(w->first, 1, MS(20), NULL);
+    PUT(&w->between, true);
+    w->results[1] = gpusync_timeline_wait(w->second, 1, GPUSYNC_FOREVER, NULL);
+    return NULL;
+}
+
+/* Rule: a waiter is type-stable, and an unpark that comes late is one too many, no more. Somebody has taken the waiter off
+   its list; its wait times out; the waiter is used again; then the unpark comes. */
+static void test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again(void **state)
+{
+    gpusync_hooks hooks = {NULL, late_park, late_unpark, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    pthread_t waiter, teller;
+    two_waits w;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&overdue, 0, sizeof overdue);
+    memset(&w, 0, sizeof w);
+    device_desc.hooks = &hooks;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &w.first));
+    assert_ok(gpusync_timeline_create(r.device, NULL, &w.second));
+    overdue.stops = true;
+    waiter = start(wait_twice, &w);
+    await_sleepers(r.device, 1);
+    teller = start(expect_one, w.first);
+    while (!GET(&overdue.stopped) && !GET(&w.between)) sched_yield();
+    if (GET(&overdue.stopped)) { /* else it was as slow as the time limit: nothing to see */
+        while (!GET(&w.between)) sched_yield();
+        await_sleepers(r.device, 1); /* in the second wait */
+        PUT(&overdue.goes, true);
+        join(teller);
+        await_sleepers(r.device, 1);
+        assert_int_equal(w.results[0], GPUSYNC_TIMEOUT);
+    } else {
+        PUT(&overdue.goes, true);
+        join(teller);
+    }
+    assert_ok(gpusync_timeline_signal(w.second, 1));
+    join(waiter);
+    assert_int_equal(w.results[0], GPUSYNC_TIMEOUT);
+    assert_ok(w.results[1]);
+    assert_ok(gpusync_timeline_destroy(w.first));
+    assert_ok(gpusync_timeline_destroy(w.second));
+    rig_close(&r);
+}
+
+/* -- 20, and the end of good work ------------------------------------------------------------------ */
+
+/* A poll, or a wait that does not wait, at the n-th message that the handler sends its buffer. */
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+    unsigned countdown;
+    bool waits;
+    gpusync_result result;
+} asked;
+
+static void ask_in_the_handler(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)phase, (void)selector;
+    if (object != asked.buffer || asked.countdown == 0 || --asked.countdown != 0) return;
+    asked.result = asked.waits ? gpusync_wait(asked.queue, asked.ticket, 0) : gpusync_poll(asked.queue, asked.ticket);
+}
+
+/* False: the handler sends no so many. */
+static bool check_ask_in_the_handler(unsigned n, bool waits)
+{
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&asked, 0, sizeof asked);
+    asked.queue = r.queue;
+    asked.ticket = commit_empty(&r, &asked.buffer);
+    asked.countdown = n;
+    asked.waits = waits;
+    softmetal_complete(asked.buffer);
+    softmetal_set_message_hook(ask_in_the_handler, NULL);
+    softmetal_run_handler(asked.buffer, 0); /* neither call may wait for the handler to go on */
+    assert_ok(asked.result);
+    softmetal_set_message_hook(NULL, NULL);
+    softmetal_release_block(asked.buffer, 0);
+    rig_close(&r);
+    return asked.countdown == 0;
+}
+
+static void test_work_whose_status_is_completed_has_ended_for_who_asks(void **state)
+{
+    unsigned n;
+    (void)state;
+    for (n = 1; check_ask_in_the_handler(n, false); n++) {
+    }
+    assert_true(n > 1);
+    for (n = 1; check_ask_in_the_handler(n, true); n++) {
+    }
+}
+
+/* Interleaving 20: a poller is held up at its n-th message to the buffer, perhaps when it has claimed the end; the
+   handler comes and goes; others ask. */
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+    unsigned countdown;
+    bool stopped, goes, done;
+    gpusync_result result;
+} held_up;
+
+static __thread bool is_the_poller;
+
+static void stop_the_poller(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)phase, (void)selector;
+    if (!is_the_poller || object != held_up.buffer || held_up.countdown == 0 || --held_up.countdown != 0) return;
+    PUT(&held_up.stopped, true);
+    while (!GET(&held_up.goes)) sched_yield();
+}
+
+static void *poll_once(void *argument)
+{
+    is_the_poller = true;
+    held_up.result = gpusync_poll(held_up.queue, held_up.ticket);
+    PUT(&held_up.done, true);
+    return argument;
+}
+
+/* Tickets that come after, until the place of the first one in the ring has gone on to another. */
+static gpusync_ticket use_the_ring_up(rig *r, gpusync_ticket_info *info)
+{
+    gpusync_ticket ticket = 0;
+    int i;
+    for (i = 0; i < 256; i++) {
+        void *buffer;
+        ticket = commit_empty(r, &buffer);
+        softmetal_finish(buffer);
+    }
+    assert_ok(gpusync_get_info(r->queue, ticket, info));
+    return ticket;
+}
+
+/* Who came late has written nothing into the place that has gone on to a later ticket. */
+static void close_untouched(rig *r, gpusync_ticket later, const gpusync_ticket_info *before)
+{
+    gpusync_ticket_info after;
+    assert_ok(gpusync_get_info(r->queue, later, &after));
+    assert_int_equal(after.result, before->result);
+    assert_memory_equal(&after.gpu_start_s, &before->gpu_start_s, sizeof after.gpu_start_s);
+    assert_memory_equal(&after.gpu_end_s, &before->gpu_end_s, sizeof after.gpu_end_s);
+    assert_true(gpusync_is_idle(r->queue));
+    assert_int_equal(stats_of(r->queue).completions, 257);
+    rig_close(r);
+}
+
+/* False: it sends no so many. */
+static bool check_held_up(unsigned n)
+{
+    gpusync_ticket_info before;
+    gpusync_ticket later;
+    pthread_t thread;
+    bool stopped;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    held_up.queue = r.queue;
+    held_up.ticket = commit_empty(&r, &held_up.buffer);
+    held_up.countdown = n;
+    softmetal_complete(held_up.buffer);
+    softmetal_set_message_hook(stop_the_poller, NULL);
+    thread = start(poll_once, NULL);
+    while (!GET(&held_up.stopped) && !GET(&held_up.done)) sched_yield();
+    stopped = GET(&held_up.stopped);
+    softmetal_run_handler(held_up.buffer, 0);
+    softmetal_release_block(held_up.buffer, 0);
+    assert_true(gpusync_is_done(r.queue, held_up.ticket));
+    assert_ok(gpusync_wait(r.queue, held_up.ticket, 0));
+    later = use_the_ring_up(&r, &before);
+    PUT(&held_up.goes, true);
+    join(thread);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(held_up.result);
+    close_untouched(&r, later, &before);
+    return stopped;
+}
+
+static void test_interleaving_20_a_poller_that_is_held_up_holds_nobody_up(void **state)
+{
+    unsigned n;
+    (void)state;
+    for (n = 1; check_held_up(n); n++) {
+    }
+    assert_true(n > 1);
+}
+
+/* Untracked while somebody reads its status: the buffer stays for that reader, and no longer. */
+static void test_an_untracked_buffer_stays_for_who_reads_its_status(void **state)
+{
+    pthread_t thread;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    buffer = held_up.buffer = metal_queue_command_buffer(r.metal_queue);
+    held_up.queue = r.queue;
+    held_up.countdown = 1;
+    assert_ok(gpusync_track(r.queue, buffer, &held_up.ticket));
+    softmetal_set_message_hook(stop_the_poller, NULL);
+    thread = start(poll_once, NULL);
+    while (!GET(&held_up.stopped)) sched_yield();
+    assert_ok(gpusync_untrack(r.queue, held_up.ticket));
+    assert_int_equal(softmetal_retain_count(buffer), 2);
+    PUT(&held_up.goes, true);
+    join(thread);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_result(held_up.result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(softmetal_retain_count(buffer), 1);
+    metal_commit(buffer); /* after all */
+    softmetal_finish(buffer);
+    assert_int_equal(stats_of(r.queue).completions, 1);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+/* -- 21 ----------------------------------------------------------------------------------------- */
+
+static void stop_the_handler(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)phase, (void)selector;
+    if (is_the_poller || object != held_up.buffer || held_up.countdown == 0 || --held_up.countdown != 0) return;
+    PUT(&held_up.stopped, true);
+    while (!GET(&held_up.goes)) sched_yield();
+}
+
+/* False: the handler sends no so many messages. */
+static bool check_late_handler(unsigned n)
+{
+    gpusync_ticket_info before;
+    gpusync_ticket later;
+    bool stopped;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    held_up.queue = r.queue;
+    held_up.ticket = commit_empty(&r, &held_up.buffer);
+    held_up.countdown = n;
+    softmetal_complete(held_up.buffer);
+    softmetal_set_message_hook(stop_the_handler, NULL);
+    is_the_poller = true; /* this thread */
+    softmetal_begin_handler(held_up.buffer, 0);
+    while (!GET(&held_up.stopped) && !gpusync_is_done(r.queue, held_up.ticket)) sched_yield();
+    stopped = GET(&held_up.stopped);
+    assert_ok(gpusync_poll(r.queue, held_up.ticket));
+    later = use_the_ring_up(&r, &before);
+    PUT(&held_up.goes, true);
+    softmetal_join_handler(held_up.buffer, 0);
+    softmetal_release_block(held_up.buffer, 0);
+    is_the_poller = false;
+    softmetal_set_message_hook(NULL, NULL);
+    close_untouched(&r, later, &before);
+    return stopped;
+}
+
+/* Rule: what a handler finds goes into its ticket's entry by compare and swap: that entry may be another's by then. */
+static void test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_mark(void **state)
+{
+    unsigned n;
+    (void)state;
+    for (n = 1; check_late_handler(n); n++) {
+    }
+    assert_true(n > 2);
+}
+
+/* -- 22 ----------------------------------------------------------------------------------------- */
+
+/* Interleaving 22: room is there, is taken, is given back while a waiter registers. A commit of a buffer that gpusync
+   did not make takes room and then gets no memory for its ticket; in between somebody else found the queue full and
+   went to sleep. He is told, for nobody else will tell him. */
+static struct {
+    memory_log memory;
+    gpusync_queue *queue;
+    pthread_t sleeper;
+    unsigned parked, unparked, came;
+    bool goes; /* the sleeper may */
+    gpusync_result result;
+} crowded;
+
+static __thread bool has_no_memory;
+
+static void *make_a_buffer(void *argument)
+{
+    uint64_t limit = SECONDS(60);
+    gpusync_command_buffer_desc desc;
+    void *buffer = NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit;
+    crowded.result = gpusync_command_buffer(crowded.queue, &desc, &buffer);
+    if (crowded.result == GPUSYNC_OK)
+        crowded.result = gpusync_command_buffer_discard(crowded.queue, buffer);
+    return argument;
+}
+
+static void *crowded_allocate(void *user, size_t size, size_t alignment)
+{
+    if (!has_no_memory) return memory_allocate(user, size, alignment);
+    if (COUNT(&crowded.came) == 0) crowded.sleeper = start(make_a_buffer, NULL);
+    while (!GET(&crowded.parked)) sched_yield();
+    return NULL;
+}
+
+static void park_in_the_crowd(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    COUNT(&crowded.parked);
+    while (!GET(&crowded.unparked) && !GET(&crowded.goes)) sched_yield();
+}
+
+static void unpark_in_the_crowd(void *user, gpusync_waiter *waiter)
+{
+    (void)user, (void)waiter;
+    COUNT(&crowded.unparked);
+}
+
+static void test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on(void **state)
+{
+    enum { TICKETS = 256 }; /* that a queue has place for without more memory */
+    gpusync_hooks hooks = {NULL, park_in_the_crowd, unpark_in_the_crowd, NULL};
+    gpusync_allocator allocator = {crowded_allocate, memory_release, &crowded.memory};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_result result;
+    gpusync_device *device;
+    void *buffer;
+    int i;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    memset(&crowded, 0, sizeof crowded);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = &hooks;
+    device_desc.allocator = &allocator;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    queue_desc.max_command_buffer_count = TICKETS + 1;
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    crowded.queue = queue_of_kind(QUEUE_OF_THE_PROGRAM, device, &queue_desc); /* the stranger's is not counted */
+    for (i = 0; i < TICKETS; i++) {
+        assert_ok(gpusync_command_buffer(crowded.queue, NULL, &buffer));
+        assert_ok(gpusync_commit(crowded.queue, buffer, NULL));
+    }
+    buffer = metal_queue_command_buffer(gpusync_queue_metal(crowded.queue));
+    has_no_memory = true;
+    result = gpusync_commit(crowded.queue, buffer, NULL);
+    has_no_memory = false;
+    assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(crowded.came, 1);
+    assert_int_equal(GET(&crowded.parked), 1);
+    assert_int_equal(GET(&crowded.unparked), 1);
+    PUT(&crowded.goes, true);
+    join(crowded.sleeper);
+    assert_ok(crowded.result);
+    metal_release(buffer);
+    softmetal_finish_queue(gpusync_queue_metal(crowded.queue));
+    assert_ok(gpusync_queue_destroy(crowded.queue));
+    assert_ok(gpusync_device_destroy(device));
+    assert_int_equal(crowded.memory.live, 0);
+}
+
+static struct {
+    rig r;
+    void *first, *second;
+    int taken_at;
+    unsigned parks, unparks, told;
+} room;
+
+static void *take_the_room(void *unused)
+{
+    static const uint64_t at_once = 0;
+    gpusync_command_buffer_desc desc;
+    (void)unused;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &at_once;
+    if (gpusync_command_buffer(room.r.queue, &desc, &room.second) != GPUSYNC_OK) room.second = NULL;
+    return NULL;
+}
+
+static void others_take_it(void *unused) { join(start(take_the_room, unused)); }
+
+static void room_comes(void)
+{
+    void *first = room.first;
+    room.first = NULL;
+    softmetal_finish(first);
+}
+
+static void room_comes_and_goes(void *unused)
+{
+    if (!room.first) return; /* this is its handler, on the way because the waiter sleeps already */
+    room_comes();
+    probe_at_unlock(room.taken_at, others_take_it, unused);
+}
+
+static void park_for_room(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    (void)waiter;
+    (void)deadline_ns;
+    if (room.second) { /* while it sleeps, the room comes back: whoever is listed is told */
+        void *second = room.second;
+        room.second = NULL;
+        room.unparks = 0;
+        room.parks++;
+        assert_ok(gpusync_command_buffer_discard(room.r.queue, second));
+        room.told += room.unparks;
+    } else if (room.first) {
+        room_comes();
+    }
+}
+
+static void unpark_for_room(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    (void)waiter;
+    room.unparks++;
+}
+
+/* Room comes where the waiter takes its n-th lock, and others take it when it lets go of its m-th after that. */
+static void wait_for_room_at(int n, int m)
+{
+    gpusync_hooks hooks = {NULL, park_for_room, unpark_for_room, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    void *third;
+    memset(&room, 0, sizeof room);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = &hooks;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    queue_desc.max_command_buffer_count = 1;
+    rig_open_with(&room.r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    (void)commit_empty(&room.r, &room.first);
+    room.taken_at = m;
+    probe_at_lock(n, room_comes_and_goes, NULL);
+    assert_ok(gpusync_command_buffer(room.r.queue, NULL, &third));
+    (void)probe_has_acted();
+    assert_int_equal(room.told, room.parks);
+    assert_ok(gpusync_command_buffer_discard(room.r.queue, third));
+    if (room.second) assert_ok(gpusync_command_buffer_discard(room.r.queue, room.second));
+    if (room.first) softmetal_finish(room.first);
+    rig_close(&room.r);
+}
+
+static void test_interleaving_22_who_waits_for_room_is_told_though_it_was_there_a_moment_ago(void **state)
+{
+    unsigned slept = 0;
+    int n, m;
+    (void)state;
+    for (n = 1; n < 8; n++)
+        for (m = 1; m < 6; m++) {
+            wait_for_room_at(n, m);
+            slept += room.parks;
+        }
+    assert_true(slept > 0); /* it did sleep for what others had taken */
+}
+
+/* -- 23 ----------------------------------------------------------------------------------------- */
+
+static struct {
+    gpusync_timeline *timeline;
+    pthread_t signaller, destroyer;
+    unsigned calls, yields;
+    gpusync_result result;
+    bool started, destroyed, called_after;
+} going;
+
+static void going_yield(void *user)
+{
+    (void)user;
+    COUNT(&going.yields);
+    sched_yield();
+}
+
+static void call_of_going(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user, (void)error;
+    going.called_after = GET(&going.destroyed);
+    going.result = result;
+    COUNT(&going.calls);
+}
+
+static void *destroy_going(void *unused)
+{
+    assert_ok(gpusync_timeline_destroy(going.timeline));
+    PUT(&going.destroyed, true);
+    return unused;
+}
+
+/* In the middle of the signal, with no lock held: destroy has begun, and waits for it. */
+static void let_it_go(void *unused)
+{
+    (void)unused;
+    if (!pthread_equal(pthread_self(), going.signaller)) return; /* the dispatch queue's thread takes locks as well */
+    going.started = true;
+    going.destroyer = start(destroy_going, NULL);
+    while (!GET(&going.destroyed) && GET(&going.yields) < 10) sched_yield();
+}
+
+/* alone: nobody but destroy can call. False: the signal takes no so many locks. */
+static bool check_going(int place, bool after, bool alone)
+{
+    gpusync_hooks hooks = {going_yield, NULL, NULL, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    bool acted;
+    rig r;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&going, 0, sizeof going);
+    going.signaller = pthread_self();
+    device_desc.hooks = &hooks;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &going.timeline));
+    assert_ok(gpusync_on_done(gpusync_at_value(going.timeline, 1), call_of_going, NULL));
+    softmetal_set_dispatch_threads(alone ? 0 : SOFTMETAL_DISPATCH_THREADS);
+    if (after) probe_at_unlock(place, let_it_go, NULL);
+    else probe_at_lock(place, let_it_go, NULL);
+    assert_ok(gpusync_timeline_signal(going.timeline, 1));
+    acted = probe_has_acted();
+    if (going.started) join(going.destroyer);
+    else (void)destroy_going(NULL);
+    assert_int_equal(going.calls, 1);
+    assert_ok(going.result);
+    assert_false(going.called_after);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_int_equal(going.calls, 1);
+    rig_close(&r);
+    return acted;
+}
+
+/* Rule: a callback is in one place at a time, listed, due or running; who destroys runs what is due of its own. */
+static void test_interleaving_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list(void **state)
+{
+    int k, place;
+    (void)state;
+    for (k = 0; k < 4; k++) {
+        for (place = 1; check_going(place, k & 1, k & 2); place++) {
+        }
+        assert_true(place > 1);
+    }
+}
+
+/* -- no number: waits and their ends -------------------------------------------------------------- */
 
 /* Rule: a wait takes its registration back before it returns. */
 static void test_timed_out_waiter_is_not_there_for_a_late_handler(void **state)
@@ -683,155 +1417,7 @@ static void test_completion_before_commit_returns(void **state)
     rig_close(&r);
 }
 
-/* -- 18 ----------------------------------------------------------------------------------------- */
-
-/* Interleaving 18: a callback that takes its time on one queue, work of another queue that waits for a later ticket
-   of it, and work behind that. The callback returns when that work is over. */
-static struct {
-    void *buffer;
-    bool over;
-} dawdling;
-
-static void dawdle(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)user, (void)result, (void)error;
-    while (metal_status(dawdling.buffer) < 4) sched_yield();
-    PUT(&dawdling.over, true);
-}
-
-static void test_18_a_callback_that_takes_its_time_delays_no_ticket(void **state)
-{
-    gpusync_point wait = {NULL, 0, NULL, 0};
-    gpusync_ticket ticket, waiting, behind;
-    softmetal_timing timing;
-    gpusync_queue *other;
-    void *first, *last;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_REAL);
-    softmetal_get_timing(&timing);
-    timing.watchdog_ns = SECONDS(1);
-    softmetal_set_timing(&timing);
-    other = queue_new(r.device);
-    first = buffer_behind(r.queue, NULL);
-    softmetal_hang(first);
-    assert_ok(gpusync_commit(r.queue, first, &ticket));
-    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), dawdle, NULL));
-    ticket = commit_empty(&r, NULL);
-    wait.queue = r.queue;
-    wait.ticket = ticket;
-    dawdling.buffer = buffer_behind(other, &wait);
-    assert_ok(gpusync_commit(other, dawdling.buffer, &waiting));
-    assert_true(metal_status(dawdling.buffer) >= 2); /* the device waits */
-    last = buffer_behind(other, NULL);
-    assert_ok(gpusync_commit(other, last, &behind));
-    softmetal_unhang(first);
-    while (!GET(&dawdling.over)) sched_yield();
-    assert_ok(gpusync_wait(other, waiting, SECONDS(2)));
-    assert_ok(gpusync_wait(other, behind, SECONDS(2)));
-    metal_release(first);
-    metal_release(last);
-    metal_release(dawdling.buffer);
-    assert_ok(gpusync_queue_destroy(other));
-    rig_close(&r);
-}
-
-/* -- 22 ----------------------------------------------------------------------------------------- */
-
-/* Interleaving 22: room is there, is taken, is given back while a waiter registers. A commit of a buffer that gpusync
-   did not make takes room and then gets no memory for its ticket; in between somebody else found the queue full and
-   went to sleep. He is told, for nobody else will tell him. */
-static struct {
-    memory_log memory;
-    gpusync_queue *queue;
-    pthread_t sleeper;
-    unsigned parked, unparked, came;
-    bool goes; /* the sleeper may */
-    gpusync_result result;
-} crowded;
-
-static __thread bool has_no_memory;
-
-static void *make_a_buffer(void *argument)
-{
-    uint64_t limit = SECONDS(60);
-    gpusync_command_buffer_desc desc;
-    void *buffer = NULL;
-    memset(&desc, 0, sizeof desc);
-    desc.timeout_ns = &limit;
-    crowded.result = gpusync_command_buffer(crowded.queue, &desc, &buffer);
-    if (crowded.result == GPUSYNC_OK)
-        crowded.result = gpusync_command_buffer_discard(crowded.queue, buffer);
-    return argument;
-}
-
-static void *crowded_allocate(void *user, size_t size, size_t alignment)
-{
-    if (!has_no_memory) return memory_allocate(user, size, alignment);
-    if (COUNT(&crowded.came) == 0) crowded.sleeper = start(make_a_buffer, NULL);
-    while (!GET(&crowded.parked)) sched_yield();
-    return NULL;
-}
-
-static void park_in_the_crowd(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    (void)user, (void)waiter, (void)deadline_ns;
-    COUNT(&crowded.parked);
-    while (!GET(&crowded.unparked) && !GET(&crowded.goes)) sched_yield();
-}
-
-static void unpark_in_the_crowd(void *user, gpusync_waiter *waiter)
-{
-    (void)user, (void)waiter;
-    COUNT(&crowded.unparked);
-}
-
-static void test_22_who_takes_room_and_cannot_use_it_passes_it_on(void **state)
-{
-    enum { TICKETS = 256 }; /* that a queue has place for without more memory */
-    gpusync_hooks hooks = {NULL, park_in_the_crowd, unpark_in_the_crowd, NULL};
-    gpusync_allocator allocator = {crowded_allocate, memory_release, &crowded.memory};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_result result;
-    gpusync_device *device;
-    void *buffer;
-    int i;
-    (void)state;
-    softmetal_reset();
-    softmetal_set_clock(SOFTMETAL_MANUAL);
-    memset(&crowded, 0, sizeof crowded);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.hooks = &hooks;
-    device_desc.allocator = &allocator;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
-    queue_desc.max_command_buffer_count = TICKETS + 1;
-    assert_ok(gpusync_device_create(&device_desc, &device));
-    crowded.queue = queue_of_kind(QUEUE_OF_THE_PROGRAM, device, &queue_desc); /* the stranger's is not counted */
-    for (i = 0; i < TICKETS; i++) {
-        assert_ok(gpusync_command_buffer(crowded.queue, NULL, &buffer));
-        assert_ok(gpusync_commit(crowded.queue, buffer, NULL));
-    }
-    buffer = metal_queue_command_buffer(gpusync_queue_metal(crowded.queue));
-    has_no_memory = true;
-    result = gpusync_commit(crowded.queue, buffer, NULL);
-    has_no_memory = false;
-    assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(crowded.came, 1);
-    assert_int_equal(GET(&crowded.parked), 1);
-    assert_int_equal(GET(&crowded.unparked), 1);
-    PUT(&crowded.goes, true);
-    join(crowded.sleeper);
-    assert_ok(crowded.result);
-    metal_release(buffer);
-    softmetal_finish_queue(gpusync_queue_metal(crowded.queue));
-    assert_ok(gpusync_queue_destroy(crowded.queue));
-    assert_ok(gpusync_device_destroy(device));
-    assert_int_equal(crowded.memory.live, 0);
-}
-
-/* -- what a handler is given ------------------------------------------------------------------------ */
+/* -- no number: what a handler is given ----------------------------------------------------------- */
 
 /* Metal's validation, and tools that capture a frame, put objects of their own around Metal's, and may hand a handler
    such a one. The handler is still that of its commit. */
@@ -864,443 +1450,38 @@ static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state
     rig_close(&r);
 }
 
-/* -- 20, and the end of good work ------------------------------------------------------------------ */
-
-/* A poll, or a wait that does not wait, at the n-th message that the handler sends its buffer. */
-static struct {
-    gpusync_queue *queue;
-    gpusync_ticket ticket;
-    void *buffer;
-    unsigned countdown;
-    bool waits;
-    gpusync_result result;
-} asked;
-
-static void ask_in_the_handler(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    (void)user, (void)phase, (void)selector;
-    if (object != asked.buffer || asked.countdown == 0 || --asked.countdown != 0) return;
-    asked.result = asked.waits ? gpusync_wait(asked.queue, asked.ticket, 0) : gpusync_poll(asked.queue, asked.ticket);
-}
-
-/* False: the handler sends no so many. */
-static bool check_ask_in_the_handler(unsigned n, bool waits)
-{
-    rig r;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&asked, 0, sizeof asked);
-    asked.queue = r.queue;
-    asked.ticket = commit_empty(&r, &asked.buffer);
-    asked.countdown = n;
-    asked.waits = waits;
-    softmetal_complete(asked.buffer);
-    softmetal_set_message_hook(ask_in_the_handler, NULL);
-    softmetal_run_handler(asked.buffer, 0); /* neither call may wait for the handler to go on */
-    assert_ok(asked.result);
-    softmetal_set_message_hook(NULL, NULL);
-    softmetal_release_block(asked.buffer, 0);
-    rig_close(&r);
-    return asked.countdown == 0;
-}
-
-static void test_work_whose_status_is_completed_has_ended_for_who_asks(void **state)
-{
-    unsigned n;
-    (void)state;
-    for (n = 1; check_ask_in_the_handler(n, false); n++) {
-    }
-    assert_true(n > 1);
-    for (n = 1; check_ask_in_the_handler(n, true); n++) {
-    }
-}
-
-/* Interleaving 20: a poller is held up at its n-th message to the buffer, perhaps when it has claimed the end; the
-   handler comes and goes; others ask. */
-static struct {
-    gpusync_queue *queue;
-    gpusync_ticket ticket;
-    void *buffer;
-    unsigned countdown;
-    bool stopped, goes, done;
-    gpusync_result result;
-} held_up;
-
-static __thread bool is_the_poller;
-
-static void stop_the_poller(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    (void)user, (void)phase, (void)selector;
-    if (!is_the_poller || object != held_up.buffer || held_up.countdown == 0 || --held_up.countdown != 0) return;
-    PUT(&held_up.stopped, true);
-    while (!GET(&held_up.goes)) sched_yield();
-}
-
-static void *poll_once(void *argument)
-{
-    is_the_poller = true;
-    held_up.result = gpusync_poll(held_up.queue, held_up.ticket);
-    PUT(&held_up.done, true);
-    return argument;
-}
-
-/* Tickets that come after, until the place of the first one in the ring has gone on to another. */
-static gpusync_ticket use_the_ring_up(rig *r, gpusync_ticket_info *info)
-{
-    gpusync_ticket ticket = 0;
-    int i;
-    for (i = 0; i < 256; i++) {
-        void *buffer;
-        ticket = commit_empty(r, &buffer);
-        softmetal_finish(buffer);
-    }
-    assert_ok(gpusync_get_info(r->queue, ticket, info));
-    return ticket;
-}
-
-/* Who came late has written nothing into the place that has gone on to a later ticket. */
-static void close_untouched(rig *r, gpusync_ticket later, const gpusync_ticket_info *before)
-{
-    gpusync_ticket_info after;
-    assert_ok(gpusync_get_info(r->queue, later, &after));
-    assert_int_equal(after.result, before->result);
-    assert_memory_equal(&after.gpu_start_s, &before->gpu_start_s, sizeof after.gpu_start_s);
-    assert_memory_equal(&after.gpu_end_s, &before->gpu_end_s, sizeof after.gpu_end_s);
-    assert_true(gpusync_is_idle(r->queue));
-    assert_int_equal(stats_of(r->queue).completions, 257);
-    rig_close(r);
-}
-
-/* False: it sends no so many. */
-static bool check_held_up(unsigned n)
-{
-    gpusync_ticket_info before;
-    gpusync_ticket later;
-    pthread_t thread;
-    bool stopped;
-    rig r;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&held_up, 0, sizeof held_up);
-    held_up.queue = r.queue;
-    held_up.ticket = commit_empty(&r, &held_up.buffer);
-    held_up.countdown = n;
-    softmetal_complete(held_up.buffer);
-    softmetal_set_message_hook(stop_the_poller, NULL);
-    thread = start(poll_once, NULL);
-    while (!GET(&held_up.stopped) && !GET(&held_up.done)) sched_yield();
-    stopped = GET(&held_up.stopped);
-    softmetal_run_handler(held_up.buffer, 0);
-    softmetal_release_block(held_up.buffer, 0);
-    assert_true(gpusync_is_done(r.queue, held_up.ticket));
-    assert_ok(gpusync_wait(r.queue, held_up.ticket, 0));
-    later = use_the_ring_up(&r, &before);
-    PUT(&held_up.goes, true);
-    join(thread);
-    softmetal_set_message_hook(NULL, NULL);
-    assert_ok(held_up.result);
-    close_untouched(&r, later, &before);
-    return stopped;
-}
-
-static void test_20_a_poller_that_is_held_up_holds_nobody_up(void **state)
-{
-    unsigned n;
-    (void)state;
-    for (n = 1; check_held_up(n); n++) {
-    }
-    assert_true(n > 1);
-}
-
-/* Untracked while somebody reads its status: the buffer stays for that reader, and no longer. */
-static void test_an_untracked_buffer_stays_for_who_reads_its_status(void **state)
-{
-    pthread_t thread;
-    void *buffer;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&held_up, 0, sizeof held_up);
-    buffer = held_up.buffer = metal_queue_command_buffer(r.metal_queue);
-    held_up.queue = r.queue;
-    held_up.countdown = 1;
-    assert_ok(gpusync_track(r.queue, buffer, &held_up.ticket));
-    softmetal_set_message_hook(stop_the_poller, NULL);
-    thread = start(poll_once, NULL);
-    while (!GET(&held_up.stopped)) sched_yield();
-    assert_ok(gpusync_untrack(r.queue, held_up.ticket));
-    assert_int_equal(softmetal_retain_count(buffer), 2);
-    PUT(&held_up.goes, true);
-    join(thread);
-    softmetal_set_message_hook(NULL, NULL);
-    assert_result(held_up.result, GPUSYNC_ERROR_CANCELLED);
-    assert_int_equal(softmetal_retain_count(buffer), 1);
-    metal_commit(buffer); /* after all */
-    softmetal_finish(buffer);
-    assert_int_equal(stats_of(r.queue).completions, 1);
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-/* -- 19 ----------------------------------------------------------------------------------------- */
-
-/* The first unpark of a waiter stops until the test lets it go; the permit comes after that. */
-static struct {
-    pthread_t stopped_thread;
-    gpusync_waiter *first, *second; /* of the two waits */
-    bool stops, stopped, goes;
-    unsigned parks;
-} late;
-
-static void late_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    (void)user;
-    if (!late.first) late.first = waiter;
-    else if (waiter != late.first || GET(&late.goes)) late.second = waiter;
-    COUNT(&late.parks);
-    thread_park(waiter, deadline_ns);
-}
-
-static void late_unpark(void *user, gpusync_waiter *waiter)
-{
-    (void)user;
-    if (__atomic_exchange_n(&late.stops, false, __ATOMIC_SEQ_CST)) {
-        PUT(&late.stopped, true);
-        while (!GET(&late.goes)) sched_yield();
-    }
-    thread_unpark(waiter);
-}
-
-static void *expect_one(void *timeline)
-{
-    assert_ok(gpusync_timeline_expect((gpusync_timeline *)timeline, 1)); /* has everybody look again */
-    return NULL;
-}
-
-typedef struct two_waits {
-    gpusync_timeline *first, *second;
-    gpusync_result results[2];
-    bool between;
-} two_waits;
-
-static void *wait_twice(void *argument)
-{
-    two_waits *w = (two_waits *)argument;
-    w->results[0] = gpusync_timeline_wait(w->first, 1, MS(20), NULL);
-    PUT(&w->between, true);
-    w->results[1] = gpusync_timeline_wait(w->second, 1, GPUSYNC_FOREVER, NULL);
-    return NULL;
-}
-
-/* Rule: a waiter is type-stable, and an unpark that comes late is one too many, no more. Somebody has taken the waiter off
-   its list; its wait times out; the waiter is used again; then the unpark comes. */
-static void test_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again(void **state)
-{
-    gpusync_hooks hooks = {NULL, late_park, late_unpark, NULL};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    pthread_t waiter, teller;
-    two_waits w;
-    rig r;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    memset(&late, 0, sizeof late);
-    memset(&w, 0, sizeof w);
-    device_desc.hooks = &hooks;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    assert_ok(gpusync_timeline_create(r.device, NULL, &w.first));
-    assert_ok(gpusync_timeline_create(r.device, NULL, &w.second));
-    late.stops = true;
-    waiter = start(wait_twice, &w);
-    await_sleepers(r.device, 1);
-    teller = start(expect_one, w.first);
-    while (!GET(&late.stopped) && !GET(&w.between)) sched_yield();
-    if (GET(&late.stopped)) { /* else it was as slow as the time limit: nothing to see */
-        while (!GET(&w.between)) sched_yield();
-        await_sleepers(r.device, 1); /* in the second wait */
-        PUT(&late.goes, true);
-        join(teller);
-        await_sleepers(r.device, 1);
-        assert_int_equal(w.results[0], GPUSYNC_TIMEOUT);
-    } else {
-        PUT(&late.goes, true);
-        join(teller);
-    }
-    assert_ok(gpusync_timeline_signal(w.second, 1));
-    join(waiter);
-    assert_int_equal(w.results[0], GPUSYNC_TIMEOUT);
-    assert_ok(w.results[1]);
-    assert_ok(gpusync_timeline_destroy(w.first));
-    assert_ok(gpusync_timeline_destroy(w.second));
-    rig_close(&r);
-}
-
-/* -- 21 ----------------------------------------------------------------------------------------- */
-
-static void stop_the_handler(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    (void)user, (void)phase, (void)selector;
-    if (is_the_poller || object != held_up.buffer || held_up.countdown == 0 || --held_up.countdown != 0) return;
-    PUT(&held_up.stopped, true);
-    while (!GET(&held_up.goes)) sched_yield();
-}
-
-/* False: the handler sends no so many messages. */
-static bool check_late_handler(unsigned n)
-{
-    gpusync_ticket_info before;
-    gpusync_ticket later;
-    bool stopped;
-    rig r;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&held_up, 0, sizeof held_up);
-    held_up.queue = r.queue;
-    held_up.ticket = commit_empty(&r, &held_up.buffer);
-    held_up.countdown = n;
-    softmetal_complete(held_up.buffer);
-    softmetal_set_message_hook(stop_the_handler, NULL);
-    is_the_poller = true; /* this thread */
-    softmetal_begin_handler(held_up.buffer, 0);
-    while (!GET(&held_up.stopped) && !gpusync_is_done(r.queue, held_up.ticket)) sched_yield();
-    stopped = GET(&held_up.stopped);
-    assert_ok(gpusync_poll(r.queue, held_up.ticket));
-    later = use_the_ring_up(&r, &before);
-    PUT(&held_up.goes, true);
-    softmetal_join_handler(held_up.buffer, 0);
-    softmetal_release_block(held_up.buffer, 0);
-    is_the_poller = false;
-    softmetal_set_message_hook(NULL, NULL);
-    close_untouched(&r, later, &before);
-    return stopped;
-}
-
-/* Rule: what a handler finds goes into its ticket's entry by compare and swap: that entry may be another's by then. */
-static void test_21_the_ring_goes_on_while_a_handler_is_about_to_mark(void **state)
-{
-    unsigned n;
-    (void)state;
-    for (n = 1; check_late_handler(n); n++) {
-    }
-    assert_true(n > 2);
-}
-
-/* -- 23 ----------------------------------------------------------------------------------------- */
-
-static struct {
-    gpusync_timeline *timeline;
-    pthread_t signaller, destroyer;
-    unsigned calls, yields;
-    gpusync_result result;
-    bool started, destroyed, called_after;
-} going;
-
-static void going_yield(void *user)
-{
-    (void)user;
-    COUNT(&going.yields);
-    sched_yield();
-}
-
-static void call_of_going(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)user, (void)error;
-    going.called_after = GET(&going.destroyed);
-    going.result = result;
-    COUNT(&going.calls);
-}
-
-static void *destroy_going(void *unused)
-{
-    assert_ok(gpusync_timeline_destroy(going.timeline));
-    PUT(&going.destroyed, true);
-    return unused;
-}
-
-/* In the middle of the signal, with no lock held: destroy has begun, and waits for it. */
-static void let_it_go(void *unused)
-{
-    (void)unused;
-    if (!pthread_equal(pthread_self(), going.signaller)) return; /* the dispatch queue's thread takes locks as well */
-    going.started = true;
-    going.destroyer = start(destroy_going, NULL);
-    while (!GET(&going.destroyed) && GET(&going.yields) < 10) sched_yield();
-}
-
-/* alone: nobody but destroy can call. False: the signal takes no so many locks. */
-static bool check_going(int place, bool after, bool alone)
-{
-    gpusync_hooks hooks = {going_yield, NULL, NULL, NULL};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    bool acted;
-    rig r;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    memset(&going, 0, sizeof going);
-    going.signaller = pthread_self();
-    device_desc.hooks = &hooks;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    assert_ok(gpusync_timeline_create(r.device, NULL, &going.timeline));
-    assert_ok(gpusync_on_done(gpusync_at_value(going.timeline, 1), call_of_going, NULL));
-    softmetal_set_dispatch_threads(alone ? 0 : SOFTMETAL_DISPATCH_THREADS);
-    if (after) probe_at_unlock(place, let_it_go, NULL);
-    else probe_at_lock(place, let_it_go, NULL);
-    assert_ok(gpusync_timeline_signal(going.timeline, 1));
-    acted = probe_has_acted();
-    if (going.started) join(going.destroyer);
-    else (void)destroy_going(NULL);
-    assert_int_equal(going.calls, 1);
-    assert_ok(going.result);
-    assert_false(going.called_after);
-    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
-    assert_true(softmetal_dispatched(SECONDS(20)));
-    assert_int_equal(going.calls, 1);
-    rig_close(&r);
-    return acted;
-}
-
-/* Rule: a callback is in one place at a time, listed, due or running; who destroys runs what is due of its own. */
-static void test_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list(void **state)
-{
-    int k, place;
-    (void)state;
-    for (k = 0; k < 4; k++) {
-        for (place = 1; check_going(place, k & 1, k & 2); place++) {
-        }
-        assert_true(place > 1);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_01_late_handler_does_not_end_a_later_ticket),
-        cmocka_unit_test(test_02_handler_drops_the_buffer_while_a_poller_sends_status),
-        cmocka_unit_test(test_03_poller_and_handler_both_see_the_error),
-        cmocka_unit_test(test_04_destroy_waits_for_the_handler_that_made_the_queue_idle),
-        cmocka_unit_test(test_05_handler_comes_after_destroy_now),
-        cmocka_unit_test(test_06_prefix_goes_on_over_tickets_that_ended_early),
+        cmocka_unit_test(test_interleaving_01_late_handler_does_not_end_a_later_ticket),
+        cmocka_unit_test(test_interleaving_02_handler_drops_the_buffer_while_a_poller_sends_status),
+        cmocka_unit_test(test_interleaving_03_poller_and_handler_both_see_the_error),
+        cmocka_unit_test(test_interleaving_04_destroy_waits_for_the_handler_that_made_the_queue_idle),
+        cmocka_unit_test(test_interleaving_05_handler_comes_after_destroy_now),
+        cmocka_unit_test(test_interleaving_06_prefix_goes_on_over_tickets_that_ended_early),
 #ifdef CAN_SINGLE_STEP
-        cmocka_unit_test(test_07_is_idle_against_commit_and_completion_in_between),
+        cmocka_unit_test(test_interleaving_07_is_idle_against_commit_and_completion_in_between),
 #endif
-        cmocka_unit_test(test_08_unpark_before_park),
-        cmocka_unit_test(test_10_handler_after_the_wait_has_returned),
-        cmocka_unit_test(test_11_handler_runs_before_the_waiter_registers),
-        cmocka_unit_test(test_11_waiter_registers_before_the_handler_looks),
+        cmocka_unit_test(test_interleaving_08_unpark_before_park),
+        cmocka_unit_test(test_interleaving_09_a_fiber_goes_on_on_another_thread),
+        cmocka_unit_test(test_interleaving_10_handler_after_the_wait_has_returned),
+        cmocka_unit_test(test_interleaving_11_handler_runs_before_the_waiter_registers),
+        cmocka_unit_test(test_interleaving_11_waiter_registers_before_the_handler_looks),
+        cmocka_unit_test(test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket),
+        cmocka_unit_test(test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again),
+        cmocka_unit_test(test_interleaving_20_a_poller_that_is_held_up_holds_nobody_up),
+        cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_mark),
+        cmocka_unit_test(test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on),
+        cmocka_unit_test(test_interleaving_22_who_waits_for_room_is_told_though_it_was_there_a_moment_ago),
+        cmocka_unit_test(test_interleaving_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list),
         cmocka_unit_test(test_timed_out_waiter_is_not_there_for_a_late_handler),
         cmocka_unit_test(test_done_at_the_deadline_wins),
         cmocka_unit_test(test_no_success_between_claim_and_record),
         cmocka_unit_test(test_failure_is_on_record_when_the_waiter_is_woken),
         cmocka_unit_test(test_completion_before_commit_returns),
-        cmocka_unit_test(test_18_a_callback_that_takes_its_time_delays_no_ticket),
-        cmocka_unit_test(test_22_who_takes_room_and_cannot_use_it_passes_it_on),
         cmocka_unit_test(test_a_handler_that_gets_another_object_ends_its_ticket),
         cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_who_asks),
-        cmocka_unit_test(test_20_a_poller_that_is_held_up_holds_nobody_up),
         cmocka_unit_test(test_an_untracked_buffer_stays_for_who_reads_its_status),
-        cmocka_unit_test(test_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again),
-        cmocka_unit_test(test_21_the_ring_goes_on_while_a_handler_is_about_to_mark),
-        cmocka_unit_test(test_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,7 +136,7 @@ static void give_up_buffers(cargo *s)
     for (i = 0; i < 2; i++) metal_release(s->imported[i]);
 }
 
-static void destroy_timeline(gpusync_timeline **timeline)
+static void drop_timeline(gpusync_timeline **timeline)
 {
     assert_ok(gpusync_timeline_destroy(*timeline));
     *timeline = NULL;
@@ -145,8 +145,8 @@ static void destroy_timeline(gpusync_timeline **timeline)
 static void destroy_timelines(cargo *s)
 {
     int i;
-    for (i = 0; i < 3; i++) destroy_timeline(&s->in[i]);
-    for (i = 0; i < MANY; i++) destroy_timeline(&s->out[i]);
+    for (i = 0; i < 3; i++) drop_timeline(&s->in[i]);
+    for (i = 0; i < MANY; i++) drop_timeline(&s->out[i]);
 }
 
 /* What ends may have gpusync make a command buffer, so that there is a handler to call back from. */
@@ -324,7 +324,7 @@ static void timeline_fails(cargo *s)
 
 static void timeline_goes(cargo *s)
 {
-    destroy_timeline(&s->in[0]);
+    drop_timeline(&s->in[0]);
 }
 
 static void queue_goes(cargo *s)
@@ -352,8 +352,8 @@ static void end_held(void (*ending)(cargo *s), gpusync_result expected, uint32_t
     assert_ok(submit_as_told(s.r.queue, &submission, &s.ticket));
     assert_int_equal(metal_status(s.buffers[0]), 0);
     give_up_buffers(&s);
-    for (i = 1; i < 3; i++) destroy_timeline(&s.in[i]);
-    for (i = 0; i < MANY; i++) destroy_timeline(&s.out[i]);
+    for (i = 1; i < 3; i++) drop_timeline(&s.in[i]);
+    for (i = 0; i < MANY; i++) drop_timeline(&s.out[i]);
     assert_int_equal(CALLED(s.calls), 0);
     ending(&s);
     assert_int_equal(CALLED(s.calls), 1); /* soon */

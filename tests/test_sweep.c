@@ -205,37 +205,6 @@ static void test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_
     rig_close(&r);
 }
 
-/* Interleaving 24: an issued wait for a ticket whose handler is lost, with nobody asleep. */
-static void test_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends(void **state)
-{
-    softmetal_timing timing;
-    gpusync_queue *other;
-    gpusync_ticket ticket, after;
-    void *lost, *waiting;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_REAL);
-    softmetal_get_timing(&timing);
-    timing.watchdog_ns = SECONDS(2);
-    softmetal_set_timing(&timing);
-    other = queue_new(r.device);
-    lost = kept_buffer_of(r.queue);
-    softmetal_lose_handlers(lost);
-    softmetal_hang(lost);
-    ticket = commit_to(r.queue, lost);
-    waiting = kept_buffer_after(other, gpusync_at_ticket(r.queue, ticket));
-    after = commit_to(other, waiting);
-    assert_true(metal_status(waiting) >= 2); /* the device waits */
-    softmetal_unhang(lost);
-    metal_wait_until_completed(waiting); /* which asks gpusync nothing */
-    assert_int_equal(metal_status(waiting), 4);
-    assert_ok(gpusync_wait(other, after, SECONDS(2)));
-    metal_release(lost);
-    metal_release(waiting);
-    assert_ok(gpusync_queue_destroy(other));
-    rig_close(&r);
-}
-
 /* -- when it comes ------------------------------------------------------------------------------------------------ */
 
 static uint64_t next_in_ms(void) { return (softmetal_next_timer() + MS(1) - 1) / MS(1); }
@@ -388,7 +357,6 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_many_looks_at_what_holds_up_the_work_in_front),
         cmocka_unit_test(test_a_wait_for_room_looks_at_what_holds_up_the_work_in_front),
         cmocka_unit_test(test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_in_front),
-        cmocka_unit_test(test_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends),
         cmocka_unit_test(test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew),
         cmocka_unit_test(test_plain_work_that_nobody_waits_for_is_no_reason),
         cmocka_unit_test(test_a_callback_is_reason_enough),

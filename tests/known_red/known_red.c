@@ -10,7 +10,7 @@
      all of them at once, and fails when one of them is green.
      A test that is green is mended: move it to the suite, into the file of its chapter, with EXPECTED_RED taken off, in
      the commit that mends it. A defect that is found and cannot be mended at once gets its test here first.
-   Numbers go on with those of test_interleavings.c and test_submit_interleavings.c. */
+   Numbers go on with those of test_interleavings.c and test_interleavings_of_submissions.c. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>

@@ -1,9 +1,10 @@
-/* test_submit_interleavings.c - races of submissions, replayed one step at a time
+/* test_interleavings_of_submissions.c - races of submissions, replayed one step at a time
 
-   On softmetal's manual clock nothing moves but what a test moves; code that runs at a message
-   (softmetal_set_message_hook) or in a hook of gpusync stands for the other thread. Each test names the rule of the
-   header that it goes red without. At the end every order of the steps of four submissions is tried. The numbers are
-   those of the list of interleavings that test_interleavings.c begins. */
+   On softmetal's manual clock nothing moves but what a test moves. Code that runs at a message
+   (softmetal_set_message_hook), in a hook of gpusync, or where the library takes or lets go of a lock (probe.h), stands
+   for the other thread; a race at a lock is replayed at every such place of a call, by number, until there is no further
+   one. Each test names the rule of the header that it goes red without. At the end every order of the steps of four
+   submissions is tried. Numbers are those of the list that test_interleavings.c begins: 12 to 17, and 24. */
 static void asserted(void);
 #define GPUSYNC_ASSERT(condition) ((condition) ? asserted() : abort())
 #define GPUSYNC_IMPLEMENTATION
@@ -189,7 +190,7 @@ enum { S1_COMPLETES, S1_HANDLER, S2_COMPLETES, S2_HANDLER };
 
 static void check_two_promises(const permutation *p, bool killed, bool ask)
 {
-    gpusync_result outcome = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+    gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
     bool s1_complete = false, s2_complete = false;
     job s1, s2;
     unsigned i;
@@ -211,15 +212,15 @@ static void check_two_promises(const permutation *p, bool killed, bool ask)
         if (killed) assert_true(believed(s.t[0]) < 5 || believed(s.t[0]) == FAILED);
         if (!ask) continue;
         if (i % 2) (void)poll_job(&s2); /* by the ticket first: it may not hide anything from who asks for the value */
-        assert_result(value_result(s.t[0], 5), s1_complete ? outcome : GPUSYNC_TIMEOUT);
-        assert_result(value_result(s.t[0], 6), s1_complete && (killed || s2_complete) ? outcome : GPUSYNC_TIMEOUT);
-        assert_result(poll_job(&s1), s1_complete ? outcome : GPUSYNC_NOT_READY);
+        assert_result(value_result(s.t[0], 5), s1_complete ? expected : GPUSYNC_TIMEOUT);
+        assert_result(value_result(s.t[0], 6), s1_complete && (killed || s2_complete) ? expected : GPUSYNC_TIMEOUT);
+        assert_result(poll_job(&s1), s1_complete ? expected : GPUSYNC_NOT_READY);
         assert_result(poll_job(&s2), s2_complete ? GPUSYNC_OK : GPUSYNC_NOT_READY); /* waits for nothing */
     }
     assert_int_equal(believed(s.t[0]), killed ? FAILED : 6);
-    assert_result(value_result(s.t[0], 5), outcome);
-    assert_result(value_result(s.t[0], 6), outcome);
-    assert_called(&s1, outcome);
+    assert_result(value_result(s.t[0], 5), expected);
+    assert_result(value_result(s.t[0], 6), expected);
+    assert_called(&s1, expected);
     assert_called(&s2, GPUSYNC_OK);
     job_over(&s1);
     job_over(&s2);
@@ -236,20 +237,20 @@ static void check_two_promises_in_every_order(bool killed)
     } while (permutation_next(&p));
 }
 
-static void test_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed(void **state)
+static void test_interleaving_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed(void **state)
 {
     (void)state;
     check_two_promises_in_every_order(true);
 }
 
-static void test_12_the_value_follows_the_promises_in_their_order(void **state)
+static void test_interleaving_12_the_value_follows_the_promises_in_their_order(void **state)
 {
     (void)state;
     check_two_promises_in_every_order(false);
 }
 
 /* Nor does a signal of the host's. */
-static void test_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it(void **state)
+static void test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it(void **state)
 {
     bool killed = false;
     (void)state;
@@ -359,7 +360,7 @@ static void check_13_producer_is_seen_by_its_status(bool killed, bool wait)
     late_producer_close(&l, expected);
 }
 
-static void test_13_a_consumer_that_ends_first_is_published_after_its_producer(void **state)
+static void test_interleaving_13_a_consumer_that_ends_first_is_published_after_its_producer(void **state)
 {
     unsigned i;
     (void)state;
@@ -372,7 +373,7 @@ static void test_13_a_consumer_that_ends_first_is_published_after_its_producer(v
 
 /* The same where the wait is for a ticket, of a submission or of a plain commit: nothing but its end lets the device
    go on, and the consumer that then ends at once is bad as well. */
-static void test_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket(void **state)
+static void test_interleaving_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket(void **state)
 {
     unsigned plain;
     (void)state;
@@ -422,7 +423,7 @@ static void plain_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 
 /* Rule: a wait takes its registration back before it returns. The signal that comes late, from a handler or from the
    host, finds nobody, and the wait can be repeated. */
-static void test_14_a_signal_after_the_wait_has_timed_out(void **state)
+static void test_interleaving_14_a_signal_after_the_wait_has_timed_out(void **state)
 {
     gpusync_hooks hooks = {NULL, plain_park, counting_unpark, NULL};
     job producer, consumer;
@@ -498,7 +499,7 @@ static void *submit_body(void *argument)
 }
 
 /* Rule: no handler waits for the order lock; who has it sees to the rest when it lets go. */
-static void test_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock(void **state)
+static void test_interleaving_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock(void **state)
 {
     job producer, consumer, passing;
     pthread_t thread;
@@ -549,7 +550,7 @@ static void fail_in_callback(void *user, gpusync_result result, const gpusync_er
     __atomic_store_n(&failing.returned, 1, __ATOMIC_SEQ_CST);
 }
 
-static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock(void **state)
+static void test_interleaving_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock(void **state)
 {
     job producer, consumer, passing;
     gpusync_submission submission;
@@ -603,6 +604,274 @@ static void test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_
     job_over(&passing);
     close_stage(&s);
     assert_true(returned);
+}
+
+static void signal_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    assert_ok(result);
+    assert_null(error);
+    assert_ok(gpusync_timeline_signal((gpusync_timeline *)user, 1));
+}
+
+/* A commit that is stopped inside Metal, with the order lock. */
+typedef struct stopped_commit {
+    void *buffer;
+    gate entered, leave;
+    gpusync_queue *queue;
+} stopped_commit;
+
+static void stop_in_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    stopped_commit *in = (stopped_commit *)user;
+    if (phase != SOFTMETAL_AFTER || object != in->buffer || strcmp(selector, "commit") != 0) return;
+    gate_wait(&in->entered);
+    gate_wait(&in->leave);
+}
+
+static void *commit_body(void *argument)
+{
+    stopped_commit *in = (stopped_commit *)argument;
+    assert_ok(gpusync_commit(in->queue, in->buffer, NULL));
+    return NULL;
+}
+
+/* The callback does not wait for the lock, and the work goes as soon as the lock is free. */
+static void test_interleaving_15_a_signal_in_a_callback_lets_work_go_while_another_thread_has_the_order_lock(void **state)
+{
+    gpusync_submission submission;
+    stopped_commit in;
+    gpusync_ticket held;
+    pthread_t thread;
+    void *buffer, *waiting;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    waiting = metal_retain(buffer_of(s.q[0]));
+    buffer = buffer_of(s.q[1]);
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    submission.on_complete = signal_in_callback;
+    submission.user = s.t[0];
+    assert_ok(gpusync_submit(s.q[1], &submission, NULL));
+    memset(&in, 0, sizeof in);
+    gate_init(&in.entered, 2);
+    gate_init(&in.leave, 2);
+    in.queue = s.q[0];
+    in.buffer = buffer_of(s.q[0]);
+    held = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), BUFFERS(waiting), .flags = GPUSYNC_UNORDERED);
+    softmetal_set_message_hook(stop_in_commit, &in);
+    thread = start(commit_body, &in);
+    gate_wait(&in.entered);
+    softmetal_finish(buffer);
+    assert_true(softmetal_dispatched(SECONDS(20))); /* the callback has come to its end */
+    assert_int_equal(value_of(s.t[0]), 1);
+    assert_int_equal(metal_status(waiting), 0); /* it could go, and cannot yet */
+    gate_wait(&in.leave);
+    join(thread);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(metal_status(waiting), 2);
+    metal_release(waiting);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
+    softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
+    assert_ok(gpusync_wait(s.q[0], held, 0));
+    gate_destroy(&in.entered);
+    gate_destroy(&in.leave);
+    close_idle_stage(&s);
+}
+
+/* -- 16 ----------------------------------------------------------------------------------------- */
+
+static unsigned unparks_under_locks;
+
+static void watching_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    unparks++;
+    if (probe_locks_held()) unparks_under_locks++;
+    probe_default_hooks().unpark(NULL, waiter);
+}
+
+static void signal_ten(void *timeline) { assert_ok(gpusync_timeline_signal((gpusync_timeline *)timeline, 10)); }
+
+static gpusync_result waited;
+
+static void *wait_for_seven(void *timeline)
+{
+    waited = gpusync_timeline_wait((gpusync_timeline *)timeline, 7, SECONDS(5), NULL);
+    return NULL;
+}
+
+/* The host signals 10, above the promised 5, where the submission takes the lock over the second timeline for the
+   place-th time: the value stays below the promise until that is taken back. Returns whether there was such a time. */
+static bool is_raised_at(int place)
+{
+    gpusync_hooks hooks = probe_default_hooks();
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_submission submission;
+    gpusync_timeline *first, *second;
+    gpusync_point signals[2];
+    gpusync_ticket ticket;
+    pthread_t waiter;
+    bool raised;
+    rig r;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&submission, 0, sizeof submission);
+    hooks.unpark = watching_unpark;
+    device_desc.hooks = &hooks;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &first));
+    assert_ok(gpusync_timeline_create(r.device, NULL, &second));
+    assert_ok(gpusync_timeline_signal(second, 10));
+    waiter = start(wait_for_seven, first);
+    await_sleepers(r.device, 1);
+    unparks = unparks_under_locks = 0;
+    signals[0] = at(first, 5);
+    signals[1] = at(second, 3); /* does not rise: the call fails, after the promise of the first */
+    submission.signals = signals;
+    submission.signal_count = 2;
+    probe_at_timeline_lock(second, place, signal_ten, first);
+    assert_result(gpusync_submit(r.queue, &submission, &ticket), GPUSYNC_ERROR_NOT_RISING);
+    raised = probe_has_acted();
+    if (!raised) signal_ten(first);
+    join(waiter);
+    assert_ok(waited);
+    assert_true(unparks > 0);
+    assert_int_equal(unparks_under_locks, 0);
+    assert_ok(gpusync_timeline_destroy(first));
+    assert_ok(gpusync_timeline_destroy(second));
+    rig_close(&r);
+    return raised;
+}
+
+static void test_interleaving_16_a_refused_submission_wakes_waiters_without_a_lock(void **state)
+{
+    int place = 1;
+    (void)state;
+    while (is_raised_at(place)) place++;
+    assert_true(place > 1);
+}
+
+/* -- 17 ----------------------------------------------------------------------------------------- */
+
+typedef struct doomed {
+    rig r;
+    gpusync_timeline *timeline;
+    void *event;
+    uint64_t base;
+    pthread_t destroyer;
+    unsigned destroys, arrived;
+} doomed;
+
+static void *destroy_doomed(void *argument)
+{
+    doomed *d = (doomed *)argument;
+    assert_ok(gpusync_timeline_destroy(d->timeline));
+    return NULL;
+}
+
+static void begin_to_destroy(doomed *d)
+{
+    d->destroys = 1;
+    d->destroyer = start(destroy_doomed, d);
+}
+
+static void destroy_it_now(void *argument)
+{
+    begin_to_destroy((doomed *)argument);
+    join(((doomed *)argument)->destroyer);
+}
+
+static void arrives(void *argument) { __atomic_store_n(&((doomed *)argument)->arrived, 1, __ATOMIC_SEQ_CST); }
+
+/* ... as far as the timeline's lock, which the commit may have. */
+static void destroy_it_up_to_the_lock(void *argument)
+{
+    doomed *d = (doomed *)argument;
+    probe_at_timeline_lock(d->timeline, 1, arrives, d);
+    begin_to_destroy(d);
+    while (!__atomic_load_n(&d->arrived, __ATOMIC_SEQ_CST)) sched_yield();
+}
+
+/* A commit is held for a value that nobody is to signal, and registers with the timeline's event. The timeline goes when
+   the commit takes its lock for the place-th time, before it has it, or, `inside`, when it takes any lock. Returns whether
+   there was such a time. */
+static bool goes_at(int place, bool inside)
+{
+    gpusync_point wait;
+    gpusync_ticket ticket;
+    void *buffer;
+    doomed d;
+    memset(&d, 0, sizeof d);
+    rig_open(&d.r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_timeline_create(d.r.device, NULL, &d.timeline));
+    d.event = metal_retain(gpusync_timeline_metal(d.timeline, &d.base));
+    assert_ok(gpusync_timeline_expect(d.timeline, 5));
+    wait = at(d.timeline, 7);
+    assert_ok(make_behind(d.r.queue, NULL, &wait, 1, &buffer));
+    if (inside) probe_at_any_lock(place, destroy_it_up_to_the_lock, &d);
+    else probe_at_timeline_lock(d.timeline, place, destroy_it_now, &d);
+    assert_ok(gpusync_commit(d.r.queue, buffer, &ticket));
+    (void)probe_has_acted();
+    if (!d.destroys) assert_ok(gpusync_timeline_destroy(d.timeline));
+    else if (inside) join(d.destroyer);
+    metal_event_signal(d.event, d.base + 7); /* a registration that was left behind would call what was the timeline */
+    assert_true(softmetal_settle(SECONDS(5)));
+    assert_result(gpusync_wait(d.r.queue, ticket, SECONDS(5)), GPUSYNC_ERROR_DESTROYED);
+    metal_release(d.event);
+    rig_close(&d.r);
+    return d.destroys;
+}
+
+static void test_interleaving_17_a_timeline_goes_before_held_work_registers_with_its_event(void **state)
+{
+    int place = 1;
+    (void)state;
+    while (goes_at(place, false)) place++;
+    assert_true(place > 3); /* it is listed, looked for, registered */
+}
+
+static void test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event(void **state)
+{
+    int place = 1;
+    (void)state;
+    while (goes_at(place, true)) place++;
+    assert_true(place > 5);
+}
+
+/* -- 24 ----------------------------------------------------------------------------------------- */
+
+/* Rule: who waits on the device for a ticket is looked after though its handler is lost and nobody sleeps. */
+static void test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends(void **state)
+{
+    softmetal_timing timing;
+    gpusync_queue *other;
+    gpusync_ticket ticket, after;
+    void *lost, *waiting;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    softmetal_get_timing(&timing);
+    timing.watchdog_ns = SECONDS(2);
+    softmetal_set_timing(&timing);
+    other = queue_new(r.device);
+    lost = kept_buffer_of(r.queue);
+    softmetal_lose_handlers(lost);
+    softmetal_hang(lost);
+    ticket = commit_to(r.queue, lost);
+    waiting = kept_buffer_after(other, gpusync_at_ticket(r.queue, ticket));
+    after = commit_to(other, waiting);
+    assert_true(metal_status(waiting) >= 2); /* the device waits */
+    softmetal_unhang(lost);
+    metal_wait_until_completed(waiting); /* which asks gpusync nothing */
+    assert_int_equal(metal_status(waiting), 4);
+    assert_ok(gpusync_wait(other, after, SECONDS(2)));
+    metal_release(lost);
+    metal_release(waiting);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
 }
 
 /* -- registering, and failing to ---------------------------------------------------------------- */
@@ -1645,8 +1914,8 @@ static void run_path(stage *s, const shape *sh, path *p)
 
 static unsigned stressed(unsigned usual)
 {
-    const char *wish = getenv("STRESS");
-    return wish && strcmp(wish, "full") == 0 ? usual * 50 : usual;
+    const char *stress = getenv("STRESS");
+    return stress && strcmp(stress, "full") == 0 ? usual * 50 : usual;
 }
 
 /* Every order of completions and handlers of a few shapes. */
@@ -1694,14 +1963,19 @@ static void test_many_orders_of_four_submissions_and_who_asks_for_them(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed),
-        cmocka_unit_test(test_12_the_value_follows_the_promises_in_their_order),
-        cmocka_unit_test(test_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it),
-        cmocka_unit_test(test_13_a_consumer_that_ends_first_is_published_after_its_producer),
-        cmocka_unit_test(test_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket),
-        cmocka_unit_test(test_14_a_signal_after_the_wait_has_timed_out),
-        cmocka_unit_test(test_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock),
-        cmocka_unit_test(test_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock),
+        cmocka_unit_test(test_interleaving_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed),
+        cmocka_unit_test(test_interleaving_12_the_value_follows_the_promises_in_their_order),
+        cmocka_unit_test(test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it),
+        cmocka_unit_test(test_interleaving_13_a_consumer_that_ends_first_is_published_after_its_producer),
+        cmocka_unit_test(test_interleaving_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket),
+        cmocka_unit_test(test_interleaving_14_a_signal_after_the_wait_has_timed_out),
+        cmocka_unit_test(test_interleaving_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock),
+        cmocka_unit_test(test_interleaving_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock),
+        cmocka_unit_test(test_interleaving_15_a_signal_in_a_callback_lets_work_go_while_another_thread_has_the_order_lock),
+        cmocka_unit_test(test_interleaving_16_a_refused_submission_wakes_waiters_without_a_lock),
+        cmocka_unit_test(test_interleaving_17_a_timeline_goes_before_held_work_registers_with_its_event),
+        cmocka_unit_test(test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event),
+        cmocka_unit_test(test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends),
         cmocka_unit_test(test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission),
         cmocka_unit_test(test_a_submission_that_ends_inside_its_commit_is_announced_before_it_is_over),
         cmocka_unit_test(test_a_callback_comes_though_only_a_poller_saw_the_end),

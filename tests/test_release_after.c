@@ -1,0 +1,241 @@
+/* test_release_after.c - gpusync_release_after: an object is released once, after its ticket's end, and in nobody's call
+
+   Proved for tickets of every kind, with late and lost handlers, with a queue that is destroyed and a device that is
+   lost; and that nothing is retained where the call refuses. */
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "stage.h"
+
+static void test_an_object_is_released_once_when_its_ticket_has_ended(void **state)
+{
+    int kind;
+    unsigned fails;
+    (void)state;
+    for (kind = 0; kind < TICKET_KINDS; kind++)
+        for (fails = 0; fails < 2; fails++) {
+            gpusync_ticket ticket;
+            void *object;
+            stage s;
+            open_stage(&s, SOFTMETAL_MANUAL, 1);
+            object = memory_of(&s, 1);
+            ticket = ticket_of(&s, 0, kind, fails);
+            assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
+            assert_int_equal(owners_of(object), 2);
+            assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object)); /* the same again */
+            assert_int_equal(owners_of(object), 3);
+            finish(&s, 0);
+            assert_int_equal(owners_of(object), 1);
+            assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object)); /* at once */
+            assert_int_equal(owners_of(object), 1);
+            metal_release(object);
+            assert_int_equal(softmetal_live("buffer"), 0);
+            close_stage(&s);
+        }
+}
+
+static void test_an_object_is_not_released_inside_a_wait(void **state)
+{
+    gpusync_ticket ticket;
+    void *object, *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    object = memory_of(&s, 1);
+    buffer = open_on(&s, 0);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer));
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
+    softmetal_set_dispatch_threads(0);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_int_equal(softmetal_retain_count(object), 2);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    finish(&s, 0);
+    assert_int_equal(owners_of(object), 1);
+    metal_release(object);
+    close_stage(&s);
+}
+
+/* A ticket may end without any command buffer of Metal's. */
+static void test_an_object_is_released_soon_though_no_handler_is_to_come(void **state)
+{
+    unsigned tracked;
+    (void)state;
+    for (tracked = 0; tracked < 2; tracked++) {
+        void *object, *buffer;
+        gpusync_ticket ticket;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 1);
+        object = memory_of(&s, 1);
+        buffer = metal_queue_command_buffer(s.metal[0]);
+        if (tracked) assert_ok(gpusync_track(s.q[0], buffer, &ticket));
+        else ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(s.a, 1)));
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
+        assert_int_equal(owners_of(object), 2);
+        if (tracked) assert_ok(gpusync_untrack(s.q[0], ticket));
+        else assert_ok(gpusync_cancel_held(s.q[0]));
+        finish(&s, 0);
+        assert_int_equal(owners_of(object), 1);
+        metal_release(object);
+        metal_release(buffer);
+        close_stage(&s);
+    }
+}
+
+static void test_an_object_waits_for_its_own_ticket_only(void **state)
+{
+    enum { MANY = 100 };
+    gpusync_ticket tickets[3];
+    void *objects[3], *buffers[3];
+    unsigned i, k;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < 3; i++) {
+        objects[i] = memory_of(&s, 1);
+        buffers[i] = open_on(&s, 0);
+        tickets[i] = i == 1 ? commit_to(s.q[0], buffers[i]) : SUBMIT(s.q[0], BUFFERS(buffers[i]));
+        for (k = 0; k < MANY; k++) assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], tickets[i]), objects[i]));
+    }
+    softmetal_finish(buffers[1]);
+    assert_int_equal(owners_of(objects[0]), 1 + MANY);
+    assert_int_equal(owners_of(objects[1]), 1);
+    softmetal_finish(buffers[0]);
+    assert_int_equal(owners_of(objects[0]), 1);
+    assert_int_equal(owners_of(objects[2]), 1 + MANY);
+    finish(&s, 0);
+    for (i = 0; i < 3; i++) {
+        assert_int_equal(owners_of(objects[i]), 1);
+        metal_release(objects[i]);
+    }
+    close_stage(&s);
+}
+
+static void test_destroying_the_queue_releases_what_is_left(void **state)
+{
+    gpusync_ticket held;
+    void *objects[2], *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    objects[0] = memory_of(&s, 1);
+    objects[1] = memory_of(&s, 1);
+    held = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)));
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], held), objects[0]));
+    close_queue(&s, 0);
+    assert_int_equal(owners_of(objects[0]), 1);
+    buffer = metal_retain(open_on(&s, 1));
+    metal_retain(s.metal[1]);
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[1], commit_to(s.q[1], buffer)), objects[1]));
+    assert_ok(gpusync_queue_destroy_now(s.q[1])); /* with the work in flight */
+    s.q[1] = NULL;
+    assert_int_equal(owners_of(objects[1]), 1);
+    finish(&s, 1);
+    assert_int_equal(owners_of(objects[1]), 1);
+    metal_release(buffer);
+    metal_release(s.metal[1]);
+    metal_release(objects[0]);
+    metal_release(objects[1]);
+    close_stage(&s);
+}
+
+/* Nobody can say any more when the GPU is through with it. */
+static void test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed(void **state)
+{
+    gpusync_ticket ticket;
+    void *objects[2], *stuck, *culprit;
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    for (i = 0; i < 2; i++) objects[i] = memory_of(&s, 1);
+    stuck = metal_retain(open_on(&s, 0));
+    ticket = commit_to(s.q[0], stuck);
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[0])); /* before, */
+    culprit = open_on(&s, 1);
+    softmetal_fail(culprit, NULL, 4, "access revoked");
+    (void)commit_to(s.q[1], culprit);
+    finish(&s, 1);
+    assert_true(gpusync_device_is_lost(s.device));
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[1])); /* ... and after the loss */
+    for (i = 0; i < 2; i++) assert_int_equal(owners_of(objects[i]), 2);
+    metal_retain(s.metal[0]);
+    assert_ok(gpusync_queue_destroy(s.q[0]));
+    s.q[0] = NULL;
+    for (i = 0; i < 2; i++) {
+        assert_int_equal(owners_of(objects[i]), 1);
+        metal_release(objects[i]);
+    }
+    softmetal_finish(stuck);
+    metal_release(stuck);
+    metal_release(s.metal[0]);
+    close_stage(&s);
+}
+
+static void test_nothing_is_retained_where_release_after_refuses(void **state)
+{
+    gpusync_ticket ticket;
+    void *object;
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    object = memory_of(&s, 1);
+    ticket = commit_on(&s, 0);
+    assert_result(gpusync_release_after(gpusync_at_ticket(NULL, ticket), object), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket + 1), object), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_release_after(gpusync_at_ticket(s.q[0], GPUSYNC_EVERYTHING), object),
+                  GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_release_after(gpusync_at_ticket(s.q[0], ((gpusync_ticket)1 << 63) + 1), object),
+                  GPUSYNC_ERROR_INVALID_TICKET);
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], GPUSYNC_NO_TICKET), object)); /* which has always ended */
+    assert_int_equal(owners_of(object), 1);
+    for (i = 0; i < 8; i++)
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object)); /* these need no memory */
+    s.rig.memory.fail_at = 1;
+    s.rig.memory.fail_after = true;
+    assert_result(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    s.rig.memory.fail_at = 0;
+    assert_int_equal(owners_of(object), 1 + 8);
+    finish(&s, 0);
+    assert_int_equal(owners_of(object), 1);
+    metal_release(object);
+    close_stage(&s);
+}
+
+static void test_objects_to_be_released_after_a_held_ticket_are(void **state)
+{
+    gpusync_ticket held;
+    void *object;
+    unsigned round;
+    stage s;
+    (void)state;
+    for (round = 0; round < 3; round++) {
+        open_stage(&s, SOFTMETAL_REAL, 1);
+        object = metal_buffer_new(s.rig.metal_device, 16);
+        held = hold_on(s.q[0], s.t[0], 1, NULL);
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], held), object));
+        metal_release(object);
+        assert_int_equal(softmetal_live("buffer"), 1);
+        if (round == 0) assert_ok(gpusync_cancel_held(s.q[0]));
+        if (round == 1) assert_ok(gpusync_timeline_signal(s.t[0], 1));
+        while (round < 2 && softmetal_live("buffer")) sched_yield();
+        close_idle_stage(&s);
+        assert_int_equal(softmetal_live("buffer"), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_object_is_released_once_when_its_ticket_has_ended),
+        cmocka_unit_test(test_an_object_is_not_released_inside_a_wait),
+        cmocka_unit_test(test_an_object_is_released_soon_though_no_handler_is_to_come),
+        cmocka_unit_test(test_an_object_waits_for_its_own_ticket_only),
+        cmocka_unit_test(test_destroying_the_queue_releases_what_is_left),
+        cmocka_unit_test(test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed),
+        cmocka_unit_test(test_nothing_is_retained_where_release_after_refuses),
+        cmocka_unit_test(test_objects_to_be_released_after_a_held_ticket_are),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,381 @@
+/* test_submit_failure.c - submissions that fail: who is told, of which failure, and what is never sent to the device
+
+   Proved: the failure of a promise reaches whoever waits for it, on the host, on the device and held; the error is that of
+   the first wait that failed, and says which ticket is the origin; what was reached before stays reached. */
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "stage.h"
+
+/* == failures ================================================================================================== */
+
+static void test_the_failure_of_a_promise_reaches_who_waits_on_the_host(void **state)
+{
+    gpusync_error error;
+    gpusync_ticket ticket;
+    value_job sleeper;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    ticket = submit_failing(&s, 0, at(s.a, 3));
+    value_job_start(&sleeper, s.a, 2, SECONDS(20));
+    await_sleepers(s.device, 1);
+    finish(&s, 0);
+    assert_result(value_job_join(&sleeper), GPUSYNC_ERROR_EXECUTION);
+    assert_original(&sleeper.error, "first", ticket);
+    error = error_of(s.q[0], ticket);
+    assert_original(&error, "first", ticket);
+    error = error_at(s.a, 3);
+    assert_original(&error, "first", ticket);
+    assert_int_equal(reached(s.a, GPUSYNC_ERROR_EXECUTION), 1); /* as far as it was good */
+    assert_int_equal(stats_of(s.q[0]).failures, 1);
+    close_stage(&s);
+}
+
+static void test_the_failure_of_a_promise_reaches_work_that_waits_on_the_device(void **state)
+{
+    gpusync_ticket culprit, ticket;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    outcome told;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    culprit = submit_failing(&s, 0, at(s.a, 1));
+    (void)commit_on(&s, 1);
+    buffer = open_on(&s, 1);
+    ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)), TELL(&told));
+    assert_int_equal(metal_status(buffer), COMMITTED);
+    finish(&s, 0);
+    assert_result(gpusync_poll(s.q[1], ticket), GPUSYNC_NOT_READY); /* its command buffers go on */
+    assert_result(gpusync_timeline_wait(s.b, 1, 0, NULL), GPUSYNC_TIMEOUT);
+    finish(&s, 1);
+    error = error_of(s.q[1], ticket);
+    assert_original(&error, "first", ticket);
+    error = error_at(s.b, 1);
+    assert_original(&error, "first", error.ticket);
+    assert_int_equal(calls_of(&told), 1);
+    assert_original(&told.error, "first", ticket);
+    assert_ok(gpusync_next_error(s.q[1], &cursor, &error));
+    assert_original(&error, "first", ticket);
+    assert_result(gpusync_next_error(s.q[1], &cursor, &error), GPUSYNC_NOT_READY);
+    error = error_of(s.q[0], culprit);
+    assert_original(&error, "first", culprit);
+    assert_result(gpusync_queue_wait(s.q[1], 0), GPUSYNC_ERROR_EXECUTION);
+    close_stage(&s);
+}
+
+static void test_the_failure_of_a_promise_ends_what_is_held_for_it_and_for_that(void **state)
+{
+    gpusync_ticket tickets[3];
+    gpusync_error error;
+    outcome told[3];
+    stage s;
+    unsigned i;
+    (void)state;
+    memset(told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    /* b@9 never comes: without the failure they would stay */
+    tickets[0] = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.b, 9), at(s.a, 1)), SIGNALS(at(s.a, 2)),
+                        TELL(&told[0]));
+    tickets[1] = SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), WAITS(after(s.q[1], tickets[0]), at(s.b, 9)), TELL(&told[1]));
+    tickets[2] = SUBMIT(s.q[3], BUFFERS(open_on(&s, 3)), WAITS(at(s.a, 2)), TELL(&told[2]), .flags = GPUSYNC_STRICT);
+    (void)submit_failing(&s, 0, at(s.a, 1));
+    for (i = 0; i < 3; i++) assert_result(gpusync_poll(s.q[i + 1], tickets[i]), GPUSYNC_NOT_READY);
+    finish(&s, 0);
+    for (i = 0; i < 3; i++) {
+        error = error_of(s.q[i + 1], tickets[i]);
+        assert_original(&error, "first", tickets[i]);
+        assert_int_equal(softmetal_outstanding(s.metal[i + 1]), 0);
+        await_call(&told[i]);
+        assert_original(&told[i].error, "first", tickets[i]);
+        assert_false(ran_here(&told[i]));
+    }
+    assert_int_equal(value_of(s.b), 0); /* nobody promised anything there */
+    close_stage(&s);
+}
+
+static void test_the_error_is_that_of_the_first_wait_that_failed_and_the_works_own_comes_last(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error error, reason;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&reason, 0, sizeof reason);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.b, 1)));
+    (void)submit_failing(&s, 1, at(s.a, 1));
+    buffer = open_on(&s, 0);
+    softmetal_fail(buffer, NULL, 3, "its own");
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(s.a, 1), at(s.b, 1)));
+    reason.code = 7;
+    assert_ok(gpusync_timeline_fail(s.b, &reason));
+    finish(&s, 1);
+    finish(&s, 0);
+    error = error_of(s.q[0], ticket);
+    assert_original(&error, "second", ticket);
+    close_stage(&s);
+}
+
+static void test_a_submission_after_the_failure_ends_at_once(void **state)
+{
+    gpusync_ticket culprit, ticket;
+    gpusync_error error;
+    outcome told;
+    void *buffer;
+    uint32_t flags;
+    stage s;
+    (void)state;
+    for (flags = 0; flags <= GPUSYNC_STRICT; flags += GPUSYNC_STRICT) {
+        memset(&told, 0, sizeof told);
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        culprit = submit_failing(&s, 0, at(s.a, 1));
+        finish(&s, 0);
+        buffer = metal_queue_command_buffer(s.metal[1]);
+        ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(after(s.q[0], culprit)), SIGNALS(at(s.b, 1)), TELL(&told),
+                        .flags = flags);
+        assert_int_equal(calls_of(&told), 1);
+        assert_false(ran_here(&told));
+        assert_original(&told.error, "first", ticket);
+        assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+        assert_int_equal(softmetal_retain_count(buffer), 1);
+        metal_release(buffer);
+        error = error_at(s.b, 1);
+        assert_original(&error, "first", error.ticket);
+        ticket = SUBMIT(s.q[1], WAITS(at(s.b, 0)), .flags = flags); /* any value of a failed timeline */
+        error = error_of(s.q[1], ticket);
+        assert_original(&error, "first", ticket);
+        close_stage(&s);
+    }
+}
+
+static void test_a_failure_by_the_host_ends_what_is_held_in_the_call(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error reason, error;
+    outcome told;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    memset(&reason, 0, sizeof reason);
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)), TELL(&told));
+    reason.result = GPUSYNC_ERROR_CANCELLED;
+    reason.code = 5;
+    strcpy(reason.message, "no longer wanted");
+    assert_ok(gpusync_timeline_fail(s.a, &reason));
+    assert_int_equal(calls_of(&told), 1);
+    assert_false(ran_here(&told));
+    error = error_of(s.q[0], ticket);
+    assert_int_equal(error.result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(error.code, 5);
+    assert_string_equal(error.message, "no longer wanted");
+    close_stage(&s);
+}
+
+/* Nobody writes the imported event of a failed timeline: the watchdog ends the wait, but the error is the first one. */
+static void test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behind_it(void **state)
+{
+    softmetal_timing timing;
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    gpusync_error error;
+    void *event;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    softmetal_get_timing(&timing);
+    timing.watchdog_ns = MS(20);
+    softmetal_set_timing(&timing);
+    event = metal_shared_event_new(s.rig.metal_device);
+    assert_ok(timeline_import(s.device, event, NULL, &timeline));
+    (void)submit_failing(&s, 0, at(timeline, 1));
+    ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(timeline, 1)));
+    assert_result(gpusync_wait(s.q[1], ticket, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
+    error = error_of(s.q[1], ticket);
+    assert_original(&error, "first", ticket);
+    assert_int_equal(metal_event_value(event), 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_stage(&s);
+}
+
+static void test_one_failing_command_buffer_of_several_fails_the_submission(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error error;
+    void *buffers[3];
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < 3; i++) buffers[i] = OPEN(s.q[0], .label = i == 1 ? "the culprit" : "another");
+    softmetal_fail(buffers[1], "TestDomain", 42, "it broke");
+    ticket = SUBMIT(s.q[0], .command_buffers = buffers, .command_buffer_count = 3, SIGNALS(at(s.a, 1)));
+    softmetal_finish(buffers[0]);
+    softmetal_finish(buffers[1]);
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+    finish(&s, 0);
+    error = error_of(s.q[0], ticket);
+    assert_original(&error, "first", ticket);
+    error = error_at(s.a, 1);
+    assert_original(&error, "first", ticket);
+    close_stage(&s);
+}
+
+static void test_of_two_failing_command_buffers_the_first_is_told(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error error;
+    void *buffers[2];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    buffers[0] = OPEN(s.q[0], .label = "the culprit");
+    buffers[1] = OPEN(s.q[0], .label = "another");
+    softmetal_fail(buffers[0], "TestDomain", 42, "it broke");
+    softmetal_fail(buffers[1], "TestDomain", 43, "it broke too");
+    ticket = SUBMIT(s.q[0], .command_buffers = buffers, .command_buffer_count = 2);
+    softmetal_finish(buffers[0]);
+    softmetal_finish(buffers[1]);
+    error = error_of(s.q[0], ticket);
+    assert_original(&error, "first", ticket);
+    close_stage(&s);
+}
+
+/* == failures behind a signal that is on the device ================================================================ */
+
+/* The same with the work of another queue behind which it is held, with another wait of its own, and as a strict one. */
+static void test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device(void **state)
+{
+    gpusync_ticket culprit, behind, among, strict;
+    gpusync_error error;
+    void *buffers[3];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    culprit = submit_failing(&s, 0, at(s.a, 1));
+    (void)SUBMIT(s.q[1], WAITS(at(s.b, 9)));
+    buffers[0] = metal_retain(open_on(&s, 1));
+    buffers[1] = metal_retain(open_on(&s, 2));
+    buffers[2] = metal_retain(OPEN(s.q[3], WAITS(at(s.a, 1))));
+    behind = SUBMIT(s.q[1], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
+    among = SUBMIT(s.q[2], BUFFERS(buffers[1]), WAITS(at(s.b, 9), at(s.a, 1)));
+    strict = SUBMIT(s.q[3], BUFFERS(buffers[2]), .flags = GPUSYNC_STRICT);
+    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    finish(&s, 0);
+    error = error_of(s.q[1], behind);
+    assert_original(&error, "first", behind);
+    error = error_of(s.q[2], among);
+    assert_original(&error, "first", among);
+    error = error_of(s.q[3], strict);
+    assert_original(&error, "first", strict);
+    assert_int_equal(culprit, 1);
+    assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
+    assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
+    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    metal_release(buffers[2]);
+    assert_ok(gpusync_cancel_held(s.q[1]));
+    close_stage(&s);
+}
+
+static void test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure(void **state)
+{
+    gpusync_ticket well, badly;
+    gpusync_error error, reason;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    memset(&reason, 0, sizeof reason);
+    reason.code = 7;
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    well = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)));
+    finish(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 2)));
+    badly = SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), WAITS(at(s.a, 2)));
+    assert_ok(gpusync_timeline_fail(s.a, &reason));
+    finish(&s, 1);
+    finish(&s, 2);
+    assert_ok(gpusync_poll(s.q[1], well));
+    error = error_of(s.q[2], badly);
+    assert_int_equal(error.code, 7);
+    finish(&s, 0);
+    close_stage(&s);
+}
+
+static void test_what_failed_before_the_queue_was_destroyed_is_the_error(void **state)
+{
+    outcome told;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)submit_failing(&s, 0, at(s.a, 1));
+    buffer = metal_retain(open_on(&s, 1));
+    (void)SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)), TELL(&told));
+    finish(&s, 0);
+    metal_retain(s.metal[1]);
+    assert_ok(gpusync_queue_destroy_now(s.q[1]));
+    s.q[1] = NULL;
+    assert_int_equal(calls_of(&told), 1);
+    assert_int_equal(told.result, GPUSYNC_ERROR_EXECUTION);
+    softmetal_finish_queue(s.metal[1]);
+    metal_release(s.metal[1]);
+    metal_release(buffer);
+    close_stage(&s);
+}
+
+/* Every value is one of a timeline of its own, so that nothing but the chain leads to the first. */
+static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
+{
+    enum { LINKS = 40 };
+    gpusync_timeline *timelines[LINKS];
+    gpusync_ticket ticket = 0;
+    void *buffers[LINKS];
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    for (i = 0; i < LINKS; i++) {
+        buffers[i] = metal_retain(i ? OPEN(s.q[i % 4], WAITS(at(timelines[i - 1], 1))) : open_on(&s, 0));
+        timelines[i] = timeline_named(s.device, "a link");
+        ticket = SUBMIT(s.q[i % 4], BUFFERS(buffers[i]), SIGNALS(at(timelines[i], 1)), .flags = SIGNALS_INSIDE);
+    }
+    softmetal_lose_handlers(buffers[0]);
+    for (i = 0; i < LINKS; i++) softmetal_finish(buffers[i]);
+    assert_result(gpusync_poll(s.q[(LINKS - 1) % 4], ticket), GPUSYNC_NOT_READY); /* not as far as that */
+    assert_true(softmetal_timers() > 0); /* nobody sleeps */
+    softmetal_fire_timer();
+    assert_ok(gpusync_poll(s.q[(LINKS - 1) % 4], ticket));
+    for (i = 0; i < LINKS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    for (i = 0; i < LINKS; i++) metal_release(buffers[i]);
+    assert_ok(gpusync_queue_destroy_now(s.q[0]));
+    s.q[0] = NULL;
+    close_stage(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_failure_of_a_promise_reaches_who_waits_on_the_host),
+        cmocka_unit_test(test_the_failure_of_a_promise_reaches_work_that_waits_on_the_device),
+        cmocka_unit_test(test_the_failure_of_a_promise_ends_what_is_held_for_it_and_for_that),
+        cmocka_unit_test(test_the_error_is_that_of_the_first_wait_that_failed_and_the_works_own_comes_last),
+        cmocka_unit_test(test_a_submission_after_the_failure_ends_at_once),
+        cmocka_unit_test(test_a_failure_by_the_host_ends_what_is_held_in_the_call),
+        cmocka_unit_test(test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behind_it),
+        cmocka_unit_test(test_one_failing_command_buffer_of_several_fails_the_submission),
+        cmocka_unit_test(test_of_two_failing_command_buffers_the_first_is_told),
+        cmocka_unit_test(test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device),
+        cmocka_unit_test(test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure),
+        cmocka_unit_test(test_what_failed_before_the_queue_was_destroyed_is_the_error),
+        cmocka_unit_test(test_a_lost_handler_far_up_a_chain_costs_time_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,572 @@
+/* test_submit_held_ends.c - how held submissions end that never reach the device, and chains of hundreds of them
+
+   Proved: held work ends once, with the error of what it waited for, when that fails, is cancelled, or goes with its
+   timeline, its queue or the device; work that still has hope outlives them; a chain needs no stack for its length. */
+#define GPUSYNC_IMPLEMENTATION
+#include "stage.h"
+
+/* So that every failure of a long chain stays on record. */
+static void open_held_stage(stage *s, softmetal_clock clock, unsigned queues, uint32_t max_buffers)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_command_buffer_count = max_buffers;
+    queue_desc.error_log_count = 1024;
+    open_stage_on(s, clock, QUEUE_OF_GPUSYNC, queues, device_desc, queue_desc);
+}
+
+/* -- chains ----------------------------------------------------------------------------------------------- */
+
+static void *signal_one(void *timeline)
+{
+    assert_ok(gpusync_timeline_signal((gpusync_timeline *)timeline, 1));
+    return NULL;
+}
+
+static void *cancel_line_of(void *queue)
+{
+    assert_ok(gpusync_cancel_held((gpusync_queue *)queue));
+    return NULL;
+}
+
+#define LINKS 700
+
+static outcome link_endings[LINKS];
+static gpusync_ticket link_tickets[LINKS];
+static gpusync_timeline *link_timelines[LINKS + 1];
+
+/* Link i waits for timeline i and signals timeline i + 1, on the queues in turn; by tickets, for link i - 1. */
+static void make_chain(stage *s, unsigned queues, bool by_tickets)
+{
+    unsigned i;
+    memset(link_endings, 0, sizeof link_endings);
+    assert_ok(gpusync_timeline_create(s->device, NULL, &link_timelines[0]));
+    for (i = 0; i < LINKS; i++) {
+        gpusync_queue *queue = s->q[i % queues];
+        gpusync_point wait = at(link_timelines[i], 1), signal;
+        gpusync_submission link = {.waits = &wait, .wait_count = 1, TELL(&link_endings[i])};
+        if (by_tickets && i > 0) wait = after(s->q[(i - 1) % queues], link_tickets[i - 1]);
+        if (!by_tickets) {
+            assert_ok(gpusync_timeline_create(s->device, NULL, &link_timelines[i + 1]));
+            signal = at(link_timelines[i + 1], 1);
+            link.signals = &signal;
+            link.signal_count = 1;
+        }
+        assert_ok(gpusync_submit(queue, &link, &link_tickets[i]));
+    }
+    assert_int_equal(held_on(s->device, s->q[0]), (LINKS + queues - 1) / queues);
+}
+
+static void drop_chain(void)
+{
+    unsigned i;
+    for (i = 0; i <= LINKS; i++) {
+        assert_ok(gpusync_timeline_destroy(link_timelines[i]));
+        link_timelines[i] = NULL;
+    }
+}
+
+static void check_long_chain(unsigned queues, bool by_tickets, void *(*end)(void *), gpusync_result expected)
+{
+    unsigned i;
+    stage s;
+    open_held_stage(&s, SOFTMETAL_REAL, queues, 1024);
+    make_chain(&s, queues, by_tickets);
+    on_small_stack(end, end == cancel_line_of ? (void *)s.q[0] : (void *)link_timelines[0]);
+    for (i = 0; i < LINKS; i++) {
+        gpusync_error error = {0};
+        gpusync_wait_options options = {.error = &error};
+        assert_result(gpusync_wait_ex(s.q[i % queues], link_tickets[i], GPUSYNC_FOREVER, &options), expected);
+        assert_ended(&link_endings[i], expected);
+        if (end != fail_with_code_77) continue;
+        assert_int_equal(error.code, 77);
+        assert_string_equal(error.domain, "test");
+        assert_string_equal(error.message, "the first link broke");
+        assert_int_equal(error.ticket, link_tickets[i]);
+    }
+    for (i = 0; i < queues; i++) assert_true(gpusync_is_idle(s.q[i]));
+    drop_chain();
+    close_idle_stage(&s);
+}
+
+static void test_a_long_chain_over_queues_goes_at_the_first_signal(void **state)
+{
+    (void)state;
+    check_long_chain(3, false, signal_one, GPUSYNC_OK);
+}
+
+static void test_a_long_chain_on_one_queue_goes_at_the_first_signal(void **state)
+{
+    (void)state;
+    check_long_chain(1, false, signal_one, GPUSYNC_OK);
+}
+
+static void test_a_long_chain_of_tickets_goes_at_the_first_signal(void **state)
+{
+    (void)state;
+    check_long_chain(3, true, signal_one, GPUSYNC_OK);
+}
+
+static void test_a_long_chain_fails_with_the_error_of_its_first_link(void **state)
+{
+    (void)state;
+    check_long_chain(3, false, fail_with_code_77, GPUSYNC_ERROR_EXECUTION);
+    check_long_chain(2, true, fail_with_code_77, GPUSYNC_ERROR_EXECUTION);
+}
+
+/* The links of the other queues are not cancelled themselves: what they wait for fails. */
+static void test_a_long_chain_ends_where_the_first_of_its_queues_is_cancelled(void **state)
+{
+    (void)state;
+    check_long_chain(3, false, cancel_line_of, GPUSYNC_ERROR_CANCELLED);
+}
+
+/* All of them have run, and their handlers come and gone; none is told of before the first, whose handler is late. */
+static void *poll_first_link(void *queue)
+{
+    assert_ok(gpusync_poll((gpusync_queue *)queue, link_tickets[0]));
+    return NULL;
+}
+
+static void test_a_long_chain_that_has_run_is_told_of_when_its_first_link_is(void **state)
+{
+    static void *buffers[LINKS];
+    gpusync_submission submission;
+    gpusync_point wait, signal;
+    unsigned i;
+    stage s;
+    (void)state;
+    open_held_stage(&s, SOFTMETAL_MANUAL, 2, 1024);
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffer_count = 1;
+    submission.signals = &signal;
+    submission.signal_count = 1;
+    submission.flags = SIGNALS_INSIDE;
+    for (i = 0; i <= LINKS; i++) assert_ok(gpusync_timeline_create(s.device, NULL, &link_timelines[i]));
+    for (i = 0; i < LINKS; i++) {
+        wait = at(link_timelines[i], 1);
+        signal = at(link_timelines[i + 1], 1);
+        assert_ok(make_behind(s.q[i % 2], NULL, &wait, i > 0, &buffers[i]));
+        submission.command_buffers = &buffers[i];
+        assert_ok(submit_as_told(s.q[i % 2], &submission, &link_tickets[i]));
+    }
+    softmetal_complete(buffers[0]);
+    for (i = 1; i < LINKS; i++) softmetal_finish(buffers[i]);
+    assert_int_equal(stats_of(s.q[0]).completions + stats_of(s.q[1]).completions, 0);
+    on_small_stack(poll_first_link, s.q[0]);
+    assert_int_equal(stats_of(s.q[0]).completions + stats_of(s.q[1]).completions, LINKS);
+    assert_true(gpusync_is_idle(s.q[0]) && gpusync_is_idle(s.q[1]));
+    softmetal_finish(buffers[0]);
+    drop_chain();
+    close_idle_stage(&s);
+}
+
+/* -- what it waits for fails ------------------------------------------------------------------------------ */
+
+static void test_held_work_is_never_issued_when_its_timeline_fails(void **state)
+{
+    outcome first = {0}, second = {0};
+    commit_log log = {{NULL}, 0};
+    gpusync_ticket behind;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
+    hold_on(s.q[1], s.t[1], 1, &second);
+    softmetal_set_message_hook(log_commits, &log);
+    fail_with_code_77(s.t[0]);
+    assert_int_equal(log.count, 0);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_ended(&first, GPUSYNC_ERROR_EXECUTION);
+    assert_ended(&second, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(second.error.code, 77);
+    assert_string_equal(second.error.domain, "test");
+    assert_string_equal(second.error.message, "the first link broke");
+    assert_int_equal(second.error.ticket, 1);
+    /* submitted after the failure: over within the call, and not committed */
+    memset(&first, 0, sizeof first);
+    SUBMIT(s.q[0], WAITS(at(s.t[1], 7)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
+    assert_int_equal(calls_of(&first), 1);
+    assert_int_equal(first.error.code, 77);
+    assert_int_equal(log.count, 0);
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    softmetal_set_message_hook(NULL, NULL);
+    behind = commit_to(s.q[0], buffer_of(s.q[0]));
+    assert_ok(gpusync_wait(s.q[0], behind, GPUSYNC_FOREVER));
+    close_idle_stage(&s);
+}
+
+/* The work that was to signal a smaller value of the timeline is killed: what waits for larger ones has no hope. */
+static void test_held_work_gets_the_error_of_the_producer_that_was_killed(void **state)
+{
+    static const uint32_t flags[] = {0, GPUSYNC_STRICT, GPUSYNC_UNORDERED};
+    outcome producer, held, behind_it;
+    void *killed;
+    unsigned i;
+    stage s;
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        memset(&producer, 0, sizeof producer);
+        memset(&held, 0, sizeof held);
+        memset(&behind_it, 0, sizeof behind_it);
+        open_stage(&s, SOFTMETAL_REAL, 3);
+        killed = buffer_of(s.q[0]);
+        metal_set_label(killed, "victim");
+        softmetal_fail(killed, NULL, 3, "page fault in a test");
+        softmetal_hang(killed);
+        metal_retain(killed);
+        SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(killed), TELL(&producer));
+        SUBMIT(s.q[1], WAITS(at(s.t[0], flags[i] & GPUSYNC_STRICT ? 1 : 2)), SIGNALS(at(s.t[1], 1)),
+               BUFFERS(buffer_of(s.q[1])), .flags = flags[i], TELL(&held));
+        SUBMIT(s.q[2], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[2], 1)), BUFFERS(buffer_of(s.q[2])), TELL(&behind_it));
+        assert_int_equal(held_on(s.device, s.q[1]), 1);
+        assert_int_equal(held_on(s.device, s.q[2]), 1);
+        softmetal_unhang(killed);
+        metal_release(killed);
+        assert_result(gpusync_timeline_wait(s.t[2], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ended(&producer, GPUSYNC_ERROR_EXECUTION);
+        assert_ended(&held, GPUSYNC_ERROR_EXECUTION);
+        assert_ended(&behind_it, GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(behind_it.error.code, 3);
+        assert_int_equal(behind_it.error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+        assert_string_equal(behind_it.error.domain, producer.error.domain);
+        assert_string_equal(behind_it.error.message, "page fault in a test");
+        assert_string_equal(behind_it.error.label, "victim");
+        assert_int_equal(held_on(s.device, s.q[1]) + held_on(s.device, s.q[2]), 0);
+        close_idle_stage(&s);
+    }
+}
+
+/* Two waits fail, in either order, and the work itself in between: what counts is the order in the submission. */
+static void test_of_several_failures_the_one_of_the_first_wait_is_told(void **state)
+{
+    static const long codes[] = {3, 9};
+    unsigned first, i;
+    (void)state;
+    for (first = 0; first < 2; first++) {
+        outcome consumer = {0};
+        void *killed[2];
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 3);
+        for (i = 0; i < 2; i++) {
+            killed[i] = buffer_of(s.q[i]);
+            softmetal_fail(killed[i], NULL, codes[i], NULL);
+            SUBMIT(s.q[i], SIGNALS(at(s.t[i], 1)), BUFFERS(killed[i]), .flags = SIGNALS_INSIDE);
+        }
+        SUBMIT(s.q[2], WAITS(at(s.t[0], 1), at(s.t[1], 1)), TELL(&consumer));
+        softmetal_fail(softmetal_last_buffer(gpusync_queue_metal(s.q[2])), NULL, 2, NULL);
+        softmetal_finish(killed[first]);
+        softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
+        assert_int_equal(calls_of(&consumer), 0);
+        softmetal_finish(killed[!first]);
+        assert_ended(&consumer, GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(consumer.error.code, codes[0]);
+        close_idle_stage(&s);
+    }
+}
+
+/* The failure of the second producer is what the value after it says; what the first has reached stands. */
+static void test_held_work_behind_a_value_that_was_reached_goes_before_the_failure(void **state)
+{
+    gpusync_ticket good, bad;
+    void *killed;
+    uint64_t reached;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    good = hold_on(s.q[1], s.t[0], 1, NULL);
+    bad = hold_on(s.q[1], s.t[0], 3, NULL);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)));
+    assert_ok(gpusync_wait(s.q[1], good, GPUSYNC_FOREVER));
+    killed = buffer_of(s.q[0]);
+    softmetal_fail(killed, NULL, 3, NULL);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 2)), BUFFERS(killed));
+    assert_result(gpusync_wait(s.q[1], bad, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_timeline_query(s.t[0], &reached), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(reached, 1);
+    assert_ok(gpusync_wait(s.q[1], good, 0));
+    close_idle_stage(&s);
+}
+
+/* -- timelines that go ------------------------------------------------------------------------------------ */
+
+static void test_held_work_ends_with_the_timeline_of_a_value_that_nobody_promised(void **state)
+{
+    outcome first = {0}, second = {0};
+    gpusync_ticket other;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
+    other = commit_to(s.q[0], buffer_of(s.q[0]));
+    hold_on(s.q[1], s.t[1], 1, &second);
+    take_down_timeline(&s, 0);
+    assert_int_equal(calls_of(&first), 1);
+    assert_ended(&first, GPUSYNC_ERROR_DESTROYED);
+    assert_ended(&second, GPUSYNC_ERROR_DESTROYED);
+    assert_ok(gpusync_wait(s.q[0], other, GPUSYNC_FOREVER));
+    close_idle_stage(&s);
+}
+
+static void test_held_work_outlives_the_timeline_of_a_value_that_is_promised(void **state)
+{
+    outcome consumer = {0}, producer = {0};
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&producer));
+    hold_on(s.q[1], s.t[0], 1, &consumer);
+    take_down_timeline(&s, 0);
+    assert_int_equal(calls_of(&consumer) + calls_of(&producer), 0);
+    assert_ok(gpusync_timeline_signal(s.t[1], 1));
+    assert_ok(gpusync_device_wait(s.device, GPUSYNC_FOREVER));
+    assert_ended(&producer, GPUSYNC_OK);
+    assert_ended(&consumer, GPUSYNC_OK);
+    close_idle_stage(&s);
+}
+
+static void test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went(void **state)
+{
+    static const bool killed[] = {false, true};
+    outcome consumer, producer;
+    void *buffer;
+    unsigned i;
+    stage s;
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        gpusync_result expected = killed[i] ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+        memset(&consumer, 0, sizeof consumer);
+        memset(&producer, 0, sizeof producer);
+        open_stage(&s, SOFTMETAL_REAL, 2);
+        buffer = buffer_of(s.q[0]);
+        metal_retain(buffer);
+        softmetal_hang(buffer);
+        if (killed[i]) softmetal_fail(buffer, NULL, 3, NULL);
+        SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(buffer), TELL(&producer));
+        hold_on(s.q[1], s.t[0], 1, &consumer);
+        assert_int_equal(held_on(s.device, s.q[1]), 0);
+        take_down_timeline(&s, 0);
+        softmetal_unhang(buffer);
+        metal_release(buffer);
+        assert_ended(&producer, expected);
+        assert_ended(&consumer, expected);
+        close_idle_stage(&s);
+    }
+}
+
+/* The larger value is signalled, only a smaller one, promised by work in flight, keeps it from being reached: whoever
+   waits for it has not lost anything with the timeline. */
+static void check_signalled_value_counts_as_promised(bool by_host)
+{
+    outcome consumer = {0};
+    void *slow;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    slow = buffer_of(s.q[0]);
+    if (!by_host) SUBMIT(s.q[1], SIGNALS(at(s.t[0], 10))); /* before the other, else it goes after that */
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 5)), BUFFERS(slow));
+    if (by_host) assert_ok(gpusync_timeline_signal(s.t[0], 10));
+    else softmetal_finish_queue(gpusync_queue_metal(s.q[1]));
+    hold_on(s.q[2], s.t[0], 10, &consumer);
+    take_down_timeline(&s, 0);
+    softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
+    softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
+    assert_ended(&consumer, GPUSYNC_OK);
+    close_idle_stage(&s);
+}
+
+static void test_held_work_for_a_signalled_value_behind_a_promise_outlives_the_timeline(void **state)
+{
+    (void)state;
+    check_signalled_value_counts_as_promised(true);
+    check_signalled_value_counts_as_promised(false);
+}
+
+/* -- queues that go --------------------------------------------------------------------------------------- */
+
+static void test_destroy_gives_up_what_is_held_and_who_waits_for_it(void **state)
+{
+    static const bool now[] = {false, true};
+    outcome first, behind, other, by_ticket;
+    unsigned i;
+    stage s;
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        memset(&first, 0, sizeof first);
+        memset(&behind, 0, sizeof behind);
+        memset(&other, 0, sizeof other);
+        memset(&by_ticket, 0, sizeof by_ticket);
+        open_stage(&s, SOFTMETAL_REAL, 3);
+        SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
+        commit_to(s.q[0], buffer_of(s.q[0]));
+        SUBMIT(s.q[0], TELL(&behind));
+        hold_on(s.q[1], s.t[1], 1, &other);
+        SUBMIT(s.q[2], WAITS(after(s.q[0], 2)), BUFFERS(buffer_of(s.q[2])), TELL(&by_ticket));
+        take_down_queue(&s, 0, now[i]);
+        assert_int_equal(calls_of(&first) + calls_of(&behind), 2);
+        assert_ended(&first, GPUSYNC_ERROR_CANCELLED);
+        assert_ended(&behind, GPUSYNC_ERROR_CANCELLED);
+        assert_ended(&other, GPUSYNC_ERROR_CANCELLED);
+        assert_ended(&by_ticket, GPUSYNC_ERROR_CANCELLED);
+        assert_result(gpusync_poll(s.q[1], 1), GPUSYNC_ERROR_CANCELLED);
+        assert_result(gpusync_poll(s.q[2], 1), GPUSYNC_ERROR_CANCELLED);
+        assert_int_equal(softmetal_live("command_buffer"), 0);
+        close_idle_stage(&s);
+    }
+}
+
+/* What waits on other queues for work that destroy_now leaves to itself: by value, by ticket, by the ticket of a plain
+   commit; in flight and held. */
+static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
+{
+    outcome producer = {0}, flying = {0}, held = {0}, by_ticket = {0}, by_plain = {0};
+    void *slow, *plain;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    slow = buffer_of(s.q[0]);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(slow), TELL(&producer), .flags = SIGNALS_INSIDE);
+    plain = buffer_of(s.q[0]);
+    commit_to(s.q[0], plain);
+    hold_on(s.q[1], s.t[0], 1, &flying);
+    assert_int_equal(held_on(s.device, s.q[1]), 0);
+    SUBMIT(s.q[2], WAITS(at(s.t[0], 2)), BUFFERS(buffer_of(s.q[2])), TELL(&held), .flags = GPUSYNC_UNORDERED);
+    SUBMIT(s.q[1], WAITS(after(s.q[0], 1)), TELL(&by_ticket));
+    SUBMIT(s.q[1], WAITS(after(s.q[0], 2)), TELL(&by_plain));
+    assert_int_equal(held_on(s.device, s.q[2]), 1);
+    take_down_queue(&s, 0, true);
+    assert_int_equal(calls_of(&producer), 1);
+    assert_ended(&producer, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&held, GPUSYNC_ERROR_CANCELLED);
+    softmetal_finish_queue(gpusync_queue_metal(s.q[1])); /* nothing on the device waits for ever */
+    assert_ended(&flying, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&by_ticket, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&by_plain, GPUSYNC_ERROR_DESTROYED);
+    softmetal_finish(slow);
+    softmetal_finish(plain);
+    close_idle_stage(&s);
+}
+
+/* The consumer's queue goes, and the producer is still in flight: it has nobody to tell any more. */
+static void test_destroy_now_of_the_waiting_side_takes_its_waits_back(void **state)
+{
+    outcome flying = {0}, held = {0}, later = {0};
+    void *orphans;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(buffer_of(s.q[0])));
+    SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[1])), TELL(&flying));
+    hold_on(s.q[1], s.t[0], 2, &held);
+    hold_on(s.q[2], s.t[1], 1, &later);
+    orphans = metal_retain(gpusync_queue_metal(s.q[1]));
+    take_down_queue(&s, 1, true);
+    assert_ended(&flying, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&held, GPUSYNC_ERROR_CANCELLED);
+    softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
+    assert_int_equal(value_of(s.t[0]), 1);
+    softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
+    assert_ended(&later, GPUSYNC_ERROR_CANCELLED);
+    softmetal_finish_queue(orphans);
+    metal_release(orphans);
+    close_idle_stage(&s);
+}
+
+/* Destroy waits for the work in flight, and so for what that waits for on other queues. */
+static void *destroy_body(void *queue)
+{
+    assert_ok(gpusync_queue_destroy((gpusync_queue *)queue));
+    return NULL;
+}
+
+static void test_destroy_waits_for_work_whose_waits_are_on_their_way(void **state)
+{
+    outcome consumer = {0}, held = {0};
+    pthread_t thread;
+    void *slow;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    slow = buffer_of(s.q[0]);
+    metal_retain(slow);
+    softmetal_hang(slow);
+    SUBMIT(s.q[0], SIGNALS(at(s.t[0], 1)), BUFFERS(slow));
+    hold_on(s.q[1], s.t[0], 1, &consumer);
+    hold_on(s.q[1], s.t[0], 2, &held);
+    thread = start(destroy_body, s.q[1]);
+    assert_ended(&held, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(calls_of(&consumer), 0);
+    softmetal_unhang(slow);
+    metal_release(slow);
+    join(thread);
+    assert_int_equal(calls_of(&consumer), 1);
+    assert_ended(&consumer, GPUSYNC_OK);
+    s.q[1] = NULL;
+    close_idle_stage(&s);
+}
+
+/* -- a device that goes ----------------------------------------------------------------------------------- */
+
+static void test_the_loss_of_the_device_ends_what_is_held(void **state)
+{
+    outcome first = {0}, behind = {0}, other = {0}, strict = {0}, flying = {0};
+    wait_job on_first, on_all;
+    gpusync_ticket ticket, held;
+    void *buffer, *late;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 3);
+    buffer = buffer_of(s.q[2]);
+    metal_retain(buffer);
+    softmetal_hang(buffer);
+    SUBMIT(s.q[2], SIGNALS(at(s.t[2], 1)), BUFFERS(buffer), TELL(&flying));
+    held = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), BUFFERS(buffer_of(s.q[0])), TELL(&first));
+    SUBMIT(s.q[0], BUFFERS(buffer_of(s.q[0])), TELL(&behind));
+    hold_on(s.q[1], s.t[1], 1, &other);
+    SUBMIT(s.q[1], WAITS(at(s.t[2], 1)), BUFFERS(buffer_of(s.q[1])), .flags = GPUSYNC_STRICT | GPUSYNC_UNORDERED,
+           TELL(&strict));
+    late = buffer_of(s.q[0]);
+    wait_job_start(&on_first, s.q[0], held, GPUSYNC_FOREVER);
+    wait_job_start(&on_all, s.q[1], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(s.device, 2);
+    softmetal_remove_device(s.rig.metal_device);
+    assert_true(wait_job_join(&on_first) < 0);
+    assert_result(wait_job_join(&on_all), GPUSYNC_ERROR_DEVICE_LOST);
+    await_call(&flying);
+    await_call(&strict);
+    await_call(&other);
+    assert_ended(&first, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ended(&behind, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(TRY_SUBMIT(s.q[0], &ticket, BUFFERS(late)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(held_on(s.device, s.q[0]) + held_on(s.device, s.q[1]), 0);
+    metal_release(buffer);
+    close_idle_stage(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_long_chain_over_queues_goes_at_the_first_signal),
+        cmocka_unit_test(test_a_long_chain_on_one_queue_goes_at_the_first_signal),
+        cmocka_unit_test(test_a_long_chain_of_tickets_goes_at_the_first_signal),
+        cmocka_unit_test(test_a_long_chain_fails_with_the_error_of_its_first_link),
+        cmocka_unit_test(test_a_long_chain_ends_where_the_first_of_its_queues_is_cancelled),
+        cmocka_unit_test(test_a_long_chain_that_has_run_is_told_of_when_its_first_link_is),
+        cmocka_unit_test(test_held_work_is_never_issued_when_its_timeline_fails),
+        cmocka_unit_test(test_held_work_gets_the_error_of_the_producer_that_was_killed),
+        cmocka_unit_test(test_of_several_failures_the_one_of_the_first_wait_is_told),
+        cmocka_unit_test(test_held_work_behind_a_value_that_was_reached_goes_before_the_failure),
+        cmocka_unit_test(test_held_work_ends_with_the_timeline_of_a_value_that_nobody_promised),
+        cmocka_unit_test(test_held_work_outlives_the_timeline_of_a_value_that_is_promised),
+        cmocka_unit_test(test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went),
+        cmocka_unit_test(test_held_work_for_a_signalled_value_behind_a_promise_outlives_the_timeline),
+        cmocka_unit_test(test_destroy_gives_up_what_is_held_and_who_waits_for_it),
+        cmocka_unit_test(test_destroy_now_ends_what_depends_on_work_in_flight),
+        cmocka_unit_test(test_destroy_now_of_the_waiting_side_takes_its_waits_back),
+        cmocka_unit_test(test_destroy_waits_for_work_whose_waits_are_on_their_way),
+        cmocka_unit_test(test_the_loss_of_the_device_ends_what_is_held),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,498 @@
+/* test_submit_refused.c - submissions that are refused: for what, and that nothing has changed then
+
+   Proved: each mistake has its own result; a refused submission leaves its command buffers the caller's, promises nothing
+   and takes no room; what Metal or memory does not give changes nothing. */
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "stage.h"
+
+/* == what is refused =========================================================================================== */
+
+static void test_arguments_that_make_no_sense_are_refused(void **state)
+{
+    gpusync_point point;
+    gpusync_device_desc device_desc;
+    gpusync_device *other = NULL;
+    gpusync_queue *strange_queue = NULL;
+    gpusync_timeline *strange = NULL;
+    gpusync_ticket ticket = 9;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.metal_device = s.rig.metal_device;
+    assert_ok(gpusync_device_create(&device_desc, &other));
+    strange_queue = queue_new(other);
+    assert_ok(gpusync_timeline_create(other, NULL, &strange));
+    buffer = open_on(&s, 0);
+    memset(&point, 0, sizeof point);
+    assert_result(gpusync_submit(s.q[0], NULL, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, NULL, BUFFERS(buffer));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .wait_count = 1);
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .signal_count = 1);
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .command_buffer_count = 1);
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), .flags = 8);
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer, NULL));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer, buffer));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), WAITS(point));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), SIGNALS(point));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), SIGNALS(after(s.q[0], 1)));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), WAITS(at(s.a, 1), at(strange, 1)));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1), at(strange, 1)));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), WAITS(after(strange_queue, 0)));
+    assert_int_equal(value_of(s.a), 0);
+    (void)SUBMIT(s.q[0], SIGNALS(at(s.a, 1))); /* none of them has promised it */
+    assert_int_equal(commit_to(s.q[0], buffer), 2); /* nor taken a ticket, nor the buffer */
+    finish(&s, 0);
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
+    assert_ok(gpusync_timeline_destroy(strange));
+    assert_ok(gpusync_queue_destroy(strange_queue));
+    assert_ok(gpusync_device_destroy(other));
+    close_stage(&s);
+}
+
+static void test_tickets_that_are_none_are_refused(void **state)
+{
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    buffer = open_on(&s, 0);
+    (void)commit_on(&s, 1);
+    REFUSED(GPUSYNC_ERROR_INVALID_TICKET, s.q[0], BUFFERS(buffer), WAITS(after(s.q[1], 1), after(s.q[1], 2)));
+    REFUSED(GPUSYNC_ERROR_INVALID_TICKET, s.q[0], BUFFERS(buffer), WAITS(after(s.q[1], ((gpusync_ticket)1 << 63) + 1)));
+    REFUSED(GPUSYNC_ERROR_INVALID_TICKET, s.q[0], BUFFERS(buffer), WAITS(after(s.q[1], GPUSYNC_EVERYTHING)));
+    REFUSED(GPUSYNC_ERROR_INVALID_TICKET, s.q[0], BUFFERS(buffer), WAITS(after(s.q[0], 1))); /* its own would be */
+    finish(&s, 1);
+    assert_int_equal(commit_to(s.q[0], buffer), 1);
+    finish(&s, 0);
+    close_stage(&s);
+}
+
+static void test_values_that_do_not_rise_are_refused(void **state)
+{
+    uint32_t flags;
+    (void)state;
+    for (flags = 0; flags < 8; flags += 2) { /* STRICT, UNORDERED */
+        uint64_t made;
+        void *buffer;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        assert_ok(gpusync_timeline_signal(s.a, 5));
+        (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 8)));
+        buffer = open_on(&s, 0);
+        made = (uint64_t)softmetal_live("command_buffer");
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 0)), .flags = flags);
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 5)), .flags = flags);
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.a, 8)), .flags = flags);
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.b, 1)), .flags = flags);
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, GPUSYNC_MAX_VALUE + 1)),
+                .flags = flags);
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), WAITS(at(s.b, GPUSYNC_MAX_VALUE + 1)),
+                .flags = flags);
+        assert_int_equal(softmetal_live("command_buffer"), made);
+        assert_int_equal(softmetal_outstanding(s.metal[0]), 1);
+        (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.a, 6)), .flags = flags); /* 6 is free */
+        finish(&s, 0);
+        assert_int_equal(value_of(s.a), 6);
+        finish(&s, 1);
+        assert_int_equal(value_of(s.a), 8);
+        assert_int_equal(value_of(s.b), 1);
+        close_stage(&s);
+    }
+}
+
+static void test_a_failed_timeline_promises_nothing(void **state)
+{
+    gpusync_error reason;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    memset(&reason, 0, sizeof reason);
+    reason.result = GPUSYNC_ERROR_CANCELLED;
+    assert_ok(gpusync_timeline_fail(s.a, &reason));
+    buffer = open_on(&s, 0);
+    REFUSED(GPUSYNC_ERROR_CANCELLED, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.a, 1)));
+    (void)SUBMIT(s.q[0], SIGNALS(at(s.b, 1)));
+    assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+    finish(&s, 0);
+    close_stage(&s);
+}
+
+/* Whichever of several cannot be taken, all of them stay with the caller, with the waits at their heads. */
+static void test_buffers_of_a_refused_submission_are_still_the_callers(void **state)
+{
+    void *with_head, *plain, *theirs, *foreign_buffer, *committed, *tracked, *not_one;
+    unsigned long owners;
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    with_head = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    plain = open_on(&s, 0);
+    theirs = metal_queue_command_buffer(s.metal[0]);
+    foreign_buffer = open_on(&s, 1);
+    committed = metal_retain(open_on(&s, 0));
+    (void)commit_to(s.q[0], committed);
+    tracked = metal_queue_command_buffer(s.metal[0]);
+    not_one = memory_of(&s, 1);
+    owners = softmetal_retain_count(theirs);
+#define THEM with_head, plain, theirs
+    REFUSED(GPUSYNC_ERROR_WRONG_QUEUE, s.q[0], BUFFERS(THEM, foreign_buffer), SIGNALS(at(s.b, 1)));
+    REFUSED(GPUSYNC_ERROR_ALREADY_COMMITTED, s.q[0], BUFFERS(THEM, committed), SIGNALS(at(s.b, 1)));
+    assert_ok(gpusync_track(s.q[0], tracked, &ticket));
+    REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(THEM, tracked), SIGNALS(at(s.b, 1)));
+    REFUSED(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], BUFFERS(THEM, not_one), SIGNALS(at(s.b, 1)));
+    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(THEM, theirs), SIGNALS(at(s.b, 1)));
+#undef THEM
+    assert_int_equal(softmetal_retain_count(theirs), owners);
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 5);
+    assert_int_equal(commit_to(s.q[0], theirs), 3);
+    ticket = SUBMIT(s.q[0], BUFFERS(with_head), SIGNALS(at(s.b, 1)));
+    assert_int_equal(metal_status(with_head), NOT_ENQUEUED); /* its wait is still one */
+    assert_ok(gpusync_command_buffer_discard(s.q[0], plain));
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    metal_commit(tracked);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    (void)commit_to(s.q[1], foreign_buffer);
+    finish(&s, 1);
+    metal_release(theirs);
+    metal_release(tracked);
+    metal_release(committed);
+    metal_release(not_one);
+    close_stage(&s);
+}
+
+static void test_held_buffers_cannot_be_used_again(void **state)
+{
+    gpusync_ticket tickets[2];
+    void *ours, *theirs;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    ours = open_on(&s, 0);
+    theirs = metal_queue_command_buffer(s.metal[0]);
+    tickets[0] = SUBMIT(s.q[0], BUFFERS(ours, theirs), WAITS(at(s.a, 1)));
+    REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(ours));
+    REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(theirs), .flags = GPUSYNC_UNORDERED);
+    assert_result(gpusync_commit(s.q[0], ours, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_result(gpusync_track(s.q[0], theirs, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_result(gpusync_command_buffer_discard(s.q[0], ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], tickets[0], 0));
+    metal_release(theirs);
+    close_stage(&s);
+}
+
+static void test_an_enqueued_buffer_cannot_be_held(void **state)
+{
+    gpusync_ticket ticket;
+    void *ours, *theirs;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    ours = open_on(&s, 0);
+    theirs = metal_queue_command_buffer(s.metal[0]);
+    metal_enqueue(theirs);
+    REFUSED(GPUSYNC_ERROR_ENQUEUED, s.q[0], BUFFERS(ours, theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)));
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 2);
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)));
+    assert_result(gpusync_commit(s.q[0], theirs, &ticket), GPUSYNC_ERROR_ENQUEUED); /* behind what is held */
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    ticket = SUBMIT(s.q[0], BUFFERS(theirs, ours), SIGNALS(at(s.b, 1)), .flags = GPUSYNC_UNORDERED); /* is not held */
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    metal_release(theirs);
+    close_stage(&s);
+}
+
+static void test_an_eighth_of_the_room_is_kept_free_of_what_is_held(void **state)
+{
+    gpusync_ticket passing;
+    void *last;
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage_with(&s, SOFTMETAL_MANUAL, 1, 16);
+    for (i = 0; i < 7; i++) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, i + 1u)));
+    last = open_on(&s, 0);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(last), WAITS(at(s.a, 9)));
+    passing = SUBMIT(s.q[0], BUFFERS(last), SIGNALS(at(s.a, 7)), .flags = GPUSYNC_UNORDERED);
+    finish(&s, 0);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], passing, 0));
+    assert_ok(gpusync_queue_wait(s.q[0], 0));
+    assert_int_equal(value_of(s.a), 7);
+    close_stage(&s);
+}
+
+static void test_no_room_for_command_buffers_of_our_own(void **state)
+{
+    uint64_t none = 0, little = MS(2), begin;
+    void *buffers[4];
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage_with(&s, SOFTMETAL_MANUAL, 1, 4);
+    for (i = 0; i < 3; i++) buffers[i] = open_on(&s, 0);
+    for (i = 0; i < 2; i++) (void)commit_to(s.q[0], buffers[i]);
+    buffers[3] = open_on(&s, 0);
+    REFUSED(GPUSYNC_TIMEOUT, s.q[0], BUFFERS(buffers[2]), SIGNALS(at(s.a, 1)), .timeout_ns = &none);
+    begin = gpusync_now_ns();
+    REFUSED(GPUSYNC_TIMEOUT, s.q[0], BUFFERS(buffers[2]), SIGNALS(at(s.a, 1)), .timeout_ns = &little);
+    assert_true(gpusync_now_ns() - begin >= little);
+    finish(&s, 0);
+    (void)commit_on(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(buffers[2]), SIGNALS(at(s.a, 1)), .timeout_ns = &none);
+    assert_ok(gpusync_command_buffer_discard(s.q[0], buffers[3]));
+    finish(&s, 0);
+    for (i = 0; i < 4; i++) buffers[i] = open_on(&s, 0); /* nothing of this ends by itself, so no wait helps */
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(buffers[0]), SIGNALS(at(s.a, 2)));
+    (void)SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2], buffers[3]), SIGNALS(at(s.a, 2)),
+                 .flags = SIGNALS_INSIDE);
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 2);
+    close_stage(&s);
+}
+
+/* One in front and one behind never fit in a queue of one, however long the call might wait. */
+static void test_more_command_buffers_of_our_own_than_the_queue_has_are_refused(void **state)
+{
+    uint64_t none = 0, little = MS(20);
+    void *theirs;
+    stage s;
+    (void)state;
+    open_stage_with(&s, SOFTMETAL_MANUAL, 1, 1);
+    assert_ok(gpusync_timeline_expect(s.a, 1)); /* so that it need not be held */
+    theirs = metal_queue_command_buffer(s.metal[0]);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)),
+            .timeout_ns = &none);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)),
+            .timeout_ns = &little);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)));
+    (void)commit_to(s.q[0], theirs); /* it is still the caller's */
+    finish(&s, 0);
+    metal_release(theirs);
+    close_stage(&s);
+}
+
+static void submit_without_room(outcome *o)
+{
+    gpusync_submission submission = {SIGNALS(at(o->stage->a, 1))};
+    o->answers[0] = gpusync_submit(o->stage->q[1], &submission, &o->ticket);
+    submission.flags = GPUSYNC_STRICT;
+    o->answers[1] = gpusync_submit(o->stage->q[1], &submission, &o->ticket);
+}
+
+static void test_in_a_callback_nobody_waits_for_room(void **state)
+{
+    outcome told;
+    unsigned i;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_stage_with(&s, SOFTMETAL_MANUAL, 2, 2);
+    told.then = submit_without_room;
+    told.stage = &s;
+    for (i = 0; i < 2; i++) (void)commit_on(&s, 1);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), TELL(&told));
+    finish(&s, 0);
+    assert_int_equal(calls_of(&told), 1);
+    assert_int_equal(told.answers[0], GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_ok(told.answers[1]); /* needs none */
+    assert_int_equal(value_of(s.a), 1);
+    finish(&s, 1);
+    close_stage(&s);
+}
+
+static void test_what_metal_or_memory_does_not_give_changes_nothing(void **state)
+{
+    unsigned way, step, done;
+    (void)state;
+    for (way = 0; way < 3; way++)
+        for (step = 1, done = 0; !done; step++) {
+            gpusync_point waits[9], signals[9];
+            gpusync_submission submission;
+            gpusync_ticket awaited, ticket = 9;
+            gpusync_result result;
+            void *buffers[2];
+            size_t i;
+            stage s;
+            open_stage(&s, SOFTMETAL_MANUAL, 2);
+            awaited = commit_on(&s, 1);
+            buffers[0] = OPEN(s.q[0], WAITS(after(s.q[1], awaited)));
+            buffers[1] = metal_queue_command_buffer(s.metal[0]);
+            memset(&submission, 0, sizeof submission);
+            for (i = 0; i < 9; i++) { /* more than there is room for without memory */
+                waits[i] = after(s.q[1], awaited);
+                signals[i] = at(s.a, i + 1);
+            }
+            submission.waits = waits;
+            submission.signals = signals;
+            submission.wait_count = submission.signal_count = 9;
+            submission.command_buffers = buffers;
+            submission.command_buffer_count = 2;
+            if (way < 2) {
+                s.rig.memory.fail_after = way;
+                s.rig.memory.fail_at = (long)step;
+            } else {
+                softmetal_fail_creation(step, false);
+            }
+            result = gpusync_submit(s.q[0], &submission, &ticket);
+            s.rig.memory.fail_at = 0;
+            softmetal_fail_creation(0, false);
+            done = result == GPUSYNC_OK;
+            if (!done) {
+                assert_int_equal(result, way < 2 ? GPUSYNC_ERROR_OUT_OF_MEMORY : GPUSYNC_ERROR_METAL_NIL);
+                assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+                assert_int_equal(softmetal_outstanding(s.metal[0]), 2);
+                assert_int_equal(softmetal_retain_count(buffers[1]), 1);
+                assert_ok(gpusync_submit(s.q[0], &submission, &ticket));
+            }
+            assert_int_equal(ticket, 1);
+            finish(&s, 1);
+            finish(&s, 0);
+            assert_ok(gpusync_wait(s.q[0], ticket, 0));
+            assert_int_equal(value_of(s.a), 9);
+            metal_release(buffers[1]);
+            close_stage(&s);
+            assert_true(step < 100);
+        }
+}
+
+static void test_a_lost_device_takes_no_submission_and_ends_what_is_held(void **state)
+{
+    gpusync_ticket ticket;
+    outcome told;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&told, 0, sizeof told);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)), TELL(&told));
+    buffer = open_on(&s, 1);
+    softmetal_fail(buffer, NULL, 11, NULL);
+    (void)SUBMIT(s.q[1], BUFFERS(buffer));
+    buffer = open_on(&s, 1);
+    finish(&s, 1);
+    assert_true(gpusync_device_is_lost(s.device));
+    assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(calls_of(&told), 1);
+    assert_int_equal(told.result, GPUSYNC_ERROR_DEVICE_LOST);
+    REFUSED(GPUSYNC_ERROR_DEVICE_LOST, s.q[1], BUFFERS(buffer));
+    assert_ok(gpusync_command_buffer_discard(s.q[1], buffer));
+    close_stage(&s);
+}
+
+/* == what is refused is not on its way ============================================================================= */
+
+/* The wait at its head was listed by the call that was refused, and is one of the next call's again. */
+static void test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error error;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)submit_failing(&s, 0, at(s.a, 1));
+    buffer = OPEN(s.q[1], WAITS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], WAITS(at(s.b, 9)), SIGNALS(at(s.b, 10))); /* held: so what is behind it is looked after */
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[1], BUFFERS(buffer), SIGNALS(at(s.b, 10)), .flags = SIGNALS_INSIDE);
+    assert_ok(gpusync_cancel_held(s.q[1]));
+    ticket = SUBMIT(s.q[1], BUFFERS(buffer));
+    finish(&s, 0);
+    finish(&s, 1);
+    error = error_of(s.q[1], ticket);
+    assert_original(&error, "first", ticket);
+    close_stage(&s);
+}
+
+static void test_a_refused_signal_is_not_on_its_way(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], SIGNALS(at(s.b, 1)));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], SIGNALS(at(s.a, 1), at(s.b, 1)));
+    buffer = metal_retain(open_on(&s, 1));
+    ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)));
+    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_ok(gpusync_poll(s.q[1], ticket));
+    metal_release(buffer);
+    close_stage(&s);
+}
+
+static void test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1), at(s.a, 20)));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], SIGNALS(at(s.a, 15), at(s.b, 1)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 21)));
+    ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 21)));
+    assert_false(probe_is_listed(s.a));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_ok(gpusync_poll(s.q[1], ticket));
+    close_stage(&s);
+}
+
+static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    buffer = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+    buffer = metal_retain(OPEN(s.q[0], WAITS(at(s.a, 1))));
+    assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    ticket = commit_to(s.q[0], buffer); /* with the wait at its head */
+    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_int_equal(metal_status(buffer), COMMITTED);
+    finish(&s, 0);
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    metal_release(buffer);
+    close_stage(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arguments_that_make_no_sense_are_refused),
+        cmocka_unit_test(test_tickets_that_are_none_are_refused),
+        cmocka_unit_test(test_values_that_do_not_rise_are_refused),
+        cmocka_unit_test(test_a_failed_timeline_promises_nothing),
+        cmocka_unit_test(test_buffers_of_a_refused_submission_are_still_the_callers),
+        cmocka_unit_test(test_held_buffers_cannot_be_used_again),
+        cmocka_unit_test(test_an_enqueued_buffer_cannot_be_held),
+        cmocka_unit_test(test_an_eighth_of_the_room_is_kept_free_of_what_is_held),
+        cmocka_unit_test(test_no_room_for_command_buffers_of_our_own),
+        cmocka_unit_test(test_more_command_buffers_of_our_own_than_the_queue_has_are_refused),
+        cmocka_unit_test(test_in_a_callback_nobody_waits_for_room),
+        cmocka_unit_test(test_what_metal_or_memory_does_not_give_changes_nothing),
+        cmocka_unit_test(test_a_lost_device_takes_no_submission_and_ends_what_is_held),
+        cmocka_unit_test(test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it),
+        cmocka_unit_test(test_a_refused_signal_is_not_on_its_way),
+        cmocka_unit_test(test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call),
+        cmocka_unit_test(test_a_buffer_that_is_refused_is_what_it_was),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,951 @@
+/* test_submit_tickets.c - what is waited for, by the host and by submissions, and what can be asked of a ticket
+
+   Proved: promised values, tickets of every kind, waits at the head of a command buffer and events that others signal can
+   all be waited for, alone or with others; the ticket's info, the statistics and the report tell what it waits for. */
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "stage.h"
+
+/* == waits on the host ========================================================================================= */
+
+static void test_a_wait_with_a_limit_for_a_promised_value_ends_there_and_can_be_repeated(void **state)
+{
+    static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER,
+                                              GPUSYNC_WAIT_BLOCKING};
+    unsigned round;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    for (round = 0; round < 3; round++) {
+        gpusync_wait_options options;
+        gpusync_ticket ticket;
+        uint64_t begin, value = round + 1u;
+        memset(&options, 0, sizeof options);
+        options.mode = modes[round];
+        ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, value)));
+        assert_result(gpusync_timeline_wait(s.a, value, 0, &options), GPUSYNC_TIMEOUT);
+        begin = gpusync_now_ns();
+        assert_result(gpusync_timeline_wait(s.a, value, MS(3), &options), GPUSYNC_TIMEOUT);
+        assert_true(gpusync_now_ns() - begin >= MS(3));
+        assert_result(gpusync_wait_ex(s.q[0], ticket, MS(1), &options), GPUSYNC_TIMEOUT);
+        assert_int_equal(value_of(s.a), value - 1);
+        finish(&s, 0);
+        assert_ok(gpusync_timeline_wait(s.a, value, 0, &options));
+        assert_int_equal(value_of(s.a), value);
+    }
+    close_stage(&s);
+}
+
+/* The event has the value long before the promise is kept. */
+static void test_a_promised_value_is_not_reached_before_its_submission_has_ended(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *signal;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    buffer = open_on(&s, 0);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 4)));
+    signal = softmetal_last_buffer(s.metal[0]);
+    softmetal_finish(signal); /* shares nothing with the work, and overtakes it */
+    assert_int_equal(raw_of(s.a), 4);
+    assert_int_equal(value_of(s.a), 0);
+    assert_result(gpusync_timeline_wait(s.a, 4, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_timeline_wait(s.a, 1, 0, NULL), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffer);
+    assert_int_equal(value_of(s.a), 4);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    close_stage(&s);
+}
+
+static void test_a_value_counts_only_when_every_promise_below_it_is_kept(void **state)
+{
+    void *low, *high;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    high = open_on(&s, 1);
+    low = open_on(&s, 0);
+    (void)SUBMIT(s.q[1], BUFFERS(high), SIGNALS(at(s.a, 5)), .flags = SIGNALS_INSIDE);
+    (void)SUBMIT(s.q[0], BUFFERS(low), SIGNALS(at(s.a, 3)), .flags = SIGNALS_INSIDE);
+    softmetal_finish(high);
+    assert_int_equal(value_of(s.a), 2);
+    assert_result(gpusync_timeline_wait(s.a, 3, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_timeline_signal(s.a, 9));
+    assert_int_equal(value_of(s.a), 2);
+    softmetal_finish(low);
+    assert_int_equal(value_of(s.a), 9);
+    close_stage(&s);
+}
+
+static void test_waits_for_any_and_all_of_promised_values_and_tickets(void **state)
+{
+    gpusync_ticket third, fourth;
+    gpusync_point points[4];
+    size_t which = 9;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.b, 1)));
+    third = SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)));
+    fourth = SUBMIT(s.q[3], WAITS(after(s.q[2], third)));
+    points[0] = at(s.a, 1);
+    points[1] = at(s.b, 1);
+    points[2] = after(s.q[2], third);
+    points[3] = after(s.q[3], fourth);
+    assert_result(gpusync_wait_many(points, 4, GPUSYNC_WAIT_ANY, MS(1), NULL, &which), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait_many(points, 4, GPUSYNC_WAIT_ALL, MS(1), NULL, &which), GPUSYNC_TIMEOUT);
+    finish(&s, 2);
+    assert_ok(gpusync_wait_many(points, 4, GPUSYNC_WAIT_ANY, 0, NULL, &which));
+    assert_int_equal(which, 2);
+    finish(&s, 1);
+    assert_ok(gpusync_wait_many(points, 4, GPUSYNC_WAIT_ANY, 0, NULL, &which));
+    assert_int_equal(which, 1);
+    finish(&s, 3);
+    assert_result(gpusync_wait_many(points, 4, GPUSYNC_WAIT_ALL, MS(1), NULL, &which), GPUSYNC_TIMEOUT);
+    finish(&s, 0);
+    assert_ok(gpusync_wait_many(points, 4, GPUSYNC_WAIT_ALL, 0, NULL, &which));
+    assert_int_equal(which, 4);
+    close_stage(&s);
+}
+
+static void test_waits_for_any_and_all_where_some_fail(void **state)
+{
+    gpusync_point points[3];
+    size_t which = 9;
+    void *failing;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    failing = open_on(&s, 1);
+    softmetal_fail(failing, NULL, 8, NULL);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(failing), SIGNALS(at(s.b, 1)));
+    points[0] = at(s.a, 1);
+    points[1] = at(s.b, 1);
+    points[2] = after(s.q[2], SUBMIT(s.q[2], WAITS(at(s.b, 1))));
+    finish(&s, 1);
+    assert_result(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ALL, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 1);
+    assert_result(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ANY, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 1);
+    finish(&s, 0);
+    assert_ok(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ANY, 0, NULL, &which));
+    assert_int_equal(which, 0);
+    finish(&s, 2);
+    assert_result(gpusync_wait_many(points + 2, 1, GPUSYNC_WAIT_ALL, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ALL, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 1);
+    close_stage(&s);
+}
+
+static void test_sleeping_waits_for_any_and_all_are_woken_by_the_end_of_submissions(void **state)
+{
+    gpusync_point points[2];
+    many_job any, all;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    points[0] = at(s.a, 1);
+    points[1] = after(s.q[1], SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.b, 1))));
+    many_job_start(&any, points, 2, GPUSYNC_WAIT_ANY, SECONDS(20));
+    many_job_start(&all, points, 2, GPUSYNC_WAIT_ALL, SECONDS(20));
+    await_sleepers(s.device, 4);
+    finish(&s, 0);
+    assert_ok(many_job_join(&any));
+    assert_int_equal(any.which, 0);
+    assert_ok(gpusync_timeline_signal(s.b, 1));
+    finish(&s, 1);
+    assert_ok(many_job_join(&all));
+    assert_int_equal(all.which, 2);
+    close_stage(&s);
+}
+
+/* Who raises it does not matter to who sleeps: a thread, the device, another queue. */
+static void signal_by_host(stage *s) { assert_ok(gpusync_timeline_signal(s->a, 1)); }
+
+static void signal_by_work(stage *s)
+{
+    (void)SUBMIT(s->q[0], BUFFERS(open_on(s, 0)), SIGNALS(at(s->a, 1)), .flags = SIGNALS_INSIDE);
+    finish(s, 0);
+}
+
+static void signal_by_barrier(stage *s)
+{
+    (void)SUBMIT(s->q[1], SIGNALS(at(s->a, 1)));
+    finish(s, 1);
+}
+
+static void signal_by_strict_barrier(stage *s)
+{
+    (void)SUBMIT(s->q[1], SIGNALS(at(s->a, 1)), .flags = GPUSYNC_STRICT);
+}
+
+static void signal_by_larger_value(stage *s)
+{
+    (void)SUBMIT(s->q[1], SIGNALS(at(s->a, 1000)));
+    finish(s, 1);
+}
+
+static void signal_by_others(stage *s)
+{
+    uint64_t base;
+    void *event = gpusync_timeline_metal(s->a, &base);
+    void *buffer = metal_queue_command_buffer(s->metal[1]);
+    assert_ok(gpusync_timeline_expect(s->a, 1));
+    metal_encode_signal(buffer, event, base + 1);
+    metal_commit(buffer);
+    finish(s, 1);
+    metal_release(buffer);
+}
+
+static void test_it_does_not_matter_who_signals(void **state)
+{
+    static void (*const ways[])(stage *) = {signal_by_host,           signal_by_work,         signal_by_barrier,
+                                            signal_by_strict_barrier, signal_by_larger_value, signal_by_others};
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        gpusync_ticket on_device, on_host;
+        value_job sleeper;
+        void *buffers[2];
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 4);
+        buffers[0] = open_on(&s, 2);
+        buffers[1] = open_on(&s, 3);
+        on_device = SUBMIT(s.q[2], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
+        on_host = SUBMIT(s.q[3], BUFFERS(buffers[1]), WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT);
+        value_job_start(&sleeper, s.a, 1, SECONDS(20));
+        await_sleepers(s.device, 1);
+        assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
+        assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
+        ways[i](&s);
+        assert_ok(value_job_join(&sleeper));
+        await_status(buffers[0], COMMITTED);
+        await_status(buffers[1], COMMITTED);
+        finish(&s, 2);
+        finish(&s, 3);
+        assert_ok(gpusync_wait(s.q[2], on_device, 0));
+        assert_ok(gpusync_wait(s.q[3], on_host, 0));
+        close_stage(&s);
+    }
+}
+
+/* == waits for tickets ========================================================================================= */
+
+static void test_tickets_of_every_kind_can_be_waited_for(void **state)
+{
+    static const uint32_t flags[] = {0, GPUSYNC_STRICT, GPUSYNC_UNORDERED};
+    int kind;
+    unsigned fails, same, k;
+    (void)state;
+    for (kind = 0; kind < TICKET_KINDS; kind++)
+        for (fails = 0; fails < 2; fails++)
+            for (same = 0; same < 2; same++)
+                for (k = 0; k < 3; k++) {
+                    gpusync_ticket awaited, ticket;
+                    unsigned other = same ? 0 : 1;
+                    /* no handler tells of the end of what was committed before: not a matter for the device */
+                    bool held = kind == TRACKED_COMMITTED || flags[k] == GPUSYNC_STRICT;
+                    void *buffer;
+                    stage s;
+                    open_stage(&s, SOFTMETAL_MANUAL, 2);
+                    awaited = ticket_of(&s, other, kind, fails);
+                    buffer = open_on(&s, 0);
+                    ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(after(s.q[other], awaited)), .flags = flags[k]);
+                    assert_int_equal(metal_status(buffer), held ? NOT_ENQUEUED : COMMITTED);
+                    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+                    finish(&s, other);
+                    finish(&s, 0);
+                    finish(&s, 0); /* what was committed by then */
+                    assert_result(gpusync_poll(s.q[0], ticket), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+                    if (fails) assert_int_equal(error_of(s.q[0], ticket).code, 42);
+                    /* and once more, now that it has ended */
+                    ticket = SUBMIT(s.q[0], WAITS(after(s.q[other], awaited)), .flags = flags[k]);
+                    assert_result(gpusync_poll(s.q[0], ticket), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+                    if (fails) assert_int_equal(error_of(s.q[0], ticket).code, 42);
+                    close_stage(&s);
+                }
+}
+
+/* Its owner may take his time, and may commit it behind what waits for it: the device must not wait. */
+static void test_work_that_waits_for_a_tracked_buffer_goes_after_its_owner_has_committed_it(void **state)
+{
+    unsigned same;
+    (void)state;
+    for (same = 0; same < 2; same++) {
+        gpusync_ticket tracked, ticket;
+        void *theirs, *ours, *memory;
+        unsigned other = same ? 0 : 1;
+        stage s;
+        open_stage(&s, SOFTMETAL_REAL, 2);
+        memory = memory_of(&s, 2);
+        theirs = metal_queue_command_buffer(s.metal[other]);
+        ours = metal_retain(open_on(&s, 0));
+        fill(theirs, memory, 0, 7);
+        copy(ours, memory, 0, memory, 1);
+        assert_ok(gpusync_track(s.q[other], theirs, &tracked));
+        ticket = SUBMIT(s.q[0], BUFFERS(ours), WAITS(after(s.q[other], tracked)));
+        assert_int_equal(metal_status(ours), NOT_ENQUEUED);
+        assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+        metal_commit(theirs);
+        assert_ok(gpusync_wait(s.q[0], ticket, SECONDS(20)));
+        assert_int_equal(bytes_of(memory)[1], 7);
+        assert_true(softmetal_settle(SECONDS(20)));
+        metal_release(theirs);
+        metal_release(ours);
+        metal_release(memory);
+        close_stage(&s);
+    }
+}
+
+static void test_a_ticket_that_is_taken_back_fails_who_waits_for_it(void **state)
+{
+    gpusync_ticket tracked, held, ticket, behind;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    buffer = metal_queue_command_buffer(s.metal[1]);
+    assert_ok(gpusync_track(s.q[1], buffer, &tracked));
+    ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(after(s.q[1], tracked)));
+    held = SUBMIT(s.q[2], WAITS(at(s.a, 1)));
+    behind = SUBMIT(s.q[0], WAITS(after(s.q[2], held)));
+    assert_ok(gpusync_untrack(s.q[1], tracked));
+    metal_release(buffer);
+    finish(&s, 0);
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_poll(s.q[0], behind), GPUSYNC_NOT_READY);
+    assert_ok(gpusync_cancel_held(s.q[2]));
+    assert_result(gpusync_poll(s.q[0], behind), GPUSYNC_ERROR_CANCELLED);
+    close_stage(&s);
+}
+
+/* A held submission waits for its ticket, another for it in turn, and so on: all in line on one queue. */
+static void test_a_wait_for_a_ticket_of_the_same_queue_that_is_held(void **state)
+{
+    gpusync_ticket tickets[6];
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    tickets[0] = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)));
+    for (i = 1; i < 6; i++)
+        tickets[i] = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(after(s.q[0], tickets[i - 1])));
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    for (i = 0; i < 6; i++) assert_ok(gpusync_wait(s.q[0], tickets[i], 0));
+    close_stage(&s);
+}
+
+static void test_the_end_of_a_ticket_of_a_destroyed_queue_is_known(void **state)
+{
+    gpusync_ticket well, gone;
+    gpusync_point points[2];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 3);
+    points[0] = after(s.q[1], commit_on(&s, 1));
+    well = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), .waits = points, .wait_count = 1);
+    close_queue(&s, 1); /* which waits for it */
+    assert_ok(gpusync_wait(s.q[0], well, SECONDS(20)));
+    points[1] = after(s.q[2], SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), WAITS(at(s.a, 1))));
+    gone = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), .waits = points + 1, .wait_count = 1);
+    close_queue(&s, 2);
+    assert_result(gpusync_wait(s.q[0], gone, SECONDS(20)), GPUSYNC_ERROR_CANCELLED);
+    close_stage(&s);
+}
+
+/* == waits at the head of a command buffer ==================================================================== */
+
+static void test_a_command_buffer_with_waits_at_its_head_can_simply_be_committed(void **state)
+{
+    gpusync_ticket first, second;
+    uint64_t waits;
+    void *held, *going;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[1], SIGNALS(at(s.b, 1)));
+    waits = waits_so_far();
+    going = OPEN(s.q[0], WAITS(at(s.b, 1), at(s.a, 0)), .label = "going");
+    held = OPEN(s.q[0], WAITS(at(s.a, 1), at(s.b, 1)), .label = "held");
+    assert_count("encodeWaitForEvent:value:", waits, 3);
+    first = commit_to(s.q[0], going);
+    second = commit_to(s.q[0], held);
+    assert_int_equal(metal_status(going), COMMITTED);
+    assert_int_equal(metal_status(held), NOT_ENQUEUED);
+    assert_int_equal(stats_of(s.q[0]).held, 1);
+    assert_result(gpusync_poll(s.q[0], first), GPUSYNC_NOT_READY);
+    finish(&s, 1);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_int_equal(metal_status(held), COMMITTED);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], first, 0));
+    assert_ok(gpusync_wait(s.q[0], second, 0));
+    close_stage(&s);
+}
+
+static void test_the_failure_of_a_wait_at_the_head_fails_the_commit(void **state)
+{
+    gpusync_ticket going, held, late;
+    gpusync_error error;
+    void *buffers[3];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    buffers[0] = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    buffers[1] = OPEN(s.q[0], WAITS(at(s.b, 9), at(s.a, 1)));
+    buffers[2] = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    (void)submit_failing(&s, 1, at(s.a, 1));
+    going = commit_to(s.q[0], buffers[0]);
+    held = commit_to(s.q[0], buffers[1]);
+    finish(&s, 1);
+    error = error_of(s.q[0], held);
+    assert_original(&error, "second", held);
+    assert_result(gpusync_poll(s.q[0], going), GPUSYNC_NOT_READY);
+    finish(&s, 0);
+    error = error_of(s.q[0], going);
+    assert_original(&error, "second", going);
+    late = commit_to(s.q[0], buffers[2]); /* it is never committed to Metal, but has its ticket */
+    error = error_of(s.q[0], late);
+    assert_original(&error, "second", late);
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
+    close_stage(&s);
+}
+
+static void test_waits_at_the_heads_and_waits_of_the_submission_all_count(void **state)
+{
+    gpusync_ticket ended, ticket;
+    void *buffers[2];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    ended = commit_on(&s, 1);
+    buffers[0] = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    buffers[1] = OPEN(s.q[0], WAITS(after(s.q[1], ended), at(s.a, 2)));
+    ticket = SUBMIT(s.q[0], .command_buffers = buffers, .command_buffer_count = 2, WAITS(at(s.b, 1)));
+    assert_ok(gpusync_timeline_signal(s.a, 2));
+    assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(s.b, 1));
+    assert_int_equal(metal_status(buffers[0]), COMMITTED);
+    assert_int_equal(metal_status(buffers[1]), COMMITTED);
+    softmetal_finish(buffers[0]);
+    finish(&s, 1);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    close_stage(&s);
+}
+
+/* The wait stays in the buffer, whether it has come true before the commit or after. */
+static void test_a_wait_at_the_head_that_came_true_before_the_commit(void **state)
+{
+    gpusync_ticket awaited, ticket;
+    void *buffers[2];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    awaited = commit_on(&s, 1);
+    buffers[0] = OPEN(s.q[0], WAITS(after(s.q[1], awaited)));
+    buffers[1] = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    finish(&s, 1);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1]));
+    assert_int_equal(metal_status(buffers[0]), COMMITTED);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    close_stage(&s);
+}
+
+static void test_a_strict_submission_holds_for_waits_at_the_head_too(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    buffer = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), .flags = GPUSYNC_STRICT);
+    (void)SUBMIT(s.q[1], SIGNALS(at(s.a, 1)));
+    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    finish(&s, 1);
+    assert_int_equal(metal_status(buffer), COMMITTED);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    close_stage(&s);
+}
+
+static void test_a_command_buffer_with_waits_at_its_head_that_is_not_committed(void **state)
+{
+    gpusync_ticket ticket = 9;
+    void *buffer, *memory;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    memory = memory_of(&s, 1);
+    ticket = commit_on(&s, 1);
+    buffer = OPEN(s.q[0], WAITS(at(s.a, 1), after(s.q[1], ticket)));
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 1);
+    assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+    assert_result(gpusync_command_buffer_discard(s.q[0], buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
+    buffer = OPEN(s.q[0], WAITS(at(s.a, 1), after(s.q[1], ticket)));
+    assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    finish(&s, 1);
+    close_queue(&s, 0); /* with the buffer open */
+    metal_release(memory);
+    close_stage(&s);
+}
+
+static void test_the_timeline_of_a_wait_at_the_head_may_go_before_the_commit(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    buffer = OPEN(s.q[0], WAITS(at(s.a, 1)));
+    assert_ok(gpusync_timeline_destroy(s.a));
+    s.a = NULL;
+    ticket = commit_to(s.q[0], buffer);
+    assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_ERROR_DESTROYED); /* nobody can promise it any more */
+    close_stage(&s);
+}
+
+static void test_the_queue_of_a_wait_at_the_head_may_go_before_the_commit(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    gpusync_result result;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 2);
+    buffer = OPEN(s.q[0], WAITS(after(s.q[1], commit_on(&s, 1))));
+    close_queue(&s, 1);
+    ticket = commit_to(s.q[0], buffer);
+    result = gpusync_wait(s.q[0], ticket, SECONDS(20));
+    assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
+    close_stage(&s);
+}
+
+static void test_waits_at_a_head_that_make_no_sense_are_refused(void **state)
+{
+    gpusync_timeline *strange = NULL;
+    gpusync_device *other = NULL;
+    static const gpusync_result expected[] = {GPUSYNC_ERROR_INVALID_ARGUMENT, GPUSYNC_ERROR_INVALID_ARGUMENT,
+                                              GPUSYNC_ERROR_NOT_RISING, GPUSYNC_ERROR_INVALID_TICKET,
+                                              GPUSYNC_ERROR_INVALID_TICKET};
+    gpusync_point points[5];
+    gpusync_device_desc device_desc;
+    uint64_t waits;
+    void *buffer;
+    int i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.metal_device = s.rig.metal_device;
+    assert_ok(gpusync_device_create(&device_desc, &other));
+    assert_ok(gpusync_timeline_create(other, NULL, &strange));
+    buffer = open_on(&s, 0);
+    points[0] = at(strange, 1);
+    points[1] = at(NULL, 1);
+    points[2] = at(s.a, GPUSYNC_MAX_VALUE + 1);
+    points[3] = after(s.q[0], 5);
+    points[4] = after(s.q[0], GPUSYNC_EVERYTHING);
+    waits = softmetal_message_count("encodeWaitForEvent:value:");
+    for (i = 0; i < 5; i++) assert_result(gpusync_encode_wait(s.q[0], buffer, points[i]), expected[i]);
+    assert_count("encodeWaitForEvent:value:", waits, 0);
+    assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
+    assert_ok(gpusync_timeline_destroy(strange));
+    assert_ok(gpusync_device_destroy(other));
+    close_stage(&s);
+}
+
+static void test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed(void **state)
+{
+    gpusync_ticket failed, held, late;
+    gpusync_error error, reason;
+    gpusync_timeline *other;
+    void *buffers[3];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    other = timeline_named(s.device, "other");
+    memset(&reason, 0, sizeof reason);
+    reason.code = 7;
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 10)));
+    (void)submit_failing(&s, 1, at(s.b, 1));
+    buffers[0] = metal_retain(OPEN(s.q[2], WAITS(at(s.b, 1))));
+    buffers[1] = metal_retain(OPEN(s.q[2], WAITS(at(s.a, 10))));
+    buffers[2] = metal_retain(OPEN(s.q[3], WAITS(at(s.a, 10))));
+    finish(&s, 1); /* the first has failed by now */
+    failed = commit_to(s.q[2], buffers[0]);
+    error = error_of(s.q[2], failed);
+    assert_original(&error, "second", failed);
+    assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
+    (void)SUBMIT(s.q[0], WAITS(at(other, 1)), SIGNALS(at(s.a, 5))); /* held, and below what the event passes now */
+    finish(&s, 0);
+    held = commit_to(s.q[2], buffers[1]);
+    assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(other, 1));
+    finish(&s, 0);
+    finish(&s, 2);
+    assert_ok(gpusync_poll(s.q[2], held));
+    assert_ok(gpusync_timeline_destroy(other));
+    assert_ok(gpusync_timeline_fail(s.a, &reason)); /* after 10 was reached, and before it is asked for */
+    late = commit_to(s.q[3], buffers[2]);
+    error = error_of(s.q[3], late);
+    assert_int_equal(error.code, 7);
+    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    metal_release(buffers[2]);
+    close_stage(&s);
+}
+
+/* == signals of others ========================================================================================= */
+
+static void test_work_that_waits_for_an_imported_timeline_goes_to_the_device_at_once(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *memory;
+    foreign_stage f;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    memory = memory_of(&f.stage, 2);
+    buffer = OPEN(f.stage.q[0], WAITS(at(f.timeline, 5)));
+    copy(buffer, memory, 0, memory, 1);
+    ticket = SUBMIT(f.stage.q[0], BUFFERS(buffer));
+    assert_int_equal(metal_status(buffer), COMMITTED);
+    assert_int_equal(stats_of(f.stage.q[0]).held, 0);
+    signal_abroad(&f, memory, 7, 6);
+    finish(&f.stage, 0);
+    assert_ok(gpusync_wait(f.stage.q[0], ticket, 0));
+    assert_int_equal(bytes_of(memory)[1], 7);
+    metal_release(memory);
+    close_foreign(&f);
+}
+
+static void test_a_strict_submission_is_told_by_the_event_when_others_signal(void **state)
+{
+    uint64_t value;
+    foreign_stage f;
+    void *memory;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_REAL);
+    memory = memory_of(&f.stage, 2);
+    for (value = 1; value <= 40 / SLOW + 2; value++) {
+        void *buffer = metal_retain(open_on(&f.stage, 0));
+        gpusync_ticket ticket;
+        copy(buffer, memory, 0, memory, 1);
+        ticket = SUBMIT(f.stage.q[0], BUFFERS(buffer), WAITS(at(f.timeline, value)), .flags = GPUSYNC_STRICT);
+        assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+        if (value % 2) {
+            signal_abroad(&f, memory, (unsigned char)value, value);
+        } else {
+            bytes_of(memory)[0] = (unsigned char)value;
+            metal_event_signal(f.event, value); /* from the host, but behind gpusync's back */
+        }
+        await_status(buffer, COMMITTED); /* nobody asks gpusync anything meanwhile */
+        assert_ok(gpusync_wait(f.stage.q[0], ticket, SECONDS(20)));
+        assert_int_equal(bytes_of(memory)[1], (unsigned char)value);
+        metal_release(buffer);
+    }
+    assert_true(softmetal_settle(SECONDS(20)));
+    metal_release(memory);
+    close_foreign(&f);
+}
+
+static void test_promises_and_signals_of_others_on_one_event(void **state)
+{
+    gpusync_ticket ticket;
+    foreign_stage f;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    ticket = SUBMIT(f.stage.q[0], BUFFERS(open_on(&f.stage, 0)), SIGNALS(at(f.timeline, 3)));
+    metal_event_signal(f.event, 2);
+    assert_int_equal(value_of(f.timeline), 2);
+    signal_abroad(&f, NULL, 0, 8);
+    assert_int_equal(value_of(f.timeline), 2); /* 3 is promised, and not kept */
+    finish(&f.stage, 0);
+    assert_ok(gpusync_wait(f.stage.q[0], ticket, 0));
+    assert_int_equal(value_of(f.timeline), 8);
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, f.stage.q[0], SIGNALS(at(f.timeline, 8)));
+    close_foreign(&f);
+}
+
+static void test_a_value_signalled_by_others_before_the_call_is_not_waited_for(void **state)
+{
+    gpusync_ticket ticket;
+    foreign_stage f;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    signal_abroad(&f, NULL, 0, 4);
+    ticket = SUBMIT(f.stage.q[0], WAITS(at(f.timeline, 4)));
+    finish(&f.stage, 0);
+    assert_ok(gpusync_wait(f.stage.q[0], ticket, 0));
+    close_foreign(&f);
+}
+
+static void test_the_value_of_failure_on_an_event_of_others_fails_who_waits_on_the_device(void **state)
+{
+    gpusync_ticket ticket;
+    foreign_stage f;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    ticket = SUBMIT(f.stage.q[0], BUFFERS(open_on(&f.stage, 0)), WAITS(at(f.timeline, 4)));
+    metal_event_signal(f.event, ~(uint64_t)0);
+    finish(&f.stage, 0);
+    assert_result(gpusync_wait(f.stage.q[0], ticket, 0), GPUSYNC_ERROR_EXECUTION);
+    close_foreign(&f);
+}
+
+static void test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed(void **state)
+{
+    gpusync_ticket waits, signals;
+    gpusync_timeline *again;
+    foreign_stage f;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    assert_ok(timeline_import(f.stage.device, f.event, NULL, &again));
+    signals = SUBMIT(f.stage.q[1], BUFFERS(open_on(&f.stage, 1)), SIGNALS(at(f.timeline, 6)));
+    waits = SUBMIT(f.stage.q[0], BUFFERS(open_on(&f.stage, 0)), WAITS(at(f.timeline, 8)));
+    assert_ok(gpusync_timeline_destroy(f.timeline));
+    f.timeline = again;
+    assert_result(gpusync_poll(f.stage.q[0], waits), GPUSYNC_NOT_READY);
+    finish(&f.stage, 1);
+    assert_ok(gpusync_wait(f.stage.q[1], signals, 0));
+    assert_int_equal(metal_event_value(f.event), 6);
+    signal_abroad(&f, NULL, 0, 8);
+    finish(&f.stage, 0);
+    assert_ok(gpusync_wait(f.stage.q[0], waits, 0));
+    assert_int_equal(value_of(again), 8);
+    close_foreign(&f);
+}
+
+static void test_an_expected_value_lets_held_work_go_to_the_device(void **state)
+{
+    uint64_t base;
+    gpusync_ticket ticket, strict;
+    void *event, *buffers[2], *theirs;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    event = gpusync_timeline_metal(s.a, &base);
+    buffers[0] = open_on(&s, 0);
+    buffers[1] = open_on(&s, 2);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffers[0]), WAITS(at(s.a, 2)));
+    strict = SUBMIT(s.q[2], BUFFERS(buffers[1]), WAITS(at(s.a, 2)), .flags = GPUSYNC_STRICT);
+    assert_ok(gpusync_timeline_expect(s.a, 1));
+    assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_expect(s.a, 2));
+    assert_int_equal(metal_status(buffers[0]), COMMITTED);
+    assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
+    theirs = metal_queue_command_buffer(s.metal[1]);
+    metal_encode_signal(theirs, event, base + 2);
+    metal_commit(theirs);
+    finish(&s, 1);
+    metal_release(theirs);
+    await_status(buffers[1], COMMITTED); /* told by the event, though it was held before anybody expected anything */
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    finish(&s, 2);
+    assert_ok(gpusync_wait(s.q[2], strict, 0));
+    assert_int_equal(value_of(s.a), 2);
+    close_stage(&s);
+}
+
+/* == what can be asked ========================================================================================= */
+
+static void test_the_info_of_a_submission_spans_its_command_buffers(void **state)
+{
+    gpusync_ticket ticket, nothing, failing;
+    gpusync_ticket_info info;
+    double start, end;
+    void *buffers[3];
+    unsigned i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_REAL, 1);
+    for (i = 0; i < 3; i++) {
+        buffers[i] = metal_retain(open_on(&s, 0));
+        softmetal_set_duration(buffers[i], MS(1));
+    }
+    ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+    assert_ok(gpusync_wait(s.q[0], ticket, SECONDS(20)));
+    assert_ok(gpusync_get_info(s.q[0], ticket, &info));
+    assert_ok(info.result);
+    start = METAL__AS0(double)(buffers[0], metal__sel("GPUStartTime"));
+    end = METAL__AS0(double)(buffers[2], metal__sel("GPUEndTime"));
+    assert_true(info.gpu_start_s >= start && info.gpu_start_s <= start);
+    assert_true(info.gpu_end_s >= end && info.gpu_end_s <= end);
+    assert_true(end - start >= 0.003);
+    for (i = 0; i < 3; i++) metal_release(buffers[i]);
+    nothing = SUBMIT(s.q[0], .flags = 0);
+    assert_ok(gpusync_get_info(s.q[0], nothing, &info));
+    assert_ok(info.result);
+    assert_true(info.gpu_start_s >= 0 && info.gpu_start_s <= 0 && info.gpu_end_s >= 0 && info.gpu_end_s <= 0);
+    failing = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)));
+    assert_result(gpusync_get_info(s.q[0], failing, &info), GPUSYNC_NOT_READY);
+    assert_ok(gpusync_timeline_fail(s.a, NULL));
+    assert_ok(gpusync_get_info(s.q[0], failing, &info));
+    assert_int_equal(info.result, GPUSYNC_ERROR_EXECUTION);
+    assert_true(info.gpu_start_s >= 0 && info.gpu_start_s <= 0);
+    close_stage(&s);
+}
+
+static void test_statistics_of_submissions(void **state)
+{
+    gpusync_stats stats;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0), open_on(&s, 0)), WAITS(at(s.a, 1), at(s.a, 1)), SIGNALS(at(s.b, 1)),
+                 .flags = SIGNALS_INSIDE); /* skips two, saves one */
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 2)), SIGNALS(at(s.b, 2))); /* held, saves one */
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.b, 2))); /* held: the first has not gone; its wait stays */
+    (void)SUBMIT(s.q[0], .flags = GPUSYNC_UNORDERED);
+    assert_ok(gpusync_timeline_signal(s.a, 2));
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 3)));
+    assert_ok(gpusync_cancel_held(s.q[0]));
+    finish(&s, 0);
+    stats = stats_of(s.q[0]);
+    assert_int_equal(stats.commits, 5);
+    assert_int_equal(stats.completions, 5);
+    assert_int_equal(stats.failures, 0); /* what was cancelled did not fail */
+    assert_int_equal(stats.held, 3);
+    assert_int_equal(stats.waits_skipped, 2);
+    assert_int_equal(stats.buffers_saved, 2);
+    close_queue(&s, 0);
+    assert_ok(gpusync_device_get_stats(s.device, &stats));
+    assert_int_equal(stats.commits, 5);
+    assert_int_equal(stats.held, 3);
+    assert_int_equal(stats.buffers_saved, 2);
+    close_stage(&s);
+}
+
+static void test_the_report_says_what_is_held_for_what_and_who_promised_it(void **state)
+{
+    uint64_t base;
+    void *event;
+    foreign_stage f;
+    gpusync_timeline *expected;
+    value_job sleeper;
+    stage *s = &f.stage;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL); /* timelines 1 'a', 2 'b', ..., 5 imported; queues 1 and 2 */
+    (void)SUBMIT(s->q[0], BUFFERS(open_on(s, 0)), WAITS(at(s->a, 7)), SIGNALS(at(s->b, 4)), .label = "shadows");
+    assert_true(reports(s->device, "ticket 1 'shadows': held for "));
+    assert_true(reports(s->device, "waits for value 7 of timeline 1 'a': nobody has promised it\n"));
+    (void)SUBMIT(s->q[1], WAITS(at(s->b, 3), after(s->q[0], 1), at(f.timeline, 2)), .label = "lights");
+    assert_true(reports(s->device, "ticket 1 'lights': held for "));
+    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': promised by ticket 1 of queue 1, which is held\n"));
+    assert_true(reports(s->device, "waits for ticket 1 of queue 1\n"));
+    assert_true(reports(s->device, "waits for value 2 of timeline 5 '': others signal it\n"));
+    value_job_start(&sleeper, s->b, 4, SECONDS(20));
+    await_sleepers(s->device, 1);
+    assert_true(reports(s->device, "a wait for value 4"));
+    assert_ok(gpusync_timeline_signal(s->a, 7));
+    assert_true(reports(s->device, "ticket 1 'shadows': submitted for "));
+    assert_true(reports(s->device, "'work': committed for "));
+    assert_false(reports(s->device, "nobody has promised it"));
+    assert_false(reports(s->device, "which is held"));
+    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': promised by ticket 1 of queue 1\n"));
+    finish(s, 0);
+    assert_ok(value_job_join(&sleeper));
+    assert_false(reports(s->device, "shadows"));
+    assert_false(reports(s->device, "waits for value 3"));
+    assert_true(reports(s->device, "others signal it"));
+    signal_abroad(&f, NULL, 0, 2);
+    finish(s, 1);
+    assert_true(reports(s->device, ", idle"));
+    expected = timeline_named(s->device, "expected");
+    (void)SUBMIT(s->q[0], WAITS(at(expected, 2)));
+    assert_ok(gpusync_timeline_expect(expected, 2));
+    assert_true(reports(s->device, "'expected': others signal it\n"));
+    event = gpusync_timeline_metal(expected, &base);
+    metal_event_signal(event, 2 + base);
+    finish(s, 0);
+    assert_ok(gpusync_timeline_destroy(expected));
+    close_foreign(&f);
+}
+
+static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    ticket = commit_on(&s, 0);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(after(s.q[0], ticket), at(s.a, 1), at(s.b, 1)));
+    assert_true(reports(s.device, "waits for ticket 1 of queue 1\n"));
+    assert_true(reports(s.device, "waits for value 1 of timeline 1 'a'"));
+    finish(&s, 0);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_false(reports(s.device, "waits for ticket"));
+    assert_false(reports(s.device, "timeline 1 'a': nobody"));
+    assert_true(reports(s.device, "waits for value 1 of timeline 2 'b': nobody has promised it\n"));
+    assert_ok(gpusync_timeline_signal(s.b, 1));
+    finish(&s, 1);
+    close_stage(&s);
+}
+
+/* What the work itself is to signal comes after it, and so is no promise of what it waits for. */
+static void test_the_report_takes_no_signal_of_the_work_itself_for_a_promise(void **state)
+{
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 5)), SIGNALS(at(s.a, 10)));
+    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': nobody has promised it\n"));
+    assert_ok(gpusync_timeline_signal(s.a, 5));
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 10);
+    close_stage(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_wait_with_a_limit_for_a_promised_value_ends_there_and_can_be_repeated),
+        cmocka_unit_test(test_a_promised_value_is_not_reached_before_its_submission_has_ended),
+        cmocka_unit_test(test_a_value_counts_only_when_every_promise_below_it_is_kept),
+        cmocka_unit_test(test_waits_for_any_and_all_of_promised_values_and_tickets),
+        cmocka_unit_test(test_waits_for_any_and_all_where_some_fail),
+        cmocka_unit_test(test_sleeping_waits_for_any_and_all_are_woken_by_the_end_of_submissions),
+        cmocka_unit_test(test_it_does_not_matter_who_signals),
+        cmocka_unit_test(test_tickets_of_every_kind_can_be_waited_for),
+        cmocka_unit_test(test_work_that_waits_for_a_tracked_buffer_goes_after_its_owner_has_committed_it),
+        cmocka_unit_test(test_a_ticket_that_is_taken_back_fails_who_waits_for_it),
+        cmocka_unit_test(test_a_wait_for_a_ticket_of_the_same_queue_that_is_held),
+        cmocka_unit_test(test_the_end_of_a_ticket_of_a_destroyed_queue_is_known),
+        cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_can_simply_be_committed),
+        cmocka_unit_test(test_the_failure_of_a_wait_at_the_head_fails_the_commit),
+        cmocka_unit_test(test_waits_at_the_heads_and_waits_of_the_submission_all_count),
+        cmocka_unit_test(test_a_wait_at_the_head_that_came_true_before_the_commit),
+        cmocka_unit_test(test_a_strict_submission_holds_for_waits_at_the_head_too),
+        cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_that_is_not_committed),
+        cmocka_unit_test(test_the_timeline_of_a_wait_at_the_head_may_go_before_the_commit),
+        cmocka_unit_test(test_the_queue_of_a_wait_at_the_head_may_go_before_the_commit),
+        cmocka_unit_test(test_waits_at_a_head_that_make_no_sense_are_refused),
+        cmocka_unit_test(test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed),
+        cmocka_unit_test(test_work_that_waits_for_an_imported_timeline_goes_to_the_device_at_once),
+        cmocka_unit_test(test_a_strict_submission_is_told_by_the_event_when_others_signal),
+        cmocka_unit_test(test_promises_and_signals_of_others_on_one_event),
+        cmocka_unit_test(test_a_value_signalled_by_others_before_the_call_is_not_waited_for),
+        cmocka_unit_test(test_the_value_of_failure_on_an_event_of_others_fails_who_waits_on_the_device),
+        cmocka_unit_test(test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed),
+        cmocka_unit_test(test_an_expected_value_lets_held_work_go_to_the_device),
+        cmocka_unit_test(test_the_info_of_a_submission_spans_its_command_buffers),
+        cmocka_unit_test(test_statistics_of_submissions),
+        cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_who_promised_it),
+        cmocka_unit_test(test_the_report_leaves_out_what_work_need_not_wait_for_any_more),
+        cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_promise),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
