@@ -13,8 +13,9 @@
 /* -- a queue of a kind ---------------------------------------------------------------------------------------- */
 
 typedef enum queue_kind {
-    QUEUE_OF_GPUSYNC,    /* gpusync makes the queue of Metal's */
-    QUEUE_OF_THE_PROGRAM /* the program made it: desc.metal_queue, or one with room for 8 more than gpusync counts */
+    QUEUE_OF_GPUSYNC,     /* gpusync makes the queue of Metal's */
+    QUEUE_OF_THE_PROGRAM, /* the program made it: desc.metal_queue, or one with room for 8 more than gpusync counts */
+    QUEUE_KINDS
 } queue_kind;
 
 /* Here alone the tests have a queue made, but for those that look at how that fails. desc may be NULL. */
@@ -102,7 +103,7 @@ static MAYBE_UNUSED void rig_close(rig *r)
     assert_int_equal(softmetal_live("error"), 0);
 }
 
-/* Waits sleep at once. hooks may be NULL. */
+/* Waits are for the handler, and do not spin. hooks may be NULL. */
 static MAYBE_UNUSED void rig_open_hooked(rig *r, softmetal_clock clock, const gpusync_hooks *hooks, uint32_t size)
 {
     gpusync_device_desc device_desc;
@@ -112,6 +113,26 @@ static MAYBE_UNUSED void rig_open_hooked(rig *r, softmetal_clock clock, const gp
     device_desc.hooks = hooks;
     device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
     queue_desc.max_command_buffer_count = size;
+    rig_open_with(r, clock, device_desc, queue_desc);
+}
+
+static MAYBE_UNUSED gpusync_queue_desc queue_desc_of(uint32_t limit, uint32_t log_count)
+{
+    gpusync_queue_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.max_command_buffer_count = limit;
+    desc.error_log_count = log_count;
+    return desc;
+}
+
+/* Waits do not spin. hooks may be NULL. */
+static MAYBE_UNUSED void rig_open_sleepy(rig *r, softmetal_clock clock, const gpusync_hooks *hooks,
+                                         gpusync_queue_desc queue_desc)
+{
+    gpusync_device_desc device_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.hooks = hooks;
+    device_desc.spin = &no_spin;
     rig_open_with(r, clock, device_desc, queue_desc);
 }
 
@@ -356,6 +377,15 @@ static MAYBE_UNUSED gpusync_ticket commit_lasting(rig *r, uint64_t ns)
     void *made = open_buffer(r);
     softmetal_set_duration(made, ns);
     assert_ok(gpusync_commit(r->queue, made, &ticket));
+    return ticket;
+}
+
+/* One of the program's own, tracked and not committed; +1. */
+static MAYBE_UNUSED gpusync_ticket track_one(rig *r, void **buffer)
+{
+    gpusync_ticket ticket;
+    *buffer = metal_queue_command_buffer(r->metal_queue);
+    assert_ok(gpusync_track(r->queue, *buffer, &ticket));
     return ticket;
 }
 

@@ -1,8 +1,8 @@
 /* test_callbacks.c - callbacks: how often, when, where, in which order and with what they are called
 
-   gpusync_on_done, on_complete of submissions, gpusync_dispatch, and gpusync_release_after
-   where it goes with them. On the manual clock, so that the end of the work, its handler and whoever looks meanwhile
-   are separate steps; with threads and the real clock where only numbers count. */
+   gpusync_on_done, on_complete of submissions, and gpusync_dispatch. On the manual clock, so that the end of the work,
+   its handler and whoever looks meanwhile are separate steps; with threads and the real clock where only numbers count.
+   What a callback may do is in test_callbacks_inside.c. */
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>

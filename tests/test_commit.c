@@ -1223,6 +1223,62 @@ static void test_making_a_buffer_does_not_block_while_a_callback_runs(void **sta
     rig_close(&r);
 }
 
+static void test_a_lost_handler_does_not_cost_its_room(void **state)
+{
+    const uint64_t limit_ns = SECONDS(30);
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket;
+    int i;
+    rig r;
+    (void)state;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit_ns;
+    rig_open_sleepy(&r, SOFTMETAL_REAL, NULL, queue_desc_of(1, 0));
+    for (i = 0; i < 3; i++) {
+        void *buffer = NULL;
+        assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+        softmetal_lose_handlers(buffer);
+        assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+        assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+    }
+    rig_close(&r);
+}
+
+static void lose_handlers_at_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "commit") == 0) softmetal_lose_handlers(object);
+}
+
+static void test_work_committed_elsewhere_gives_its_room_back(void **state)
+{
+    const uint64_t limit_ns = SECONDS(30);
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket;
+    void *buffer, *buffers[2];
+    int i;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit_ns;
+    rig_open_sleepy(&r, SOFTMETAL_REAL, NULL, queue_desc_of(2, 0));
+    softmetal_set_message_hook(lose_handlers_at_commit, NULL);
+    for (i = 0; i < 3; i++) {
+        buffer = metal_queue_command_buffer(r.metal_queue);
+        softmetal_set_duration(buffer, MS(2));
+        metal_commit(buffer);
+        assert_ok(gpusync_track_committed(r.queue, buffer, &ticket));
+        assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+        metal_release(buffer);
+    }
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[0])); /* all the room that there is */
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[1]));
+    for (i = 0; i < 2; i++) assert_ok(gpusync_command_buffer_discard(r.queue, buffers[i]));
+    rig_close(&r);
+}
+
 /* -- mistakes --------------------------------------------------------------------------------------- */
 
 typedef struct snapshot {
@@ -1653,6 +1709,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_buffers_without_the_methods_that_are_needed_are_refused),
         cmocka_unit_test(test_wrong_modes_are_refused),
         cmocka_unit_test(test_every_result_and_failure_has_a_text_of_its_own),
+        cmocka_unit_test(test_a_lost_handler_does_not_cost_its_room),
+        cmocka_unit_test(test_work_committed_elsewhere_gives_its_room_back),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -610,6 +610,66 @@ static void test_a_queue_wait_whose_records_later_failures_have_pushed_out_does_
     rig_close(&r);
 }
 
+static void test_dropped_records_of_cancelled_tickets_say_nothing_about_others(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *never;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 1));
+    ticket = track_one(&r, &buffer);
+    for (i = 0; i < 3; i++) {
+        assert_ok(gpusync_untrack(r.queue, track_one(&r, &never)));
+        metal_release(never);
+    }
+    metal_commit(buffer);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **state)
+{
+    gpusync_submission first, second;
+    gpusync_point wait, signal;
+    gpusync_timeline *timeline;
+    gpusync_queue *other;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    other = queue_new(r.device);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    memset(&first, 0, sizeof first);
+    memset(&wait, 0, sizeof wait);
+    wait.timeline = timeline;
+    wait.value = 1;
+    signal = wait;
+    signal.value = 2;
+    first.waits = &wait;
+    first.signals = &signal;
+    first.wait_count = first.signal_count = 1;
+    second = first;
+    second.waits = &signal;
+    second.signal_count = 0;
+    assert_ok(gpusync_submit(other, &first, NULL));
+    assert_ok(gpusync_submit(r.queue, &second, NULL));
+    assert_ok(gpusync_cancel_held(other));
+    assert_ok(gpusync_queue_wait(other, 0)); /* whoever cancelled knows */
+    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(stats_of(r.queue).failures, 1);
+    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    assert_int_equal(error.dropped, 0);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
 /* -- the log hook ----------------------------------------------------------------------------------- */
 
 typedef struct log_book {
@@ -804,6 +864,74 @@ static void test_inside_the_log_hook_work_can_be_committed(void **state)
     assert_int_equal(book.unfinished, 2);
     softmetal_finish_queue(r.metal_queue);
     assert_ok(gpusync_wait(r.queue, 2, 0));
+    rig_close(&r);
+}
+
+static void keep_text(void *user, gpusync_log_level level, const char *text)
+{
+    (void)level;
+    snprintf((char *)user, 256, "%s", text);
+}
+
+static void test_a_log_line_is_one_line(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc = queue_desc_of(0, 0);
+    char text[256] = "";
+    void *buffer;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.log = keep_text;
+    device_desc.log_user = text;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    commit_empty(&r, &buffer);
+    softmetal_fail(buffer, NULL, 1, "one\ntwo\tthree\r\n");
+    softmetal_finish(buffer);
+    assert_non_null(strstr(text, "one two three"));
+    assert_null(strpbrk(text, "\n\r\t"));
+    rig_close(&r);
+}
+
+static struct {
+    gpusync_queue *queue;
+    unsigned depth, deepest, lines;
+} asking;
+
+static void ask_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+    asking.lines++;
+    if (++asking.depth > asking.deepest) asking.deepest = asking.depth;
+    assert_int_not_equal(gpusync_poll(asking.queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    asking.depth--;
+}
+
+static void test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc = queue_desc_of(0, 0);
+    void *buffers[40];
+    int i;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&asking, 0, sizeof asking);
+    device_desc.log = ask_in_log;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    asking.queue = r.queue;
+    for (i = 0; i < 40; i++) {
+        commit_empty(&r, &buffers[i]);
+        softmetal_fail(buffers[i], NULL, 1, NULL);
+        softmetal_complete(buffers[i]);
+    }
+    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_ERROR_EXECUTION); /* finds one, the hook finds the others */
+    assert_true(gpusync_is_idle(r.queue));
+    assert_int_equal(asking.lines, 40);
+    assert_int_equal(asking.deepest, 1);
+    for (i = 0; i < 40; i++) softmetal_finish(buffers[i]);
     rig_close(&r);
 }
 
@@ -1044,6 +1172,26 @@ static void test_a_lost_device_frees_threads_that_wait_for_room(void **state)
 }
 
 /* An argument is a pattern of the names of the tests to run: test_a_*. */
+static void test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    softmetal_fail(buffer, NULL, 4, NULL);
+    metal_commit(buffer);
+    assert_ok(gpusync_track_committed(r.queue, buffer, &ticket));
+    softmetal_finish(buffer);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_true(gpusync_device_is_lost(r.device));
+    assert_int_equal(stats_of(r.queue).failures, 1);
+    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
 /* -- what it takes ---------------------------------------------------------------------------------- */
 
 static void test_a_device_takes_8_kb_and_a_queue_16_until_something_fails(void **state)
@@ -1135,6 +1283,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
         cmocka_unit_test(test_a_device_takes_8_kb_and_a_queue_16_until_something_fails),
         cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),
+        cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
+        cmocka_unit_test(test_a_queue_tells_of_work_that_was_lost_with_another_queue),
+        cmocka_unit_test(test_a_log_line_is_one_line),
+        cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),
+        cmocka_unit_test(test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

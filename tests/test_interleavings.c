@@ -1417,6 +1417,44 @@ static void test_completion_before_commit_returns(void **state)
     rig_close(&r);
 }
 
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+} broken_vow;
+
+static void break_vow(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != broken_vow.buffer || strcmp(selector, "status") != 0) return;
+    broken_vow.buffer = NULL;
+    assert_ok(gpusync_untrack(broken_vow.queue, broken_vow.ticket));
+    metal_commit(object);
+    softmetal_finish(object);
+}
+
+static void test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold(void **state)
+{
+    void *buffer;
+    rig r;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    assert_ok(gpusync_track(r.queue, buffer, &broken_vow.ticket));
+    broken_vow.queue = r.queue;
+    broken_vow.buffer = buffer;
+    softmetal_set_message_hook(break_vow, NULL);
+    assert_result(gpusync_poll(r.queue, broken_vow.ticket), GPUSYNC_ERROR_CANCELLED);
+    softmetal_set_message_hook(NULL, NULL);
+    metal_release(buffer);
+    commit_empty(&r, &buffer); /* the slot serves again, and for this one only */
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    rig_close(&r);
+}
+
 /* -- no number: what a handler is given ----------------------------------------------------------- */
 
 /* Metal's validation, and tools that capture a frame, put objects of their own around Metal's, and may hand a handler
@@ -1482,6 +1520,7 @@ int main(void)
         cmocka_unit_test(test_a_handler_that_gets_another_object_ends_its_ticket),
         cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_who_asks),
         cmocka_unit_test(test_an_untracked_buffer_stays_for_who_reads_its_status),
+        cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -506,6 +506,31 @@ static void test_a_device_with_queues_is_not_destroyed(void **state)
     rig_close(&r);
 }
 
+static void *device_wait_body(void *argument)
+{
+    rig *r = (rig *)argument;
+    assert_ok(gpusync_device_wait(r->device, GPUSYNC_FOREVER));
+    return NULL;
+}
+
+static void test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed(void **state)
+{
+    gpusync_queue *other;
+    pthread_t thread;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
+    other = queue_new(r.device);
+    commit_empty(&r, &buffer);
+    thread = start(device_wait_body, &r);
+    await_sleepers(r.device, 1);
+    assert_ok(gpusync_queue_destroy(other)); /* hangs when the waiter is inside of it */
+    softmetal_finish(buffer);
+    join(thread);
+    rig_close(&r);
+}
+
 /* -- what is given up ------------------------------------------------------------------------------- */
 
 static void test_buffers_made_or_tracked_and_never_committed_are_given_up(void **state)
@@ -598,6 +623,25 @@ static void test_a_thousand_queues_and_devices_come_and_go_without_a_trace(void 
         }
         rig_close(&r);
         assert_int_equal(softmetal_live(NULL), objects);
+    }
+    assert_int_equal(probe_memory.taken, taken);
+}
+
+static void test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed(void **state)
+{
+    long taken = 0;
+    int i;
+    (void)state;
+    for (i = 0; i < 400; i++) {
+        void *buffer;
+        rig r;
+        rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
+        track_one(&r, &buffer);
+        assert_ok(gpusync_queue_destroy_now(r.queue));
+        r.queue = NULL;
+        metal_release(buffer);
+        rig_close(&r);
+        if (i == 10) taken = probe_memory.taken;
     }
     assert_int_equal(probe_memory.taken, taken);
 }
@@ -1243,6 +1287,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_info_of_a_ticket_that_ended_with_its_timeline),
         cmocka_unit_test(test_what_waits_for_its_own_queue_goes_with_it),
         cmocka_unit_test(test_who_waits_for_a_ticket_is_told_its_end_though_the_queue_goes),
+        cmocka_unit_test(test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed),
+        cmocka_unit_test(test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

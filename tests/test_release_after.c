@@ -225,6 +225,43 @@ static void test_objects_to_be_released_after_a_held_ticket_are(void **state)
     }
 }
 
+static struct {
+    gpusync_queue *queue;
+    gpusync_result destroyed, waited;
+    unsigned calls;
+} last_wish;
+
+static void goes_with_its_queue(void *unused)
+{
+    (void)unused;
+    last_wish.destroyed = gpusync_queue_destroy(last_wish.queue);
+    last_wish.waited = gpusync_wait(last_wish.queue, 2, SECONDS(10));
+    __atomic_store_n(&last_wish.calls, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A release runs the program's code as a callback does, and the same is forbidden in it. */
+static void test_an_object_whose_dealloc_destroys_its_queue_is_told_of_the_deadlock(void **state)
+{
+    gpusync_ticket ticket;
+    void *object, *first, *second;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&last_wish, 0, sizeof last_wish);
+    last_wish.queue = r.queue;
+    object = softmetal_new_witness(goes_with_its_queue, NULL);
+    ticket = commit_empty(&r, &first);
+    (void)commit_empty(&r, &second);
+    assert_ok(gpusync_release_after(gpusync_at_ticket(r.queue, ticket), object));
+    metal_release(object);
+    softmetal_finish(first);
+    while (!__atomic_load_n(&last_wish.calls, __ATOMIC_SEQ_CST)) sched_yield();
+    assert_result(last_wish.destroyed, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_result(last_wish.waited, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    softmetal_finish(second);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed),
         cmocka_unit_test(test_nothing_is_retained_where_release_after_refuses),
         cmocka_unit_test(test_objects_to_be_released_after_a_held_ticket_are),
+        cmocka_unit_test(test_an_object_whose_dealloc_destroys_its_queue_is_told_of_the_deadlock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -678,43 +678,6 @@ static void test_an_object_is_released_after_its_ticket_once(void **state)
     release_after(queue_of_its_waits_is_destroyed);
 }
 
-static struct {
-    gpusync_queue *queue;
-    gpusync_result destroyed, waited;
-    unsigned calls;
-} last_wish;
-
-static void goes_with_its_queue(void *unused)
-{
-    (void)unused;
-    last_wish.destroyed = gpusync_queue_destroy(last_wish.queue);
-    last_wish.waited = gpusync_wait(last_wish.queue, 2, SECONDS(10));
-    __atomic_store_n(&last_wish.calls, 1, __ATOMIC_SEQ_CST);
-}
-
-/* A release runs the program's code as a callback does, and the same is forbidden in it. */
-static void test_an_object_whose_dealloc_destroys_its_queue_is_told_of_the_deadlock(void **state)
-{
-    gpusync_ticket ticket;
-    void *object, *first, *second;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&last_wish, 0, sizeof last_wish);
-    last_wish.queue = r.queue;
-    object = softmetal_new_witness(goes_with_its_queue, NULL);
-    ticket = commit_empty(&r, &first);
-    (void)commit_empty(&r, &second);
-    assert_ok(gpusync_release_after(gpusync_at_ticket(r.queue, ticket), object));
-    metal_release(object);
-    softmetal_finish(first);
-    while (!__atomic_load_n(&last_wish.calls, __ATOMIC_SEQ_CST)) sched_yield();
-    assert_result(last_wish.destroyed, GPUSYNC_ERROR_WOULD_DEADLOCK);
-    assert_result(last_wish.waited, GPUSYNC_ERROR_WOULD_DEADLOCK);
-    softmetal_finish(second);
-    rig_close(&r);
-}
-
 static void test_an_object_of_an_ended_or_held_ticket_is_released(void **state)
 {
     cargo s;
@@ -1210,7 +1173,6 @@ int main(void)
         cmocka_unit_test(test_a_release_that_cannot_be_put_off_retains_nothing),
         cmocka_unit_test(test_a_submission_that_is_refused_at_its_last_item_leaves_all_as_it_was),
         cmocka_unit_test(test_an_object_is_released_after_its_ticket_once),
-        cmocka_unit_test(test_an_object_whose_dealloc_destroys_its_queue_is_told_of_the_deadlock),
         cmocka_unit_test(test_an_object_of_an_ended_or_held_ticket_is_released),
         cmocka_unit_test(test_events_are_used_again),
         cmocka_unit_test(test_submissions_in_the_steady_state_allocate_nothing),

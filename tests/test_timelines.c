@@ -1909,6 +1909,95 @@ static void test_whatever_fails_nothing_is_lost(void **state)
         }
 }
 
+/* -- a hint for many --------------------------------------------------------------------------------- */
+
+#define SLEEPERS 40
+static gpusync_waiter *woken[4 * SLEEPERS];
+static unsigned woken_count;
+static gpusync_device *hinted;
+static bool hints_are_over;
+
+static void park_by_default(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    (void)deadline_ns;
+    thread_park(waiter, GPUSYNC_FOREVER); /* only an unpark ends it */
+}
+
+static void unpark_and_note(void *user, gpusync_waiter *waiter)
+{
+    unsigned n = __atomic_fetch_add(&woken_count, 1, __ATOMIC_SEQ_CST);
+    unsigned listed = sleepers_of(hinted);
+    (void)user;
+    if (n < 4 * SLEEPERS) woken[n] = waiter;
+    thread_unpark(waiter);
+    /* let it list itself again, before the hint goes on to the next */
+    while (!__atomic_load_n(&hints_are_over, __ATOMIC_SEQ_CST) && sleepers_of(hinted) == listed) sched_yield();
+}
+
+static void *wait_for_one(void *timeline)
+{
+    assert_ok(gpusync_timeline_wait((gpusync_timeline *)timeline, 1, GPUSYNC_FOREVER, NULL));
+    return NULL;
+}
+
+/* Who sleeps for a value has not asked the event's listener; from gpusync_timeline_expect on it has to. */
+static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_by_default, unpark_and_note, NULL};
+    pthread_t sleepers[SLEEPERS];
+    gpusync_timeline *timeline;
+    unsigned i, k, distinct = 0, noted;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    hinted = r.device;
+    hints_are_over = false;
+    for (i = 0; i < SLEEPERS; i++) sleepers[i] = start(wait_for_one, timeline);
+    await_sleepers(r.device, SLEEPERS);
+    woken_count = 0;
+    assert_ok(gpusync_timeline_expect(timeline, 1));
+    noted = __atomic_load_n(&woken_count, __ATOMIC_SEQ_CST);
+    for (i = 0; i < noted; i++) {
+        for (k = 0; k < i && woken[k] != woken[i];) k++;
+        if (k == i) distinct++;
+    }
+    assert_int_equal(distinct, SLEEPERS);
+    await_sleepers(r.device, SLEEPERS);
+    __atomic_store_n(&hints_are_over, true, __ATOMIC_SEQ_CST);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    for (i = 0; i < SLEEPERS; i++) join(sleepers[i]);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+/* -- a reason whose texts have no end ---------------------------------------------------------------- */
+
+static void test_a_reason_for_failure_is_cut_to_fit(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_wait_options options;
+    gpusync_error reason, told;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+    memset(&reason, 'x', sizeof reason);
+    reason.result = (gpusync_result)-9999; /* nor is this one of ours */
+    reason.failure = GPUSYNC_FAILURE_OTHER;
+    assert_ok(gpusync_timeline_fail(timeline, &reason));
+    memset(&options, 0, sizeof options);
+    options.error = &told;
+    assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(strlen(told.domain), sizeof told.domain - 1);
+    assert_int_equal(strlen(told.message), sizeof told.message - 1);
+    assert_int_equal(strlen(told.label), sizeof told.label - 1);
+    assert_int_equal(strlen(told.queue_label), sizeof told.queue_label - 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1969,6 +2058,8 @@ int main(void)
         cmocka_unit_test(test_what_was_done_before_a_signal_is_seen_after_the_wait),
         cmocka_unit_test(test_a_crowd_that_signals_and_waits_at_random_loses_no_wake_up),
         cmocka_unit_test(test_whatever_fails_nothing_is_lost),
+        cmocka_unit_test(test_a_hint_reaches_every_one_of_many_sleepers),
+        cmocka_unit_test(test_a_reason_for_failure_is_cut_to_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1000,6 +1000,97 @@ static void test_park_and_unpark_come_together_or_not_at_all(void **state)
     assert_ok(gpusync_device_destroy(device));
 }
 
+static void *to_complete;
+
+static void park_not_at_all(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    void *buffer = __atomic_exchange_n(&to_complete, NULL, __ATOMIC_SEQ_CST);
+    (void)user;
+    (void)waiter;
+    (void)deadline_ns;
+    if (buffer) softmetal_complete(buffer); /* and no handler */
+    else if (softmetal_timers()) softmetal_fire_timer();
+    sched_yield();
+}
+
+static void test_a_park_that_returns_early_does_not_put_off_the_look_at_the_status(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_not_at_all, unpark_nobody, NULL};
+    gpusync_ticket ticket;
+    uint64_t begin;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    ticket = commit_empty(&r, &buffer);
+    begin = gpusync_now_ns();
+    to_complete = buffer;
+    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+    assert_true(gpusync_now_ns() - begin < SECONDS(10)); /* some 50 ms, on a quiet machine */
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static rig *disturbed;
+
+/* Other work of the queue ends. */
+static void end_something_else(rig *r)
+{
+    void *foreign = metal_queue_command_buffer(r->metal_queue);
+    gpusync_ticket ticket;
+    metal_commit(foreign);
+    assert_ok(gpusync_track_committed(r->queue, foreign, &ticket));
+    softmetal_finish(foreign);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    metal_release(foreign);
+}
+
+static void park_and_be_disturbed(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    park_not_at_all(user, waiter, deadline_ns);
+    end_something_else(disturbed);
+}
+
+static void test_other_ends_do_not_put_off_the_look_at_the_status(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_and_be_disturbed, unpark_nobody, NULL};
+    gpusync_ticket ticket;
+    uint64_t begin;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    disturbed = &r;
+    ticket = commit_empty(&r, &buffer);
+    begin = gpusync_now_ns();
+    to_complete = buffer; /* at the first park, and no handler comes */
+    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
+    assert_true(gpusync_now_ns() - begin < SECONDS(10));
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
+static void test_a_spin_budget_may_be_a_time_alone(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_spin spin = {0, 0, 0};
+    gpusync_ticket ticket;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_REAL, NULL, queue_desc_of(0, 0));
+    memset(&options, 0, sizeof options);
+    spin.max_spin_ns = SECONDS(30);
+    options.spin = &spin;
+    ticket = commit_lasting(&r, MS(2));
+    assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &options));
+    assert_int_equal(stats_of(r.queue).waits_sleep, 0);
+    ticket = commit_lasting(&r, MS(20));
+    spin.max_spin_ns = MS(1);
+    assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &options));
+    assert_int_equal(stats_of(r.queue).waits_sleep, 1);
+    rig_close(&r);
+}
+
 /* -- GPU times -------------------------------------------------------------------------------------- */
 
 static void test_gpu_times_lie_within_the_call_and_in_order(void **state)
@@ -1178,6 +1269,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_info_is_kept_for_the_last_256_tickets_and_then_unknown),
         cmocka_unit_test(test_a_thousand_in_flight_end_in_reverse_order),
         cmocka_unit_test(test_a_thousand_in_flight_end_in_random_order),
+        cmocka_unit_test(test_a_park_that_returns_early_does_not_put_off_the_look_at_the_status),
+        cmocka_unit_test(test_other_ends_do_not_put_off_the_look_at_the_status),
+        cmocka_unit_test(test_a_spin_budget_may_be_a_time_alone),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1421,6 +1421,51 @@ static void test_the_error_of_a_point_that_went_is_not_that_of_another(void **st
     close_rig(&r);
 }
 
+/* -- all, and a timeline that fails while it spins --------------------------------------------------- */
+
+static void *fail_at_the_gate(void *argument)
+{
+    void **timeline_and_gate = (void **)argument;
+    gate_wait((gate *)timeline_and_gate[1]);
+    assert_ok(gpusync_timeline_fail((gpusync_timeline *)timeline_and_gate[0], NULL));
+    return NULL;
+}
+
+static void test_a_wait_for_all_sees_a_failure_in_the_middle_of_its_spin(void **state)
+{
+    gpusync_point points[3];
+    gate together;
+    rig r;
+    unsigned round;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    memset(points, 0, sizeof points);
+    gate_init(&together, 2);
+    for (round = 0; round < 300; round++) {
+        gpusync_timeline *timeline;
+        void *argument[2];
+        pthread_t thread;
+        size_t which;
+        assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
+        points[0].queue = r.queue; /* reached, around one that is not */
+        points[0].ticket = GPUSYNC_NO_TICKET;
+        points[1].timeline = timeline;
+        points[1].value = 1;
+        points[2] = points[0];
+        argument[0] = timeline;
+        argument[1] = &together;
+        thread = start(fail_at_the_gate, argument);
+        gate_wait(&together);
+        assert_result(gpusync_wait_many(points, 3, GPUSYNC_WAIT_ALL, SECONDS(20), NULL, &which),
+                      GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(which, 1);
+        join(thread);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    gate_destroy(&together);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1456,6 +1501,7 @@ int main(void)
         cmocka_unit_test(test_spin_and_mode_are_those_of_the_options),
         cmocka_unit_test(test_a_failure_among_everything_ends_a_wait_for_all_or_a_failure),
         cmocka_unit_test(test_the_error_of_a_point_that_went_is_not_that_of_another),
+        cmocka_unit_test(test_a_wait_for_all_sees_a_failure_in_the_middle_of_its_spin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

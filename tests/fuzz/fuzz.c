@@ -1,6 +1,6 @@
 /* fuzz.c - bytes to sequences of public calls
 
-   The first byte says what an input is: a program of graph.h, judged by the model (programs.h), or calls as they come,
+   The first byte says what an input is: a program of submit_graphs.h, judged by the model (programs.h), or calls as they come,
    with objects that are destroyed, devices that are lost, and faults (calls.h). Every input ends with everything
    destroyed: no memory of the allocators' is left then, and no object of Metal's.
 

@@ -40,11 +40,11 @@ static void fuzz_call(int number, const char *name)
 }
 #include "fuzz_calls.h"
 
-#include "../graph.h"
+#include "../submit_graphs.h"
 
 /* -- saying what is wrong ----------------------------------------------------------------------------- */
 
-/* graph.h has `expect` for its programs. */
+/* submit_graphs.h has `expect` for its programs. */
 #define must(condition, ...)                                           \
     do                                                                 \
         if (!(condition)) must_not(__LINE__, #condition, __VA_ARGS__); \
@@ -108,7 +108,7 @@ static bool one_in(unsigned n)
     return byte() % n == 1;
 }
 
-/* For graph.h, which draws below 1000 and less. */
+/* For submit_graphs.h, which draws below 1000 and less. */
 static uint64_t draw_from_bytes(void)
 {
     return byte() * 257u;

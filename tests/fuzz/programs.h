@@ -1,4 +1,4 @@
-/* programs.h - inputs that are programs of graph.h: drawn from the bytes, run step by step, judged by the model
+/* programs.h - inputs that are programs of submit_graphs.h: drawn from the bytes, run step by step, judged by the model
 
    Between the steps come questions, callbacks, calls that make no sense and allocations that fail: none of this may
    change how the program ends. */

@@ -1,4 +1,4 @@
-/* graph.h - programs of submissions, and the model that knows how each of them must end
+/* submit_graphs.h - programs of submissions, and the model that knows how each of them must end
 
    A program is a list of steps in an order in which it could run one by one: submissions, plain commits, and steps of
    the host, which waits and signals. It is submitted in another order, in which waits come before their signals. Each
@@ -13,8 +13,8 @@
    Who includes this has the implementation in the same file, draws a program, opens it, runs it in his own way (submit,
    run_on_host), asks how it went (ask_steps, ask_timelines), and has check_program judge that. Whatever is wrong prints
    the program and fails as an assertion of cmocka's does. */
-#ifndef GRAPH_H
-#define GRAPH_H
+#ifndef SUBMIT_GRAPHS_H
+#define SUBMIT_GRAPHS_H
 
 #include "stage.h"
 

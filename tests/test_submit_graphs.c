@@ -1,13 +1,13 @@
-/* test_graph.c - random programs of submissions against a model that knows how each must end
+/* test_submit_graphs.c - random programs of submissions against a model that knows how each must end
 
-   See graph.h. Here a program runs with random latencies, late handlers and failures, and the steps of the host have a
+   See submit_graphs.h. Here a program runs with random latencies, late handlers and failures, and the steps of the host have a
    thread of their own.
 
    GRAPH_SEED      runs one program, and prints it; what fails or hangs prints the seed
    GRAPH_PROGRAMS  runs so many, from GRAPH_SEED on where that is given, however long they take
    STRESS          "full": 2,000 programs, however long they take */
 #define GPUSYNC_IMPLEMENTATION
-#include "graph.h"
+#include "submit_graphs.h"
 #include <signal.h>
 
 static void *host_body(void *argument)

@@ -1,4 +1,4 @@
-/* test_jobs.c - waits in programs that have a thread to lose: job systems and event loops
+/* test_job_systems.c - waits in programs that have a thread to lose: job systems and event loops
 
    The well-known deadlock: a callback has to run on one certain thread (Julia's thread 0, a UI thread, the one that has
    the event loop), and that thread waits for GPU work that goes on only when the callback has run. Blocking waits hang
@@ -21,7 +21,7 @@
 static void must_at(bool good, const char *what, int line)
 {
     if (good) return;
-    fprintf(stderr, "test_jobs.c:%d: %s\n", line, what);
+    fprintf(stderr, "test_job_systems.c:%d: %s\n", line, what);
     abort();
 }
 

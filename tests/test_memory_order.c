@@ -1,7 +1,7 @@
-/* test_races.c - reads and writes that nothing orders, for ThreadSanitizer
+/* test_memory_order.c - reads and writes that the library has to put in order, for ThreadSanitizer
 
-   The threads learn of each other by relaxed atomics alone, which order nothing: so what the library leaves unordered is
-   seen in every run. Without ThreadSanitizer these tests ask for little. */
+   Threads learn of each other by relaxed atomics alone, which order nothing, or by the call that is to order them: so
+   what the library leaves unordered is seen in every run. Without ThreadSanitizer these tests ask for little. */
 #define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
@@ -109,11 +109,50 @@ static void test_an_open_buffer_is_tracked_after_somebody_has_looked_at_it(void 
     rig_close(&throttling.r);
 }
 
+/* -- is_idle, and what was done before the end was found --------------------------------------------- */
+
+static struct {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+} to_poll;
+static int data;
+
+static void *find_the_end(void *argument)
+{
+    data = 42;
+    while (gpusync_poll(to_poll.queue, to_poll.ticket) == GPUSYNC_NOT_READY) sched_yield();
+    return argument;
+}
+
+static void test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended(void **state)
+{
+    pthread_t thread;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(1, 0));
+    softmetal_set_dispatch_threads(0); /* only the poll finds the end */
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    metal_commit(buffer);
+    to_poll.queue = r.queue;
+    assert_ok(gpusync_track_committed(r.queue, buffer, &to_poll.ticket));
+    softmetal_complete(buffer);
+    thread = start(find_the_end, NULL);
+    while (!gpusync_is_idle(r.queue)) sched_yield();
+    assert_int_equal(data, 42);
+    join(thread);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_report_reads_a_warm_up_that_is_disabled),
         cmocka_unit_test(test_an_open_buffer_is_tracked_after_somebody_has_looked_at_it),
+        cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
