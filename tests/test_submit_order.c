@@ -306,12 +306,16 @@ static gpusync_ticket make_hop(form_of_order form, const hop *h, void **work)
 }
 
 /* Command buffers that share nothing overlap, unless the form relies on their order. */
-static void open_real_stage(stage *s, form_of_order form, unsigned queues)
+static void open_real_stage(stage *s, queue_kind kind, form_of_order form, unsigned queues)
 {
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
     softmetal_chaos chaos;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
     memset(&chaos, 0, sizeof chaos);
     chaos.overlap_per_mille = form == PLAIN ? 0 : 1000;
-    open_stage(s, SOFTMETAL_REAL, queues);
+    open_stage_on(s, SOFTMETAL_REAL, kind, queues, device_desc, queue_desc);
     softmetal_set_chaos(&chaos);
 }
 
@@ -324,7 +328,7 @@ static void test_host_and_device_hand_a_byte_on_by_turns(void **state)
         uint64_t round;
         void *memory;
         stage s;
-        open_real_stage(&s, form, 2);
+        open_real_stage(&s, QUEUE_OF_GPUSYNC, form, 2);
         memory = memory_of(&s, 4);
         bytes = bytes_of(memory);
         for (round = 0; round < 100 / SLOW; round++) {
@@ -352,39 +356,44 @@ static void test_host_and_device_hand_a_byte_on_by_turns(void **state)
 }
 
 /* One makes it, two work on it side by side, one joins what they made. */
+static void check_diamond(queue_kind kind, form_of_order form)
+{
+    unsigned char *bytes;
+    uint64_t round;
+    void *memory;
+    stage s;
+    open_real_stage(&s, kind, form, 4);
+    memory = memory_of(&s, 8);
+    bytes = bytes_of(memory);
+    for (round = 0; round < 100 / SLOW; round++) {
+        uint64_t turn = 4 * round;
+        unsigned char byte = (unsigned char)(round + 1);
+        gpusync_ticket left, right, both;
+        (void)HOP(form, s.q[0], SIGNALS(at(s.a, turn + 1)), .to = memory, .byte = byte);
+        left = HOP(form, s.q[1], WAITS(at(s.a, turn + 1)), SIGNALS(at(s.b, turn + 1)), .from = memory, .to = memory,
+                   .to_at = 1);
+        right = HOP(form, s.q[2], WAITS(at(s.a, turn + 1)), .from = memory, .to = memory, .to_at = 2);
+        (void)HOP(form, s.q[3], WAITS(at(s.b, turn + 1), after(s.q[2], right)), .from = memory, .from_at = 1,
+                  .to = memory, .to_at = 3);
+        both = HOP(form, s.q[3], WAITS(after(s.q[2], right), after(s.q[1], left)), .from = memory, .from_at = 2,
+                   .to = memory, .to_at = 4);
+        assert_ok(gpusync_wait(s.q[3], both, SECONDS(20)));
+        assert_ok(gpusync_queue_wait(s.q[3], SECONDS(20)));
+        assert_int_equal(bytes[3], byte);
+        assert_int_equal(bytes[4], byte);
+        assert_ok(gpusync_device_wait(s.device, SECONDS(20))); /* the next round writes what this one reads */
+    }
+    metal_release(memory);
+    close_stage(&s);
+}
+
 static void test_a_diamond_over_four_queues(void **state)
 {
     form_of_order form;
+    queue_kind kind;
     (void)state;
-    for (form = PLAIN; form < FORMS; form++) {
-        unsigned char *bytes;
-        uint64_t round;
-        void *memory;
-        stage s;
-        open_real_stage(&s, form, 4);
-        memory = memory_of(&s, 8);
-        bytes = bytes_of(memory);
-        for (round = 0; round < 100 / SLOW; round++) {
-            uint64_t turn = 4 * round;
-            unsigned char byte = (unsigned char)(round + 1);
-            gpusync_ticket left, right, both;
-            (void)HOP(form, s.q[0], SIGNALS(at(s.a, turn + 1)), .to = memory, .byte = byte);
-            left = HOP(form, s.q[1], WAITS(at(s.a, turn + 1)), SIGNALS(at(s.b, turn + 1)), .from = memory, .to = memory,
-                       .to_at = 1);
-            right = HOP(form, s.q[2], WAITS(at(s.a, turn + 1)), .from = memory, .to = memory, .to_at = 2);
-            (void)HOP(form, s.q[3], WAITS(at(s.b, turn + 1), after(s.q[2], right)), .from = memory, .from_at = 1,
-                      .to = memory, .to_at = 3);
-            both = HOP(form, s.q[3], WAITS(after(s.q[2], right), after(s.q[1], left)), .from = memory, .from_at = 2,
-                       .to = memory, .to_at = 4);
-            assert_ok(gpusync_wait(s.q[3], both, SECONDS(20)));
-            assert_ok(gpusync_queue_wait(s.q[3], SECONDS(20)));
-            assert_int_equal(bytes[3], byte);
-            assert_int_equal(bytes[4], byte);
-            assert_ok(gpusync_device_wait(s.device, SECONDS(20))); /* the next round writes what this one reads */
-        }
-        metal_release(memory);
-        close_stage(&s);
-    }
+    for (kind = QUEUE_OF_GPUSYNC; kind < QUEUE_KINDS; kind++)
+        for (form = PLAIN; form < FORMS; form++) check_diamond(kind, form);
 }
 
 static void test_one_producer_and_a_consumer_on_each_queue(void **state)
@@ -396,7 +405,7 @@ static void test_one_producer_and_a_consumer_on_each_queue(void **state)
         uint64_t round;
         void *memory;
         stage s;
-        open_real_stage(&s, form, STAGE_QUEUES);
+        open_real_stage(&s, QUEUE_OF_GPUSYNC, form, STAGE_QUEUES);
         memory = memory_of(&s, STAGE_QUEUES + 1);
         for (round = 0; round < 100 / SLOW; round++) {
             unsigned char byte = (unsigned char)(round + 1);
@@ -426,7 +435,7 @@ static void test_what_a_producer_made_is_there_at_every_hop(void **state)
         uint64_t round, i;
         void *memory;
         stage s;
-        open_real_stage(&s, form, STAGE_QUEUES);
+        open_real_stage(&s, QUEUE_OF_GPUSYNC, form, STAGE_QUEUES);
         memory = memory_of(&s, HOPS + 1);
         for (round = 0; round < 20 / SLOW + 1; round++) {
             uint64_t base = round * (HOPS + 1);
@@ -455,7 +464,7 @@ static void test_two_timelines_cross(void **state)
         uint64_t turn, rounds = 100 / SLOW;
         void *memory;
         stage s;
-        open_real_stage(&s, form, 2);
+        open_real_stage(&s, QUEUE_OF_GPUSYNC, form, 2);
         memory = memory_of(&s, 4);
         for (turn = 1; turn <= rounds; turn++) {
             unsigned char byte = (unsigned char)turn;

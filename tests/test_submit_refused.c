@@ -1,7 +1,7 @@
 /* test_submit_refused.c - submissions that are refused: for what, and that nothing has changed then
 
-   Proved: each mistake has its own result; a refused submission leaves its command buffers the caller's, promises nothing
-   and takes no room; what Metal or memory does not give changes nothing. */
+   Proved: each mistake gets the result that the header names; a refused submission leaves its command buffers the
+   caller's, promises nothing and takes no room; what Metal or memory does not give changes nothing. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
