@@ -18,7 +18,7 @@ typedef enum queue_kind {
     QUEUE_KINDS
 } queue_kind;
 
-/* Here alone the tests have a queue made, but for those that look at how that fails. desc may be NULL. */
+/* The one place where a test has a queue made. (Others ask how that fails, or cannot use cmocka.) desc may be NULL. */
 static MAYBE_UNUSED gpusync_queue *queue_of_kind(queue_kind kind, gpusync_device *device, const gpusync_queue_desc *desc)
 {
     gpusync_queue *queue = NULL;
@@ -40,15 +40,7 @@ static MAYBE_UNUSED gpusync_queue *queue_new(gpusync_device *device)
     return queue_of_kind(QUEUE_OF_GPUSYNC, device, NULL);
 }
 
-static MAYBE_UNUSED gpusync_queue *queue_named(gpusync_device *device, const char *label)
-{
-    gpusync_queue_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.label = label;
-    return queue_of_kind(QUEUE_OF_GPUSYNC, device, &desc);
-}
-
-/* -- a device with one queue ----------------------------------------------------------------------- */
+/* -- a device with one queue ------------------------------------------------------------------------------------ */
 
 typedef struct rig {
     memory_log memory;
@@ -381,7 +373,7 @@ static MAYBE_UNUSED gpusync_ticket commit_lasting(rig *r, uint64_t ns)
 }
 
 /* One of the program's own, tracked and not committed; +1. */
-static MAYBE_UNUSED gpusync_ticket track_one(rig *r, void **buffer)
+static MAYBE_UNUSED gpusync_ticket track_a_buffer(rig *r, void **buffer)
 {
     gpusync_ticket ticket;
     *buffer = metal_queue_command_buffer(r->metal_queue);
@@ -665,6 +657,7 @@ static MAYBE_UNUSED void assert_original(const gpusync_error *error, const char 
     assert_int_equal(error->ticket, ticket);
 }
 
+/* A thread's body: the host fails the timeline. */
 static MAYBE_UNUSED void *fail_with_code_77(void *timeline)
 {
     gpusync_error reason;
@@ -828,11 +821,11 @@ static MAYBE_UNUSED void open_callback_stage(stage *s, softmetal_clock clock, gp
     open_stage_over(s, clock, mode, NULL);
 }
 
-/* Everything that is committed ends. */
+/* Everything that is committed to the first two queues ends. */
 static MAYBE_UNUSED void finish_stage(stage *s)
 {
     if (s->q[0]) softmetal_finish_queue(s->metal[0]);
-    if (s->q[1]) softmetal_finish_queue(gpusync_queue_metal(s->q[1]));
+    if (s->q[1]) softmetal_finish_queue(s->metal[1]);
     if (s->q[0]) softmetal_finish_queue(s->metal[0]); /* what that has added */
 }
 
@@ -855,7 +848,7 @@ static MAYBE_UNUSED gpusync_ticket submit_well(gpusync_queue *queue, const gpusy
 
 /* A submission of a command buffer (none where it is NULL) between one wait and one signal (none where NULL). */
 static MAYBE_UNUSED gpusync_ticket submit_between(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
-                                     const gpusync_point *signal)
+                                                  const gpusync_point *signal)
 {
     gpusync_submission submission;
     memset(&submission, 0, sizeof submission);
@@ -901,7 +894,6 @@ static MAYBE_UNUSED void assert_in_order(outcome *o, size_t count)
 
 /* -- a stack on which a call for each link of a chain would have no room ---------------------------------------------- */
 
-/* Run on a thread with a stack on which a call for each link of a chain would have no room. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SMALL_STACK 262144u
 #elif defined(__has_feature)

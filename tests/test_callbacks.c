@@ -37,7 +37,7 @@ static void test_the_handler_calls_back_once_in_order_of_registration(void **sta
     }
     settle(&s);
     assert_int_equal(notified.count, 0); /* that is for callbacks by hand */
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_in_order(o, LENGTH(o));
 }
 
@@ -98,7 +98,7 @@ static void test_no_wait_or_poll_runs_a_callback(void **state)
         assert_true(whole.order < o.order);
         assert_false(ran_here(&o) || ran_here(&whole));
         settle(&s);
-        close_stage(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -130,7 +130,7 @@ static void lose_the_handler_of_a_callback(const char *missing_class)
     softmetal_unhang(stuck);
     join(sleeper);
     metal_release(stuck);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_int_equal(calls_of(&o), 1);
 }
 
@@ -172,7 +172,7 @@ static void test_what_has_ended_already_calls_back_soon_and_not_in_the_call(void
     assert_int_equal(o[2].error.ticket, failed);
     assert_int_equal(o[2].error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
     assert_string_equal(o[2].error.message, "on purpose");
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_in_order(o, 4);
 }
 
@@ -412,7 +412,7 @@ static void live(const life *l, gpusync_callback_mode mode)
     }
     assert_in_order(o, held);
     settle(&s);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_in_order(o, held); /* and never again */
 }
 
@@ -454,7 +454,7 @@ static void test_a_submission_over_within_the_call_calls_back_outside_of_it(void
     assert_int_equal(calls_of(&bad), 1);
     assert_false(ran_here(&bad));
     assert_result(bad.result, GPUSYNC_ERROR_EXECUTION);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* == order ====================================================================================================== */
@@ -483,7 +483,7 @@ static void test_a_late_registration_does_not_pass_those_before_it(void **state)
     softmetal_run_handler(buffer, 0);
     settle(&s);
     assert_in_order(o, 3);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 typedef struct late {
@@ -544,7 +544,7 @@ static bool register_at_the_lock(gpusync_callback_mode mode, bool after_it, int 
     settle(&s);
     await_calls(&o[2], 1);
     assert_in_order(o, 3);
-    close_stage(&s);
+    close_idle_stage(&s);
     return came;
 }
 
@@ -602,7 +602,7 @@ static void test_callbacks_of_one_ticket_do_not_overlap(void **state)
     assert_int_equal(softmetal_retain_count(object), owners - 1);
     metal_release(object);
     gate_destroy(&g);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static void *register_at_once(void *argument)
@@ -638,7 +638,7 @@ static void test_what_had_to_wait_for_its_turn_is_run(void **state)
     await_calls(&o[1], 1);
     assert_in_order(o, 2);
     gate_destroy(&g);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static void *dispatch_body(void *argument)
@@ -677,7 +677,7 @@ static void test_callbacks_of_one_ticket_do_not_overlap_in_dispatch(void **state
     assert_in_order(o, 2);
     assert_int_equal(calls_of(&free_to_go), 1);
     gate_destroy(&g);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* Releases and callbacks of a ticket share one order. */
@@ -719,7 +719,7 @@ static void test_an_object_is_released_between_the_callbacks_around_it(void **st
         assert_int_equal(calls_of(&after), 1);
         assert_int_equal(before.answered, 1);
         assert_int_equal(after.answered, 0);
-        close_stage(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -932,7 +932,7 @@ static void test_a_host_signal_calls_back_outside_of_the_call(void **state)
     assert_ok(gpusync_timeline_signal(s.t[0], GPUSYNC_MAX_VALUE));
     assert_int_equal(calls_of(&o[3]), 1);
     assert_result(o[3].result, GPUSYNC_OK);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* The value of a promise is reached when the submission has ended, not when the device has signalled. */
@@ -968,7 +968,7 @@ static void test_a_promised_value_calls_back_when_the_promise_is_kept(void **sta
     assert_result(broken.result, GPUSYNC_ERROR_EXECUTION);
     assert_string_equal(broken.error.message, "on purpose");
     assert_string_equal(broken.error.queue_label, "first");
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static void test_a_value_that_others_signal_calls_back(void **state)
@@ -1002,7 +1002,7 @@ static void test_a_value_that_others_signal_calls_back(void **state)
     await_calls(&o[1], 1);
     assert_ok(gpusync_timeline_destroy(abroad));
     metal_release(theirs);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]), 2);
 }
 
@@ -1026,7 +1026,7 @@ static void test_without_listeners_no_registration_is_forgotten(void **state)
     assert_ok(gpusync_timeline_destroy(abroad));
     assert_int_equal(calls_of(&o), result == GPUSYNC_OK);
     metal_release(event);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* The listener is late, and somebody reads the event first: the callback runs all the same, and not in the reading. */
@@ -1053,7 +1053,7 @@ static void test_a_foreign_value_that_is_read_first_calls_back_without_the_liste
     await_calls(&o, 1);
     assert_false(ran_here(&o));
     assert_ok(gpusync_timeline_destroy(abroad));
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_int_equal(calls_of(&o), 1);
 }
 
@@ -1094,7 +1094,7 @@ static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread
     assert_true(whole.order < o.order);
     assert_false(ran_here(&whole) || ran_here(&o));
     assert_ok(gpusync_timeline_destroy(abroad));
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state)
@@ -1136,7 +1136,7 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     assert_result(destroyed[1].result, GPUSYNC_ERROR_DESTROYED);
     assert_result(promised.result, GPUSYNC_ERROR_DESTROYED);
     settle(&s);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_int_equal(calls_of(&promised), 1);
 }
 
@@ -1184,7 +1184,7 @@ static void test_by_hand_nothing_runs_until_dispatch(void **state)
     assert_true(ran_here(&o[0]) && ran_here(&o[3]) && ran_here(&o[5]));
     assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
     assert_int_equal(count, 0);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_in_order(o, 6);
 }
 
@@ -1207,7 +1207,7 @@ static void test_every_callback_is_announced(void **state)
     assert_true(notified.count > before); /* nothing was due: this one must be told */
     assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
     assert_in_order(o, 3);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* A program that runs one for each call of notify runs them all. */
@@ -1226,7 +1226,7 @@ static void test_a_dispatch_that_leaves_some_announces_them_again(void **state)
         assert_ok(gpusync_dispatch(s.device, 1, NULL));
     }
     assert_in_order(o, 3);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static void test_without_a_notify_hook_dispatch_still_finds_what_is_due(void **state)
@@ -1269,7 +1269,7 @@ static void test_dispatch_has_nothing_to_do_where_callbacks_are_queued(void **st
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     settle(&s);
     assert_int_equal(calls_of(&o), 1);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* A program that stops dispatching: what goes calls back, the rest stays due. */
@@ -1310,7 +1310,7 @@ static void test_destroy_runs_what_is_left_of_what_it_destroys(void **state)
     assert_result(values[0].result, GPUSYNC_OK);
     assert_int_equal(calls_of(&first[0]), 0);
     softmetal_finish_queue(s.metal[0]);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_in_order(first, 3);
     assert_result(first[2].result, GPUSYNC_OK); /* destroy has waited for it */
 }
@@ -1340,7 +1340,7 @@ static void test_destroy_runs_a_callback_that_the_work_it_waits_for_waits_for(vo
     assert_ok(first.answers[0]);
     assert_int_equal(calls_of(&last), 1);
     assert_result(last.result, GPUSYNC_OK); /* no watchdog had to end it */
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* Several threads share the work: each callback once, counts that add up. */
@@ -1395,7 +1395,7 @@ static void test_threads_that_dispatch_share_the_work(void **state)
     assert_int_equal(total, CALLS);
     for (i = 0; i < CALLS; i++) assert_int_equal(calls_of(&o[i]), 1);
     for (i = 0; i < CALLS; i += 3) assert_true(o[i].order < o[i + 2].order);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* == failures =================================================================================================== */
@@ -1426,7 +1426,7 @@ static void test_every_call_refuses_what_makes_no_sense(void **state)
     assert_result(gpusync_dispatch(NULL, 1, &count), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(count, 0);
     settle(&s);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_int_equal(calls_of(&o), 0);
 }
 
@@ -1485,7 +1485,7 @@ static void test_without_memory_a_registration_is_refused_and_never_called(void 
         softmetal_finish_queue(s.metal[0]);
         assert_ok(gpusync_timeline_signal(s.t[0], 1));
         for (i = 0; i <= n; i++) assert_int_equal(calls_of(&o[i]), 1);
-        close_stage(&s);
+        close_idle_stage(&s);
         assert_int_equal(calls_of(&refused), 0);
         if (by_value) break;
     }
@@ -1526,7 +1526,7 @@ static void test_the_steady_state_takes_no_memory(void **state)
         assert_int_equal(s.rig.memory.calls, calls);
         assert_int_equal(softmetal_retain_count(object), 1);
         metal_release(object);
-        close_stage(&s);
+        close_idle_stage(&s);
     }
     assert_int_equal(calls_of(&o), 2 * 300 * 6);
 }
@@ -1575,7 +1575,7 @@ static void test_the_loss_of_the_device_calls_back(void **state)
     assert_result(late_value.result, GPUSYNC_ERROR_DEVICE_LOST);
     end_destroy_now(&s, NULL, 0);
     end_destroy_timeline(&s, NULL, 0);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_int_equal(calls_of(&stuck) + calls_of(&value) + calls_of(&late_one) + calls_of(&late_value), 4);
 }
 
@@ -1690,7 +1690,7 @@ static void destroy_in_flight(gpusync_callback_mode mode)
     PUT(&d.stop, 1);
     if (mode == GPUSYNC_CALLBACKS_MANUAL) join(dispatching);
     assert_true(softmetal_settle(SECONDS(20)));
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static void test_no_callback_is_lost_or_run_twice_when_its_queue_goes(void **state)
@@ -1740,7 +1740,7 @@ static void test_destroy_lets_a_callback_finish(void **state)
     softmetal_release_block(buffer, 0);
     metal_release(buffer);
     gate_destroy(&g);
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 /* Threads register with tickets and values, old and new, of two queues, while work ends well and badly. */
@@ -1816,7 +1816,7 @@ static void test_many_threads_register_and_each_registration_is_called_once(void
         for (i = 0; i < LENGTH(h); i++) join(h[i].thread);
         PUT(&d.stop, 1);
         if (mode == GPUSYNC_CALLBACKS_MANUAL) join(dispatching);
-        close_stage(&s); /* runs what is still due */
+        close_idle_stage(&s); /* runs what is still due */
         for (i = 0; i < LENGTH(h); i++) assert_int_equal(GET(&h[i].called), h[i].accepted);
     }
 }
@@ -2004,7 +2004,7 @@ static void test_what_is_cancelled_calls_back_in_the_order_of_the_queue(void **s
     for (i = 0; i < LENGTH(o); i++) on_done(s.q[1], submit_held(&s, s.q[1]), &o[i]);
     assert_ok(gpusync_cancel_held(s.q[1]));
     assert_in_order(o, LENGTH(o));
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static int endless; /* 0: callbacks go on registering the next */
@@ -2037,7 +2037,7 @@ static void test_callbacks_that_register_the_next_leave_the_queue_to_others(void
     dispatch_async_f(queue, NULL, end_the_endless);
     while (!GET(&endless)) sched_yield();
     assert_true(softmetal_dispatched(SECONDS(20)));
-    close_stage(&s);
+    close_idle_stage(&s);
     dispatch_release(queue);
 }
 
@@ -2088,7 +2088,7 @@ static void test_destroy_on_the_callback_queue_runs_its_callbacks_while_it_waits
     assert_int_equal(calls_so_far(&o), 1);
     assert_int_equal(metal_status(waiting), 4); /* not killed by the watchdog */
     metal_release(waiting);
-    close_stage(&s);
+    close_idle_stage(&s);
     dispatch_release(queue);
 }
 

@@ -144,7 +144,7 @@ static void do_everything_in(void (*place)(stage *, outcome *), gpusync_callback
     assert_result(next[3].result, GPUSYNC_OK);
     assert_int_equal(softmetal_live("buffer"), 0);
     assert_ok(gpusync_timeline_destroy(o.timeline));
-    close_stage(&s);
+    close_idle_stage(&s);
 }
 
 static void test_a_callback_may_do_all_but_wait_and_destroy(void **state)
@@ -188,7 +188,7 @@ static void signal_twice_in(void (*place)(stage *, outcome *), gpusync_callback_
     assert_result(next[0].result, GPUSYNC_OK);
     assert_result(next[1].result, GPUSYNC_OK);
     assert_ok(gpusync_timeline_destroy(o.timeline));
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_in_order(next, 3);
 }
 
@@ -234,7 +234,7 @@ static void test_what_a_callback_autoreleases_goes_when_it_is_over(void **state)
             assert_true(gpusync_now_ns() < limit);
         metal_pool_pop(pool);
         metal_release(object);
-        close_stage(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -261,7 +261,7 @@ static void test_a_long_chain_of_callbacks_needs_no_stack(void **state)
         places[i](&s, &o);
         await_calls(&o, CHAIN);
         assert_false(o.nested);
-        close_stage(&s);
+        close_idle_stage(&s);
     }
 }
 
@@ -285,7 +285,7 @@ static void test_callbacks_that_commit_keep_a_queue_going(void **state)
     o.queue = s.q[0];
     on_done(s.q[0], GPUSYNC_NO_TICKET, &o);
     await_calls(&o, 200);
-    close_stage(&s);
+    close_idle_stage(&s);
     assert_int_equal(calls_of(&o), 200);
 }
 
@@ -691,7 +691,7 @@ static void test_a_callback_of_one_device_registers_with_another(void **state)
         for (k = 0; k < LENGTH(more); k++) on_value(s.t[0] ? s.t[0] : NULL, 5000, &more[k]);
         assert_ok(gpusync_timeline_signal(s.t[0], 5000));
         assert_in_order(more, LENGTH(more));
-        close_stage(&s);
+        close_idle_stage(&s);
     }
 }
 

@@ -618,9 +618,9 @@ static void test_dropped_records_of_cancelled_tickets_say_nothing_about_others(v
     rig r;
     (void)state;
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 1));
-    ticket = track_one(&r, &buffer);
+    ticket = track_a_buffer(&r, &buffer);
     for (i = 0; i < 3; i++) {
-        assert_ok(gpusync_untrack(r.queue, track_one(&r, &never)));
+        assert_ok(gpusync_untrack(r.queue, track_a_buffer(&r, &never)));
         metal_release(never);
     }
     metal_commit(buffer);

@@ -636,7 +636,7 @@ static void test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_comm
         void *buffer;
         rig r;
         rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
-        track_one(&r, &buffer);
+        track_a_buffer(&r, &buffer);
         assert_ok(gpusync_queue_destroy_now(r.queue));
         r.queue = NULL;
         metal_release(buffer);

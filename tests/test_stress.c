@@ -432,7 +432,7 @@ static void arena_open(arena *s, unsigned queues, unsigned iterations, unsigned 
     s->small_log = log != 0;
     for (i = 0; i < queues; i++) {
         ledger *l = &s->ledgers[i];
-        assert_ok(gpusync_queue_create(s->rig.device, &desc, &l->queue));
+        l->queue = queue_of_kind(QUEUE_OF_GPUSYNC, s->rig.device, &desc);
         l->metal_queue = gpusync_queue_metal(l->queue);
         l->truth = (unsigned char *)calloc(s->room, 1);
         for (k = 0; k < 2; k++) l->seen[k] = (unsigned char *)calloc(s->room, 1);
