@@ -1,9 +1,10 @@
 /* gpusync.h - v0.2 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
-   Knows what was committed, answers "is it done?" from one atomic load, spins briefly when the answer is near, sleeps
-   until the completion handler wakes it, and reports every command buffer that failed. Metal is reached through
-   objc_msgSend: no Objective-C compiler, no blocks. A whole program, to be linked with -framework Metal -framework
-   CoreGraphics -framework Foundation -lobjc (without CoreGraphics a command-line program may get no default device):
+   It knows what was committed, and answers "is it done?" from one atomic load. A wait spins briefly when the answer is
+   near, then sleeps until the completion handler wakes it. Every command buffer that failed is reported. Metal is
+   reached through objc_msgSend: no Objective-C compiler, no blocks. Here is a whole program. Link it with -framework
+   Metal -framework CoreGraphics -framework Foundation -lobjc. (Without CoreGraphics a command-line program may get no
+   device.)
 
        #define GPUSYNC_IMPLEMENTATION                                        // in ONE source file: C, C++, Objective-C
        #include "gpusync.h"
@@ -61,7 +62,7 @@
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
      GPUSYNC_OBJC             all files           1: there is an Objective-C runtime with Metal classes.
-                                                  0: every call returns GPUSYNC_ERROR_UNSUPPORTED.
+                                                  0: calls return GPUSYNC_ERROR_UNSUPPORTED, false or 0.
                                                   Default: 1 on Apple systems, else 0.
 
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
@@ -191,8 +192,8 @@
 #endif
 #endif
 
-/* Symbols by name. Three calls that nobody can do without have the version in theirs: so files that were compiled with
-   different versions of this header do not link, and the linker says which symbol is missing. */
+/* Symbols by name. Three calls that every program needs have the version in theirs. So files that were compiled with
+   different versions of this header do not link: the linker says which symbol is missing. */
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
@@ -238,8 +239,9 @@ extern "C" {
    1: set up, commit, ask, wait, failures. In every call:
 
      GPUSYNC_OPT     may be NULL. Of desc and options that means defaults, as does zero in them.
-     out, ticket     gets the object: NULL unless OK; the ticket: GPUSYNC_NO_TICKET unless OK.
-     timeout_ns      the longest wait in nanoseconds from the call. 0 asks once; GPUSYNC_FOREVER: no limit.
+     out, ticket     gets the object: NULL unless OK; the ticket: GPUSYNC_NO_TICKET unless OK. ticket may be NULL.
+     timeout_ns      the longest wait in nanoseconds from the call, by gpusync_now_ns. 0 looks once and does not wait;
+                     GPUSYNC_FOREVER: no limit.
      destroy         NULL: OK, nothing to do.
      Returns         results without GPUSYNC_. "also": besides what gpusync_result says of this one.
      Threads any     any thread, several at once.    Blocks no   waits for nothing but short locks. */
@@ -278,8 +280,8 @@ extern "C" {
 
     ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended. So may ERROR_DESTROYED and
     ERROR_DEVICE_LOST of a wait. After every other error nothing was changed or lost. Each call names what it returns.
-    Besides, every call may return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED (no
-    Metal), and calls on an object that is being destroyed ERROR_DESTROYED. Open: Metal gets new reasons. */
+    Every call may also return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED (no Metal).
+    A call on an object that is being destroyed may return ERROR_DESTROYED. Open: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_OK = 0,                       /**< The call did what it says; of a wait or poll: the work ended well. */
     GPUSYNC_TIMEOUT = 1,                  /**< The time limit passed first. The work goes on. */
@@ -352,8 +354,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 
 /** Wait until everything that is on the device has ended, then destroy the queue.
 
-    Given up with ERROR_CANCELLED are: held work, plain commits behind it included; buffers that were made or tracked
-    and not committed. Waits in progress on other threads return ERROR_DESTROYED.
+    Held work is given up with ERROR_CANCELLED, also plain commits that are held behind it. So are buffers that were
+    made or tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED. Callbacks that are
+    left run here, on this thread: do not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call
+    gpusync_dispatch first: where work of another queue waits for a callback, and this queue for that work, this call
+    would not return.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread is at it.
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit. Submissions in flight may wait for other queues: for these too. Not
@@ -389,18 +394,21 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 /** Commit a command buffer. Call this instead of [buffer commit].
 
     command_buffer  From gpusync_command_buffer or from anywhere else, of the same MTLCommandQueue.
-    On an error the buffer is as before: not committed, and still yours (or gpusync's, if it was).
-    Returns  OK: it is committed, or held (behind held work, or for a wait in it).
-             Try again: ERROR_OUT_OF_MEMORY, at any time; ERROR_ENQUEUED and ERROR_QUEUE_FULL (it would have to be
-             held), once what is held has gone; ERROR_WOULD_DEADLOCK (made elsewhere, max_in_flight is reached), outside
-             the callback.
-             For good, so discard what gpusync made: ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_DEVICE_LOST;
-             ERROR_ALREADY_TRACKED: its owner commits it, or it is held; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a
-             Metal 4 buffer.
-    Threads any
-    Blocks no; a buffer made elsewhere waits at max_in_flight without limit (gpusync_throttle has one), or until
-           ERROR_QUEUE_FULL, as gpusync_command_buffer
-    Owns retains the buffer until its handler ran. Cost: addCompletedHandler:, commit and one status message (it finds a
+    After an error gpusync has changed nothing: what it keeps it still keeps, what is yours is yours.
+    Returns  OK: it is committed; or it is held, behind held work or for a wait in it. Held work is not committed yet:
+                 never call waitUntilCompleted on it.
+             ERROR_OUT_OF_MEMORY: try again.
+             ERROR_ENQUEUED, ERROR_QUEUE_FULL: it would have to be held, and it is enqueued, or too many are held. Try
+                 again when what is held has gone.
+             ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside of it.
+             ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: it has a ticket already: its owner commits it, or it is
+                 held. Nothing is left to do.
+             ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer. Discard
+                 what gpusync made, at the queue that made it.
+    Threads any, one at a time for a command buffer
+    Blocks no. Only a buffer made elsewhere waits while max_in_flight buffers are in use. That wait has no time limit:
+           call gpusync_throttle first, which has one. It ends with ERROR_QUEUE_FULL as in gpusync_command_buffer.
+    Owns retains the buffer until its handler ran. Cost: the messages addCompletedHandler:, commit and status (to find a
          second commit); for a buffer made elsewhere also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
@@ -453,41 +461,46 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 #endif
 }
 
-/** Tell what a wait would say now, from Metal's own status.
+/** Tell from Metal's own status whether a ticket has ended, and how.
 
-    ticket  May be GPUSYNC_EVERYTHING.
-    Sees an end whose handler did not run yet, and one that an earlier ticket hides from gpusync_is_done.
-    Returns  NOT_READY: not finished, or another thread is just recording its failure. Finished: OK; ERROR_EXECUTION;
-             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN. ERROR_DEVICE_LOST: unfinished, and never will be.
-             ERROR_INVALID_TICKET; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+    ticket  GPUSYNC_EVERYTHING: all of them; a failure then still counts as not reported, see gpusync_queue_wait.
+    This sees an end whose handler did not run yet, and one that an earlier ticket hides from gpusync_is_done.
+    Returns  NOT_READY: not yet, or another thread is just recording its failure. Ended: OK; ERROR_EXECUTION;
+             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of how it ended out of the log.
+             ERROR_DEVICE_LOST: it did not end, and never will. ERROR_INVALID_TICKET; ERROR_DESTROYED.
+    Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
 /** Wait until one ticket has ended.
 
     ticket  GPUSYNC_EVERYTHING: as gpusync_queue_wait.
     When the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
+    The program's own completed handlers may run after this returned, see gpusync_wait_options.handlers.
     Returns  OK: it ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN:
              it ended, as gpusync_poll tells. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is over.
-             ERROR_WOULD_DEADLOCK: in a callback this would have to wait, whatever the timeout. ERROR_OUT_OF_MEMORY: no
-             memory to sleep with.
+             ERROR_WOULD_DEADLOCK: in a callback this would have to wait, even if the timeout is 0: use gpusync_poll.
+             ERROR_OUT_OF_MEMORY: no memory to sleep with.
     Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns);
 
 /** Wait until everything that was committed to the queue before this call has ended.
 
-    Work committed later is not waited for. Each failure is reported once; waits that overlap in time all report it,
-    whether it happened before or during them. To see every failure use tickets or gpusync_next_error.
-    Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some failed that no earlier gpusync_queue_wait or
-             gpusync_device_wait has reported. ERROR_DEVICE_LOST: always, once the device is lost.
+    Held and tracked work counts as committed. One such wait reports a failure, whether it happened before or during the
+    wait; waits that overlap in time each report it. Such waits are this one, gpusync_device_wait, and every wait for
+    GPUSYNC_EVERYTHING. Work that was given up is no failure here. To see every failure use tickets or
+    gpusync_next_error.
+    Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some failed that was not reported yet.
+             ERROR_DEVICE_LOST: always, once the device is lost.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
 /** Wait for every queue that the device has now, up to what each has committed by now. One limit for all together.
-    Returns  as gpusync_queue_wait, but not ERROR_DESTROYED: a queue that is destroyed meanwhile is no longer one of the
-             device's, whatever gpusync_queue_destroy_now left running on it. TIMEOUT: something did not end; what
-             failed elsewhere is reported by the next wait. ERROR_EXECUTION reports the failures of all queues.
-    Threads any   Blocks as gpusync_wait   Owns nothing */
+    A queue that is destroyed during the wait is left out. Work that gpusync_queue_destroy_now left on the GPU is then
+    not waited for.
+    Returns  as gpusync_queue_wait, but not ERROR_DESTROYED. TIMEOUT: something did not end; the next wait reports what
+             failed on the other queues. ERROR_EXECUTION reports the failures of all queues.
+    Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
 /** Why a command buffer failed, and what usually helps. It comes from Metal's error code (MTLCommandBufferError);
@@ -522,9 +535,10 @@ typedef struct gpusync_error {
 
 /** Read the next failure of this queue that the cursor has not seen.
 
-    cursor  Of the reader. 0 at first: all that are on record. Moves on by each OK.
+    cursor  A number of the reader's own. It starts at 0: the oldest failure on record. Each OK moves it on.
     error   Gets the failure when OK, else stays as it is.
-    Every reader with its own cursor sees every failure on record once, in the order in which they were found.
+    Every reader sees every failure on record once, in the order in which they were found, and what was given up
+    (ERROR_CANCELLED) too.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
@@ -544,7 +558,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
    1b: more of chapter 1. */
 
 /** How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
-    No iterations, but a time: yields for that time. All zero: sleeps at once. */
+    No iterations, but a time: yields for that time. All zero: sleeps at once. (The default is that of a NULL spin.) */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. Default 32. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. Default 224. */
@@ -556,8 +570,8 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_mode {
     GPUSYNC_WAIT_DEFAULT = 0,       /**< That of the queue, else of the device, else SPIN_THEN_HANDLER. */
     GPUSYNC_WAIT_SPIN_THEN_HANDLER, /**< Spins for the budget, then sleeps until the handler. */
     GPUSYNC_WAIT_HANDLER,           /**< Sleeps at once. */
-    /** Parks the thread in Metal's waitUntilCompleted, without a time limit, past device loss and destroy. Only for
-        waits without limit on committed buffers; every other wait uses HANDLER. */
+    /** Parks the thread in Metal's waitUntilCompleted, without a time limit. Device loss and destroy do not end it:
+        they wait for it. Only for waits without limit on committed buffers; every other wait uses HANDLER. */
     GPUSYNC_WAIT_BLOCKING
 } gpusync_wait_mode;
 
@@ -632,10 +646,12 @@ struct gpusync_device_desc {
 struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that is made; NULL: none. */
-    uint32_t
-        max_command_buffer_count; /**< Uncompleted, gpusync's own too. 0: 64. Of your queue: what it was made with. */
-    /** gpusync_command_buffer and gpusync_commit wait while this many command buffers are in use (counted from
-        creation, gpusync's own for submissions included). 0: same as max_command_buffer_count. */
+    /** Command buffers that may be uncompleted, gpusync's own included. An eighth is kept free of held ones. 0: 64. For
+        a metal_queue pass what it was made with: Metal does not tell. */
+    uint32_t max_command_buffer_count;
+    /** gpusync_command_buffer waits while this many command buffers are in use: made, committed, held or tracked, and
+        not ended, gpusync's own for submissions included. So does gpusync_commit with a buffer made elsewhere. 0 or
+        more than max_command_buffer_count: same as that. */
     uint32_t max_in_flight;
     /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
     uint32_t error_log_count;
@@ -657,20 +673,22 @@ struct gpusync_command_buffer_desc {
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure when the work failed; NULL: not wanted. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure; unspecified when nothing failed. */
     bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
 /** gpusync_wait with a spin budget, a mode, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
 
-    With options->handlers the wait goes on until gpusync's own handler has begun. gpusync_commit and gpusync_submit add
-    it last, and Metal runs handlers in the order in which they were added (a belief, see README): so the program's have
-    run. Of tracked work those have that were added before gpusync_track. Work of gpusync_track_committed counts as its
-    waitUntilCompleted does. Work that was never committed has nothing to wait for. EVERYTHING means every handler since
-    the queue was made. Callbacks of gpusync_on_done are not meant. A handler that never comes is a TIMEOUT. Without a
-    limit that wait goes on until the queue is destroyed or the device is lost. Then work that failed says so; of work
-    that ended well the wait returns ERROR_DESTROYED or ERROR_DEVICE_LOST, for its handlers may still run. Do not wait
-    so in a completed handler of your own: gpusync's comes behind it.
+    options->handlers: never call this in a completed handler of your own, for it would wait for itself. It returns when
+    the program's completed handlers have run. gpusync adds its own handler last, in gpusync_commit and gpusync_submit,
+    and waits until that has begun. (Metal runs handlers in the order in which they were added: a belief, see README.)
+      Tracked work                          Handlers that were added before gpusync_track have run.
+      Work of gpusync_track_committed       Its waitUntilCompleted has returned.
+      Work that was never committed         There is nothing to wait for.
+      GPUSYNC_EVERYTHING                    All handlers since the queue was made.
+    Callbacks of gpusync_on_done are not meant. A handler that never comes is a TIMEOUT. Without a limit that wait goes
+    on until the queue is destroyed or the device is lost. Then it returns the failure of the work. For work that ended
+    well it returns ERROR_DESTROYED or ERROR_DEVICE_LOST, because its handlers may still run.
     Returns  as gpusync_wait   Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns,
@@ -684,15 +702,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for it.
 
-    Work in flight keeps running, without waiting any longer for tickets of other queues, and nobody is told when it
-    ends. Tickets of plain commits that were never held end with ERROR_DESTROYED. Those of submissions and other commits
-    end with ERROR_CANCELLED, as does what they were to signal. What gpusync_release_after keeps is released though the
-    device may still use it: for command buffers with unretained references keep that yourself.
+    Danger: the GPU goes on with what is in flight, and nobody hears of its real end. It does not wait for tickets of
+    other queues any more, so that work may run before its input is there. Objects of gpusync_release_after are released
+    at once, while the GPU may use them.
+    Callbacks and later questions are told at once. A commit without waits and signals that was never held:
+    ERROR_DESTROYED. Submissions and all other commits: ERROR_CANCELLED, and so what they were to signal.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
-    Blocks until handlers and waits that are on their way out have left; for waits in mode BLOCKING, which nothing can
-           end, as long as they last
-    Owns releases what the queue kept, but for command buffers in flight */
+    Blocks until handlers and waits that are about to return have returned. A wait in mode BLOCKING keeps it as long as
+           it lasts: nothing can end that.
+    Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
 /** The MTLDevice.    Returns the object, borrowed; NULL for NULL.
@@ -736,21 +755,22 @@ static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_
 }
 
 /** Told how work ended. error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool
-    and no lock. It must not wait or destroy, and lets no C++ exception and no longjmp out. All else is allowed. */
+    and no lock. It may call all but destroy. A wait that would have to wait returns ERROR_WOULD_DEADLOCK. It lets no
+    C++ exception and no longjmp out. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
 /** Have fn called once when the point has ended.
 
     point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline. One that has ended already counts too.
-    Destroy calls what is left of its queue or timeline, on its own thread. What was never committed gets
-    ERROR_CANCELLED; what gpusync_queue_destroy_now left in flight gets what it says there; a value that its timeline
-    had not reached gets ERROR_DESTROYED. When the device is lost, what did not end gets ERROR_DEVICE_LOST. While it
-    waits, destroy runs only what is due of its own queue. Where nobody else runs callbacks (MANUAL, or on the thread of
-    the callback_queue) first run those that others' work waits for.
+    user   Passed to fn: it has to stay until then.
+    When the queue or timeline is destroyed, the callbacks that are left run in that call, on its thread. They get
+    ERROR_CANCELLED for what was never committed, and ERROR_DESTROYED for a value that was not reached. For what
+    gpusync_queue_destroy_now left in flight they get what that call says. When the device is lost they get
+    ERROR_DEVICE_LOST for what did not end. While destroy waits it runs only callbacks of its own queue.
     Returns  OK; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY;
              ERROR_DESTROYED. ERROR_UNSUPPORTED also: others signal the timeline, and Metal has no listener. After an
              error fn is not called.
-    Threads any   Blocks no   Owns memory only when more than 8 are waiting, and more than ever before */
+    Threads any   Blocks no   Owns nothing; it allocates when more than 8, and more than ever before, are waiting */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
                                                              void *GPUSYNC_OPT user);
 
@@ -762,16 +782,19 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
 
 /** Run what is due by now, with GPUSYNC_CALLBACKS_MANUAL.
-    max    So many callbacks and releases at most, in their order.
+    max    Runs at most this many callbacks and releases, the oldest first. 0: none.
     count  Gets how many have run. May be NULL.
-    Returns  OK, also when nothing is due, and when another thread runs a callback. notify comes again when more is due.
-             ERROR_WOULD_DEADLOCK: in a callback.   Threads any   Blocks while the callbacks run   Owns nothing */
+    What becomes due during the call is left. When something is left after it has run some, it calls notify.
+    Returns  OK, also when nothing is due. When another thread runs a callback it returns at once, and notify comes when
+             that one is over. With GPUSYNC_CALLBACKS_QUEUED it does nothing. ERROR_WOULD_DEADLOCK: in a callback.
+    Threads any   Blocks while the callbacks run   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
 /** Wait until fewer than max_in_flight command buffers of the queue are in use: for a program that paces itself.
-    max_in_flight  Not 0. Counts what is in flight, held, or made and not committed, gpusync's own for submissions too.
-    Returns  OK: it is so, nothing is reserved; TIMEOUT; ERROR_QUEUE_FULL: as gpusync_command_buffer;
-             ERROR_WOULD_DEADLOCK: in a callback; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_OUT_OF_MEMORY.
+    max_in_flight  Not 0. In use is what gpusync_queue_desc.max_in_flight says.
+    Returns  OK: fewer are in use now; nothing is reserved, other threads may take the room. TIMEOUT; ERROR_QUEUE_FULL:
+             as gpusync_command_buffer; ERROR_WOULD_DEADLOCK: in a callback; ERROR_DEVICE_LOST; ERROR_DESTROYED;
+             ERROR_OUT_OF_MEMORY.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight,
                                                               uint64_t timeout_ns);
@@ -782,10 +805,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *que
 
 /** Give a ticket to a command buffer that its owner commits later, without gpusync.
 
+    Call it before the owner commits. It does not line up behind held work.
     gpusync_is_done reports tickets in order: later tickets show as done only after this one (gpusync_poll sees them at
     once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
-    Returns  as gpusync_commit, but nothing is held. ERROR_INVALID_ARGUMENT also: it has waits or signals of gpusync,
-             commit it with gpusync.   Threads any   Blocks no   Owns as gpusync_commit */
+    Returns  OK; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_OUT_OF_MEMORY;
+             ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_ARGUMENT also:
+             it has waits or signals of gpusync, so commit it with gpusync.
+    Threads any, not while another thread uses the buffer   Blocks no   Owns retains it until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *GPUSYNC_OPT ticket);
 
@@ -797,11 +823,12 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 
 /** Give a ticket to a command buffer that is committed already.
 
-    Metal takes no handler any more. So a dispatch queue calls Metal's waitUntilCompleted, on one buffer of the
-    gpusync_queue after the other. Polls and waits read the status besides. Nothing is sent to the GPU. After
-    gpusync_queue_destroy_now that goes on until the work ends, and keeps a thread of the dispatch pool.
-    Returns  as gpusync_track, but ERROR_NOT_COMMITTED for ERROR_ALREADY_COMMITTED. ERROR_ALREADY_TRACKED: it has a
-             ticket and has not ended. One that has ended gets a ticket, whatever it had: that is over at once.
+    Metal accepts no handler on a committed buffer. So a dispatch queue of the gpusync_queue waits for such buffers, one
+    at a time, in Metal's waitUntilCompleted. Polls and waits read the status as well. Nothing is sent to the GPU. After
+    gpusync_queue_destroy_now the dispatch queue waits on until the work ends, and keeps a thread of the dispatch pool.
+    Work that gpusync_encode_wait or gpusync_submit has wait for this ticket is held until it has ended.
+    Returns  as gpusync_track. ERROR_NOT_COMMITTED: use gpusync_track. ERROR_ALREADY_TRACKED: it has a ticket and has
+             not ended. One that has ended gets a ticket that is over at once, even if it had one.
     Threads any   Blocks no   Owns retains the buffer until it ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
                                                                      gpusync_ticket *GPUSYNC_OPT ticket);
@@ -848,22 +875,28 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
 
 /** Read the present value: up to it all has been signalled.
 
-    It stays below the lowest promise that is not kept yet, whatever was signalled above. Of a failed timeline: what it
-    had reached. Reads the event where others may signal it.
-    Returns  OK; the result of the failure, when the timeline has failed.   Threads any   Blocks no   Owns nothing */
+    It stays below the lowest promise that is not kept yet, whatever was signalled above: so it may be less than the
+    value of the event. When others may signal the event, this reads it.
+    Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
+    Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
 /** Raise the timeline from the host. Wakes who waits for it, on the host and on the device.
 
     value  Up to GPUSYNC_MAX_VALUE. A value that is promised cannot be signalled.
-    Where a lower value is promised, it takes effect when that promise is kept or taken back; else at once. Held work
-    that waited for it is committed here. Of two threads at a time the larger value counts.
-    Returns  OK; ERROR_NOT_RISING: the value is unchanged; the result of the failure; ERROR_DEVICE_LOST;
-             ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+    While a lower value is promised, the signal is kept back, on the host and on the device. It comes when that promise
+    is kept or taken back; when that work fails, the timeline fails. Held work that waited for it is committed here.
+    Returns  OK; ERROR_NOT_RISING: the timeline is unchanged: it is there already (another thread may have been first),
+             or the value is promised; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
 /** Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
-    value  Up to GPUSYNC_MAX_VALUE. From here on the event itself is looked at, as of an imported timeline.
+
+    value  Up to GPUSYNC_MAX_VALUE.
+    Work that waits for values up to this one is sent to the device, not held. It is not a promise: the host may signal
+    the value too, and nothing takes it back but gpusync_timeline_fail. From here on gpusync reads the event itself, as
+    it does for desc->shared_event.
     Returns  OK; ERROR_NOT_RISING: out of range; the result of the failure; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
@@ -888,23 +921,27 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
 
 /** When a wait for several points is over. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
-    GPUSYNC_WAIT_ALL,           /**< When every point has ended. */
+    GPUSYNC_WAIT_ALL,           /**< When every point has ended (or at the time limit, see there). */
     GPUSYNC_WAIT_ANY,           /**< When one has. */
     GPUSYNC_WAIT_ALL_OR_FAILURE /**< When every point has ended, or one has failed. Since 0.2 */
 } gpusync_wait_for;
 
 /** Wait for several points of one device.
 
-    points   NULL when count is 0. The same point may come several times.
+    points   May be NULL when count is 0. The same point may come several times.
     options  As gpusync_wait_ex; NULL: none. error: of the point that `which` names, where that has failed. More than 16
              points are not spun for, unless spin says so. Mode BLOCKING works as HANDLER does. handlers: a ticket has
              ended when its handlers have run, too.
-    which    ANY: gets the first point that ended. Else: the first in the row that failed, or count.
+    which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
+             lowest that failed; count: none has.
     A point that failed has ended. One that can no longer be reached (destroyed, device lost) ends the wait. Failures of
     GPUSYNC_EVERYTHING points are reported by this wait, as by gpusync_device_wait, though it returns one result.
-    Returns  what a wait for that point returns, also when others have not ended yet. OK: every one ended well, or count
-             is 0, unless ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points
-             of two devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY.
+    Danger: at the time limit a failure counts more than TIMEOUT. So after an error of ALL other points may not have
+    ended: ask for each before you use its memory again.
+    Returns  what a wait for the point of `which` returns. OK: every one ended well; also for a count of 0, but not with
+             ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points of two
+             devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY;
+             ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 points allocate during the call */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *GPUSYNC_OPT points, size_t count,
                                                                gpusync_wait_for how, uint64_t timeout_ns,
@@ -912,42 +949,46 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
                                                                size_t *GPUSYNC_OPT which);
 
 /* --------------------------------------------------------------------------------------------- >>api-submissions --
-   5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into command buffers,
-   which gpusync_commit takes along. gpusync_submit makes one ticket of several command buffers, and takes some that
-   were encoded elsewhere: what is waited for first, then the command buffers in order, then the signals.
+   5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into a command buffer.
+   gpusync_commit commits it as any other. gpusync_submit makes one ticket of several command buffers, also of some that
+   were encoded elsewhere. Its waits come first, then the command buffers in order, then its signals.
 
    Promises. What is to signal a value promises it: from gpusync_encode_signal, or the submission, on. The value is
    reached when that work has ended well and every promise below it was kept. When the work ends badly, the timeline
    fails with the error of the work. So does whatever waits for it (on the host, on the device, held), and what that was
    to signal. Work whose signal can be kept no more, because the timeline has failed, ends well all the same.
 
-   Held. Work goes to the device once each of its waits has been reached or its signal is on its way there. Until then
-   it is held on the host, where no watchdog ends it. What is committed or submitted to its queue later lines up behind
-   it (gpusync_track does not). A device goes by the event alone. So work that signals more than what another queue has
-   on the device is held until that has ended, well or badly, unless it waits for that value or one above it (also a
-   buffer that only signals). Where the larger value went first, who waits for the smaller one is held until that is
-   reached.
+   Held. Work goes to the device when, for each of its waits, the value is reached or the work that signals it has gone
+   there. Until then gpusync holds it on the host, where no watchdog of the GPU ends it. Later work of the same queue
+   lines up behind it (not GPUSYNC_UNORDERED, not gpusync_track). So a signal that comes from behind the wait on one
+   queue never comes: gpusync_report shows such a thing, gpusync_cancel_held ends it.
+
+   Order. The GPU compares numbers: a wait for 3 also passes when the event shows 5. So gpusync holds work that signals
+   5 while another queue has work on the device that will signal 3. It is held until that work has ended, well or badly;
+   not if it waits for 3 or more itself. Where 5 went to the device first, work that waits for 3 is held until 3 is
+   reached. Promise the values of a timeline in rising order.
 
    Gates. Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource.
-   gpusync_submit has to put a wait in a command buffer of its own in front, and a signal in one behind: these do not
-   strictly gate the work. Where that matters, encode them into the command buffers. Where these come from elsewhere,
-   pass GPUSYNC_STRICT. */
+   gpusync_submit has to put a wait in a command buffer of its own in front, and a signal in one behind. So work may
+   overlap its wait or its signal where Metal tracks no resource between them. Encode waits and signals into the command
+   buffers where that matters; where these come from elsewhere, pass GPUSYNC_STRICT. */
 
 /** Have what comes later in the command buffer wait for the point, on the device.
 
     command_buffer  Any of the Metal queue that is not committed. One that gpusync did not make is kept from here on.
     point           A value, or a ticket of any queue of the device.
-    Call it between encoders; before the first one, to hold up everything. Commit the buffer with gpusync alone: what it
-    was to signal stays promised until gpusync_commit, gpusync_submit or gpusync_command_buffer_discard. Nothing is
-    encoded for a point that has been reached; the buffer is kept all the same. The whole buffer is held until all its
-    waits are on their way: so waits come before signals. A ticket is waited for by the host, which signals an event at
-    its end. For a ticket of gpusync_track_committed, or of gpusync_track that is not committed yet, the buffer is held
-    meanwhile. When what is waited for fails, so does the commit's ticket.
-    Returns  OK. On an error nothing has been encoded: ERROR_INVALID_ARGUMENT also: behind a signal of this buffer
-             (commit in between); ERROR_INVALID_TICKET; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WRONG_QUEUE;
-             ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-             ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer.
-    Threads that which encodes the buffer   Blocks no   Owns retains buffer and event: >>ownership   Since 0.2 */
+    Call it between encoders; before the first one, to make everything wait. Commit the buffer only with gpusync_commit
+    or gpusync_submit, never with [buffer commit], or discard it. gpusync_commit holds the whole buffer until every
+    signal that it waits for has gone to the device: so put waits before signals. Nothing is encoded for a point that
+    has been reached. For a ticket the host signals an event at the ticket's end. The buffer is held for a ticket of
+    gpusync_track_committed, and for one of gpusync_track that is not committed yet.
+    When what it waits for fails, its ticket fails with the same error. A buffer that is held then never runs; one that
+    the device has by then runs on.
+    Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
+             also: behind a signal of this buffer (commit in between). ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
+             ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
+             ERROR_ALREADY_TRACKED; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    Threads the one that encodes the buffer   Blocks no   Owns retains buffer and event: >>ownership   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
                                                                  gpusync_point point);
 
@@ -955,12 +996,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
 
     command_buffer  As gpusync_encode_wait.
     point           A value of a timeline.
-    For the host the value is reached when the whole buffer has ended well. After a commit that failed the promise
-    stands, as the buffer does. gpusync_command_buffer_discard takes it back. Destroying the queue fails the timeline,
-    with ERROR_CANCELLED.
-    Returns  as gpusync_encode_wait. ERROR_NOT_RISING: the value is not above what was signalled, is promised already,
-             is waited for by this buffer, or is below another that it signals. The failure of the timeline.
-    Threads that which encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
+    For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails the value stays
+    promised: commit again, or discard. gpusync_command_buffer_discard takes the promise back; work that is held for it
+    stays held. If the queue is destroyed before the buffer is committed, the timeline fails with ERROR_CANCELLED.
+    Returns  as gpusync_encode_wait, and the result of the failure of a timeline that has failed. ERROR_NOT_RISING: the
+             value is not above what was signalled, is promised already, is waited for by this buffer, or is below
+             another that it signals. ERROR_INVALID_ARGUMENT also: the point is a ticket.
+    Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
 
@@ -987,17 +1029,22 @@ typedef struct gpusync_submission {
 
 /** Submit work to the queue, as one ticket.
 
-    The ticket is done when all command buffers have ended and what they waited for is known to have ended well. The
-    wait for it returns the first error of either. Waits encoded into the command buffers are the submission's too,
-    after its own, and signals before its own; of a timeline that has failed since, these are no error.
-    Returns  OK: the command buffers are committed, or held, or ended at once, because something waited for had failed.
-             On an error they are still yours: as gpusync_commit, for any of them; ERROR_INVALID_TICKET;
-             ERROR_NOT_RISING: a signal is not above what was signalled, or is promised by others, or is waited for by
-             this one; one of its buffers waits for what another signals; its buffers signal one timeline in falling
-             order; the failure of a timeline that is to be signalled; ERROR_QUEUE_FULL: it would have to be held, and
-             too many are (an eighth of max_command_buffer_count is kept free of what is held), at once, whatever
-             timeout_ns says; ERROR_ENQUEUED; TIMEOUT; ERROR_METAL_NIL; ERROR_WOULD_DEADLOCK: in a callback, and there
-             is no room. ERROR_UNSUPPORTED also: STRICT, and no listener to be had for a timeline that others signal.
+    The ticket has ended when all command buffers have ended, and it is known how all that they waited for ended. The
+    wait for the ticket returns the first error: that of a wait, in their order, before that of the work. Waits that
+    were encoded into the command buffers count as waits of the submission, after its own; encoded signals before its
+    own.
+    OK does not say that the work ran: where something waited for had failed already, the submission is over at once,
+    and its command buffers are released. The ticket and on_complete tell.
+    Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
+                 called.
+             As gpusync_commit, for any of its command buffers.
+             ERROR_NOT_RISING: a signal is not above what was signalled, or is promised already; one of its buffers, or
+                 the submission, waits for a value that it signals itself; its signals of one timeline fall.
+             The result of the failure of a timeline that is to be signalled.
+             ERROR_QUEUE_FULL: it would have to be held, and too many are, whatever timeout_ns says.
+             TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: buffers of gpusync's own got no room, or nil.
+             ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that others signal.
+             ERROR_INVALID_TICKET.
     Threads any   Blocks for room for command buffers of gpusync's own, up to *timeout_ns
     Owns retains command buffers until their handlers ran, timelines and events until the submission is over */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
@@ -1087,7 +1134,7 @@ typedef struct gpusync_ticket_info {
 
 /** Read how a ticket ended. Kept for at least the last 256 tickets of a queue.
     Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, and never will be;
-             ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: too old, or ticket 0. After these *info is zero.
+             ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: no record: too old, or ticket 0. After these *info is zero.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
