@@ -6,7 +6,7 @@
    Metal -framework CoreGraphics -framework Foundation -lobjc. (Without CoreGraphics a command-line program may get no
    device.)
 
-       #define GPUSYNC_IMPLEMENTATION                                        // in ONE source file: C, C++, Objective-C
+       #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
        #include "gpusync.h"
        #include <stdio.h>
 
@@ -131,6 +131,8 @@
      what gpusync made takes room in the queue.
    * Tickets are in the order of the commit calls. So is the queue, unless the program called enqueue: Metal keeps to
      that order. An enqueued buffer cannot be held.
+   * When what it waited for fails, work that the device has already runs all the same, on whatever its input holds. Its
+     ticket fails.
    * Held work is not committed: never call waitUntilCompleted on it. Cancelled or failed, it never is. Then handlers
      that the program added run when Metal deallocates it (believed, unverified): use gpusync_on_done.
    * In one command buffer waits come before signals.
@@ -239,7 +241,8 @@ extern "C" {
    1: set up, commit, ask, wait, failures. In every call:
 
      GPUSYNC_OPT     may be NULL. Of desc and options that means defaults, as does zero in them.
-     out, ticket     gets the object: NULL unless OK; the ticket: GPUSYNC_NO_TICKET unless OK. ticket may be NULL.
+     out, ticket     gets the object: NULL unless OK; the ticket: GPUSYNC_NO_TICKET unless OK, which is always done: so
+                     do not pass the variable of a ticket that you still need. ticket may be NULL.
      timeout_ns      the longest wait in nanoseconds from the call, by gpusync_now_ns. 0 looks once and does not wait;
                      GPUSYNC_FOREVER: no limit.
      destroy         NULL: OK, nothing to do.
@@ -268,7 +271,7 @@ extern "C" {
     X(ERROR_CANCELLED, -14, "it was given up")                                                                     \
     X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                                 \
     X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                         \
-    X(ERROR_WOULD_DEADLOCK, -17, "called inside a callback, on the thread that would have to finish it")           \
+    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait")           \
     X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or promised already, or out of range") \
     X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held back or not committed")       \
@@ -302,7 +305,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_CANCELLED = -14,        /**< It was given up: untrack, cancel_held, destroy. */
     GPUSYNC_ERROR_DEVICE_LOST = -15,      /**< The device is gone or has locked this program out, for good. */
     GPUSYNC_ERROR_DESTROYED = -16,        /**< What the call is about is being destroyed, or was. */
-    GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< In a callback, on the thread that would have to finish it. */
+    GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< Inside a callback, where nothing may wait. */
     GPUSYNC_ERROR_IN_USE = -18,           /**< The device still has queues, timelines or warm-ups. */
     GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or promised already, or out of range. */
     GPUSYNC_ERROR_QUEUE_FULL = -20,       /**< The queue allows no more buffers that are held or not committed. */
@@ -329,8 +332,8 @@ typedef uint64_t gpusync_ticket;
 #define GPUSYNC_FOREVER UINT64_MAX    /**< A timeout without a limit. */
 
 /** Make a device object.
-    Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, or half an
-             allocator.   Threads any   Blocks no   Owns retains the Metal device */
+    Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, half an
+             allocator, a metal_device that is none.   Threads any   Blocks no   Owns retains the Metal device */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
@@ -361,8 +364,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     would not return.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread is at it.
     Threads one, see >>threads
-    Blocks until the GPU is finished, without limit. Submissions in flight may wait for other queues: for these too. Not
-           once the device is lost.
+    Blocks until the GPU is finished, without limit: for a GPU that may hang there is gpusync_queue_destroy_now.
+           Submissions in flight may wait for other queues: for these too. Not once the device is lost.
     Owns releases what the queue kept */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -375,7 +378,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
              ERROR_WOULD_DEADLOCK: in a callback, and there is no room; ERROR_QUEUE_FULL: without a time limit, when for
              a second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
              this Metal has none of the desc's options.
-    Threads any   Blocks up to *desc->timeout_ns, without limit by default, in the park hook
+    Threads any
+    Blocks up to *desc->timeout_ns, in the park hook; without limit by default: give one where a hang must not stop you
     Owns gpusync keeps *out until its commit or discard: >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
                                                                     const gpusync_command_buffer_desc *GPUSYNC_OPT desc,
@@ -387,7 +391,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
     command_buffer  One of gpusync_command_buffer, or of yours that gpusync_encode_wait or gpusync_encode_signal kept.
     What it was to signal is promised no more. Work that is held for that stays held until somebody else signals it, or
     it is cancelled.
-    Returns  OK; ERROR_UNKNOWN_BUFFER: committed or discarded already, or never kept here; ERROR_DESTROYED.
+    Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync or discarded already, or never kept here;
+             ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
@@ -398,8 +403,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     Returns  OK: it is committed; or it is held, behind held work or for a wait in it. Held work is not committed yet:
                  never call waitUntilCompleted on it.
              ERROR_OUT_OF_MEMORY: try again.
-             ERROR_ENQUEUED, ERROR_QUEUE_FULL: it would have to be held, and it is enqueued, or too many are held. Try
-                 again when what is held has gone.
+             ERROR_ENQUEUED, ERROR_QUEUE_FULL: it would have to be held, and it is enqueued, or too many are held (see
+                 max_command_buffer_count). Try again when what is held has gone.
              ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside of it.
              ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: it has a ticket already: its owner commits it, or it is
                  held. Nothing is left to do.
@@ -466,8 +471,10 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
     ticket  GPUSYNC_EVERYTHING: all of them; a failure then still counts as not reported, see gpusync_queue_wait.
     This sees an end whose handler did not run yet, and one that an earlier ticket hides from gpusync_is_done.
     Returns  NOT_READY: not yet, or another thread is just recording its failure. Ended: OK; ERROR_EXECUTION;
-             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of how it ended out of the log.
-             ERROR_DEVICE_LOST: it did not end, and never will. ERROR_INVALID_TICKET; ERROR_DESTROYED.
+             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of how it ended out of the log. Of
+             work that waited for something: the result of what failed there, also ERROR_DESTROYED (it has ended, then)
+             and the program's own of gpusync_timeline_fail. ERROR_DEVICE_LOST: it did not end, and never will.
+             ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
@@ -519,10 +526,10 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** One failure. Text is UTF-8, cut to fit, always terminated; empty where there is none. When a submission failed
-    because of what it waited for, everything but the ticket is that of the first failure, wherever it was. */
+/** One failure. Text is UTF-8, cut to fit, always terminated; empty where there is none. When work failed because of
+    what it waited for, everything but the ticket is that of the first failure, wherever it was. */
 typedef struct gpusync_error {
-    gpusync_result result;   /**< What a wait for the ticket returns: ERROR_EXECUTION, ERROR_CANCELLED. */
+    gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
     gpusync_ticket ticket;   /**< Of the command buffer or submission. */
     int64_t code;            /**< NSError code: look at the domain first. */
@@ -620,8 +627,9 @@ typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, 
 
 /** Where callbacks run: >>api-callbacks. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
-    GPUSYNC_CALLBACKS_QUEUED = 0, /**< On a serial dispatch queue, soon; what is left, in destroy. */
-    GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_dispatch; what is left, in destroy. */
+    GPUSYNC_CALLBACKS_QUEUED =
+        0,                   /**< On a serial dispatch queue, soon; what is left, when its queue or timeline goes. */
+    GPUSYNC_CALLBACKS_MANUAL /**< In gpusync_dispatch; what is left, when its queue or timeline goes. */
 } gpusync_callback_mode;
 
 /** Something is due: have gpusync_dispatch called soon. Any thread, Metal's too; must not block or call gpusync. */
@@ -646,8 +654,8 @@ struct gpusync_device_desc {
 struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that is made; NULL: none. */
-    /** Command buffers that may be uncompleted, gpusync's own included. An eighth is kept free of held ones. 0: 64. For
-        a metal_queue pass what it was made with: Metal does not tell. */
+    /** Command buffers that may be uncompleted, gpusync's own included. An eighth, one at the least, is kept free of
+        held ones: so 1 can hold none. 0: 64. For a metal_queue pass what it was made with: Metal does not tell. */
     uint32_t max_command_buffer_count;
     /** gpusync_command_buffer waits while this many command buffers are in use: made, committed, held or tracked, and
         not ended, gpusync's own for submissions included. So does gpusync_commit with a buffer made elsewhere. 0 or
@@ -673,7 +681,7 @@ struct gpusync_command_buffer_desc {
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure; unspecified when nothing failed. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure; unspecified else. */
     bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
@@ -727,10 +735,16 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_O
 GPUSYNC_API uint32_t gpusync_version(void);
 
 /* ----------------------------------------------------------------------------------------------- >>api-callbacks --
-   2: callbacks, and frames in flight. Callbacks and releases run soon after the end, on a serial dispatch queue (or in
-   gpusync_dispatch, with GPUSYNC_CALLBACKS_MANUAL), and what is left in destroy. Nowhere else: on a thread of Metal's
-   they would hold up the end of what is behind. One at a time for a device, in the order in which they became due;
-   those of one point in the order of their registration. A slow one delays the others and nothing else. */
+   2: callbacks, and frames in flight.
+
+   Frames in flight: keep a ticket for each set of resources, GPUSYNC_NO_TICKET at first. Wait for it before the set is
+   used again. max_in_flight and gpusync_throttle bound how many frames there are; they do not say which one has ended.
+
+   Callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL). They
+   never run on a thread of Metal's, where they would hold up the end of what is behind. What is left runs when its
+   queue or timeline is destroyed. A wait may return before the callback of its ticket has run. Callbacks of a device
+   run one at a time, in the order in which they became due; those of one point in the order of their registration. A
+   slow one delays the others and nothing else. */
 
 /** Something to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. */
 typedef struct gpusync_point {
@@ -901,7 +915,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
 
-/** End the timeline in failure. Every wait and every later call returns the result of the failure.
+/** End the timeline in failure. Every wait for a value of it, also for one that was reached, returns its result.
 
     reason  Copied: its result, if that is an error, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Waits on the device go on (of an imported event only with fail_writes_event).
@@ -953,10 +967,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    gpusync_commit commits it as any other. gpusync_submit makes one ticket of several command buffers, also of some that
    were encoded elsewhere. Its waits come first, then the command buffers in order, then its signals.
 
+   From queue to queue use a timeline: the GPU waits for the GPU. A ticket works too: the host tells the GPU of its end.
+
    Promises. What is to signal a value promises it: from gpusync_encode_signal, or the submission, on. The value is
    reached when that work has ended well and every promise below it was kept. When the work ends badly, the timeline
-   fails with the error of the work. So does whatever waits for it (on the host, on the device, held), and what that was
-   to signal. Work whose signal can be kept no more, because the timeline has failed, ends well all the same.
+   fails with the error of the work. Then the tickets of all that waits for it fail, and so do the timelines which that
+   was to signal. Danger: work that the device has already is let go, and runs on whatever its input holds; only held
+   work never runs. Where a timeline has failed, work that was to signal it ends well all the same.
 
    Held. Work goes to the device when, for each of its waits, the value is reached or the work that signals it has gone
    there. Until then gpusync holds it on the host, where no watchdog of the GPU ends it. Later work of the same queue
@@ -999,9 +1016,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
     For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails the value stays
     promised: commit again, or discard. gpusync_command_buffer_discard takes the promise back; work that is held for it
     stays held. If the queue is destroyed before the buffer is committed, the timeline fails with ERROR_CANCELLED.
-    Returns  as gpusync_encode_wait, and the result of the failure of a timeline that has failed. ERROR_NOT_RISING: the
-             value is not above what was signalled, is promised already, is waited for by this buffer, or is below
-             another that it signals. ERROR_INVALID_ARGUMENT also: the point is a ticket.
+    Returns  as gpusync_encode_wait. The result of the failure, when the timeline has failed, through other work:
+             nothing was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why.
+             ERROR_NOT_RISING: the value is not above what was signalled, is promised already, is waited for by this
+             buffer, or is below another that it signals. ERROR_INVALID_ARGUMENT also: the point is a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
@@ -1039,7 +1057,7 @@ typedef struct gpusync_submission {
                  called.
              As gpusync_commit, for any of its command buffers.
              ERROR_NOT_RISING: a signal is not above what was signalled, or is promised already; one of its buffers, or
-                 the submission, waits for a value that it signals itself; its signals of one timeline fall.
+                 the submission, waits for a value that it signals itself; its signals of one timeline do not rise.
              The result of the failure of a timeline that is to be signalled.
              ERROR_QUEUE_FULL: it would have to be held, and too many are, whatever timeout_ns says.
              TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: buffers of gpusync's own got no room, or nil.
@@ -1293,43 +1311,45 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
       1. gpusync_command_buffer takes room and a slot: OPEN.
       2. gpusync_encode_wait and _signal give the open buffer a plan; its promises are listed at once.
-      3. gpusync_commit or gpusync_submit takes the order lock. A plan whose needs are not on their way is held: its
-         ticket is issued, it stands in the queue's line [gpusync__line_up].
+      3. gpusync_commit or gpusync_submit takes the order lock. A plan is held where a need is not on its way, where an
+         earlier plan of the line is held, where a promise follows one of another queue, or where the host is to wait
+         (STRICT). It gets its ticket and stands in the queue's line [gpusync__enter_held].
       4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
          by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
-      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot]. What
-         failed is put on record by whoever claims the slot [gpusync__claim].
+      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot]. A
+      failure
+         is put on record before the mark: by whoever claims the slot [gpusync__claim], of a submission in 6.
       6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark].
-         A plan is marked when its buffers and its needs are over [gpusync__publish].
+         A plan is recorded and marked when its buffers and its needs are over [gpusync__publish].
       7. Whoever marked tells the board [gpusync__tell]: watches are unparked, needs count their plans down, and notes
-         become due and run on the dispatch queue [gpusync__run_due].
+         become due and run on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
       8. The handler gives back the room and its reference. The last reference frees the slot [gpusync__unref].
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
 
-       order    of a queue: ticket order is queue order. Callbacks and handlers only try it.
+       order    of a queue: ticket order is queue order. Commits wait for it, those of callbacks too. The pump tries it.
        device   its lists
        board    of a queue or timeline: who waits, what is needed, promised, on record
        plan, waiter   of a device: free ones, what is due, held plans that may go
        global   slabs, registrations, selectors, calls in progress
 
    Under the order lock come the messages that a commit sends, and those that encode a wait or a signal. Rings, indexes
-   and the places of open buffers grow under it. The device's listener is made and asked for values under it. The
-   allocator is called under the order, plan and waiter lock, malloc under the board's. A callback becomes due under the
-   plan lock, together with the mark of its ticket. No lock is held while a hook, a log or trace function, a callback or
-   a release runs.
+   and the places of open buffers grow under it. The device's listener is made under the device's lock. The allocator is
+   called under the order, plan and waiter lock, malloc under the board's and the global one. The callback of a
+   submission becomes due under the plan lock, together with the mark of its ticket. No lock is held while a hook, a log
+   or trace function, a callback or a release runs.
 
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
 
-     a ticket ends        mark, then is anybody listed? [gpusync__tell]     list, then is it marked? [gpusync__enlist,
+     a ticket ends        mark, then is anybody listed? [gpusync__tell]     list, then is it marked? [gpusync__sleep,
                                                                             gpusync__seek, gpusync__pin_note]
      neighbours end       mark, then advance, on both threads [gpusync__mark]
-     room comes           give, then is anybody listed?                     list, then is there room? [gpusync__enlist]
+     room comes           give, then is anybody listed?                     list, then is there room? [gpusync__sleep]
                           [gpusync__give_room]
      a handler begins     RUNNING, then is anybody listed?                  list, then is it RUNNING? [gpusync__handled]
                           [gpusync__completed]
-     a slot is reused     free, then write the new ticket                   count a reference, then compare the ticket
-                          [gpusync__slot_new]                               [gpusync__ref]
+     a slot is reused     no ticket, then a new one [gpusync__slot_free,    count a reference, then compare the ticket
+                          gpusync__enter_ring]                              [gpusync__ref]
      an orphan's buffer   RUNNING, then drop the reference                  read the count, then the state
                           [gpusync__completed]                              [gpusync__unref]
      held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
@@ -1338,16 +1358,17 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      a device is lost     set LOST, then want each queue [gpusync__lose]    line up, then read LOST
                                                                             [gpusync__enter_held]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
-                          [gpusync__let_out]                                [gpusync__enter]
+                          [gpusync__destroy, gpusync_timeline_destroy]      [gpusync__enter]
      a device goes        clear the post's device, then read `inside`       count into `inside`, then read the device
                           [gpusync__close_post]                             [gpusync__answer, gpusync__sweep]
-     a sweep is over      clear `sweep_ns`, then look for reasons           list the reason, then read `sweep_ns`
+     a sweep begins       clear `sweep_ns`, then look for reasons           list the reason, then read `sweep_ns`
                           [gpusync__sweep]                                  [gpusync__arm_sweep]
      callbacks are due    clear `asked`, then look at them                  append, then set `asked`
                           [gpusync__answer]                                 [gpusync__ask_for_calls]
      failures are logged  clear `logging`, then count again                 count, then set `logging`
                           [gpusync__log_failures]                           [gpusync__record]
-     others may signal    set OUTSIDE, then hint [gpusync_timeline_expect]  list, then read OUTSIDE [gpusync__listen]
+     others may signal    set OUTSIDE, then look at the board               list, then read OUTSIDE [gpusync__listen,
+                          [gpusync_timeline_expect]                         gpusync__pin_note]
 
    INTERLEAVINGS, and what answers them. tests/test_interleavings*.c force each, under its number.
 
@@ -1375,7 +1396,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      18. A callback runs for seconds: it has a dispatch queue, handlers of other queues go on [gpusync__ask_for_calls].
      19. A wait times out as it is told, and its waiter serves another wait: the unpark is one too many, a wait looks
          again [gpusync__take_watch, gpusync__sleep].
-     20. A poller that has seen the end is descheduled: marking good work needs no claim [gpusync__end_ticket].
+     20. A poller that has seen the end is descheduled: marking good work needs no claim, unless
+         somebody could cancel it [gpusync__look_slot].
      21. An entry goes on to a later ticket while the handler of the earlier one is about to tell: boards know tickets,
          not entries [gpusync__take_numbers].
      22. Room is given to who has timed out: who does not take it passes it on [gpusync__wait_below].
@@ -1609,7 +1631,7 @@ typedef struct gpusync__waiter {
     pthread_cond_t wake;   /* of the default hooks: there is a permit */
     bool permit;           /* it was unparked, and has not woken up for that yet */
     bool any, failures;    /* wake it for any of its watches, not only for the last; for one that has failed, too */
-    uint32_t linked;       /* how many of its watches are on a board */
+    uint32_t watches;      /* how many of its watches are on a board */
     struct gpusync__waiter *next; /* on the free list */
 } gpusync__waiter;
 
@@ -1773,7 +1795,7 @@ typedef struct gpusync__node {
 
 typedef struct gpusync__list {
     gpusync__node *root, *end[2]; /* of the tree; the first and the last */
-    uint64_t before;              /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
+    uint64_t head;                /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
     uint32_t random;              /* for the next weight */
 } gpusync__list;
 
@@ -1795,7 +1817,7 @@ typedef struct gpusync__goal {
     bool draining, handlers;    /* destroy's own wait, though the queue closes; ONE, ALL: wait for the handlers, too */
     uint64_t ticket;            /* ONE: this. ALL: up to this. VALUE: the value. ROOM: fewer buffers than this */
     uint64_t covered;           /* ALL: what earlier queue-wide waits have told of */
-    struct gpusync__slot *owed; /* it has ended, the handler of this slot has still to begin: gpusync__handled */
+    struct gpusync__slot *late; /* it has ended, the handler of this slot has still to begin: gpusync__handled */
     gpusync__cursor at;         /* the slots behind it, where the next such handler is looked for */
 } gpusync__goal;
 
@@ -1867,10 +1889,10 @@ typedef struct gpusync__need {
     uint64_t raw, queue_number; /* the value of that event; of a ticket: tells whether the queue is gone */
     uint32_t stage, rank;       /* GPUSYNC__AWAITED and the others; of several that fail the first counts */
     /* encoded: in one of the program's command buffers.
-       order: the promise of that value is to end, however it does: see gpusync__goes_after.
+       any_end: the promise of that value is to end, however it does: see gpusync__goes_after.
        far: a ticket whose end may be a long way off, or seen late.
        blocks: counted in the plan's `missing`. heard: the event's listener is to tell. */
-    bool encoded, order, far, blocks, heard;
+    bool encoded, any_end, far, blocks, heard;
     struct gpusync__need *next, *along; /* taken off a board with it; the plan's next */
 } gpusync__need;
 
@@ -1955,8 +1977,8 @@ typedef struct gpusync__plan {
     size_t memory_size;    /* bytes of it */
     /* joined: the plans of open buffers that are parts now, the last first.
        next, previous: in the queue's line; next: also on a free list, and of joined ones.
-       next_stirred, before_stirred: in the queue's `stirred`. next_ended, next_issued: on an agenda. */
-    struct gpusync__plan *joined, *next, *previous, *next_stirred, *before_stirred, *next_ended, *next_issued;
+       next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: on an agenda. */
+    struct gpusync__plan *joined, *next, *previous, *next_stirred, *previous_stirred, *next_ended, *next_issued;
     uint64_t issued_ns;          /* when the device got it; for trace and report */
     gpusync_done_fn on_complete; /* the program's callback, or NULL */
     void *user;                  /* for that */
@@ -2281,10 +2303,10 @@ static void gpusync__goal_leave(const gpusync__goal *goal)
     else gpusync__timeline_leave(goal->timeline);
 }
 
-/* User code begins on this thread; gpusync__call_end ends it. Neither this nor gpusync__in_callback is inlined: the C
+/* User code begins on this thread; gpusync__user_end ends it. Neither this nor gpusync__in_callback is inlined: the C
    library declares pthread_self constant, and a compiler may carry its answer across a hook in which a fiber changed
    threads. */
-static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
+static __attribute__((noinline)) void gpusync__user_begin(gpusync__call *call)
 {
     call->thread = pthread_self();
     gpusync__lock(&gpusync__global.lock);
@@ -2294,7 +2316,7 @@ static __attribute__((noinline)) void gpusync__call_begin(gpusync__call *call)
     gpusync__unlock(&gpusync__global.lock);
 }
 
-static void gpusync__call_end(gpusync__call *call)
+static void gpusync__user_end(gpusync__call *call)
 {
     gpusync__call **link = &gpusync__global.calls;
     gpusync__lock(&gpusync__global.lock);
@@ -2650,7 +2672,7 @@ GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__SET(&entry->done, GPUSYNC__NOT_YET(ticket));
     __atomic_store_n(&entry->gpu_start, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE); /* after it: gpusync__times_of */
     __atomic_store_n(&entry->gpu_end, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE);
-    __atomic_store_n(&entry->slot, slot, __ATOMIC_RELEASE); /* after `done`: gpusync__next_owed */
+    __atomic_store_n(&entry->slot, slot, __ATOMIC_RELEASE); /* after `done`: gpusync__next_late */
     /* before [commit]: `completed` must never be seen to run ahead. It publishes the entry */
     GPUSYNC__ADD(&q->head.committed, 1);
 }
@@ -2709,9 +2731,9 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     gpusync__make_plain(text, strlen(text));
-    gpusync__call_begin(&call);
+    gpusync__user_begin(&call);
     dev->log(dev->log_user, level, text);
-    gpusync__call_end(&call);
+    gpusync__user_end(&call);
 }
 
 static inline bool gpusync__traced(const gpusync_device *dev) { return dev->trace != NULL; }
@@ -2943,14 +2965,19 @@ static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_
     return NULL;
 }
 
-/* How an ended ticket ended. Under the board's lock. */
-static gpusync_result gpusync__result_of_one(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
+
+/* How an ended ticket ended. OK: well. Else the error, where there is a place for it, is filled. Under the board's
+lock. */
+static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
     const gpusync_error *record = gpusync__find_record(q, ticket - 1, ticket, true);
-    if (!record) return ticket <= q->dropped ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
-    if (error) gpusync__copy_error(error, record);
-    return record->result;
+    if (!record && ticket > q->dropped) return GPUSYNC_OK;
+    if (error && record) gpusync__copy_error(error, record);
+    else if (error) gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, gpusync__off_record);
+    if (error) error->ticket = ticket;
+    return record ? record->result : GPUSYNC_ERROR_RESULT_UNKNOWN;
 }
 
 /* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are told. */
@@ -2963,7 +2990,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     if (error) memset(error, 0, sizeof *error);
     gpusync__lock(&q->board.lock);
     if (goal->kind == GPUSYNC__ONE) {
-        result = gpusync__result_of_one(q, goal->ticket, error);
+        result = gpusync__ticket_result_locked(q, goal->ticket, error);
     } else {
         const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket, false);
         if (record && error) gpusync__copy_error(error, record);
@@ -2971,22 +2998,14 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
             result = GPUSYNC_ERROR_EXECUTION;
         else if (q->dropped_failed > goal->ticket) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+        if (error && result != GPUSYNC_OK && !record) gpusync__own_error(error, result, gpusync__off_record);
         if (tell && goal->ticket > q->covered) GPUSYNC__PUT(&q->covered, goal->ticket);
     }
     gpusync__unlock(&q->board.lock);
     return result;
 }
 
-/* How an ended ticket ended. OK: well. Else the error is filled. Under the board's lock. */
-static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
-{
-    gpusync_result result = gpusync__result_of_one(q, ticket, error);
-    if (result == GPUSYNC_ERROR_RESULT_UNKNOWN)
-        gpusync__own_error(error, result, "the work waited for ended, but how is no longer on record");
-    return result;
-}
-
-/* The same for who does not have that lock. */
+/* gpusync__ticket_result_locked for who does not have that lock. */
 static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     gpusync__lock(&q->board.lock);
@@ -3104,7 +3123,7 @@ static bool gpusync__met(const gpusync__goal *goal)
 
 /* Has the handler of this slot still to begin, for a ticket of the goal? Slots are never freed, and a ticket is a
    slot's once: who sees it before and after the state has read the state that goes with it. */
-GPUSYNC__RARE bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__slot *slot)
+GPUSYNC__RARE bool gpusync__is_late(const gpusync__goal *goal, const gpusync__slot *slot)
 {
     uint64_t ticket = GPUSYNC__GET(&slot->ticket), first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
     if (ticket < first || ticket > goal->ticket || GPUSYNC__GET(&slot->queue) != goal->queue) return false;
@@ -3113,15 +3132,15 @@ GPUSYNC__RARE bool gpusync__is_owed(const gpusync__goal *goal, const gpusync__sl
 
 /* A slot of the ended goal whose handler has still to begin, or NULL. The entry of a ticket tells of its slot at once.
    For an entry that has gone on, for a submission and for everything, all slots are looked at once. */
-GPUSYNC__RARE gpusync__slot *gpusync__next_owed(gpusync__goal *goal)
+GPUSYNC__RARE gpusync__slot *gpusync__next_late(gpusync__goal *goal)
 {
     const gpusync__entry *entry = gpusync__entry_of(goal->queue, goal->ticket);
     gpusync__slot *slot = GPUSYNC__GET(&entry->slot);
     if (goal->kind == GPUSYNC__ONE && slot && GPUSYNC__GET(&slot->kind) != GPUSYNC__PLAN &&
         GPUSYNC__GET(&entry->done) >> 1 == goal->ticket)
-        return gpusync__is_owed(goal, slot) ? slot : NULL;
+        return gpusync__is_late(goal, slot) ? slot : NULL;
     while ((slot = gpusync__next_slot_unheld(goal->queue, &goal->at)) != NULL)
-        if (gpusync__is_owed(goal, slot)) return slot;
+        if (gpusync__is_late(goal, slot)) return slot;
     return NULL;
 }
 
@@ -3156,28 +3175,28 @@ static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
     return &gpusync__board_of(need->queue, need->timeline)->lock;
 }
 
-/* Under the board's lock. `before` and `count` come last: who reads them without the lock (gpusync__tell,
+/* Under the board's lock. `head` and `count` come last: who reads them without the lock (gpusync__tell,
    gpusync__wake_others) does so after its change, and who is listed looks for that change after this. */
 static void gpusync__list_on(gpusync__board *board, gpusync__list *list, gpusync__node *node)
 {
     gpusync__list_add(list, node);
-    if (list->end[0] == node) GPUSYNC__PUT(&list->before, ~node->number);
+    if (list->end[0] == node) GPUSYNC__PUT(&list->head, ~node->number);
     GPUSYNC__ADD(&board->count, 1);
 }
 
-/* Under the board's lock. Undoes gpusync__list_on. `before` may only be too early for a moment, never too late. */
+/* Under the board's lock. Undoes gpusync__list_on. `head` may only be too early for a moment, never too late. */
 static void gpusync__take_off(gpusync__board *board, gpusync__list *list, gpusync__node *node)
 {
     bool first = list->end[0] == node;
     gpusync__list_remove(list, node);
-    if (first) GPUSYNC__PUT(&list->before, list->end[0] ? ~list->end[0]->number : 0);
+    if (first) GPUSYNC__PUT(&list->head, list->end[0] ? ~list->end[0]->number : 0);
     GPUSYNC__SUB(&board->count, 1);
 }
 
-/* The list for the goal as it stands: once it waits for a handler (`owed`), that is another one. */
+/* The list for the goal as it stands: once it waits for a handler (`late`), that is another one. */
 static gpusync__list *gpusync__list_for(gpusync__board *board, const gpusync__goal *goal)
 {
-    if (goal->owed || goal->kind == GPUSYNC__ROOM) return &board->lists[GPUSYNC__OTHERS];
+    if (goal->late || goal->kind == GPUSYNC__ROOM) return &board->lists[GPUSYNC__OTHERS];
     return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__BY_NUMBER];
 }
 
@@ -3186,18 +3205,18 @@ static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
 {
     const gpusync__goal *goal = &watch->goal;
     watch->node.role = GPUSYNC__WATCH;
-    watch->node.number = goal->owed ? GPUSYNC__GET(&goal->owed->ticket) : goal->ticket;
+    watch->node.number = goal->late ? GPUSYNC__GET(&goal->late->ticket) : goal->ticket;
     if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket;
     watch->hints = board->hints;
     gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
-    GPUSYNC__ADD(&watch->waiter->linked, 1);
+    GPUSYNC__ADD(&watch->waiter->watches, 1);
 }
 
 /* Under the board's lock. True: no other watch of its waiter is on a board. */
 static bool gpusync__unlink_watch(gpusync__board *board, gpusync__watch *watch)
 {
     gpusync__take_off(board, gpusync__list_for(board, &watch->goal), &watch->node);
-    return GPUSYNC__SUB(&watch->waiter->linked, 1) == 1;
+    return GPUSYNC__SUB(&watch->waiter->watches, 1) == 1;
 }
 
 /* Under the board's lock. The caller looks after it whether the need is over. */
@@ -3277,7 +3296,7 @@ static void gpusync__list_stirred(gpusync__plan *plan)
     if (!plan->lined || plan->stirred) return;
     plan->stirred = true;
     plan->next_stirred = NULL;
-    plan->before_stirred = q->last_stirred;
+    plan->previous_stirred = q->last_stirred;
     if (q->last_stirred) q->last_stirred->next_stirred = plan;
     else q->stirred = plan;
     q->last_stirred = plan;
@@ -3289,9 +3308,9 @@ static void gpusync__unlist_stirred(gpusync__plan *plan)
     gpusync_queue *q = plan->work.queue;
     if (!plan->stirred) return;
     plan->stirred = false;
-    if (plan->next_stirred) plan->next_stirred->before_stirred = plan->before_stirred;
-    else q->last_stirred = plan->before_stirred;
-    if (plan->before_stirred) plan->before_stirred->next_stirred = plan->next_stirred;
+    if (plan->next_stirred) plan->next_stirred->previous_stirred = plan->previous_stirred;
+    else q->last_stirred = plan->previous_stirred;
+    if (plan->previous_stirred) plan->previous_stirred->next_stirred = plan->next_stirred;
     else q->stirred = plan->next_stirred;
 }
 
@@ -3321,7 +3340,7 @@ static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__age
 {
     gpusync__plan *plan = need->plan;
     GPUSYNC__PUT(&need->stage, stage);
-    if (!need->blocks || need->order || plan->flags & GPUSYNC_STRICT) return;
+    if (!need->blocks || need->any_end || plan->flags & GPUSYNC_STRICT) return;
     need->blocks = false;
     if (GPUSYNC__SUB(&plan->missing, 1) == 1) gpusync__stir(plan, agenda);
 }
@@ -3476,7 +3495,7 @@ GPUSYNC__RARE void gpusync__wake_others_now(gpusync_device *dev, gpusync__board 
 /* Call it after the change: with gpusync__list_on, after which a waiter looks, one of the two sees the other. */
 static inline void gpusync__wake_others(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
 {
-    if (GPUSYNC__GET(&board->lists[GPUSYNC__OTHERS].before)) gpusync__wake_others_now(dev, board, ticket);
+    if (GPUSYNC__GET(&board->lists[GPUSYNC__OTHERS].head)) gpusync__wake_others_now(dev, board, ticket);
 }
 
 /* Wake the waits that gpusync__take_waits takes. hint: those of a new hint. No lock is held. */
@@ -3565,7 +3584,7 @@ static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const g
         next = need->next;
         gpusync__signal_need(need);
         if (q && !why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
-        if (need->order || gpusync__is_given_up(plan)) why = NULL; /* it does not matter how it ended */
+        if (need->any_end || gpusync__is_given_up(plan)) why = NULL; /* it does not matter how it ended */
         if (why) gpusync__doom(plan, need->rank, why);
         if ((need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))
             gpusync__stir(plan, agenda);
@@ -3609,8 +3628,8 @@ static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__age
     const gpusync__list *lists = q->board.lists;
     if (!GPUSYNC__GET(&q->board.count)) return;
     uint64_t done = GPUSYNC__GET(&q->head.completed);
-    if (~GPUSYNC__GET(&lists[GPUSYNC__BY_NUMBER].before) <= (ticket > done ? ticket : done) ||
-        ~GPUSYNC__GET(&lists[GPUSYNC__BY_PREFIX].before) <= done)
+    if (~GPUSYNC__GET(&lists[GPUSYNC__BY_NUMBER].head) <= (ticket > done ? ticket : done) ||
+        ~GPUSYNC__GET(&lists[GPUSYNC__BY_PREFIX].head) <= done)
         gpusync__tell_now(q, ticket, agenda);
 }
 
@@ -3705,7 +3724,7 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
      2. At the end of that call gpusync__ask_for_calls has the dispatch queue run gpusync__answer, or tells the program.
      3. gpusync__pop_due takes the first, and sets `calling`: until that is cleared, nobody gets another one.
      4. gpusync__run_one_due calls it. Whoever was turned away meanwhile (`turned_away`) is asked for again.
-     5. What it is about is told that it is no longer owed: destroy waits for that in gpusync__pay. */
+     5. What it is about is told that nothing is owed any more: destroy waits for that in gpusync__pay. */
 
 /* The last reference frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
@@ -3759,7 +3778,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     uint32_t *owing = due->owing;
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__call call;
-    gpusync__call_begin(&call);
+    gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
     if (fn && gpusync__traced(dev)) {
         gpusync__need ticket;
@@ -3771,7 +3790,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     if (fn) fn(user, failed ? error->result : GPUSYNC_OK, error);
     else gpusync__release(user);
     gpusync__pool_pop(pool);
-    gpusync__call_end(&call);
+    gpusync__user_end(&call);
     gpusync__lock(&dev->plan_lock);
     dev->calling = false;
     agenda.calls = dev->turned_away && dev->due;
@@ -3862,8 +3881,8 @@ static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
     return true;
 }
 
-/* Call what is due of something that is to be destroyed, until nothing is owed any more. While another thread calls it
-   lingers: that may be the last that is owed. */
+/* Call what is due of something that is to be destroyed, until nothing is owed any more. While another thread
+   calls it lingers: that may be the last. */
 static void gpusync__pay(gpusync_device *dev, const uint32_t *owing)
 {
     unsigned rounds = 0;
@@ -3887,16 +3906,16 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
 }
 
 /* First the agenda, for it may find more that is due. */
-GPUSYNC__RARE void gpusync__end_call_now(gpusync_device *dev, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__work_off_now(gpusync_device *dev, gpusync__agenda *agenda)
 {
     gpusync__run(dev, agenda);
     gpusync__ask_for_calls(dev, agenda);
 }
 
 /* The last step of a call that has an agenda. No lock is held. */
-static void gpusync__end_call(gpusync_device *dev, gpusync__agenda *agenda)
+static void gpusync__work_off(gpusync_device *dev, gpusync__agenda *agenda)
 {
-    if (agenda->busy || agenda->calls) gpusync__end_call_now(dev, agenda);
+    if (agenda->busy || agenda->calls) gpusync__work_off_now(dev, agenda);
 }
 
 /* ---------------------------------------------------------------------------------- >>end --
@@ -3973,7 +3992,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     gpusync__record(q, &error);
     if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, &outcome);
     gpusync__end_ticket(q, slot, &outcome, &agenda);
-    gpusync__end_call(q->device, &agenda);
+    gpusync__work_off(q->device, &agenda);
     return true;
 }
 
@@ -4022,19 +4041,20 @@ static void gpusync__completed(void *block, void *buffer)
      1. Somebody sleeps, is to be called, or is held: it lists itself, and gpusync__arm_sweep starts a timer.
      2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and looks at everything in flight after that.
      3. What it finds to have ended, it ends, as the handler would have.
-     4. While there is a reason it starts the next timer: soon where it found something, else twice as late each time.
+     4. While there is a reason it starts the next timer: after 50 ms where it found something, else later each time.
      5. Where there is no reason the next one to sleep starts with step 1. */
 
 /* Read the status of a command buffer, to which the caller has a reference, and finish it where that is terminal. Good
-   work is only marked: the handler brings the times. True: it has ended. */
+   work that nobody can cancel is only marked: the handler brings the times. True: it has ended. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     unsigned long status = gpusync__status(slot->buffer);
     if (status < GPUSYNC__STATUS_COMPLETED) return false;
-    if (status == GPUSYNC__STATUS_COMPLETED && slot->kind != GPUSYNC__PART) gpusync__end_ticket(q, slot, NULL, &agenda);
-    else gpusync__claim(q, slot, status, &agenda);
-    gpusync__end_call(q->device, &agenda);
+    bool claims = status != GPUSYNC__STATUS_COMPLETED || slot->kind == GPUSYNC__PART || slot->kind == GPUSYNC__TRACKED;
+    if (claims) gpusync__claim(q, slot, status, &agenda);
+    else gpusync__end_ticket(q, slot, NULL, &agenda);
+    gpusync__work_off(q->device, &agenda);
     return true;
 }
 
@@ -4078,7 +4098,7 @@ static void gpusync__sweep_slots(gpusync_queue *q)
             if (since && now - since > GPUSYNC__LOST_HANDLER_NS) {
                 gpusync__agenda agenda = GPUSYNC__NOTHING;
                 gpusync__claim(q, slot, gpusync__status(slot->buffer), &agenda);
-                gpusync__end_call(q->device, &agenda);
+                gpusync__work_off(q->device, &agenda);
                 gpusync__give_room_of(q, slot);
             }
         }
@@ -4233,19 +4253,19 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
 {
     gpusync__goal *goal = &watch->goal;
     gpusync__board *board = gpusync__board_of(goal->queue, goal->timeline);
-    while (goal->handlers && gpusync__met(goal) && !(goal->owed && gpusync__is_owed(goal, goal->owed))) {
-        gpusync__slot *owed = gpusync__next_owed(goal);
+    while (goal->handlers && gpusync__met(goal) && !(goal->late && gpusync__is_late(goal, goal->late))) {
+        gpusync__slot *late = gpusync__next_late(goal);
         gpusync__lock(&board->lock);
-        if (watch->node.linked) (void)gpusync__unlink_watch(board, watch); /* while `owed` still tells its list */
-        goal->owed = owed;
-        goal->handlers = owed != NULL;
-        if (owed && watch->waiter) gpusync__link_watch(board, watch);
+        if (watch->node.linked) (void)gpusync__unlink_watch(board, watch); /* while `late` still tells its list */
+        goal->late = late;
+        goal->handlers = late != NULL;
+        if (late && watch->waiter) gpusync__link_watch(board, watch);
         gpusync__unlock(&board->lock);
     }
     return !goal->handlers;
 }
 
-/* Is the goal met, with the handlers where those were asked for? Takes a board's lock only where handlers are owed. */
+/* Is the goal met, with the handlers where those were asked for? Takes a board's lock only where handlers are late. */
 static inline bool gpusync__reached(gpusync__watch *watch)
 {
     return watch->goal.handlers ? gpusync__handled(watch) : gpusync__met(&watch->goal);
@@ -4371,7 +4391,7 @@ static bool gpusync__enlist(gpusync__wait *wait)
         if (watch->left) continue;
         gpusync__board *board = gpusync__board_of(goal->queue, goal->timeline);
         gpusync__lock(&board->lock);
-        bool link = !watch->node.linked && (goal->kind == GPUSYNC__ROOM || goal->owed || !gpusync__met(goal));
+        bool link = !watch->node.linked && (goal->kind == GPUSYNC__ROOM || goal->late || !gpusync__met(goal));
         if (link) gpusync__link_watch(board, watch);
         gpusync__unlock(&board->lock);
         if (link) was_off = true;
@@ -4398,7 +4418,9 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     (void)gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
-        hooks->park(hooks->user, &w->open, deadline);
+        /* Who takes the last watch off a board unparks: if this thread did that, what it saw too early is over by now.
+        */
+        if (GPUSYNC__GET(&w->watches)) hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait)) break;
         if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to somebody else */
         else if (gpusync_now_ns() < deadline) GPUSYNC__COUNT(&wait->stats->spurious_wakes);
@@ -4734,7 +4756,7 @@ GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__pump(q, &agenda);
-    gpusync__end_call(q->device, &agenda);
+    gpusync__work_off(q->device, &agenda);
 }
 
 /* Callbacks and handlers only try the order lock, and rely on whoever has it to pump for them: so it is unlocked here.
@@ -4957,7 +4979,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
         if (slot->plan) gpusync__discard_plan(slot->plan, &agenda);
         gpusync__unref(slot);
         gpusync__give_room(queue);
-        gpusync__end_call(queue->device, &agenda);
+        gpusync__work_off(queue->device, &agenda);
     }
     gpusync__leave(queue);
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
@@ -5386,7 +5408,7 @@ GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__read_event(t, &agenda);
-    gpusync__end_call(t->device, &agenda);
+    gpusync__work_off(t->device, &agenda);
 }
 
 /* -- the listener, and registrations with it: see gpusync__listening for their life */
@@ -5428,7 +5450,7 @@ static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
     (void)raw;
     if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
     gpusync__read_event(listening->timeline, &agenda);
-    gpusync__end_call(listening->device, &agenda);
+    gpusync__work_off(listening->device, &agenda);
     GPUSYNC__PUT(&listening->state, GPUSYNC__FREE);
 }
 
@@ -5718,7 +5740,7 @@ GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, 
     gpusync__catch_nothing(&caught);
     for (; need && need->node.number == promise->node.number; need = next) {
         next = gpusync__need_after(need);
-        if (need->order) gpusync__take_need(board, need, NULL, &caught, agenda);
+        if (need->any_end) gpusync__take_need(board, need, NULL, &caught, agenda);
     }
     return caught.needs;
 }
@@ -5928,7 +5950,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
             gpusync__listening_unref(listening);
         }
     gpusync__end_unpromised(t, &agenda);
-    gpusync__end_call(dev, &agenda);
+    gpusync__work_off(dev, &agenda);
     gpusync__pay(dev, &t->owing);
     gpusync__timeline_unref(t);
     return GPUSYNC_OK;
@@ -5972,7 +5994,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     if (result == GPUSYNC_OK) timeline->kept = value;
     gpusync__raise_unlock(timeline, &agenda); /* which raises nothing on an error */
     if (result == GPUSYNC_OK && gpusync__traced(timeline->device)) gpusync__trace_signal(timeline, value);
-    gpusync__end_call(timeline->device, &agenda);
+    gpusync__work_off(timeline->device, &agenda);
     gpusync__timeline_leave(timeline);
     return result;
 }
@@ -6006,7 +6028,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     } while (need);
     gpusync__read_event(timeline, &agenda);
     result = gpusync__timeline_result(timeline, NULL);
-    gpusync__end_call(timeline->device, &agenda);
+    gpusync__work_off(timeline->device, &agenda);
     gpusync__timeline_leave(timeline);
     return result;
 }
@@ -6018,7 +6040,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     if (!gpusync__fail_timeline(timeline, reason, &agenda)) result = gpusync__timeline_result(timeline, NULL);
-    gpusync__end_call(timeline->device, &agenda);
+    gpusync__work_off(timeline->device, &agenda);
     gpusync__timeline_leave(timeline);
     return result;
 }
@@ -6124,8 +6146,9 @@ static gpusync__note *gpusync__note_new(gpusync_device *dev, const gpusync__goal
 /* List the note, or see that its time has come. True: it has come, and the note is not listed. A note is listed first
    and looks after that; who ends a ticket marks it first and looks here after that. So one of the two sees the other.
    Where an earlier note for the same ticket is listed, whoever has marked the ticket is about to tell them all. Then
-   this note stays listed, and is called in its turn. */
-static bool gpusync__pin_note(gpusync__note *note)
+   this note stays listed, and is called in its turn. *listens: others signal the timeline, and the caller has to
+   listen. It is asked under the lock: gpusync_timeline_expect, when it comes after that, finds the note and listens. */
+static bool gpusync__pin_note(gpusync__note *note, bool *listens)
 {
     gpusync__need *need = &note->need;
     uint64_t number = need->node.number;
@@ -6137,7 +6160,7 @@ static bool gpusync__pin_note(gpusync__note *note)
     while (before && before->number == number && before->role != GPUSYNC__NOTE) before = before->beside[0];
     note->lost = !ended && note->fn && flags & GPUSYNC__LOST;
     bool over = note->lost || (ended && !(before && before->number == number));
-    need->heard = need->timeline && flags & GPUSYNC__OUTSIDE;
+    *listens = need->heard = need->timeline && flags & GPUSYNC__OUTSIDE;
     if (over) gpusync__unlink_need(need);
     gpusync__unlock(gpusync__need_lock(need));
     return over;
@@ -6154,22 +6177,22 @@ static gpusync_result gpusync__note_at(const gpusync_point *point, gpusync_done_
     gpusync_device *dev = t ? t->device : goal.queue->device;
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__note *note = NULL;
-    bool abroad = t && gpusync__is_outside(t);
+    bool abroad = t && gpusync__is_outside(t), listens = false;
     if (goal.kind == GPUSYNC__ALL) result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (abroad && !gpusync__listener(dev)) result = GPUSYNC_ERROR_UNSUPPORTED;
     else if ((note = gpusync__note_new(dev, &goal, fn, user)) == NULL) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (note && abroad) gpusync__read_event(t, &agenda);
-    if (note && gpusync__pin_note(note)) {
+    if (note && gpusync__pin_note(note, &listens)) {
         if (note->lost) gpusync__own_error(&note->error, end, "the device is lost");
         else if (t) end = gpusync__timeline_result(t, &note->error);
         else end = gpusync__ticket_result(goal.queue, goal.ticket, &note->error);
         note->failed = end != GPUSYNC_OK;
         gpusync__push_due(dev, &note->due, &agenda);
     } else if (note) {
-        if (abroad) gpusync__listen_for_value(t, goal.ticket);
+        if (listens) gpusync__listen_for_value(t, goal.ticket);
         gpusync__arm_sweep(dev);
     }
-    gpusync__end_call(dev, &agenda);
+    gpusync__work_off(dev, &agenda);
     gpusync__goal_leave(&goal);
     return result;
 }
@@ -6354,6 +6377,13 @@ static void gpusync__need_free(gpusync_device *dev, const gpusync__need *need, b
     else if (need->event) gpusync__event_keep(dev, need->event, !disowned);
 }
 
+/* End a plan that has no ticket: it is neither published nor announced, so both references go here. */
+static void gpusync__plan_end(gpusync__plan *plan)
+{
+    gpusync__plan_unref(plan);
+    gpusync__plan_unref(plan);
+}
+
 /* The last reference is gone: free what the plan and those joined to it have, and put them on the free list. No lock is
    held. */
 static void gpusync__plan_free(gpusync__plan *plan)
@@ -6364,7 +6394,7 @@ static void gpusync__plan_free(gpusync__plan *plan)
         gpusync__plan *joined = plan->joined;
         plan->joined = joined->next;
         joined->disowned = plan->disowned;
-        gpusync__plan_free(joined);
+        gpusync__plan_end(joined); /* which others may just count a reference of, and give it back */
     }
     for (uint32_t i = 0; i < plan->need_count; i++) gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
     for (uint32_t i = 0; i < plan->promise_count; i++) gpusync__timeline_unref(plan->own_promises[i].timeline);
@@ -6372,13 +6402,6 @@ static void gpusync__plan_free(gpusync__plan *plan)
     gpusync__plan_clear(plan);
     gpusync__plan_put(q, plan);
     GPUSYNC__SUB(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
-}
-
-/* End a plan that has no ticket: it is neither published nor announced, so both references go here. */
-static void gpusync__plan_end(gpusync__plan *plan)
-{
-    gpusync__plan_unref(plan);
-    gpusync__plan_unref(plan);
 }
 
 /* -- needs
@@ -6407,7 +6430,7 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
     }
     if (t->value >= number) return GPUSYNC__OVER;
     const gpusync__promise *cover = gpusync__cover(t, number);
-    if (need->order) return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
+    if (need->any_end) return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
     if (number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
     if (cover) return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
@@ -6441,14 +6464,15 @@ static void gpusync__seek(gpusync__need *need)
                 need->node.number > t->kept && !gpusync__is_promised(need);
     bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__marked(need->queue, need->node.number));
     if (over) gpusync__unlink_need(need);
-    need->blocks = !over && !issued && (need->stage == GPUSYNC__AWAITED || need->order || plan->flags & GPUSYNC_STRICT);
+    need->blocks =
+        !over && !issued && (need->stage == GPUSYNC__AWAITED || need->any_end || plan->flags & GPUSYNC_STRICT);
     if (need->blocks) GPUSYNC__ADD(&plan->missing, 1);
     gpusync__unlock(gpusync__need_lock(need));
     if (over) {
         if (failed) error = t->error; /* written once, before the value that tells of the failure */
         else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
         else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
-        if ((failed || gone) && !need->order) gpusync__doom(plan, need->rank, &error);
+        if ((failed || gone) && !need->any_end) gpusync__doom(plan, need->rank, &error);
         if (need->encoded) gpusync__signal_need(need);
         GPUSYNC__SUB(&plan->unresolved, 1); /* never the last: the work counts too */
     }
@@ -6758,7 +6782,7 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__a
         for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
             gpusync__stay(promise, agenda);
         before->plan = plan; /* all else is as in a new plan, or gpusync__seek sets it */
-        before->order = true;
+        before->any_end = true;
         before->heard = false;
         GPUSYNC__SET(&before->node.number, after);
         GPUSYNC__PUT(&before->timeline, late->timeline); /* after the number: a report reads the timeline first */
@@ -6861,7 +6885,7 @@ static void gpusync__look_plan(gpusync__plan *plan)
         }
     } else if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
         gpusync__stir(plan, &agenda);
-        gpusync__end_call(plan->device, &agenda);
+        gpusync__work_off(plan->device, &agenda);
     }
 }
 
@@ -6927,7 +6951,7 @@ static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_poi
     need->queue = NULL;
     need->event = NULL;
     need->raw = 0;
-    need->encoded = need->order = need->far = need->blocks = need->heard = need->node.linked = false;
+    need->encoded = need->any_end = need->far = need->blocks = need->heard = need->node.linked = false;
     if (!t) return gpusync__need_ticket(dev, point, strict, need);
     uint64_t present = GPUSYNC__GET(&t->value);
     if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -7365,7 +7389,7 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
         result = gpusync__submit_plan(q, &s, ticket, &agenda);
     }
     *held_ns = agenda.held_ns;
-    gpusync__end_call(q->device, &agenda);
+    gpusync__work_off(q->device, &agenda);
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
@@ -7413,7 +7437,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
             gpusync__trace_ticket(queue, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
             if (agenda.held_ns) gpusync__trace_ticket(queue, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda.held_ns);
         }
-        gpusync__end_call(queue->device, &agenda);
+        gpusync__work_off(queue->device, &agenda);
     }
     gpusync__leave(queue);
     return result;
@@ -7515,7 +7539,7 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
     gpusync__lock(&queue->order);
     gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &agenda);
     gpusync__order_end(queue);
-    gpusync__end_call(queue->device, &agenda);
+    gpusync__work_off(queue->device, &agenda);
     gpusync__leave(queue);
     return GPUSYNC_OK;
 }
@@ -7577,6 +7601,9 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
         (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING || (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__init_selectors();
+    if (desc->metal_device &&
+        !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     void *metal = desc->metal_device ? gpusync__retain(desc->metal_device) : gpusync__find_device();
     if (!metal) return GPUSYNC_ERROR_NO_DEVICE;
     const gpusync_allocator *allocator = desc->allocator ? desc->allocator : &plain;
@@ -7709,7 +7736,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__lock(&q->order);
     gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", &agenda);
     gpusync__unlock(&q->order);
-    gpusync__end_call(q->device, &agenda);
+    gpusync__work_off(q->device, &agenda);
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED,
                        "its queue was destroyed before its command buffer was committed");
     for (size_t i = 0; q->open_count; i++)
@@ -7720,7 +7747,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
             if (slot->plan) gpusync__discard_plan(slot->plan, &agenda);
             gpusync__unref(slot);
         }
-    gpusync__end_call(q->device, &agenda);
+    gpusync__work_off(q->device, &agenda);
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
         if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
         gpusync__unref(slot);
@@ -7830,7 +7857,7 @@ static void gpusync__disown_plans(gpusync_queue *q)
     }
     gpusync__run(q->device, &agenda);
     gpusync__end_needs(q, &agenda);
-    gpusync__end_call(q->device, &agenda);
+    gpusync__work_off(q->device, &agenda);
 }
 
 /* Free slots have no queue, so these go to the free list of all queues. That writes `next`: it is read first. */
@@ -8512,7 +8539,7 @@ static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
             const gpusync__watch *watch = (const gpusync__watch *)(const void *)node;
             const gpusync__goal *goal = &watch->goal;
             if (node->role != GPUSYNC__WATCH) continue;
-            gpusync__write(out, "    a wait for %s%s", goal->owed ? "the handler of " : "", what[goal->kind]);
+            gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", what[goal->kind]);
             if (goal->kind != GPUSYNC__ROOM) gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
             gpusync__write(out, goal->kind == GPUSYNC__VALUE ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n",
                            gpusync__ms_since(watch->since_ns));
