@@ -154,6 +154,7 @@
 #pragma clang diagnostic ignored "-Wreserved-identifier"
 #pragma clang diagnostic ignored "-Wreserved-macro-identifier"
 #pragma clang diagnostic ignored "-Wold-style-cast"
+#pragma clang diagnostic ignored "-Wdeclaration-after-statement"
 #pragma clang diagnostic ignored "-Wzero-as-null-pointer-constant"
 #endif
 
@@ -2851,7 +2852,8 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
 static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync_error *error)
 {
     void *ns_error = gpusync__send_id(slot->buffer, gpusync__sel.error);
-    gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, NULL);
+    memset(error, 0, sizeof *error);
+    error->result = GPUSYNC_ERROR_EXECUTION;
     error->ticket = slot->ticket;
     if (ns_error) gpusync__read_ns_error(error, ns_error);
     gpusync__copy_string(error->label, sizeof error->label, gpusync__send_id(slot->buffer, gpusync__sel.label));
@@ -3499,11 +3501,10 @@ static inline void gpusync__wake_others(gpusync_device *dev, gpusync__board *boa
 }
 
 /* Wake the waits that gpusync__take_waits takes. hint: those of a new hint. No lock is held. */
-static void gpusync__wake_waits(gpusync_device *dev, gpusync__board *board, bool hint)
+GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__board *board, bool hint)
 {
     gpusync__catch caught;
     uint32_t number = 0;
-    if (GPUSYNC__GET(&board->count) == 0) return;
     gpusync__catch_nothing(&caught);
     do gpusync__take_waits(board, hint ? &number : NULL, &caught);
     while (gpusync__unpark(dev, &caught));
@@ -3512,11 +3513,14 @@ static void gpusync__wake_waits(gpusync_device *dev, gpusync__board *board, bool
 /* Wake who waits for something that will not come any more, after its flag was set. */
 static void gpusync__wake_stopped(gpusync_device *dev, gpusync__board *board)
 {
-    gpusync__wake_waits(dev, board, false);
+    if (GPUSYNC__GET(&board->count)) gpusync__wake_waits(dev, board, false);
 }
 
 /* Make every waiter look again, without a promise that it will find anything. */
-static void gpusync__hint(gpusync_device *dev, gpusync__board *board) { gpusync__wake_waits(dev, board, true); }
+static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
+{
+    if (GPUSYNC__GET(&board->count)) gpusync__wake_waits(dev, board, true);
+}
 
 /* The device is lost: call back at once, for what will not end. Releases wait: objects stay until destroy. */
 static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
@@ -3593,9 +3597,9 @@ static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const g
 }
 
 /* Of a timeline. error NULL: the value was reached. */
-static void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
+static inline void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
 {
-    gpusync__tickets_over(NULL, need, error, agenda);
+    if (need) gpusync__tickets_over(NULL, need, error, agenda);
 }
 
 /* The ticket has ended, and that is on record: tell everybody who wants to know of it, or of all up to it. Who marks a
@@ -5941,10 +5945,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     gpusync__lock(&dev->lock);
     gpusync__list_remove(&dev->timelines, &t->place);
     gpusync__unlock(&dev->lock);
-    for (size_t i = 0; i < GPUSYNC__LISTENINGS; i++)
-        while ((listening = t->listenings[i]) != NULL) {
+    for (gpusync__listening **list = t->listenings; list != t->listenings + GPUSYNC__LISTENINGS; list++)
+        while ((listening = *list) != NULL) {
             unsigned rounds = 0;
-            t->listenings[i] = listening->next;
+            *list = listening->next;
             (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
             while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
             gpusync__listening_unref(listening);
@@ -6743,6 +6747,7 @@ static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const 
 {
     gpusync__plan *plan;
     gpusync_error error;
+    if (!q->lined) return;
     gpusync__own_error(&error, result, why);
     while ((plan = q->line.first ? q->line.first : q->loose.first) != NULL) {
         gpusync__doom(plan, GPUSYNC__RANK_OWN, &error);
@@ -7737,8 +7742,9 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", &agenda);
     gpusync__unlock(&q->order);
     gpusync__work_off(q->device, &agenda);
-    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED,
-                       "its queue was destroyed before its command buffer was committed");
+    if (q->open_count)
+        gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED,
+                           "its queue was destroyed before its command buffer was committed");
     for (size_t i = 0; q->open_count; i++)
         while (q->open[i]) {
             slot = gpusync__take_open(q, &q->open[i]);
@@ -7907,7 +7913,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
     gpusync__pay(dev, &q->owing);
-    gpusync__plans_return(dev, q->free_plans);
+    if (q->free_plans) gpusync__plans_return(dev, q->free_plans);
     gpusync__lock(&dev->lock);
     gpusync__add_stats(&dev->gone, q);
     gpusync__unlock(&dev->lock);
