@@ -95,6 +95,10 @@ static void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base);
 /* Does anything have to be told when the timeline rises? */
 static bool probe_is_listed(gpusync_timeline *timeline);
 
+/* How many submissions' memory the queue and its device have to spare, and how many references there are to that. While
+   nothing runs. */
+static unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *references);
+
 /* -- how it is found out: private names from here on ------------------------------------------------------------ */
 
 #ifndef PROBE_BLIND /* for tests/private.sh: a test is compiled without the inside */
@@ -219,6 +223,23 @@ static PROBE void *probe_event_of(const gpusync_timeline *timeline, uint64_t *ba
 }
 
 static PROBE bool probe_is_listed(gpusync_timeline *timeline) { return GPUSYNC__GET(&timeline->board.count) != 0; }
+
+static PROBE unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *references)
+{
+    const gpusync__plan *lists[2], *plan;
+    unsigned count = 0, i;
+    gpusync__lock(&queue->device->plan_lock);
+    lists[0] = GPUSYNC__GET(&queue->free_plans);
+    lists[1] = queue->device->free_plans;
+    *references = 0;
+    for (i = 0; i < 2; i++)
+        for (plan = lists[i]; plan; plan = plan->next) {
+            *references += GPUSYNC__GET(&plan->work.refs);
+            count++;
+        }
+    gpusync__unlock(&queue->device->plan_lock);
+    return count;
+}
 
 #undef PROBE
 #endif /* PROBE_BLIND */

@@ -1006,6 +1006,56 @@ static void test_a_value_that_others_signal_calls_back(void **state)
     assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]), 2);
 }
 
+static void expect_five(void *timeline) { assert_ok(gpusync_timeline_expect((gpusync_timeline *)timeline, 5)); }
+
+/* Others are to signal the value: that is said before the n-th time that the registration takes the timeline's lock, or
+   after it all. False: after it. */
+static bool expect_while_it_is_registered(int n, bool by_device)
+{
+    long registrations = probe_registrations();
+    uint64_t base;
+    void *event, *queue, *buffer;
+    outcome o = {0};
+    bool came;
+    stage s;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    event = gpusync_timeline_metal(s.a, &base);
+    probe_at_timeline_lock(s.a, n, expect_five, s.a);
+    on_value(s.a, 5, &o);
+    came = probe_has_acted();
+    if (!came) expect_five(s.a);
+    assert_int_equal(probe_registrations() - registrations, 1);
+    assert_int_equal(calls_of(&o), 0);
+    if (by_device) {
+        queue = metal_queue_new(s.rig.metal_device, 8); /* which gpusync has never heard of */
+        buffer = metal_queue_command_buffer(queue);
+        metal_encode_signal(buffer, event, base + 5);
+        metal_commit(buffer);
+        softmetal_finish(buffer);
+        metal_release(buffer);
+        metal_release(queue);
+    } else {
+        metal_event_signal(event, base + 5);
+    }
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    assert_int_equal(calls_of(&o), 1); /* no timer has fired: nobody but the listener can have told */
+    assert_ok(o.result);
+    close_idle_stage(&s);
+    assert_int_equal(probe_registrations(), registrations);
+    return came;
+}
+
+static void test_a_callback_is_listened_for_though_its_value_becomes_expected_while_it_is_registered(void **state)
+{
+    int by_device, n;
+    (void)state;
+    for (by_device = 0; by_device < 2; by_device++) {
+        for (n = 1; expect_while_it_is_registered(n, by_device > 0); n++) {
+        }
+        assert_true(n > 1);
+    }
+}
+
 /* Nobody tells of the value: a registration is refused, or it is called all the same. */
 static void test_without_listeners_no_registration_is_forgotten(void **state)
 {
@@ -2120,6 +2170,7 @@ int main(void)
         cmocka_unit_test(test_a_host_signal_calls_back_outside_of_the_call),
         cmocka_unit_test(test_a_promised_value_calls_back_when_the_promise_is_kept),
         cmocka_unit_test(test_a_value_that_others_signal_calls_back),
+        cmocka_unit_test(test_a_callback_is_listened_for_though_its_value_becomes_expected_while_it_is_registered),
         cmocka_unit_test(test_without_listeners_no_registration_is_forgotten),
         cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),
         cmocka_unit_test(test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread),

@@ -1635,6 +1635,37 @@ static void test_wrong_modes_are_refused(void **state)
     rig_close(&r);
 }
 
+static void test_what_is_no_metal_device_is_refused(void **state)
+{
+    void *strangers[4], *twin;
+    gpusync_device_desc device_desc;
+    gpusync_device *device;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&device_desc, 0, sizeof device_desc);
+    strangers[0] = metal_retain(r.metal_queue);
+    strangers[1] = metal_string_new("a device"); /* softmetal does not count its owners */
+    strangers[2] = metal_buffer_new(r.metal_device, 16);
+    strangers[3] = metal_shared_event_new(r.metal_device);
+    for (i = 0; i < LENGTH(strangers); i++) {
+        unsigned long owners = i == 1 ? 0 : softmetal_retain_count(strangers[i]);
+        device = (gpusync_device *)(void *)&r;
+        device_desc.metal_device = strangers[i];
+        refused(&r, gpusync_device_create(&device_desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
+        assert_null(device);
+        if (i != 1) assert_int_equal(softmetal_retain_count(strangers[i]), owners);
+        metal_release(strangers[i]);
+    }
+    device_desc.metal_device = twin = softmetal_new_twin(r.metal_device); /* a device as good as any */
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    assert_ok(gpusync_device_destroy(device));
+    metal_release(twin);
+    still_works(&r);
+    rig_close(&r);
+}
+
 static void test_every_result_and_failure_has_a_text_of_its_own(void **state)
 {
     int i, k;
@@ -1708,6 +1739,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_objects_that_are_no_command_buffers_or_queues_are_refused),
         cmocka_unit_test(test_buffers_without_the_methods_that_are_needed_are_refused),
         cmocka_unit_test(test_wrong_modes_are_refused),
+        cmocka_unit_test(test_what_is_no_metal_device_is_refused),
         cmocka_unit_test(test_every_result_and_failure_has_a_text_of_its_own),
         cmocka_unit_test(test_a_lost_handler_does_not_cost_its_room),
         cmocka_unit_test(test_work_committed_elsewhere_gives_its_room_back),

@@ -992,6 +992,57 @@ static void test_a_buffer_that_comes_twice_is_refused_however_many_there_are(voi
     close_idle_stage(&p);
 }
 
+/* -- afterwards ------------------------------------------------------------------------------------------ */
+
+/* Who has an old pointer to what is spare may count a reference to it, and give it back: that must not be the last. */
+static void assert_spare(gpusync_queue *queue)
+{
+    uint32_t references = 99;
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_true(probe_spare_plans(queue, &references) > 0);
+    assert_int_equal(references, 0);
+}
+
+/* More of them than one block of memory has places for, so that others are joined to it. */
+static void *buffer_with_many(stage *p, uint64_t value)
+{
+    void *buffer = kept_buffer_of(p->q[0]);
+    unsigned i;
+    for (i = 0; i < 12; i++) assert_ok(gpusync_encode_wait(p->q[0], buffer, at(p->b, value + i)));
+    for (i = 0; i < 12; i++) assert_ok(gpusync_encode_signal(p->q[0], buffer, at(p->a, value + i)));
+    return buffer;
+}
+
+static void test_what_was_joined_to_a_submission_has_no_reference_left_when_it_is_spare(void **state)
+{
+    enum { ONE_BY_ONE, TOGETHER, REFUSED_FIRST, GIVEN_UP_OPEN, CANCELLED, WAYS };
+    void *buffers[3];
+    uint64_t value = 1;
+    int way, i;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 1);
+    for (way = 0; way < WAYS; way++) {
+        for (i = 0; i < 3; i++, value += 12) buffers[i] = buffer_with_many(&p, value);
+        if (way != CANCELLED) assert_ok(gpusync_timeline_signal(p.b, value));
+        if (way == ONE_BY_ONE) {
+            for (i = 0; i < 3; i++) (void)commit_to(p.q[0], buffers[i]);
+        } else if (way == GIVEN_UP_OPEN) {
+            for (i = 0; i < 3; i++) assert_ok(gpusync_command_buffer_discard(p.q[0], buffers[i]));
+        } else {
+            if (way == REFUSED_FIRST)
+                REFUSED(GPUSYNC_ERROR_NOT_RISING, p.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]),
+                        SIGNALS(at(p.a, value - 1)));
+            (void)SUBMIT(p.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]), SIGNALS(at(p.c, value)));
+            if (way == CANCELLED) assert_ok(gpusync_cancel_held(p.q[0]));
+        }
+        softmetal_finish_queue(p.metal[0]);
+        for (i = 0; i < 3; i++) drop(buffers[i]);
+        assert_spare(p.q[0]);
+    }
+    close_idle_stage(&p);
+}
+
 /* -- threads ------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 200 };
@@ -1090,6 +1141,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_signal_gives_back_its_room),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_a_buffer_that_comes_twice_is_refused_however_many_there_are),
+        cmocka_unit_test(test_what_was_joined_to_a_submission_has_no_reference_left_when_it_is_spare),
         cmocka_unit_test(test_threads_encode_wait_and_discard_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -455,6 +455,95 @@ static void test_a_ticket_whose_record_may_be_gone_is_unknown_and_never_well(voi
     rig_close(&r);
 }
 
+static void assert_off_record(const gpusync_error *error, gpusync_result result, gpusync_ticket ticket)
+{
+    assert_result(error->result, result);
+    assert_int_equal(error->ticket, ticket);
+    assert_int_equal(error->code, 0);
+    assert_non_null(strstr(error->message, "no longer on record"));
+}
+
+static void test_the_error_of_a_ticket_whose_record_is_gone_says_so(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_point points[3];
+    gpusync_ticket ticket;
+    gpusync_error error;
+    size_t which;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
+    for (i = 0; i < 10; i++) {
+        fail_one(&r, 1);   /* odd tickets */
+        succeed_one(&r);   /* even ones */
+    }
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    for (ticket = 1; ticket <= 11; ticket += 2) {
+        memset(&error, 0xEE, sizeof error);
+        assert_result(gpusync_wait_ex(r.queue, ticket, 0, &options), GPUSYNC_ERROR_RESULT_UNKNOWN);
+        assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, ticket);
+        points[0] = gpusync_at_ticket(r.queue, 2);
+        points[1] = gpusync_at_ticket(r.queue, ticket);
+        points[2] = gpusync_at_ticket(r.queue, 13); /* which is on record */
+        for (i = 0; i < 3; i++) {
+            static const gpusync_wait_for how[] = {GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_WAIT_ANY};
+            bool any = how[i] == GPUSYNC_WAIT_ANY; /* of those from the ticket on */
+            memset(&error, 0xEE, sizeof error);
+            assert_result(gpusync_wait_many(points + any, (size_t)(3 - any), how[i], 0, &options, &which),
+                          GPUSYNC_ERROR_RESULT_UNKNOWN);
+            assert_int_equal(which, any ? 0 : 1);
+            assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, ticket);
+        }
+    }
+    assert_result(gpusync_wait_ex(r.queue, 13, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.ticket, 13);
+    assert_int_equal(error.code, 1);
+    rig_close(&r);
+}
+
+static void test_the_error_of_everything_whose_records_are_gone_says_so(void **state)
+{
+    void *failing, *fine, *later[2], *never;
+    gpusync_wait_options options;
+    gpusync_ticket ticket;
+    gpusync_error error;
+    wait_job job;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 1, NULL, NULL);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    fail_one(&r, 1);
+    never = metal_queue_command_buffer(r.metal_queue); /* given up, it pushes the record of the failure out */
+    assert_ok(gpusync_track(r.queue, never, &ticket));
+    assert_ok(gpusync_untrack(r.queue, ticket));
+    metal_release(never);
+    memset(&error, 0xEE, sizeof error);
+    assert_result(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_off_record(&error, GPUSYNC_ERROR_EXECUTION, GPUSYNC_NO_TICKET);
+    commit_failing(&r, &failing, NULL, 1, NULL);
+    commit_empty(&r, &fine);
+    memset(&error, 0xEE, sizeof error);
+    memset(&job, 0, sizeof job);
+    job.queue = r.queue;
+    job.ticket = GPUSYNC_EVERYTHING;
+    job.timeout_ns = SECONDS(20);
+    job.options = &options;
+    job.thread = start(wait_job_body, &job);
+    await_sleepers(r.device, 1);
+    for (i = 0; i < 2; i++) commit_failing(&r, &later[i], NULL, 1, NULL);
+    softmetal_finish(failing);
+    for (i = 0; i < 2; i++) softmetal_finish(later[i]);
+    softmetal_finish(fine);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, GPUSYNC_NO_TICKET);
+    rig_close(&r);
+}
+
 static void test_no_ticket_is_always_well_also_after_a_failure(void **state)
 {
     rig r;
@@ -1263,6 +1352,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_reader_sees_every_failure_once),
         cmocka_unit_test(test_a_full_log_drops_the_oldest_and_counts_them_for_each_reader),
         cmocka_unit_test(test_a_ticket_whose_record_may_be_gone_is_unknown_and_never_well),
+        cmocka_unit_test(test_the_error_of_a_ticket_whose_record_is_gone_says_so),
+        cmocka_unit_test(test_the_error_of_everything_whose_records_are_gone_says_so),
         cmocka_unit_test(test_no_ticket_is_always_well_also_after_a_failure),
         cmocka_unit_test(test_the_failure_of_an_old_ticket_is_told_as_long_as_its_record_is_kept),
         cmocka_unit_test(test_a_queue_wait_tells_a_failure_once_also_one_from_before_it_began),

@@ -1488,6 +1488,173 @@ static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state
     rig_close(&r);
 }
 
+/* -- no number: a wait for many that takes off its last watch itself ------------------------------------------- */
+
+static struct {
+    stage s;
+    void *buffer;
+    gate marked, goes; /* the buffer's handler has marked the ticket; it may tell */
+    unsigned parks, unparks;
+    bool last_came;
+} alone;
+
+static void return_at_once(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    COUNT(&alone.parks);
+}
+
+static void wake_nobody(void *user, gpusync_waiter *waiter)
+{
+    (void)user, (void)waiter;
+    COUNT(&alone.unparks);
+}
+
+static void stop_the_handler_before_it_tells(void *unused)
+{
+    (void)unused;
+    gate_wait(&alone.marked);
+    gate_wait(&alone.goes);
+}
+
+static void the_last_one_comes(void *unused)
+{
+    (void)unused;
+    assert_ok(gpusync_timeline_signal(alone.s.a, 1)); /* one other watch is listed still */
+    alone.last_came = true;
+}
+
+/* On the waiting thread: all but the last of its watches are listed. */
+static void all_but_one_come(void *unused)
+{
+    (void)unused;
+    assert_ok(gpusync_timeline_signal(alone.s.b, 1));
+    assert_ok(gpusync_timeline_signal(alone.s.d, 1));
+    softmetal_complete(alone.buffer);
+    probe_at_any_lock(1, stop_the_handler_before_it_tells, NULL);
+    softmetal_begin_handler(alone.buffer, 0);
+    gate_wait(&alone.marked);
+    probe_at_timeline_lock(alone.s.b, 1, the_last_one_comes, NULL); /* it sees that b has come, and takes it off */
+}
+
+/* Rule: who waits for many parks only while one of its watches is listed. It looks at a, which has not come. Then a
+   comes, whose signal wakes nobody: another watch is listed. The wait sees that this one is met, and takes it off by
+   itself; nobody is left who would wake it for a. */
+static void test_a_wait_for_many_never_sleeps_with_nothing_listed(void **state)
+{
+    gpusync_hooks hooks = {NULL, return_at_once, wake_nobody, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_wait_options options;
+    gpusync_point points[4];
+    gpusync_ticket ticket;
+    gpusync_result result;
+    unsigned parks;
+    (void)state;
+    memset(&alone, 0, sizeof alone);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&options, 0, sizeof options);
+    device_desc.hooks = &hooks;
+    open_stage_on(&alone.s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 1, device_desc, queue_desc);
+    gate_init(&alone.marked, 2);
+    gate_init(&alone.goes, 2);
+    alone.buffer = kept_buffer_of(alone.s.q[0]);
+    ticket = commit_to(alone.s.q[0], alone.buffer);
+    points[0] = at(alone.s.a, 1);
+    points[1] = at(alone.s.b, 1);
+    points[2] = after(alone.s.q[0], ticket);
+    points[3] = at(alone.s.d, 1);
+    options.mode = GPUSYNC_WAIT_HANDLER;
+    must_return_within(60);
+    probe_at_timeline_lock(alone.s.d, 1, all_but_one_come, NULL);
+    result = gpusync_wait_many(points, 4, GPUSYNC_WAIT_ALL, SECONDS(20), &options, NULL);
+    parks = alone.parks;
+    gate_wait(&alone.goes);
+    softmetal_join_handler(alone.buffer, 0);
+    has_returned();
+    assert_true(probe_has_acted());
+    assert_true(alone.last_came);
+    assert_ok(result);
+    assert_int_equal(parks, 0);
+    assert_int_equal(alone.unparks, 0); /* nobody did: it would have slept to its deadline */
+    softmetal_finish(alone.buffer);
+    metal_release(alone.buffer);
+    gate_destroy(&alone.marked);
+    gate_destroy(&alone.goes);
+    close_idle_stage(&alone.s);
+}
+
+/* -- no number: work that is given up while it ends ---------------------------------------------------------------- */
+
+/* The program commits it after all; its handler is late. */
+static void it_ends_and_is_polled(void *buffer)
+{
+    metal_commit(buffer);
+    softmetal_complete(buffer);
+    peek_poll(buffer);
+}
+
+/* ... or comes at once. */
+static void it_ends_with_its_handler_and_is_polled(void *buffer)
+{
+    metal_commit(buffer);
+    softmetal_finish(buffer);
+    peek_poll(buffer);
+}
+
+/* place 0: when its status has been read; else at this lock of gpusync_untrack. False: there are no so many. */
+static bool check_given_up(int place, void (*act)(void *buffer))
+{
+    trap t = {NULL, "status", SOFTMETAL_AFTER, 1, act};
+    bool acted, given_up;
+    gpusync_result result, end;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    peek.queue = r.queue;
+    peek.ticket = track_a_buffer(&r, &t.buffer);
+    peek.result = GPUSYNC_NOT_READY;
+    if (place == 0) softmetal_set_message_hook(trap_hook, &t);
+    else probe_at_lock(place, act, t.buffer);
+    result = gpusync_untrack(r.queue, peek.ticket);
+    softmetal_set_message_hook(NULL, NULL);
+    acted = place == 0 ? t.countdown == 0 : probe_has_acted();
+    given_up = result == GPUSYNC_OK;
+    if (!given_up && result != GPUSYNC_ERROR_ALREADY_COMMITTED) assert_result(result, GPUSYNC_ERROR_INVALID_TICKET);
+    if (place == 0) assert_result(peek.result, GPUSYNC_OK); /* it is seen to have ended before it was given up */
+    end = gpusync_poll(r.queue, peek.ticket);
+    assert_result(end, given_up ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_OK);
+    if (peek.result != GPUSYNC_NOT_READY) assert_result(peek.result, end);
+    assert_result(gpusync_next_error(r.queue, &cursor, &error), given_up ? GPUSYNC_OK : GPUSYNC_NOT_READY);
+    if (given_up) assert_result(error.result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
+    if (!acted) act(t.buffer);
+    softmetal_finish(t.buffer);
+    assert_result(gpusync_poll(r.queue, peek.ticket), end);
+    assert_int_equal(rooms_taken(r.queue), 0);
+    metal_release(t.buffer);
+    rig_close(&r);
+    return acted;
+}
+
+/* Rule: work that can be given up is claimed by who finds its end, also where it ended well. A ticket that a poll has
+   called done is never given up, and one that was is never done. */
+static void test_a_ticket_is_given_up_or_done_and_never_first_one_and_then_the_other(void **state)
+{
+    int place;
+    (void)state;
+    assert_true(check_given_up(0, it_ends_and_is_polled));
+    assert_true(check_given_up(0, it_ends_with_its_handler_and_is_polled));
+    for (place = 1; check_given_up(place, it_ends_and_is_polled); place++) {
+    }
+    assert_true(place > 1);
+    for (place = 1; check_given_up(place, it_ends_with_its_handler_and_is_polled); place++) {
+    }
+    assert_true(place > 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1521,6 +1688,8 @@ int main(void)
         cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_who_asks),
         cmocka_unit_test(test_an_untracked_buffer_stays_for_who_reads_its_status),
         cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold),
+        cmocka_unit_test(test_a_wait_for_many_never_sleeps_with_nothing_listed),
+        cmocka_unit_test(test_a_ticket_is_given_up_or_done_and_never_first_one_and_then_the_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
