@@ -23,8 +23,8 @@ passed=0 failed=0
 # Lines of gpusync.h: the whole of one is exchanged, and it has to be there exactly once.
 faults=(
     lost_error "a submission is not told that a ticket it waited for has failed"
-    '        if ((failed || gone) && !need->order) gpusync__doom(plan, need->rank, &error);'
-    '        if (gone && !need->order) gpusync__doom(plan, need->rank, &error);'
+    '        if ((failed || gone) && !need->any_end) gpusync__doom(plan, need->rank, &error);'
+    '        if (gone && !need->any_end) gpusync__doom(plan, need->rank, &error);'
 
     leaked_buffer "the command buffers of its own that a submission made before it failed are not released"
     '        gpusync__release_pooled(buffers[i]);'
