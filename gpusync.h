@@ -2464,7 +2464,7 @@ static bool gpusync__ref(gpusync__slot *slot, const gpusync_queue *q, uint64_t t
 
 /* The next slot that seems to be the queue's: without a reference it may become another's at any time. Slabs are never
    freed, so only the head of their list needs the lock. A cursor that is through stays at the last slab. */
-static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync__cursor *at)
+static gpusync__slot *gpusync__next_slot_peek(const gpusync_queue *q, gpusync__cursor *at)
 {
     if (!at->slab) {
         if (!GPUSYNC__GET(&q->slots)) return NULL; /* else there is a slab */
@@ -2486,8 +2486,8 @@ static gpusync__slot *gpusync__next_slot_unheld(const gpusync_queue *q, gpusync_
 /* The next slot of the queue, with a reference: it stays what it is until the caller gives that back. */
 static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor *at)
 {
-    gpusync__slot *slot = gpusync__next_slot_unheld(q, at);
-    while (slot && !gpusync__ref(slot, q, GPUSYNC__GET(&slot->ticket))) slot = gpusync__next_slot_unheld(q, at);
+    gpusync__slot *slot = gpusync__next_slot_peek(q, at);
+    while (slot && !gpusync__ref(slot, q, GPUSYNC__GET(&slot->ticket))) slot = gpusync__next_slot_peek(q, at);
     return slot;
 }
 
@@ -2539,7 +2539,7 @@ GPUSYNC__RARE void gpusync__index_renew(gpusync_queue *q)
     }
     memset(q->index, 0, size * sizeof *q->index);
     q->index_used = 0;
-    while ((slot = gpusync__next_slot_unheld(q, &at)) != NULL && q->index_used < size - 1) gpusync__index_put(q, slot);
+    while ((slot = gpusync__next_slot_peek(q, &at)) != NULL && q->index_used < size - 1) gpusync__index_put(q, slot);
 }
 
 /* A new slot, which has its queue and buffer by now: so the index that is renewed has it, too. */
@@ -2556,7 +2556,7 @@ GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
     gpusync__cursor cursor = {NULL, 0};
     gpusync__slot *slot;
     size_t at = gpusync__index_place(buffer);
-    do slot = q->index ? q->index[at++ & (q->index_size - 1)] : gpusync__next_slot_unheld(q, &cursor);
+    do slot = q->index ? q->index[at++ & (q->index_size - 1)] : gpusync__next_slot_peek(q, &cursor);
     while (slot && (GPUSYNC__GET(&slot->buffer) != buffer || GPUSYNC__GET(&slot->queue) != q));
     return slot != NULL;
 }
@@ -3044,7 +3044,7 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
      3. A note is due at once, under the lock. The need of a plan goes into the catch.
      4. Without the lock gpusync__tickets_over tells the plan. The last need of a plan puts it on the agenda.
 
-   Nobody walks a board to find out that there is nothing to do: `count` and `before` tell that without the lock. */
+   Nobody walks a board to find out that there is nothing to do: `count` and `head` tell that without the lock. */
 
 /* The first whose number is not below this one, or NULL. At either end of the list it costs no search. */
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
@@ -3141,7 +3141,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__next_late(gpusync__goal *goal)
     if (goal->kind == GPUSYNC__ONE && slot && GPUSYNC__GET(&slot->kind) != GPUSYNC__PLAN &&
         GPUSYNC__GET(&entry->done) >> 1 == goal->ticket)
         return gpusync__is_late(goal, slot) ? slot : NULL;
-    while ((slot = gpusync__next_slot_unheld(goal->queue, &goal->at)) != NULL)
+    while ((slot = gpusync__next_slot_peek(goal->queue, &goal->at)) != NULL)
         if (gpusync__is_late(goal, slot)) return slot;
     return NULL;
 }
