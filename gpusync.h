@@ -124,7 +124,8 @@
      While somebody sleeps, waits to be called back, or is held, a timer looks at everything in flight: after 50 ms,
      then less often, at least every 500 ms. It also finds room for calls that wait for room. A call with timeout 0 has
      to be repeated. A wait without limit for the handler itself goes on. The command buffer is kept until the queue is
-     destroyed. With nobody who waits, is_done and is_idle stay false until a poll or a wait.
+     destroyed; after gpusync_queue_destroy_now a record of 128 bytes and its events stay. With nobody who waits,
+     is_done and is_idle stay false until a poll or a wait.
    * What other code commits is unknown until it is named (>>api-external): is_idle and the waits speak of the rest.
    * No two gpusync queues for one Metal queue: each would know and count only what went through it.
    * A commit that failed changed nothing: the buffer is still yours, its promises stand. Discard it or commit it later:
@@ -496,8 +497,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 
     Held and tracked work counts as committed. One such wait reports a failure, whether it happened before or during the
     wait; waits that overlap in time each report it. Such waits are this one, gpusync_device_wait, and every wait for
-    GPUSYNC_EVERYTHING. Work that was given up is no failure here. To see every failure use tickets or
-    gpusync_next_error.
+    GPUSYNC_EVERYTHING. Work that was given up is no failure here; work that waited for it on another queue is one. To
+    see every failure use tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some failed that was not reported yet.
              ERROR_DEVICE_LOST: always, once the device is lost.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -682,7 +683,7 @@ struct gpusync_command_buffer_desc {
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure; unspecified else. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure; unspecified if none. */
     bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
@@ -807,9 +808,9 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
 
 /** Wait until fewer than max_in_flight command buffers of the queue are in use: for a program that paces itself.
     max_in_flight  Not 0. In use is what gpusync_queue_desc.max_in_flight says.
-    Returns  OK: fewer are in use now; nothing is reserved, other threads may take the room. TIMEOUT; ERROR_QUEUE_FULL:
-             as gpusync_command_buffer; ERROR_WOULD_DEADLOCK: in a callback; ERROR_DEVICE_LOST; ERROR_DESTROYED;
-             ERROR_OUT_OF_MEMORY.
+    Returns  OK: fewer are in use now; nothing is reserved, other threads may take the room, again and again. TIMEOUT;
+             ERROR_QUEUE_FULL: as gpusync_command_buffer; ERROR_WOULD_DEADLOCK: in a callback; ERROR_DEVICE_LOST;
+             ERROR_DESTROYED; ERROR_OUT_OF_MEMORY.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight,
                                                               uint64_t timeout_ns);
@@ -1318,8 +1319,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
       4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
          by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
       5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot]. A
-      failure
-         is put on record before the mark: by whoever claims the slot [gpusync__claim], of a submission in 6.
+         failure is put on record before the mark: by whoever claims the slot [gpusync__claim], of a submission in 6.
       6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark].
          A plan is recorded and marked when its buffers and its needs are over [gpusync__publish].
       7. Whoever marked tells the board [gpusync__tell]: watches are unparked, needs count their plans down, and notes
@@ -2969,8 +2969,7 @@ static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_
 
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
 
-/* How an ended ticket ended. OK: well. Else the error, where there is a place for it, is filled. Under the board's
-lock. */
+/* How an ended ticket ended. Unless OK, the error, where there is a place for it, is filled. Under the board's lock. */
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
@@ -2987,7 +2986,10 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
 {
     uint32_t flags = GPUSYNC__GET(&q->flags);
     gpusync_result result = GPUSYNC_OK;
-    if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) return GPUSYNC_ERROR_DEVICE_LOST;
+    if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) {
+        if (error) gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
+        return GPUSYNC_ERROR_DEVICE_LOST;
+    }
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
     if (error) memset(error, 0, sizeof *error);
     gpusync__lock(&q->board.lock);
@@ -3626,7 +3628,7 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
 }
 
 /* After the mark. With gpusync__list_on: who lists itself is the first of its list, or behind the first, and looks
-   after that. `before` is ~ the first number, and 0 of an empty list: that is then above every ticket. */
+   after that. `head` is ~ the first number, and 0 of an empty list: that is then above every ticket. */
 static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
     const gpusync__list *lists = q->board.lists;
@@ -4278,19 +4280,21 @@ static inline bool gpusync__reached(gpusync__watch *watch)
 /* How an ended goal ended. Of a queue's goal this tells of failures: `covered` moves on. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
-    if (!gpusync__met(goal)) return gpusync__stop_reason(goal);
+    GPUSYNC_ASSERT(gpusync__met(goal));
     if (goal->kind == GPUSYNC__VALUE) return gpusync__timeline_result(goal->timeline, error);
     return gpusync__result_of(goal->queue, goal, true, error);
 }
 
 /* How a goal that is over ended. What ended badly says so also where the wait for its handlers was cut short; what
-   ended well does not say that, then. told: error, which may be NULL, has the failure. */
-static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error, bool *told)
+   ended well does not say that, then. Unless OK, the error, where there is a place for it, is filled. */
+static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
 {
     bool ended = reached || (goal->handlers && gpusync__met(goal));
     gpusync_result result = ended ? gpusync__goal_result(goal, error) : GPUSYNC_OK;
-    *told = result != GPUSYNC_OK;
-    return reached || *told ? result : gpusync__stop_reason(goal);
+    if (reached || result != GPUSYNC_OK) return result;
+    result = gpusync__stop_reason(goal);
+    if (error) gpusync__own_error(error, result, gpusync_result_string(result));
+    return result;
 }
 
 /* Whoever wakes may have taken it off already. After the lock nobody else refers to it. */
@@ -4316,16 +4320,13 @@ static bool gpusync__wait_over(gpusync__wait *wait)
     for (size_t i = wait->over; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__watch *watch = &wait->watches[i];
         gpusync_error error;
-        bool met = !watch->left && gpusync__reached(watch), told;
+        bool met = !watch->left && gpusync__reached(watch);
         if (watch->left || (!met && !gpusync__stopped(&watch->goal))) continue;
         gpusync__delist_one(watch);
-        watch->result = gpusync__end_of(&watch->goal, met, &error, &told);
+        watch->result = gpusync__end_of(&watch->goal, met, &error);
         bool failed = watch->result != GPUSYNC_OK;
         if (wait->any || !met || (wait->failures && failed)) wait->broken = true;
-        if (failed && i < wait->which && wait->error) {
-            if (!told) gpusync__own_error(&error, watch->result, gpusync_result_string(watch->result));
-            *wait->error = error;
-        }
+        if (failed && i < wait->which && wait->error) *wait->error = error;
         if (i < wait->which && (wait->any || failed)) wait->which = i;
         watch->left = true;
         gpusync__goal_leave(&watch->goal);
@@ -4422,8 +4423,8 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     (void)gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
-        /* Who takes the last watch off a board unparks: if this thread did that, what it saw too early is over by now.
-        */
+        /* Who takes the last watch off a board unparks: if this thread did that, what it saw too early is over by
+           now. */
         if (GPUSYNC__GET(&w->watches)) hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait)) break;
         if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to somebody else */
@@ -4464,9 +4465,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
    status. OK: it is met. */
 GPUSYNC__RARE gpusync_result gpusync__stop_short(gpusync__watch *watch, gpusync_error *error)
 {
-    bool told;
     gpusync__look(&watch->goal);
-    return gpusync__reached(watch) ? GPUSYNC_OK : gpusync__end_of(&watch->goal, false, error, &told);
+    return gpusync__reached(watch) ? GPUSYNC_OK : gpusync__end_of(&watch->goal, false, error);
 }
 
 /* Wait for one goal. OK: it is met. The caller is inside of what it is about, and asks how it ended. options may be
@@ -5836,8 +5836,8 @@ static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda
 /* -- the calls */
 
 /* A new timeline over the event, which stands at raw. The timeline takes the caller's reference to the event; on an
-   error that is released. `base` lets a used event, which stands somewhere, begin at the value that the program wants.
-   */
+   error that is released. `base` lets a used event, which stands somewhere, begin at the value that the program
+   wants. */
 static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw,
                                             const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
@@ -8367,12 +8367,13 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     if (info) memset(info, 0, sizeof *info);
     if (!queue || !info) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    found.result = gpusync_poll(queue, ticket);
+    gpusync_result now = gpusync_poll(queue, ticket); /* which marks what has ended; the mark alone counts after that */
     if (ticket > gpusync__committed(queue)) result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (ticket == GPUSYNC_NO_TICKET) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else if (!gpusync__marked(queue, ticket)) result = found.result;
+    else if (!gpusync__marked(queue, ticket)) result = now;
     else if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s))
         result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    else found.result = gpusync__ticket_result(queue, ticket, NULL);
     gpusync__leave(queue);
     if (result == GPUSYNC_OK) *info = found;
     return result;
@@ -8416,7 +8417,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
 
 /* The report, from the outside in:
 
-       gpusync 0.1.0 device
+       gpusync 0.2.0 device
          queue 1 'label': ...                 every queue that does not close, one after the other, entered
            ticket 7 'label': ...              what has not ended, with a reference to its slot
              waits for value 3 of ...         of a plan; its command buffers come before that
@@ -8481,12 +8482,14 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
 static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
                                    const gpusync__plan *waits)
 {
-    const gpusync__promise *cover = gpusync__cover(t, value);
+    bool kept = value <= t->kept && t->promised; /* signalled; the lowest promise keeps it back */
+    const gpusync__promise *cover = gpusync__cover(t, kept ? 0 : value);
     const gpusync__plan *plan = cover ? cover->plan : NULL;
+    if (kept) gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
     if (plan && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&plan->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)plan->work.queue->place.number, plan->parts[0]->buffer);
-    else if (plan && plan != waits)
+    else if (plan && (kept || plan != waits))
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__GET(&plan->work.ticket),
                        (unsigned long long)plan->work.queue->place.number, cover->issued ? "" : ", which is held");

@@ -909,6 +909,24 @@ static void test_the_report_takes_no_signal_of_the_work_itself_for_a_promise(voi
     close_stage(&s);
 }
 
+/* What keeps back a value that has been signalled is the lowest promise, and that is what a hang is about. */
+static void test_the_report_names_the_promise_that_keeps_back_what_was_signalled(void **state)
+{
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 4)));
+    assert_ok(gpusync_timeline_signal(s.a, 5));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 5)));
+    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': signalled, after value 4, promised by ticket 1 of queue 2, "
+                                  "which is held\n"));
+    assert_ok(gpusync_timeline_signal(s.b, 1));
+    finish(&s, 1);
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 5);
+    close_stage(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -945,6 +963,7 @@ int main(void)
         cmocka_unit_test(test_statistics_of_submissions),
         cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_who_promised_it),
         cmocka_unit_test(test_the_report_leaves_out_what_work_need_not_wait_for_any_more),
+        cmocka_unit_test(test_the_report_names_the_promise_that_keeps_back_what_was_signalled),
         cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_promise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

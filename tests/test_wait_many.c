@@ -536,6 +536,41 @@ static void test_the_loss_of_the_device_ends_a_wait_for_many(void **state)
     close_rig(&r);
 }
 
+/* Work that ended before the loss is no longer asked for: the device is. Its error is one of gpusync's own. */
+static void test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everything(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_point point;
+    gpusync_error error;
+    void *buffer, *fatal;
+    size_t which;
+    int how;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &buffer);
+    softmetal_finish(buffer);
+    commit_empty(&r, &fatal);
+    softmetal_fail(fatal, NULL, 11, NULL);
+    softmetal_finish(fatal);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    point = gpusync_at_ticket(r.queue, GPUSYNC_EVERYTHING);
+    for (how = 0; how < 3; how++) {
+        gpusync_result result;
+        memset(&error, 0x5A, sizeof error);
+        if (how == 0) result = gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, 0, &options, &which);
+        else if (how == 1) result = gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options);
+        else result = gpusync_device_wait_ex(r.device, 0, &options);
+        assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(error.ticket, 0);
+        assert_non_null(memchr(error.message, '\0', sizeof error.message));
+        assert_int_not_equal(error.message[0], '\0');
+    }
+    rig_close(&r);
+}
+
 /* -- sleeping -------------------------------------------------------------------------------------------- */
 
 static void test_who_waits_for_all_is_woken_once_by_the_last(void **state)
@@ -1482,6 +1517,7 @@ int main(void)
         cmocka_unit_test(test_destroying_one_of_many_ends_the_wait_at_once),
         cmocka_unit_test(test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were),
         cmocka_unit_test(test_the_loss_of_the_device_ends_a_wait_for_many),
+        cmocka_unit_test(test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everything),
         cmocka_unit_test(test_who_waits_for_all_is_woken_once_by_the_last),
         cmocka_unit_test(test_who_waits_for_any_is_woken_by_the_first),
         cmocka_unit_test(test_a_timeout_leaves_no_watch_behind),
