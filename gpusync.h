@@ -8362,7 +8362,7 @@ GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cu
    still this ticket's after they were read. *info stays zero unless all of it is known. */
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
 {
-    gpusync_ticket_info found;
+    gpusync_ticket_info found = {GPUSYNC_OK, 0, 0};
     gpusync_result result = GPUSYNC_OK;
     if (info) memset(info, 0, sizeof *info);
     if (!queue || !info) return GPUSYNC_ERROR_INVALID_ARGUMENT;
