@@ -57,7 +57,7 @@ mutant "a weak import is not weak" test_wait "$both" '^macho-run: .*_MTLCopyAllD
     MTLCopyAllDevices
 # x86-64 passes variable arguments as it does all others.
 mutant "objc_msgSend is called as a variadic function" test_wait aarch64 'exception: Segmentation fault|^softmetal: ' \
-    '((result (*)(void *, void *, argument))gpusync__send)' '((result (*)(void *, ...))gpusync__send)'
+    '((result(*)(void *, void *, argument))gpusync__send)' '((result(*)(void *, ...))gpusync__send)'
 
 # ---------------------------------------------------------------- what is to run
 source_text=$(cat "$root/gpusync.h")
