@@ -57,8 +57,8 @@
 
      macro                    who defines it      meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: private to this file. Two files, and two
-                                                  versions, can each have their own copy so.
+     GPUSYNC_STATIC           that file           every function is static: private to this file. So two files, or
+                                                  two versions, can each have a copy of their own.
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
      GPUSYNC_OBJC             all files           1: there is an Objective-C runtime with Metal classes.
@@ -76,9 +76,9 @@
                reading the status. One that the system killed ends like any other: no wait here can outlive it.
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
                ERROR_EXECUTION is about the work: it ended, badly. gpusync_next_error tells what happened.
-   Wait        It looks at a counter, reads Metal's status, spins for a budget (32 pauses and 224 yields, the figures of
-               CUDA.jl and Metal.jl), then sleeps in one piece until the completed handler wakes it. It sends nothing to
-               the GPU. It means that the GPU is finished.
+   Wait        It looks at a counter, reads Metal's status, and spins for a budget: 32 pauses and 224 yields, the figures
+               of CUDA.jl and Metal.jl. Then it sleeps in one piece until the completed handler wakes it. It sends nothing
+               to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Promised    A value that encoded, submitted or committed work is to signal (a pending signal).
    Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
@@ -101,14 +101,14 @@
 
    In a callback and in the log function a wait that would have to wait returns ERROR_WOULD_DEADLOCK. gpusync holds no
    lock while it calls one of these, but for the allocator. It has no autorelease pool or thread-local value open while
-   yield, park or unpark runs: a fiber may park on one thread and go on on another. gpusync has no threads of its own.
+   yield, park or unpark runs: a fiber may park on one thread and continue on another. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
    Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
    never __bridge_transfer.) What you pass in is retained for as long as gpusync uses it. What you get back is borrowed.
-   Descs, arrays and texts are read during the call only. Calls that may get autoreleased objects from
-   Metal have an autorelease pool of their own.
+   Descs, arrays and texts are read during the call only. Calls that may get autoreleased objects from Metal have an
+   autorelease pool of their own.
    gpusync keeps a command buffer alive: of gpusync_command_buffer from there, of yours from gpusync_encode_wait or
    gpusync_encode_signal, until gpusync_commit or gpusync_command_buffer_discard. From the commit on it is retained,
    with what Metal retains for it, until its handler ran. To use it longer retain it yourself.
@@ -608,7 +608,7 @@ typedef struct gpusync_hooks {
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
 /** Memory of devices and what belongs to them. Called when objects are made, grow or go, at the first failure of a
-    queue, and by a wait for more than 16 queues or points. Never for a commit or a wait in the steady state, and not
+    queue, and in a wait for over 16 queues or points. Never for a commit or a wait in the steady state, and not
     after the destroy call of the device. Any thread, Metal's too, also with locks held: must not call gpusync. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */

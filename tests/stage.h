@@ -517,7 +517,8 @@ static MAYBE_UNUSED uint64_t raw_of(gpusync_timeline *timeline)
     return metal_event_value(event) - base;
 }
 
-static MAYBE_UNUSED gpusync_error error_of(gpusync_queue *queue, gpusync_ticket ticket)
+/* The error that a wait for the point fills: it has ended, and badly. */
+static MAYBE_UNUSED gpusync_error error_of_point(gpusync_point point)
 {
     gpusync_error error;
     gpusync_wait_options options;
@@ -525,24 +526,21 @@ static MAYBE_UNUSED gpusync_error error_of(gpusync_queue *queue, gpusync_ticket 
     memset(&error, 0, sizeof error);
     memset(&options, 0, sizeof options);
     options.error = &error;
-    result = gpusync_wait_ex(queue, ticket, 0, &options);
+    if (point.timeline) result = gpusync_timeline_wait(point.timeline, point.value, 0, &options);
+    else result = gpusync_wait_ex(point.queue, point.ticket, 0, &options);
     assert_true(result < 0);
     assert_int_equal(error.result, result);
     return error;
 }
 
+static MAYBE_UNUSED gpusync_error error_of(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    return error_of_point(gpusync_at_ticket(queue, ticket));
+}
+
 static MAYBE_UNUSED gpusync_error error_at(gpusync_timeline *timeline, uint64_t value)
 {
-    gpusync_error error;
-    gpusync_wait_options options;
-    gpusync_result result;
-    memset(&error, 0, sizeof error);
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    result = gpusync_timeline_wait(timeline, value, 0, &options);
-    assert_true(result < 0);
-    assert_int_equal(error.result, result);
-    return error;
+    return error_of_point(gpusync_at_value(timeline, value));
 }
 
 static MAYBE_UNUSED bool reports(gpusync_device *device, const char *words)

@@ -725,7 +725,7 @@ static void test_an_object_is_released_between_the_callbacks_around_it(void **st
 
 /* == callbacks of submissions ====================================================================================== */
 
-static void test_a_callback_comes_once_on_metals_thread_with_the_result(void **state)
+static void test_a_callback_comes_once_on_a_dispatch_queue_with_the_result(void **state)
 {
     unsigned fails;
     (void)state;
@@ -836,7 +836,7 @@ static void test_of_a_held_submission_the_callback_comes_when_a_call_has_ended_i
 }
 
 /* Its command buffers have ended, and only the fate of what it waited for was open: no handler of its own is due. */
-static void test_a_callback_of_work_whose_handlers_have_run_comes_on_metals_thread(void **state)
+static void test_a_callback_of_work_whose_handlers_have_run_comes_on_a_dispatch_queue(void **state)
 {
     outcome told;
     void *producer;
@@ -851,7 +851,7 @@ static void test_a_callback_of_work_whose_handlers_have_run_comes_on_metals_thre
     finish(&s, 1);
     assert_int_equal(calls_of(&told), 0);
     assert_ok(gpusync_timeline_fail(s.a, NULL));
-    while (calls_of(&told) == 0) sched_yield(); /* the listener's thread */
+    while (calls_of(&told) == 0) sched_yield(); /* the dispatch queue's thread */
     assert_int_equal(calls_of(&told), 1);
     assert_false(ran_here(&told));
     assert_int_equal(told.result, GPUSYNC_ERROR_EXECUTION);
@@ -1108,7 +1108,7 @@ static void test_a_foreign_value_that_is_read_first_calls_back_without_the_liste
 }
 
 /* ... and a poll that finds, by the event, that a submission is over does not call back either. */
-static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread(void **state)
+static void test_a_poll_that_ends_a_barrier_leaves_its_callback_to_a_dispatch_queue(void **state)
 {
     softmetal_timing timing;
     gpusync_submission submission;
@@ -1939,7 +1939,7 @@ static void loop_job_done(void *user, gpusync_result result, const gpusync_error
     loop_launch(l);
 }
 
-/* On Metal's thread: no more than a byte for the loop. */
+/* On the dispatch queue's thread: no more than a byte for the loop. */
 static void loop_job_ended(void *user, gpusync_result result, const gpusync_error *error)
 {
     (void)error;
@@ -2160,11 +2160,11 @@ int main(void)
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),
         cmocka_unit_test(test_an_object_is_released_between_the_callbacks_around_it),
-        cmocka_unit_test(test_a_callback_comes_once_on_metals_thread_with_the_result),
+        cmocka_unit_test(test_a_callback_comes_once_on_a_dispatch_queue_with_the_result),
         cmocka_unit_test(test_no_callback_comes_inside_a_wait),
         cmocka_unit_test(test_a_callback_that_a_wait_found_due_comes_although_no_handler_does),
         cmocka_unit_test(test_of_a_held_submission_the_callback_comes_when_a_call_has_ended_it),
-        cmocka_unit_test(test_a_callback_of_work_whose_handlers_have_run_comes_on_metals_thread),
+        cmocka_unit_test(test_a_callback_of_work_whose_handlers_have_run_comes_on_a_dispatch_queue),
         cmocka_unit_test(test_destroying_a_queue_settles_every_callback),
         cmocka_unit_test(test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told),
         cmocka_unit_test(test_a_host_signal_calls_back_outside_of_the_call),
@@ -2173,7 +2173,7 @@ int main(void)
         cmocka_unit_test(test_a_callback_is_listened_for_though_its_value_becomes_expected_while_it_is_registered),
         cmocka_unit_test(test_without_listeners_no_registration_is_forgotten),
         cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),
-        cmocka_unit_test(test_a_poll_that_ends_a_barrier_leaves_its_callback_to_metals_thread),
+        cmocka_unit_test(test_a_poll_that_ends_a_barrier_leaves_its_callback_to_a_dispatch_queue),
         cmocka_unit_test(test_a_timeline_that_fails_or_goes_calls_back_with_that),
         cmocka_unit_test(test_by_hand_nothing_runs_until_dispatch),
         cmocka_unit_test(test_every_callback_is_announced),

@@ -82,8 +82,8 @@ static void do_everything(outcome *o)
     must(count == 0, "a dispatch that is refused runs nothing");
 }
 
-/* Where callbacks run; each has `o` called and everything settled. */
-static void on_metals_thread(stage *s, outcome *o)
+/* What makes a callback due; each has `o` called and everything settled. */
+static void after_a_handler(stage *s, outcome *o)
 {
     on_done(s->q[1], commit_to(s->q[1], buffer_of(s->q[1])), o);
     softmetal_finish_queue(gpusync_queue_metal(s->q[1]));
@@ -147,17 +147,23 @@ static void do_everything_in(void (*place)(stage *, outcome *), gpusync_callback
     close_idle_stage(&s);
 }
 
-static void test_a_callback_may_do_all_but_wait_and_destroy(void **state)
+/* Once for each reason, in both modes. */
+static void in_every_place(void (*act)(void (*place)(stage *, outcome *), gpusync_callback_mode mode))
 {
     static void (*const places[])(stage *, outcome *) = {
-        on_metals_thread, at_once, in_a_signal, in_a_cancellation, in_destroy, in_the_end_of_a_timeline,
+        after_a_handler, at_once, in_a_signal, in_a_cancellation, in_destroy, in_the_end_of_a_timeline,
     };
     size_t i;
-    (void)state;
     for (i = 0; i < LENGTH(places); i++) {
-        do_everything_in(places[i], GPUSYNC_CALLBACKS_QUEUED);
-        do_everything_in(places[i], GPUSYNC_CALLBACKS_MANUAL);
+        act(places[i], GPUSYNC_CALLBACKS_QUEUED);
+        act(places[i], GPUSYNC_CALLBACKS_MANUAL);
     }
+}
+
+static void test_a_callback_may_do_all_but_wait_and_destroy(void **state)
+{
+    (void)state;
+    in_every_place(do_everything_in);
 }
 
 static void signal_twice(outcome *o)
@@ -194,15 +200,8 @@ static void signal_twice_in(void (*place)(stage *, outcome *), gpusync_callback_
 
 static void test_a_callback_that_signals_another_timeline_twice_has_both_values_told(void **state)
 {
-    static void (*const places[])(stage *, outcome *) = {
-        on_metals_thread, at_once, in_a_signal, in_a_cancellation, in_destroy, in_the_end_of_a_timeline,
-    };
-    size_t i;
     (void)state;
-    for (i = 0; i < LENGTH(places); i++) {
-        signal_twice_in(places[i], GPUSYNC_CALLBACKS_QUEUED);
-        signal_twice_in(places[i], GPUSYNC_CALLBACKS_MANUAL);
-    }
+    in_every_place(signal_twice_in);
 }
 
 static void autorelease(void *user, gpusync_result result, const gpusync_error *error)
@@ -249,7 +248,7 @@ static void register_again(outcome *o)
 
 static void test_a_long_chain_of_callbacks_needs_no_stack(void **state)
 {
-    static void (*const places[])(stage *, outcome *) = {on_metals_thread, at_once, in_a_signal, in_a_cancellation};
+    static void (*const places[])(stage *, outcome *) = {after_a_handler, at_once, in_a_signal, in_a_cancellation};
     size_t i;
     (void)state;
     for (i = 0; i < LENGTH(places); i++) {
@@ -669,7 +668,7 @@ static void register_on_the_other_device(outcome *o)
 /* In a callback of one device another device is called: what is due there is done, and its memory stays its own. */
 static void test_a_callback_of_one_device_registers_with_another(void **state)
 {
-    static void (*const places[])(stage *, outcome *) = {on_metals_thread, at_once, in_a_signal, in_destroy};
+    static void (*const places[])(stage *, outcome *) = {after_a_handler, at_once, in_a_signal, in_destroy};
     size_t i, k;
     (void)state;
     for (i = 0; i < LENGTH(places); i++) {

@@ -783,7 +783,7 @@ static void fill_beyond_the_limit(flow *f)
     metal_release(buffer);
 }
 
-/* On Metal's thread, in a call, in dispatch: nobody may wait there. */
+/* Due by a handler, due at once, and by gpusync_dispatch: nobody may wait in a callback. */
 static void test_in_a_callback_it_would_be_a_deadlock(void **state)
 {
     int place;

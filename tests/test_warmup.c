@@ -1591,7 +1591,7 @@ typedef struct inside {
     gate gate;
 } inside;
 
-/* On Metal's thread, for certain: the work ends when fn is registered. */
+/* On the dispatch queue's thread: the work goes on until fn is registered. */
 static void call_back(place *p, gpusync_done_fn fn, inside *in)
 {
     gpusync_ticket ticket;
