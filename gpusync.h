@@ -76,8 +76,8 @@
                reading the status. One that the system killed ends like any other: no wait here can outlive it.
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
                ERROR_EXECUTION is about the work: it ended, badly. gpusync_next_error tells what happened.
-   Wait        It looks at a counter, reads Metal's status, and spins for a budget: 32 pauses and 224 yields, the figures
-               of CUDA.jl and Metal.jl. Then it sleeps in one piece until the completed handler wakes it. It sends nothing
+   Wait        It looks at a counter, reads Metal's status, and spins for a budget: 32 pauses and 224 yields (figures of
+               CUDA.jl and Metal.jl). Then it sleeps in one piece until the completed handler wakes it. It sends nothing
                to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Promised    A value that encoded, submitted or committed work is to signal (a pending signal).
@@ -101,7 +101,7 @@
 
    In a callback and in the log function a wait that would have to wait returns ERROR_WOULD_DEADLOCK. gpusync holds no
    lock while it calls one of these, but for the allocator. It has no autorelease pool or thread-local value open while
-   yield, park or unpark runs: a fiber may park on one thread and continue on another. gpusync has no threads of its own.
+   yield, park or unpark runs: a fiber may park on one thread and resume on another. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
