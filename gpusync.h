@@ -76,9 +76,9 @@
                reading the status. One that the system killed ends like any other: no wait here can outlive it.
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
                ERROR_EXECUTION is about the work: it ended, badly. gpusync_next_error tells what happened.
-   Wait        It looks at a counter, reads Metal's status, and spins for a budget: 32 pauses and 224 yields (figures of
-               CUDA.jl and Metal.jl). Then it sleeps in one piece until the completed handler wakes it. It sends nothing
-               to the GPU. Its end means that the GPU is finished.
+   Wait        It looks at a counter, reads Metal's status, and spins where the queue's history promises an end within
+               250 us. Else, or then, it sleeps in one piece until the completed handler wakes it. It sends nothing to
+               the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Promised    A value that encoded, submitted or committed work is to signal (a pending signal).
    Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
@@ -567,17 +567,22 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
    1b: more of chapter 1. */
 
 /** How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
-    No iterations, but a time: yields for that time. All zero: sleeps at once. (The default is that of a NULL spin.) */
+    No iterations, but a time: yields for that time. All zero: sleeps at once.
+
+    Without one (NULL) the wait decides. Each queue knows how long its last 8 tickets took. Where the end is expected
+    within 250 us, the wait spins until a little after; else it sleeps at once. With no history it spins for 20 us. Two
+    or more spins in vain, n, make it leave out the next 2^n, at most 64. It looks twice a microsecond at most, with the
+    CPU's pause in between, or with the yield hook, where the program has one. */
 typedef struct gpusync_spin {
-    uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. Default 32. */
-    uint32_t yield_iterations; /**< Then, with the yield hook in between. Default 224. */
+    uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
+    uint32_t yield_iterations; /**< Then, with the yield hook in between. */
     uint64_t max_spin_ns;      /**< Nanoseconds; 0: no limit in time. */
 } gpusync_spin;
 
 /** How a wait sleeps. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_mode {
     GPUSYNC_WAIT_DEFAULT = 0,       /**< That of the queue, else of the device, else SPIN_THEN_HANDLER. */
-    GPUSYNC_WAIT_SPIN_THEN_HANDLER, /**< Spins for the budget, then sleeps until the handler. */
+    GPUSYNC_WAIT_SPIN_THEN_HANDLER, /**< Spins as gpusync_spin says, then sleeps until the handler. */
     GPUSYNC_WAIT_HANDLER,           /**< Sleeps at once. */
     /** Parks the thread in Metal's waitUntilCompleted, without a time limit. Device loss and destroy do not end it:
         they wait for it. Only for waits without limit on committed buffers; every other wait uses HANDLER. */
@@ -592,7 +597,8 @@ typedef struct gpusync_waiter {
 /** What a wait does with its thread. A fiber scheduler or a language runtime supplies its own: no thread is blocked. A
     hook lets no C++ exception and no longjmp out, and does not call gpusync_*_destroy. */
 typedef struct gpusync_hooks {
-    void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield. */
+    void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield, or
+                                                            in a spin that nobody has set, the CPU's pause. */
     /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns (GPUSYNC_FOREVER: no deadline). May
         return early for no reason. When unpark came first, it returns at once: an unpark leaves a permit, one at most.
         NULL, and then unpark too: a condition variable. */
@@ -642,7 +648,7 @@ struct gpusync_device_desc {
     void *GPUSYNC_OPT metal_device; /**< An MTLDevice; NULL: the system's default, else the first of the list. */
     const gpusync_hooks *GPUSYNC_OPT hooks;         /**< NULL: threads. */
     const gpusync_allocator *GPUSYNC_OPT allocator; /**< NULL: malloc. */
-    const gpusync_spin *GPUSYNC_OPT spin;           /**< NULL: 32 pauses, 224 yields. */
+    const gpusync_spin *GPUSYNC_OPT spin;           /**< NULL: each wait decides by what it waits for. */
     gpusync_wait_mode wait_mode;                    /**< Of its queues that name none. */
     gpusync_log_fn GPUSYNC_OPT log;                 /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;                     /**< Passed to log. */
@@ -1169,9 +1175,11 @@ typedef struct gpusync_stats {
     uint64_t failures_dropped; /**< Records pushed out of the log. */
     uint64_t waits_inline;     /**< Waits that ended by looking at the counter. */
     uint64_t waits_status;     /**< Waits that ended by reading the status. */
-    uint64_t waits_spin;       /**< Waits that ended within the spin budget. */
+    uint64_t waits_spin;       /**< Waits that ended in the spin. */
     uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
     uint64_t waits_unmet;      /**< Waits without the work being done: timeout, lost, destroyed, deadlock. */
+    uint64_t spins_in_vain;    /**< Waits that spun for nothing: they had to sleep, or ran out of time. */
+    uint64_t spin_ns;          /**< Nanoseconds that waits have spun. */
     uint64_t spurious_wakes;   /**< Times that park returned early with nothing to show for it. */
     uint64_t held;             /**< Commits and submissions that were held for a signal nobody had submitted. */
     uint64_t waits_skipped;    /**< Waits of submissions for what was reached already. */
@@ -1208,7 +1216,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_end {
     GPUSYNC_ENDED_INLINE, /**< By looking at the counter. */
     GPUSYNC_ENDED_STATUS, /**< By reading the status. */
-    GPUSYNC_ENDED_SPIN,   /**< Within the spin budget. */
+    GPUSYNC_ENDED_SPIN,   /**< In the spin. */
     GPUSYNC_ENDED_SLEEP,  /**< After sleeping. */
     GPUSYNC_ENDED_UNMET   /**< Without what it was for. */
 } gpusync_wait_end;
@@ -1223,8 +1231,9 @@ typedef struct gpusync_trace_event {
     uint64_t value;                               /**< Signalled or waited for. */
     gpusync_result result;                        /**< Of the work or the wait. */
     gpusync_wait_end how;                         /**< Of WAIT_END. */
-    double gpu_start_s, gpu_end_s;                /**< As gpusync_ticket_info. */
-    const char *label; /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
+    uint64_t expected_ns; /**< Of WAIT_BEGIN for one point: nanoseconds to its end, as expected. 0: unknown, or past. */
+    double gpu_start_s, gpu_end_s; /**< As gpusync_ticket_info. */
+    const char *label;             /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
 } gpusync_trace_event;
 
 /** Told of an event, on its thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
@@ -1574,7 +1583,9 @@ static uint32_t gpusync__set_flag(uint32_t *p, uint32_t flag) { return __atomic_
 
 #if defined(__x86_64__) || defined(__i386__)
 #define GPUSYNC__PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__) || defined(__arm__)
+#elif defined(__aarch64__) /* `yield` takes next to no time on Apple's cores; Rust's std and WebKit use isb, too */
+#define GPUSYNC__PAUSE() __asm__ __volatile__("isb")
+#elif defined(__arm__)
 #define GPUSYNC__PAUSE() __asm__ __volatile__("yield")
 #else
 #define GPUSYNC__PAUSE() ((void)0)
@@ -1966,9 +1977,9 @@ typedef struct gpusync__plan {
        listed: its needs are, or were: not while the device has all that they need, before it is through.
        depth: on the queue's free list: how many there are from here on. */
     uint32_t need_count, promise_count, part_count, first_part, rank, listed, depth;
-    /* disowned: its command buffers may still run.
+    /* disowned: its command buffers may still run. delayed: the device waits in it.
        lined, stirred: in the line, and something about it has changed. Under the plan lock. */
-    bool disowned, lined, stirred;
+    bool disowned, delayed, lined, stirred;
     void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
     gpusync__need *needs, **needs_end, *own_needs; /* what it waits for; where the next is linked; memory for its own */
     gpusync__promise *promises, **promises_end, *own_promises; /* what it signals; the same for that */
@@ -1980,7 +1991,7 @@ typedef struct gpusync__plan {
        next, previous: in the queue's line; next: also on a free list, and of joined ones.
        next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: on an agenda. */
     struct gpusync__plan *joined, *next, *previous, *next_stirred, *previous_stirred, *next_ended, *next_issued;
-    uint64_t issued_ns;          /* when the device got it; for trace and report */
+    uint64_t issued_ns;          /* when the device got it */
     gpusync_done_fn on_complete; /* the program's callback, or NULL */
     void *user;                  /* for that */
     double gpu_start, gpu_end;   /* of all parts: the first start, the last end; 0: unknown. Under the plan lock */
@@ -2008,15 +2019,22 @@ typedef struct gpusync__agenda {
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
+/* Spins in vain, one after the other, and how many spins are left out for that. Lossy: nothing but time hangs on it. */
+typedef struct gpusync__luck {
+    uint32_t misses, skips;
+} gpusync__luck;
+
 #define GPUSYNC__EVENT_POOL 32
 #define GPUSYNC__FEW_PLACES 16
+#define GPUSYNC__TAKEN 8 /* tickets whose times a queue remembers */
 
 struct gpusync_device {
     void *metal;                           /* the MTLDevice, +1 */
     gpusync_hooks hooks;                   /* the program's, or the default ones */
     gpusync_allocator allocator;           /* for all that does not outlive the device */
-    gpusync_spin spin;                     /* of its queues, where they have no other */
+    gpusync_spin own_spin, *spin;          /* the program's; that, or NULL. Of its queues, where they have no other */
     gpusync_wait_mode wait_mode;           /* of its queues, where they have no other */
+    gpusync__luck luck;                    /* of waits for values, and for many points */
     gpusync_log_fn log;                    /* or NULL */
     uint32_t lost;                         /* for good */
     gpusync__mutex lock;                   /* over what follows, but for `stats` and `inside`, down to event_count */
@@ -2086,21 +2104,24 @@ struct gpusync_queue {
     /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
        limit, max_in_flight: uncompleted command buffers that Metal allows; that the program allows itself. */
     uint32_t flags, limit, max_in_flight, log_most;
-    bool slow_commit;            /* commits are traced, or limited */
-    gpusync__ring *ring;         /* of the next ticket; the older ones behind it */
-    void *external_queue;        /* a dispatch queue that waits for external work, made when first needed */
-    void *buffer_class;          /* of the command buffers seen here: known to answer what is sent */
-    gpusync_spin spin;           /* of waits that ask for no other */
-    gpusync_wait_mode wait_mode; /* of waits that ask for no other */
-    gpusync__node place;         /* on the device's list; has the number */
-    char label[64];              /* the program's, or that of the Metal queue; or empty */
-    unsigned char pad2[128];     /* what follows is written all the time */
+    bool slow_commit;             /* commits are traced, or limited */
+    gpusync__ring *ring;          /* of the next ticket; the older ones behind it */
+    void *external_queue;         /* a dispatch queue that waits for external work, made when first needed */
+    void *buffer_class;           /* of the command buffers seen here: known to answer what is sent */
+    gpusync_spin own_spin, *spin; /* the program's; that, the device's, or NULL. Of waits that ask for no other */
+    gpusync_wait_mode wait_mode;  /* of waits that ask for no other */
+    gpusync__node place;          /* on the device's list; has the number */
+    char label[64];               /* the program's, or that of the Metal queue; or empty */
+    unsigned char pad2[128];      /* what follows is written all the time */
     /* -- counters, and what is changed without a lock
        outstanding: command buffers that are made or in flight, against the limit.
        inside: calls that destroy must let out first. tracked: unfinished TRACKED slots.
        refused: who asked for room got none, and may ask again. */
     uint32_t outstanding, inside, tracked, refused;
-    gpusync_stats stats;       /* but for commits and completions: they are counted by their tickets */
+    gpusync_stats stats; /* but for commits and completions: they are counted by their tickets */
+    /* For the spin, lossy. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end. */
+    uint64_t took_ns[GPUSYNC__TAKEN], ended_ns;
+    gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
     gpusync__slot *returned;   /* free slots, pushed without a lock, taken whole */
@@ -2255,15 +2276,6 @@ static void *gpusync__store_new(gpusync_device *dev, size_t size)
     store->next = GPUSYNC__GET(&dev->stores);
     while (!GPUSYNC__SWAP(&dev->stores, &store->next, store)) {}
     return store + 1;
-}
-
-static void gpusync__stores_free(gpusync_device *dev)
-{
-    while (dev->stores) {
-        gpusync__store *store = dev->stores;
-        dev->stores = store->next;
-        gpusync__free(dev, store, store->size);
-    }
 }
 
 /* Calls that may still be running when destroy begins come in here and go out again; destroy waits for them. It sets
@@ -2597,15 +2609,6 @@ static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
     return ring;
 }
 
-static void gpusync__rings_free(gpusync_device *dev, gpusync__ring *ring)
-{
-    while (ring) {
-        gpusync__ring *older = ring->older;
-        gpusync__free(dev, ring, sizeof(gpusync__ring) + (size_t)ring->size * sizeof(gpusync__entry));
-        ring = older;
-    }
-}
-
 /* Without a lock: older rings stay as long as the queue. */
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
@@ -2676,15 +2679,6 @@ GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, 
     __atomic_store_n(&entry->slot, slot, __ATOMIC_RELEASE); /* after `done`: gpusync__next_late */
     /* before [commit]: `completed` must never be seen to run ahead. It publishes the entry */
     GPUSYNC__ADD(&q->head.committed, 1);
-}
-
-/* A command buffer's ticket: the next of its queue. Under the order lock. 0: no memory. */
-static uint64_t gpusync__give_ticket(gpusync_queue *q, gpusync__slot *slot)
-{
-    uint64_t ticket = gpusync__committed(q) + 1;
-    if (!gpusync__ring_ready(q, ticket)) return 0;
-    gpusync__enter_ring(q, slot, ticket, GPUSYNC__ARMED);
-    return ticket;
 }
 
 /* A reference to the slot of a ticket; NULL when it has ended and its slot went on. */
@@ -2797,18 +2791,6 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__n
     gpusync_trace_event event =
         gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, about->queue, about->timeline, about->node.number, label);
     event.result = error ? error->result : GPUSYNC_OK;
-    dev->trace(dev->trace_user, &event);
-}
-
-/* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended; NULL: it begins. */
-GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal, const gpusync_stats *stats,
-                                       const uint64_t *how, gpusync_result result)
-{
-    gpusync_trace_kind kind = how ? GPUSYNC_TRACE_WAIT_END : GPUSYNC_TRACE_WAIT_BEGIN;
-    gpusync_trace_event event = goal ? gpusync__trace_event(kind, goal->queue, goal->timeline, goal->ticket, NULL)
-                                     : gpusync__trace_event(kind, NULL, NULL, 0, NULL);
-    event.result = result;
-    if (how) event.how = (gpusync_wait_end)(how - &stats->waits_inline);
     dev->trace(dev->trace_user, &event);
 }
 
@@ -2949,11 +2931,6 @@ static void gpusync__log_failures(gpusync_queue *q)
                              (long long)e.code, e.message);
         GPUSYNC__PUT(&q->logging, 0);
     }
-}
-
-static bool gpusync__means_loss(const gpusync_error *error)
-{
-    return error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
 }
 
 /* The first record of the tickets after `low` up to `high`; NULL: there is none. given_up: also of work that was given
@@ -3701,15 +3678,6 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
     gpusync__unlock(&dev->waiter_lock);
 }
 
-/* Nobody waits any more. Their memory goes with the device's stores. */
-static void gpusync__waiters_destroy(gpusync_device *dev)
-{
-    for (gpusync__waiter *w = dev->free_waiters; w; w = w->next) {
-        pthread_mutex_destroy(&w->mutex);
-        pthread_cond_destroy(&w->wake);
-    }
-}
-
 #define GPUSYNC__LINGER_NS 1000000u /* a sleep of gpusync__linger */
 
 /* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. No
@@ -3945,6 +3913,24 @@ static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
     memcpy(&outcome->gpu_end, &end, sizeof end);
 }
 
+/* The ticket has ended well, without a wait on the device: remember how long it took, from its issue, or from the end
+   of the work before it, to its own. The end is now, where Metal tells none or has another clock. Work that ended out
+   of order took no time. Before the mark: who sees that knows the time. */
+GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
+{
+    double seconds;
+    memcpy(&seconds, &outcome->gpu_end, sizeof seconds);
+    uint64_t end = (uint64_t)(int64_t)(seconds * 1e9), begin = __atomic_load_n(&q->ended_ns, __ATOMIC_RELAXED);
+    if (issued > begin) begin = issued;
+    if (end <= begin) {
+        uint64_t now = gpusync_now_ns();
+        if (now - end > 10000000000u) end = now;
+        if (end <= begin) begin = end - 1; /* 0 is for what nobody knows */
+    }
+    GPUSYNC__SET(&q->took_ns[ticket % GPUSYNC__TAKEN], end - begin);
+    GPUSYNC__SET(&q->ended_ns, end);
+}
+
 /* Mark the ticket of a slot that is no part, and tell who waits for it: everybody who finds the end does both, so that
    a thread that is stopped in between keeps nobody waiting. */
 static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
@@ -3977,11 +3963,15 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long 
         gpusync__part_ended(slot->plan, &outcome, agenda);
     } else {
         if (failed) gpusync__record(q, &error);
+        if (failed || slot->kind != GPUSYNC__WORK) GPUSYNC__SET(&q->took_ns[slot->ticket % GPUSYNC__TAKEN], 0);
+        else gpusync__learn(q, slot->ticket, slot->since_ns, &outcome);
         if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, &outcome);
         gpusync__end_ticket(q, slot, &outcome, agenda);
     }
-    if (failed) gpusync__log_failures(q);
-    if (failed && gpusync__means_loss(&error)) gpusync__lose(q->device, agenda);
+    if (!failed) return;
+    gpusync__log_failures(q);
+    if (error.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
+        gpusync__lose(q->device, agenda);
 }
 
 /* The tracked buffer will never run. The caller has a reference to the slot. False: it has ended otherwise. */
@@ -4026,6 +4016,7 @@ static void gpusync__completed(void *block, void *buffer)
             gpusync__outcome outcome;
             outcome.failed = 0;
             gpusync__read_times(slot->buffer, &outcome);
+            gpusync__learn(q, slot->ticket, slot->since_ns, &outcome);
             gpusync__end_ticket(q, slot, &outcome, &agenda);
         } else {
             gpusync__claim(q, slot, status, &agenda);
@@ -4210,11 +4201,12 @@ static void gpusync__sweep(void *context)
 }
 
 /* --------------------------------------------------------------------------------- >>wait --
-   Waits, in the order in which each of them goes: look at what is known, read the status, spin, sleep.
+   Waits, in the order in which each of them goes: look at what is known, read the status, spin if that pays, sleep.
 
      1. The caller enters the queue or timeline, and makes a goal of what it was given.
      2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status (waits_status).
-     3. It spins, looking again and again (waits_spin), or lets Metal wait where the mode is BLOCKING.
+     3. It spins, looking again and again (waits_spin), for as long as the program has set, or where the end is near by
+        the queue's history (gpusync__choose_spin). Or it lets Metal wait, where the mode is BLOCKING.
      4. gpusync__sleep lists a watch for each goal, arms the sweep and parks (waits_sleep).
      5. What has ended says how (gpusync__result_of, gpusync__timeline_result). What did not says why.
      6. The caller leaves. A wait that timed out leaves nothing behind.
@@ -4342,25 +4334,125 @@ static void gpusync__wait_look(const gpusync__wait *wait)
         if (!wait->watches[i].left && !gpusync__over(&wait->watches[i].goal)) gpusync__look(&wait->watches[i].goal);
 }
 
-/* Look again and again, with a pause or a yield in between. True: over within the budget, which is a number of rounds,
-   a time, or both; whichever ends first. */
-static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *spin, uint64_t deadline)
+/* -- the spin that the program has not set: it goes by what is known of the queue's work */
+
+#define GPUSYNC__SPIN_NS 250000  /* what is expected to end later is not spun for */
+#define GPUSYNC__MARGIN_NS 50000 /* goes on so long after the expected end: a status shows some time after the end */
+#define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
+#define GPUSYNC__LOOK_NS 500     /* at least, from one look to the next */
+
+/* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing is known. */
+static bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
+{
+    uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0;
+    for (int i = 0; i < GPUSYNC__TAKEN; i++)
+        if ((took[count] = GPUSYNC__GET(&q->took_ns[i])) != 0) sum += took[count++];
+    if (!count) return false;
+    *mean = sum / count;
+    sum = 0;
+    for (uint64_t i = 0; i < count; i++) sum += took[i] > *mean ? took[i] - *mean : *mean - took[i];
+    *deviation = sum / count;
+    return true;
+}
+
+/* When a ticket is expected to end: all that have not ended up to there take the usual time each, from the issue of the
+   first, or the last end, on. 0: unknown, or the first is held. That one's slot is safe to look at
+   (gpusync__is_submission). */
+static uint64_t gpusync__expected(const gpusync_queue *q, uint64_t ticket, uint64_t *deviation)
+{
+    uint64_t done = GPUSYNC__GET(&q->head.completed), ended = GPUSYNC__GET(&q->ended_ns), mean;
+    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->slot);
+    if (ticket <= done || !slot || GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) return 0;
+    bool is_plan = GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN;
+    uint64_t issued = GPUSYNC__GET(is_plan ? &slot->plan->issued_ns : &slot->since_ns);
+    bool same = GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == done + 1;
+    if (!same || !gpusync__usual(q, &mean, deviation)) return 0;
+    *deviation *= ticket - done;
+    return (issued > ended ? issued : ended) + (ticket - done) * mean;
+}
+
+/* The same for a goal. A value: by the work that has promised it. What stands on the timeline's list stays under the
+   lock, with its queue. */
+static uint64_t gpusync__goal_expected(const gpusync__goal *goal, uint64_t *deviation)
+{
+    const gpusync_queue *q = goal->queue;
+    uint64_t ticket = goal->ticket, end = 0;
+    if (goal->kind == GPUSYNC__ROOM)
+        ticket = GPUSYNC__GET(&q->head.completed) + GPUSYNC__GET(&q->outstanding) + 1 - ticket;
+    if (q) return gpusync__expected(q, ticket, deviation);
+    gpusync__lock(&goal->timeline->board.lock);
+    const gpusync__node *node = gpusync__list_from(&goal->timeline->promises, ticket);
+    const gpusync__plan *plan = node ? ((const gpusync__promise *)(const void *)node)->plan : NULL;
+    if (plan && gpusync__is_issued(plan)) end = gpusync__expected(plan->work.queue, plan->work.ticket, deviation);
+    gpusync__unlock(&goal->timeline->board.lock);
+    return end;
+}
+
+/* The spin of a wait whose program has set none. Of any, the first that is not overdue counts; of all, the last. What
+   nobody knows may end at once. The pauses are the CPU's unless the program has a yield hook: sched_yield may cost a
+   thread its priority. */
+static gpusync_spin gpusync__choose_spin(const gpusync__wait *wait, gpusync__luck *luck, uint64_t now)
+{
+    gpusync_spin spin = {wait->device->hooks.yield == gpusync__default_yield ? UINT32_MAX : 0, 0, 0};
+    uint64_t until = wait->any ? GPUSYNC_FOREVER : 0, skips = GPUSYNC__GET(&luck->skips), deviation;
+    for (size_t i = wait->over; i < wait->count; i++) {
+        if (wait->watches[i].left) continue;
+        uint64_t end = gpusync__goal_expected(&wait->watches[i].goal, &deviation);
+        end = end ? end + deviation + GPUSYNC__MARGIN_NS : now + GPUSYNC__BLIND_NS;
+        if (wait->any ? end > now && end < until : end > until) until = end;
+    }
+    bool pays = until > now && until - now <= GPUSYNC__SPIN_NS + GPUSYNC__MARGIN_NS;
+    if (pays && skips) GPUSYNC__SET(&luck->skips, (uint32_t)skips - 1);
+    if (pays && !skips) spin.max_spin_ns = until - now;
+    else spin.pause_iterations = 0;
+    return spin;
+}
+
+/* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended; NULL: it begins. */
+GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal, const gpusync_stats *stats,
+                                       const uint64_t *how, gpusync_result result)
+{
+    gpusync_trace_kind kind = how ? GPUSYNC_TRACE_WAIT_END : GPUSYNC_TRACE_WAIT_BEGIN;
+    gpusync_trace_event event = goal ? gpusync__trace_event(kind, goal->queue, goal->timeline, goal->ticket, NULL)
+                                     : gpusync__trace_event(kind, NULL, NULL, 0, NULL);
+    uint64_t deviation, end = goal && !how ? gpusync__goal_expected(goal, &deviation) : 0;
+    if (end > event.time_ns) event.expected_ns = end - event.time_ns;
+    event.result = result;
+    if (how) event.how = (gpusync_wait_end)(how - &stats->waits_inline);
+    dev->trace(dev->trace_user, &event);
+}
+
+/* Look again and again, with a pause or a yield in between. True: over. set: the program's spin, or NULL. */
+static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    uint64_t n = (uint64_t)spin->pause_iterations + spin->yield_iterations;
-    if (spin->max_spin_ns) {
-        uint64_t budget_end = gpusync__deadline(spin->max_spin_ns);
-        if (n == 0) n = UINT64_MAX; /* by time alone */
-        if (budget_end < deadline) deadline = budget_end;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        if (i < spin->pause_iterations) GPUSYNC__PAUSE();
-        else hooks->yield(hooks->user);
+    gpusync_queue *q = wait->many ? NULL : wait->watches->goal.queue;
+    gpusync__luck *luck = q ? &q->luck : &wait->device->luck;
+    uint64_t began = gpusync_now_ns(), now = began;
+    const gpusync_spin spin = set ? *set : gpusync__choose_spin(wait, luck, now);
+    uint64_t until = spin.max_spin_ns ? gpusync__deadline(spin.max_spin_ns) : GPUSYNC_FOREVER;
+    uint64_t rounds = (uint64_t)spin.pause_iterations + spin.yield_iterations;
+    bool over = false, cut = deadline < until;
+    if (!rounds && !spin.max_spin_ns) return false;
+    if (!rounds || !set) rounds = UINT64_MAX; /* by time alone */
+    if (cut) until = deadline;
+    for (uint64_t i = 0; i < rounds && !over && now < until; i++) {
+        uint64_t next = set ? 0 : now + GPUSYNC__LOOK_NS;
+        do {
+            if (i < spin.pause_iterations) GPUSYNC__PAUSE();
+            else hooks->yield(hooks->user);
+            if (until != GPUSYNC_FOREVER) now = gpusync_now_ns();
+        } while (now < next);
         gpusync__wait_look(wait);
-        if (gpusync__wait_over(wait)) return true;
-        if (deadline != GPUSYNC_FOREVER && gpusync_now_ns() >= deadline) return false;
+        over = gpusync__wait_over(wait);
     }
-    return false;
+    __atomic_fetch_add(&wait->stats->spin_ns, gpusync_now_ns() - began, __ATOMIC_RELAXED);
+    if (!over) GPUSYNC__COUNT(&wait->stats->spins_in_vain);
+    if (set || (cut && !over)) return over; /* for want of time, not of luck */
+    uint32_t misses = over ? 0 : GPUSYNC__GET(&luck->misses) + 1;
+    GPUSYNC__SET(&luck->misses, misses);
+    if (misses >= 2) GPUSYNC__SET(&luck->skips, misses < 6 ? 1u << misses : 64);
+    return over;
 }
 
 /* Metal's own wait, for the command buffers of the goal that are committed. Whatever it leaves undone, the caller
@@ -4476,7 +4568,7 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
                                           const gpusync_wait_options *options, uint64_t **how)
 {
     const gpusync_queue *q = goal->queue;
-    const gpusync_spin *spin = options && options->spin ? options->spin : q ? &q->spin : &dev->spin;
+    const gpusync_spin *spin = options && options->spin ? options->spin : q ? q->spin : dev->spin;
     gpusync_wait_mode mode = options && options->mode ? options->mode : q ? q->wait_mode : dev->wait_mode;
     gpusync_stats *stats = q ? &goal->queue->stats : &dev->stats;
     gpusync__watch watch;
@@ -4676,8 +4768,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
                                            gpusync_wait_for for_what, uint64_t timeout_ns,
                                            const gpusync_wait_options *options, gpusync__watch *watches, size_t *which)
 {
-    static const gpusync_spin none = {0, 0, 0};
-    const gpusync_spin *spin = options && options->spin ? options->spin : count > 16 ? &none : &dev->spin;
+    const gpusync_spin *spin = options && options->spin ? options->spin : dev->spin;
     gpusync_wait_mode mode = options && options->mode ? options->mode : dev->wait_mode;
     /* clang-format off */
     gpusync__wait wait = {dev, &dev->stats, watches, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
@@ -4694,7 +4785,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         return result;
     }
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
-    if (mode == GPUSYNC_WAIT_BLOCKING) mode = GPUSYNC_WAIT_HANDLER;
+    if (mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && spin == dev->spin)) mode = GPUSYNC_WAIT_HANDLER;
     gpusync_result result = gpusync__await(&wait, timeout_ns, spin, mode, &how);
     if (result != GPUSYNC_OK) how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT(how);
@@ -5088,17 +5179,18 @@ GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
-/* Give the slot its ticket, and Metal the slot as a completion handler. No handler goes into external work, which is
-   committed. Without memory for the ticket the slot is unadopted. */
+/* Give the slot its ticket, the next of the queue, and Metal the slot as a completion handler. No handler goes into
+   external work, which is committed. Without memory for the ticket the slot is unadopted. */
 GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, bool external,
                                             gpusync_ticket *ticket)
 {
-    gpusync_ticket issued = gpusync__give_ticket(q, slot);
-    if (!issued) {
+    uint64_t next = gpusync__committed(q) + 1;
+    if (!gpusync__ring_ready(q, next)) {
         gpusync__unadopt(q, slot);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    *ticket = issued;
+    gpusync__enter_ring(q, slot, next, GPUSYNC__ARMED);
+    *ticket = next;
     if (external) return GPUSYNC_OK;
     gpusync__send_void_id(slot->buffer, gpusync__sel.addCompletedHandler, slot);
     if (gpusync__traced(q->device)) gpusync__trace_schedule(slot);
@@ -6598,6 +6690,8 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
     outcome.failed = failed;
     outcome.result = error->result;
+    if (failed || plan->delayed) GPUSYNC__SET(&q->took_ns[plan->work.ticket % GPUSYNC__TAKEN], 0);
+    else gpusync__learn(q, plan->work.ticket, plan->issued_ns, &outcome);
     if (gpusync__traced(q->device)) gpusync__trace_end(q, plan->work.ticket, plan->label, &outcome);
     if (plan->on_complete) gpusync__mark_and_call(plan, &outcome, agenda);
     else (void)gpusync__mark(q, plan->work.ticket, &outcome);
@@ -6701,24 +6795,24 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
 {
     gpusync__slot **part = plan->parts, **end = part + plan->part_count;
     bool traced = gpusync__traced(plan->device);
-    if (plan->front) {
-        unsigned waits = 0;
-        for (const gpusync__need *need = plan->needs; need; need = need->along) {
-            if (need->encoded || GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
-            gpusync__encode(plan->front, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
-            waits++;
-        }
-        if (!waits && (plan->part_count > 1 || !plan->promises)) {
-            plan->first_part = 1;
-            part++;
-            GPUSYNC__COUNT(&plan->work.queue->stats.buffers_saved);
-        }
+    unsigned waits = 0, encoded = 0;
+    for (const gpusync__need *need = plan->needs; need; need = need->along) {
+        encoded += need->encoded;
+        if (need->encoded || !plan->front || GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
+        gpusync__encode(plan->front, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+        waits++;
+    }
+    plan->delayed = waits + encoded != 0;
+    if (plan->front && !waits && (plan->part_count > 1 || !plan->promises)) {
+        plan->first_part = 1;
+        part++;
+        GPUSYNC__COUNT(&plan->work.queue->stats.buffers_saved);
     }
     if (!(plan->flags & GPUSYNC_STRICT))
         for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
             if (!promise->encoded) gpusync__encode_promise(promise, end[-1]->buffer);
     GPUSYNC__PUT(&plan->running, plan->part_count - plan->first_part + 1); /* + 1: gpusync__announce takes it back */
-    plan->issued_ns = now;
+    GPUSYNC__SET(&plan->issued_ns, now);
     GPUSYNC__PUT(&plan->work.state, (uint32_t)GPUSYNC__ARMED);
     for (; part != end; part++) {
         gpusync__slot *slot = *part;
@@ -7596,7 +7690,6 @@ static void *gpusync__find_device(void)
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
-    static const gpusync_spin usual = {32, 224, 0}; /* CUDA.jl and Metal.jl: 32 pauses, yields up to 256 rounds */
     static const gpusync_device_desc none = {
         NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
     if (out) *out = NULL;
@@ -7628,7 +7721,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     if (!dev->hooks.yield) dev->hooks.yield = gpusync__default_yield;
     if (!dev->hooks.park) dev->hooks.park = gpusync__default_park;
     if (!dev->hooks.unpark) dev->hooks.unpark = gpusync__default_unpark;
-    dev->spin = desc->spin ? *desc->spin : usual;
+    if (desc->spin) *(dev->spin = &dev->own_spin) = *desc->spin;
     dev->wait_mode = desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     dev->log = desc->log;
     dev->log_user = desc->log_user;
@@ -7672,7 +7765,10 @@ static void gpusync__queue_free(gpusync_queue *q)
     if (q->log != &q->last_failure) gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__index_free(q);
     if (q->open != q->few_open) gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
-    gpusync__rings_free(dev, q->ring);
+    for (gpusync__ring *ring = q->ring, *older; ring; ring = older) {
+        older = ring->older;
+        gpusync__free(dev, ring, sizeof *ring + (size_t)ring->size * sizeof(gpusync__entry));
+    }
     gpusync__free(dev, q, sizeof *q);
 }
 
@@ -7694,7 +7790,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     q->log_most = desc->error_log_count ? desc->error_log_count : 64;
     q->log = &q->last_failure;
     q->log_size = 1;
-    q->spin = desc->spin ? *desc->spin : dev->spin;
+    q->spin = dev->spin;
+    if (desc->spin) *(q->spin = &q->own_spin) = *desc->spin;
     q->wait_mode = desc->wait_mode ? desc->wait_mode : dev->wait_mode;
     q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
     void *pool = gpusync__pool_push();
@@ -7947,8 +8044,14 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
     if (device->listener) gpusync__release_pooled(device->listener);
     gpusync__release_pooled(device->metal);
-    gpusync__waiters_destroy(device);
-    gpusync__stores_free(device);
+    for (gpusync__waiter *w = device->free_waiters; w; w = w->next) { /* their memory is that of the stores */
+        pthread_mutex_destroy(&w->mutex);
+        pthread_cond_destroy(&w->wake);
+    }
+    for (gpusync__store *store = device->stores, *next; store; store = next) {
+        next = store->next;
+        gpusync__free(device, store, store->size);
+    }
     gpusync_allocator allocator = device->allocator;
     allocator.release(allocator.user, device, sizeof *device);
     return GPUSYNC_OK;
@@ -8560,12 +8663,15 @@ static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 /* A queue, entered, with its tickets that have not ended. One whose slot goes meanwhile has ended. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
-    uint64_t done = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q);
+    uint64_t done = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q), mean, deviation;
     gpusync__write(out, "  queue %llu '%s': committed %llu, completed %llu, failed %llu, buffers %u of %u%s%s\n",
                    (unsigned long long)q->place.number, q->label, (unsigned long long)last, (unsigned long long)done,
                    (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED),
                    GPUSYNC__GET(&q->outstanding), q->limit, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
+    if (gpusync__usual(q, &mean, &deviation))
+        gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,
+                       (double)deviation / 1e3);
     for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
         if (!slot) continue;
