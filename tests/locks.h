@@ -96,6 +96,9 @@ static __attribute__((noinline, unused)) void locks_left(void)
     if (act && locks_mine.count == 0) act();
 }
 
+/* How often the default yield hook gave the processor away on this thread. */
+static _Thread_local __attribute__((unused)) uint64_t locks_yields;
+
 static __attribute__((noinline, unused)) void locks_none(const char *what)
 {
     if (locks_mine.count) locks_wrong("runs under a lock", what);
@@ -108,6 +111,6 @@ static __attribute__((noinline, unused)) void locks_none(const char *what)
 #define gpusync__unlock(mutex) (locks_leaving(mutex, #mutex), (gpusync__unlock)(mutex), locks_left())
 /* The default hooks: nothing else of the library calls these. */
 #define pthread_mutex_lock(mutex) (locks_none("park or unpark"), pthread_mutex_lock(mutex))
-#define sched_yield() (locks_none("yield"), sched_yield())
+#define sched_yield() (locks_none("yield"), locks_yields++, sched_yield())
 
 #endif

@@ -82,6 +82,9 @@ void softmetal_reset(void);
 
 /* Applies to queues made, and timers armed, after the call. */
 void softmetal_set_clock(softmetal_clock clock);
+/* Where the GPU and kernel times of a command buffer come from: a function that returns seconds, 0 for a device that
+   tells none. It must be quick; any thread of softmetal's calls it. NULL, as after softmetal_reset: the machine's clock. */
+void softmetal_set_gpu_clock(double (*seconds)(void));
 
 /* A latency is drawn uniformly from [min_ns, max_ns] with the seeded generator. */
 typedef struct softmetal_range {

@@ -169,6 +169,7 @@ void sm_message_reset(void)
     softmetal_set_message_hook(NULL, NULL);
     show_all_selectors();
     softmetal_hide_class(NULL);
+    softmetal_set_gpu_clock(NULL);
 #ifndef __APPLE__
     sm_linux_reset();
 #endif

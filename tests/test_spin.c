@@ -1,0 +1,904 @@
+/* test_spin.c - how long a wait looks again and again before it sleeps, where the program has not set it
+
+   One thread, the manual clock, and a clock of the library's that moves by 100 ns with each look at it. A test plans
+   when the GPU ends with a command buffer. That comes true when the clock has got there: at the wait's next look at a
+   status or a value, in the yield hook, or in the park hook, where time passes at once. So what a wait decides is the same
+   on every run. The library's times of work come from the same clock. */
+#include <stdint.h>
+#include <time.h>
+
+static uint64_t clock_now; /* what the library takes for the time */
+
+#ifdef __APPLE__
+static uint64_t planned_clock(clockid_t id)
+{
+    (void)id;
+    return __atomic_add_fetch(&clock_now, 100, __ATOMIC_SEQ_CST);
+}
+#define clock_gettime_nsec_np planned_clock
+#else
+static int planned_clock(clockid_t id, struct timespec *now)
+{
+    uint64_t ns = __atomic_add_fetch(&clock_now, 100, __ATOMIC_SEQ_CST);
+    (void)id;
+    now->tv_sec = (time_t)(ns / 1000000000u);
+    now->tv_nsec = (long)(ns % 1000000000u);
+    return 0;
+}
+#define clock_gettime planned_clock
+#endif
+
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "stage.h"
+#undef clock_gettime
+#undef clock_gettime_nsec_np
+
+#define US(n) ((uint64_t)(n) * 1000u)
+#define BUDGET US(250)
+#define BLIND US(20)
+#define SLACK US(5) /* what the looks at the clock add to a time */
+
+/* -- a GPU that keeps to a plan ---------------------------------------------------------------------------------- */
+
+#define MAX_PLANNED 32u
+
+typedef struct planned {
+    uint64_t end_ns;
+    void *buffer;     /* to be finished then; else */
+    void *queue;      /* all of this Metal queue; else */
+    gpusync_timeline *timeline; /* signalled by the host with */
+    uint64_t value;
+} planned;
+
+typedef struct world {
+    rig r;
+    gpusync_timeline *t;
+    gpusync_hooks hooks;
+    pthread_t thread; /* the test's */
+    planned plan[MAX_PLANNED];
+    unsigned count, next;
+    bool waiting, busy;         /* a wait is running; the plan comes true */
+    bool no_times, other_clock; /* what the GPU tells of its times */
+    long looks, parks, yields;
+    uint64_t spun_ns;           /* of the last turn */
+    uint64_t expected_ns;       /* of the last wait that was traced */
+    uint64_t gpu_ns;            /* the GPU's clock */
+} world;
+
+static world *the_world;
+
+static double gpu_seconds(void)
+{
+    if (the_world->no_times) return 0;
+    return (double)GET(&the_world->gpu_ns) / 1e9 + (the_world->other_clock ? -900 : 0);
+}
+
+/* What is due by now comes true. */
+static void go_on(world *w)
+{
+    if (w->busy) return;
+    w->busy = true;
+    while (w->next < w->count && w->plan[w->next].end_ns <= GET(&clock_now)) {
+        planned *p = &w->plan[w->next++];
+        PUT(&w->gpu_ns, p->end_ns);
+        if (p->buffer) softmetal_finish(p->buffer);
+        else if (p->queue) softmetal_finish_queue(p->queue);
+        else must(gpusync_timeline_signal(p->timeline, p->value) == GPUSYNC_OK, "a signal by the host");
+    }
+    w->busy = false;
+}
+
+static void look_hook(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    world *w = (world *)user;
+    (void)object;
+    if (phase != SOFTMETAL_AFTER || !w->waiting || w->busy || !pthread_equal(pthread_self(), w->thread)) return;
+    if (strcmp(selector, "status") != 0 && strcmp(selector, "signaledValue") != 0) return;
+    w->looks++;
+    go_on(w);
+}
+
+static void world_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    world *w = (world *)user;
+    uint64_t end = w->next < w->count ? w->plan[w->next].end_ns : GPUSYNC_FOREVER;
+    (void)waiter;
+    w->parks++;
+    if (end > deadline_ns) end = deadline_ns;
+    must(end != GPUSYNC_FOREVER, "a sleep that nothing ends");
+    if (end > GET(&clock_now)) PUT(&clock_now, end);
+    go_on(w);
+}
+
+static void world_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    (void)waiter;
+}
+
+static void world_yield(void *user)
+{
+    world *w = (world *)user;
+    w->yields++;
+    if (w->waiting) go_on(w);
+}
+
+static void world_trace(void *user, const gpusync_trace_event *event)
+{
+    world *w = (world *)user;
+    if (event->kind == GPUSYNC_TRACE_WAIT_BEGIN) w->expected_ns = event->expected_ns;
+}
+
+static void world_open(world *w, const gpusync_spin *of_device, const gpusync_spin *of_queue, bool yields)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(w, 0, sizeof *w);
+    the_world = w;
+    w->thread = pthread_self();
+    PUT(&clock_now, SECONDS(1000));
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    w->hooks.yield = yields ? world_yield : NULL;
+    w->hooks.park = world_park;
+    w->hooks.unpark = world_unpark;
+    w->hooks.user = w;
+    device_desc.hooks = &w->hooks;
+    device_desc.spin = of_device;
+    queue_desc.spin = of_queue;
+    rig_open_with(&w->r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    w->t = timeline_new(w->r.device);
+    softmetal_set_gpu_clock(gpu_seconds);
+    softmetal_set_message_hook(look_hook, w);
+}
+
+static void world_close(world *w)
+{
+    assert_int_equal(w->next, w->count);
+    softmetal_set_message_hook(NULL, NULL);
+    softmetal_finish_queue(w->r.metal_queue);
+    assert_ok(gpusync_timeline_destroy(w->t));
+    rig_close(&w->r);
+}
+
+static planned *will(world *w, uint64_t in_ns)
+{
+    planned *p;
+    if (w->next == w->count) w->next = w->count = 0;
+    assert_true(w->count < MAX_PLANNED);
+    p = &w->plan[w->count++];
+    memset(p, 0, sizeof *p);
+    p->end_ns = GET(&clock_now) + in_ns;
+    return p;
+}
+
+/* A commit that the GPU is to end with in so many ns from now. */
+static gpusync_ticket commit_for(world *w, uint64_t in_ns)
+{
+    void *buffer;
+    gpusync_ticket ticket = commit_empty(&w->r, &buffer);
+    will(w, in_ns)->buffer = buffer;
+    return ticket;
+}
+
+static gpusync_ticket submit_for(world *w, const gpusync_submission *submission, uint64_t in_ns)
+{
+    gpusync_ticket ticket = submit_well(w->r.queue, submission);
+    will(w, in_ns)->queue = w->r.metal_queue;
+    return ticket;
+}
+
+static gpusync_stats all_stats(world *w)
+{
+    gpusync_stats stats;
+    assert_ok(gpusync_device_get_stats(w->r.device, &stats));
+    return stats;
+}
+
+/* What a wait did: it spun to the end, spun in Vain and slept, or Parked at once; timed out (T: after a spin). */
+static char how(world *w, const gpusync_stats *before)
+{
+    gpusync_stats now = all_stats(w);
+    bool vain = now.spins_in_vain != before->spins_in_vain;
+    w->spun_ns = now.spin_ns - before->spin_ns;
+    if (now.waits_unmet != before->waits_unmet) return vain ? 'T' : 't';
+    if (now.waits_spin != before->waits_spin) return 's';
+    if (now.waits_sleep != before->waits_sleep) return vain ? 'V' : 'P';
+    return '-';
+}
+
+static char wait_to(world *w, gpusync_point point, uint64_t timeout_ns, const gpusync_spin *spin)
+{
+    gpusync_stats before = all_stats(w);
+    gpusync_wait_options options;
+    gpusync_result result;
+    memset(&options, 0, sizeof options);
+    options.spin = spin;
+    w->looks = w->parks = w->yields = 0;
+    w->waiting = true;
+    if (point.timeline) result = gpusync_timeline_wait(point.timeline, point.value, timeout_ns, &options);
+    else result = gpusync_wait_ex(point.queue, point.ticket, timeout_ns, &options);
+    w->waiting = false;
+    if (result != GPUSYNC_TIMEOUT) assert_ok(result);
+    return how(w, &before);
+}
+
+static char wait_for(world *w, gpusync_ticket ticket)
+{
+    return wait_to(w, after(w->r.queue, ticket), GPUSYNC_FOREVER, NULL);
+}
+
+/* Work of this length, and a wait for it at once. */
+static char turn(world *w, uint64_t took_ns) { return wait_for(w, commit_for(w, took_ns)); }
+
+static void teach(world *w, uint64_t took_ns, unsigned turns)
+{
+    while (turns--) (void)turn(w, took_ns);
+}
+
+#define assert_about(ns, expected)                 \
+    do {                                           \
+        assert_true((ns) + SLACK >= (expected));   \
+        assert_true((ns) <= (expected) + 2 * SLACK); \
+    } while (0)
+
+/* -- one after the other ------------------------------------------------------------------------------------------ */
+
+static void test_the_first_wait_of_a_queue_spins_for_20_us(void **state)
+{
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    assert_int_equal(turn(&w, US(10)), 's');
+    world_close(&w);
+    world_open(&w, NULL, NULL, false);
+    assert_int_equal(turn(&w, US(1000)), 'V');
+    assert_about(w.spun_ns, BLIND);
+    assert_int_equal(w.parks, 1);
+    world_close(&w);
+}
+
+static void test_from_the_second_on_it_spins_to_the_end_of_short_work(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    assert_int_equal(turn(&w, US(150)), 'V');
+    for (i = 2; i <= 100; i++) {
+        assert_int_equal(turn(&w, US(150)), 's');
+        assert_about(w.spun_ns, US(150));
+        assert_int_equal(w.parks, 0);
+    }
+    world_close(&w);
+}
+
+static void test_it_looks_twice_a_microsecond_at_most(void **state)
+{
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    if (softmetal_sees_messages()) {
+        teach(&w, US(100), 2);
+        assert_int_equal(turn(&w, US(100)), 's');
+        assert_true((uint64_t)w.looks <= w.spun_ns / 500 + 1); /* 1: before the spin */
+        assert_true((uint64_t)w.looks >= w.spun_ns / 1000);
+    }
+    world_close(&w);
+}
+
+static void test_what_ends_later_than_250_us_from_now_is_not_spun_for(void **state)
+{
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(240), 9);
+    assert_int_equal(turn(&w, US(240)), 's');
+    teach(&w, US(260), 9);
+    assert_int_equal(turn(&w, US(260)), 'P');
+    assert_int_equal(w.spun_ns, 0);
+    world_close(&w);
+}
+
+/* ... and the deviation counts: 150 us, give or take 110. */
+static void test_uncertain_work_is_not_spun_for(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 8; i++) (void)turn(&w, US(i % 2 ? 40 : 260));
+    assert_int_equal(turn(&w, US(40)), 'P');
+    world_close(&w);
+}
+
+static void test_the_wait_knows_how_long_the_work_runs_already(void **state)
+{
+    world w;
+    gpusync_ticket ticket;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(1000), 9);
+    ticket = commit_for(&w, US(1000));
+    PUT(&clock_now, GET(&clock_now) + US(700));
+    assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(10), NULL), 't');
+    PUT(&clock_now, GET(&clock_now) + US(100));
+    assert_int_equal(wait_for(&w, ticket), 's');
+    assert_about(w.spun_ns, US(190));
+    world_close(&w);
+}
+
+static void test_what_is_overdue_is_not_spun_for(void **state)
+{
+    world w;
+    gpusync_ticket ticket;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(100), 8);
+    ticket = commit_for(&w, US(5000));
+    PUT(&clock_now, GET(&clock_now) + US(1000));
+    assert_int_equal(wait_for(&w, ticket), 'P');
+    world_close(&w);
+}
+
+static void test_a_queue_that_changes_from_10_us_to_10_ms_and_back(void **state)
+{
+    world w;
+    gpusync_stats before, now;
+    int i, spun = 0;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 20; i++) assert_int_equal(turn(&w, US(10)), 's');
+    before = all_stats(&w);
+    assert_int_equal(turn(&w, MS(10)), 'V'); /* it could not know */
+    for (i = 0; i < 40; i++) assert_int_equal(turn(&w, MS(10)), 'P');
+    now = all_stats(&w);
+    assert_true(now.spin_ns - before.spin_ns <= US(10) + US(50) + SLACK);
+    for (i = 0; i < 8; i++) assert_int_equal(turn(&w, US(10)), 'P'); /* the last 10 ms is still remembered */
+    for (i = 0; i < 20; i++) spun += turn(&w, US(10)) == 's';
+    assert_int_equal(spun, 20);
+    world_close(&w);
+}
+
+/* -- several in flight --------------------------------------------------------------------------------------------- */
+
+static void test_of_several_in_flight_the_sum_counts(void **state)
+{
+    world w;
+    gpusync_ticket ticket = 0;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(20), 9);
+    for (i = 1; i <= 10; i++) ticket = commit_for(&w, US(20) * (uint64_t)i);
+    assert_int_equal(wait_for(&w, ticket), 's');
+    assert_about(w.spun_ns, US(200));
+    for (i = 1; i <= 20; i++) ticket = commit_for(&w, US(20) * (uint64_t)i);
+    assert_int_equal(wait_for(&w, ticket), 'P'); /* 400 us */
+    for (i = 1; i <= 20; i++) ticket = commit_for(&w, US(20) * (uint64_t)i);
+    assert_int_equal(wait_for(&w, ticket - 15), 's'); /* 100 us */
+    assert_int_equal(wait_for(&w, ticket - 8), 's');  /* 140 more */
+    assert_int_equal(wait_to(&w, after(w.r.queue, GPUSYNC_EVERYTHING), GPUSYNC_FOREVER, NULL), 's');
+    world_close(&w);
+}
+
+/* A pipeline: each begins when the one before ends, so it took the time from there, not from its commit. */
+static void test_a_ticket_takes_the_time_from_the_end_of_the_one_before(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 1; i <= 20; i++) (void)commit_for(&w, US(100) * (uint64_t)i);
+    PUT(&clock_now, GET(&clock_now) + US(2000));
+    go_on(&w);
+    assert_int_equal(turn(&w, US(100)), 's');
+    assert_true(reports(w.r.device, "a ticket takes 100."));
+    world_close(&w);
+}
+
+static void test_room_is_spun_for_as_its_tickets_are(void **state)
+{
+    world w;
+    gpusync_stats before;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, true); /* who looks for room sends no message */
+    teach(&w, US(100), 9);
+    for (i = 1; i <= 3; i++) (void)commit_for(&w, US(100) * (uint64_t)i);
+    before = all_stats(&w);
+    w.waiting = true;
+    assert_ok(gpusync_throttle(w.r.queue, 2, GPUSYNC_FOREVER)); /* two have to end: 200 us */
+    assert_int_equal(w.parks, 0);
+    for (i = 2; i <= 4; i++) (void)commit_for(&w, US(100) * (uint64_t)i);
+    assert_ok(gpusync_throttle(w.r.queue, 1, GPUSYNC_FOREVER)); /* four: 400 us */
+    w.waiting = false;
+    assert_int_not_equal(w.parks, 0);
+    (void)how(&w, &before);
+    assert_about(w.spun_ns, US(200));
+    world_close(&w);
+}
+
+/* -- misses ---------------------------------------------------------------------------------------------------------- */
+
+/* Work that the program commits teaches nothing: so each wait is as blind as the first. */
+static char blind_turn(world *w, uint64_t took_ns)
+{
+    void *buffer;
+    gpusync_ticket ticket = track_a_buffer(&w->r, &buffer);
+    metal_commit(buffer);
+    will(w, took_ns)->buffer = buffer;
+    metal_release(buffer);
+    return wait_for(w, ticket);
+}
+
+static void test_two_spins_in_vain_make_it_leave_out_4_then_8_at_most_64(void **state)
+{
+    static const int left_out[] = {0, 4, 8, 16, 32, 64, 64, 64};
+    world w;
+    size_t i;
+    int k;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < LENGTH(left_out); i++) {
+        assert_int_equal(blind_turn(&w, MS(1)), 'V');
+        for (k = 0; k < left_out[i]; k++) assert_int_equal(blind_turn(&w, MS(1)), 'P');
+    }
+    assert_int_equal(blind_turn(&w, US(10)), 's'); /* one that is met: all is forgotten */
+    assert_int_equal(blind_turn(&w, MS(1)), 'V');
+    assert_int_equal(blind_turn(&w, US(10)), 's');
+    assert_int_equal(blind_turn(&w, MS(1)), 'V');
+    assert_int_equal(blind_turn(&w, MS(1)), 'V');
+    assert_int_equal(blind_turn(&w, US(10)), 'P');
+    world_close(&w);
+}
+
+/* A wait that has no time to spin does not use up what is left out. */
+static void test_only_what_would_have_been_a_spin_is_left_out(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 2; i++) assert_int_equal(blind_turn(&w, MS(1)), 'V');
+    teach(&w, MS(1), 20); /* the first of these is blind */
+    teach(&w, US(20), 8); /* the last of these still too uncertain */
+    for (i = 0; i < 3; i++) assert_int_equal(turn(&w, US(20)), 'P');
+    assert_int_equal(turn(&w, US(20)), 's');
+    world_close(&w);
+}
+
+static void test_a_deadline_inside_the_spin_is_kept_and_is_no_miss(void **state)
+{
+    world w;
+    gpusync_ticket ticket;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(150), 9);
+    for (i = 0; i < 5; i++) {
+        uint64_t began;
+        ticket = commit_for(&w, US(150));
+        began = GET(&clock_now);
+        assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(50), NULL), 'T');
+        assert_about(GET(&clock_now) - began, US(50));
+        assert_int_equal(w.parks, 0);
+        assert_int_equal(wait_for(&w, ticket), 's');
+    }
+    for (i = 0; i < 5; i++) {
+        ticket = commit_for(&w, US(150));
+        assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(50), NULL), 'T');
+        PUT(&clock_now, GET(&clock_now) + US(120));
+        go_on(&w);
+    }
+    assert_int_equal(turn(&w, US(150)), 's');
+    world_close(&w);
+}
+
+static void test_done_at_the_deadline_is_done(void **state)
+{
+    world w;
+    gpusync_ticket ticket;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(100), 9);
+    ticket = commit_for(&w, US(100));
+    w.plan[w.next].end_ns += US(10);
+    w.waiting = true;
+    assert_result(gpusync_wait(w.r.queue, ticket, US(60)), GPUSYNC_TIMEOUT);
+    PUT(&clock_now, w.plan[w.next].end_ns);
+    assert_ok(gpusync_wait(w.r.queue, ticket, 1));
+    w.waiting = false;
+    world_close(&w);
+}
+
+/* -- hooks, and who says otherwise ----------------------------------------------------------------------------------- */
+
+static void test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept(void **state)
+{
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, true);
+    teach(&w, US(100), 9);
+    assert_int_equal(turn(&w, US(100)), 's');
+    assert_about(w.spun_ns, US(100));
+    assert_true(w.yields >= 100);
+    if (softmetal_sees_messages()) {
+        assert_true(w.yields >= w.looks - 1);
+        assert_true((uint64_t)w.looks <= w.spun_ns / 500 + 1);
+    }
+    assert_int_equal(turn(&w, US(1000)), 'V');
+    assert_about(w.spun_ns, US(150));
+    world_close(&w);
+}
+
+static void test_the_default_never_calls_sched_yield(void **state)
+{
+    static const gpusync_spin yields = {2, 5, 0};
+    world w;
+    uint64_t before;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    before = locks_yields;
+    for (i = 0; i < 30; i++) (void)turn(&w, US(100));
+    for (i = 0; i < 30; i++) (void)turn(&w, MS(1));
+    for (i = 0; i < 30; i++) (void)blind_turn(&w, MS(1));
+    assert_int_equal(locks_yields, before);
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, MS(1))), GPUSYNC_FOREVER, &yields), 'V');
+    assert_int_equal(locks_yields, before + yields.yield_iterations); /* where a program asks for yields */
+    world_close(&w);
+}
+
+static void test_a_spin_of_the_call_the_queue_or_the_device_overrides_it(void **state)
+{
+    static const gpusync_spin counts = {3, 5, 0}, time = {0, 0, 400000}, nothing = {0, 0, 0};
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, true);
+    teach(&w, US(100), 9);
+    for (i = 0; i < 5; i++) {
+        assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(100))), GPUSYNC_FOREVER, &counts), 'V');
+        assert_int_equal(w.yields, counts.yield_iterations);
+        if (softmetal_sees_messages()) assert_true(w.looks >= 1 + 3 + 5);
+    }
+    assert_int_equal(turn(&w, US(100)), 's'); /* spins that the program has asked for are no misses */
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(350))), GPUSYNC_FOREVER, &time), 's');
+    assert_about(w.spun_ns, US(350));
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(450))), GPUSYNC_FOREVER, &time), 'V');
+    assert_about(w.spun_ns, US(400));
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(100))), GPUSYNC_FOREVER, &nothing), 'P');
+    assert_int_equal(w.spun_ns, 0);
+    world_close(&w);
+
+    world_open(&w, NULL, &nothing, true);
+    for (i = 0; i < 5; i++) assert_int_equal(turn(&w, US(10)), 'P');
+    world_close(&w);
+    world_open(&w, &nothing, NULL, true);
+    for (i = 0; i < 5; i++) assert_int_equal(turn(&w, US(10)), 'P');
+    will(&w, US(10))->timeline = w.t;
+    w.plan[w.count - 1].value = 1;
+    assert_int_equal(wait_to(&w, at(w.t, 1), GPUSYNC_FOREVER, NULL), 'P');
+    world_close(&w);
+    world_open(&w, &nothing, &time, true);
+    for (i = 0; i < 5; i++) assert_int_equal(turn(&w, US(350)), 's');
+    world_close(&w);
+}
+
+/* -- values, and many points ------------------------------------------------------------------------------------------ */
+
+static void test_a_value_is_expected_when_the_work_that_promises_it_is(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(120), 9);
+    for (i = 1; i <= 5; i++) {
+        void *buffer = buffer_of(w.r.queue);
+        SUBMIT(w.r.queue, BUFFERS(buffer), SIGNALS(at(w.t, (uint64_t)i)));
+        will(&w, US(120))->queue = w.r.metal_queue;
+        assert_int_equal(wait_to(&w, at(w.t, (uint64_t)i), GPUSYNC_FOREVER, NULL), 's');
+        assert_about(w.spun_ns, US(120));
+    }
+    teach(&w, US(600), 9);
+    SUBMIT(w.r.queue, SIGNALS(at(w.t, 6)));
+    will(&w, US(600))->queue = w.r.metal_queue;
+    assert_int_equal(wait_to(&w, at(w.t, 6), GPUSYNC_FOREVER, NULL), 'P');
+    world_close(&w);
+}
+
+static void test_a_value_that_nobody_has_promised_is_spun_for_as_the_unknown_is(void **state)
+{
+    world w;
+    planned *p;
+    (void)state;
+    world_open(&w, NULL, NULL, true); /* a look at a value that the host is to signal sends no message */
+    p = will(&w, US(15));
+    p->timeline = w.t;
+    p->value = 1;
+    assert_int_equal(wait_to(&w, at(w.t, 1), GPUSYNC_FOREVER, NULL), 's');
+    p = will(&w, MS(1));
+    p->timeline = w.t;
+    p->value = 2;
+    assert_int_equal(wait_to(&w, at(w.t, 2), GPUSYNC_FOREVER, NULL), 'V');
+    assert_about(w.spun_ns, BLIND);
+    world_close(&w);
+}
+
+static char wait_many_to(world *w, const gpusync_point *points, size_t count, gpusync_wait_for for_what)
+{
+    gpusync_stats before = all_stats(w);
+    size_t which;
+    w->looks = w->parks = 0;
+    w->waiting = true;
+    assert_ok(gpusync_wait_many(points, count, for_what, GPUSYNC_FOREVER, NULL, &which));
+    w->waiting = false;
+    return how(w, &before);
+}
+
+static void test_of_many_points_the_last_or_of_any_the_first_counts(void **state)
+{
+    world w;
+    gpusync_point points[20];
+    gpusync_ticket first, last;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(100), 9);
+    first = commit_for(&w, US(100));
+    for (i = 2; i <= 4; i++) last = commit_for(&w, US(100) * (uint64_t)i);
+    points[0] = after(w.r.queue, first);
+    points[1] = after(w.r.queue, last);
+    assert_int_equal(wait_many_to(&w, points, 2, GPUSYNC_WAIT_ANY), 's');
+    assert_about(w.spun_ns, US(100));
+    assert_int_equal(wait_many_to(&w, points, 2, GPUSYNC_WAIT_ALL), 'P'); /* 300 us to go */
+    first = commit_for(&w, US(100));
+    last = commit_for(&w, US(200));
+    points[0] = after(w.r.queue, first);
+    points[1] = after(w.r.queue, last);
+    assert_int_equal(wait_many_to(&w, points, 2, GPUSYNC_WAIT_ALL), 's');
+    assert_about(w.spun_ns, US(200));
+    /* more than 16 are not spun for */
+    first = commit_for(&w, US(100));
+    for (i = 0; i < 17; i++) points[i] = after(w.r.queue, first);
+    assert_int_equal(wait_many_to(&w, points, 17, GPUSYNC_WAIT_ALL), 'P');
+    first = commit_for(&w, US(100));
+    for (i = 0; i < 16; i++) points[i] = after(w.r.queue, first);
+    assert_int_equal(wait_many_to(&w, points, 16, GPUSYNC_WAIT_ALL), 's');
+    world_close(&w);
+}
+
+/* -- what the history is made of --------------------------------------------------------------------------------------- */
+
+static uint64_t expected_of(world *w, gpusync_point point)
+{
+    w->expected_ns = 0;
+    (void)wait_to(w, point, 0, NULL);
+    return w->expected_ns;
+}
+
+static void test_the_trace_and_the_report_show_what_is_expected(void **state)
+{
+    world w;
+    gpusync_ticket ticket;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    assert_ok(gpusync_set_trace(w.r.device, world_trace, &w));
+    ticket = commit_for(&w, US(100));
+    assert_int_equal(expected_of(&w, after(w.r.queue, ticket)), 0); /* unknown */
+    assert_false(reports(w.r.device, "a ticket takes"));
+    (void)wait_for(&w, ticket);
+    teach(&w, US(100), 3);
+    teach(&w, US(200), 4);
+    assert_true(reports(w.r.device, "a ticket takes 15"));
+    ticket = commit_for(&w, US(150));
+    assert_about(expected_of(&w, after(w.r.queue, ticket)), US(150));
+    PUT(&clock_now, GET(&clock_now) + US(100));
+    assert_about(expected_of(&w, after(w.r.queue, ticket)), US(50));
+    PUT(&clock_now, GET(&clock_now) + US(100));
+    assert_int_equal(expected_of(&w, after(w.r.queue, ticket)), 0); /* past */
+    go_on(&w);
+    assert_ok(gpusync_set_trace(w.r.device, NULL, NULL));
+    world_close(&w);
+}
+
+/* Ended after so long by the test's plan, without a wait. */
+static void pass(world *w, uint64_t ns)
+{
+    PUT(&clock_now, GET(&clock_now) + ns);
+    go_on(w);
+}
+
+/* What a queue expects of its next ticket: asked of one that is committed for that. */
+static uint64_t lesson(world *w)
+{
+    gpusync_ticket ticket = commit_for(w, 0);
+    uint64_t expected = expected_of(w, after(w->r.queue, ticket));
+    go_on(w);
+    return expected;
+}
+
+static void open_traced_world(world *w)
+{
+    world_open(w, NULL, NULL, false);
+    assert_ok(gpusync_set_trace(w->r.device, world_trace, w));
+}
+
+static void close_traced_world(world *w)
+{
+    assert_ok(gpusync_set_trace(w->r.device, NULL, NULL));
+    world_close(w);
+}
+
+static void test_held_work_is_measured_from_its_issue(void **state)
+{
+    world w;
+    gpusync_ticket ticket;
+    gpusync_submission submission;
+    void *buffer;
+    (void)state;
+    open_traced_world(&w);
+    buffer = buffer_of(w.r.queue);
+    memset(&submission, 0, sizeof submission);
+    gpusync_point value = at(w.t, 1);
+    submission.waits = &value;
+    submission.wait_count = 1;
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    ticket = submit_well(w.r.queue, &submission);
+    assert_int_equal(expected_of(&w, after(w.r.queue, ticket)), 0);
+    pass(&w, MS(5));
+    assert_ok(gpusync_timeline_signal(w.t, 1)); /* now it goes to the device, which has nothing to wait for */
+    will(&w, US(80))->queue = w.r.metal_queue;
+    pass(&w, US(80));
+    assert_true(gpusync_is_done(w.r.queue, ticket));
+    assert_about(lesson(&w), US(80));
+    close_traced_world(&w);
+}
+
+static void test_work_that_waits_on_the_device_teaches_nothing(void **state)
+{
+    world w;
+    gpusync_submission submission;
+    gpusync_queue *other;
+    void *buffer, *metal_other;
+    gpusync_point ticket;
+    (void)state;
+    open_traced_world(&w);
+    other = queue_new(w.r.device);
+    metal_other = gpusync_queue_metal(other);
+    ticket = after(other, commit_empty_to(other, NULL));
+    buffer = buffer_of(w.r.queue);
+    memset(&submission, 0, sizeof submission);
+    submission.waits = &ticket;
+    submission.wait_count = 1;
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    (void)submit_for(&w, &submission, MS(3));
+    w.plan[w.count - 1].end_ns += 1;
+    will(&w, MS(2))->queue = metal_other;
+    w.plan[w.count] = w.plan[w.count - 2]; /* the other queue first */
+    w.plan[w.count - 2] = w.plan[w.count - 1];
+    w.plan[w.count - 1] = w.plan[w.count];
+    pass(&w, MS(4));
+    assert_true(gpusync_is_idle(w.r.queue));
+    assert_int_equal(lesson(&w), 0); /* and that one has ended after 0 */
+    assert_ok(gpusync_queue_destroy(other));
+    close_traced_world(&w);
+}
+
+static void test_an_encoded_wait_teaches_nothing_either(void **state)
+{
+    world w;
+    void *buffer;
+    gpusync_ticket ticket;
+    (void)state;
+    open_traced_world(&w);
+    buffer = buffer_of(w.r.queue);
+    assert_ok(gpusync_timeline_expect(w.t, 1));
+    assert_ok(gpusync_encode_wait(w.r.queue, buffer, at(w.t, 1)));
+    assert_ok(gpusync_commit(w.r.queue, buffer, &ticket));
+    pass(&w, MS(2));
+    assert_ok(gpusync_timeline_signal(w.t, 1));
+    softmetal_finish_queue(w.r.metal_queue);
+    assert_true(gpusync_is_done(w.r.queue, ticket));
+    assert_int_equal(lesson(&w), 0);
+    close_traced_world(&w);
+}
+
+static void test_failures_and_what_the_program_commits_teach_nothing(void **state)
+{
+    world w;
+    void *buffer;
+    gpusync_ticket ticket;
+    (void)state;
+    open_traced_world(&w);
+    ticket = commit_empty(&w.r, &buffer);
+    softmetal_fail(buffer, NULL, 1, NULL);
+    PUT(&clock_now, GET(&clock_now) + MS(1));
+    softmetal_finish(buffer);
+    assert_result(gpusync_wait(w.r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
+    track_a_buffer(&w.r, &buffer);
+    metal_commit(buffer);
+    will(&w, US(100))->buffer = buffer;
+    metal_release(buffer);
+    pass(&w, US(100));
+    assert_int_equal(lesson(&w), 0);
+    close_traced_world(&w);
+}
+
+static void test_without_metals_times_the_handlers_clock_counts(void **state)
+{
+    world w;
+    (void)state;
+    open_traced_world(&w);
+    w.no_times = true;
+    (void)commit_for(&w, US(70));
+    pass(&w, US(70));
+    assert_about(lesson(&w), US(70));
+    close_traced_world(&w);
+    open_traced_world(&w);
+    w.other_clock = true; /* 900 s before ours */
+    (void)commit_for(&w, US(70));
+    pass(&w, US(70));
+    assert_about(lesson(&w), US(70));
+    close_traced_world(&w);
+}
+
+/* The GPU ends with the second first; then the first took its time, and the second none. */
+static void test_out_of_order_a_ticket_took_no_time(void **state)
+{
+    world w;
+    void *first, *second;
+    (void)state;
+    open_traced_world(&w);
+    (void)commit_empty(&w.r, &first);
+    (void)commit_empty(&w.r, &second);
+    PUT(&w.gpu_ns, GET(&clock_now) + US(100));
+    softmetal_complete(first);
+    PUT(&w.gpu_ns, GET(&clock_now) + US(40));
+    softmetal_complete(second);
+    PUT(&clock_now, GET(&clock_now) + US(100));
+    softmetal_finish(first);
+    softmetal_finish(second);
+    assert_about(lesson(&w), US(50)); /* the mean */
+    close_traced_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_first_wait_of_a_queue_spins_for_20_us),
+        cmocka_unit_test(test_from_the_second_on_it_spins_to_the_end_of_short_work),
+        cmocka_unit_test(test_it_looks_twice_a_microsecond_at_most),
+        cmocka_unit_test(test_what_ends_later_than_250_us_from_now_is_not_spun_for),
+        cmocka_unit_test(test_uncertain_work_is_not_spun_for),
+        cmocka_unit_test(test_the_wait_knows_how_long_the_work_runs_already),
+        cmocka_unit_test(test_what_is_overdue_is_not_spun_for),
+        cmocka_unit_test(test_a_queue_that_changes_from_10_us_to_10_ms_and_back),
+        cmocka_unit_test(test_of_several_in_flight_the_sum_counts),
+        cmocka_unit_test(test_a_ticket_takes_the_time_from_the_end_of_the_one_before),
+        cmocka_unit_test(test_room_is_spun_for_as_its_tickets_are),
+        cmocka_unit_test(test_two_spins_in_vain_make_it_leave_out_4_then_8_at_most_64),
+        cmocka_unit_test(test_only_what_would_have_been_a_spin_is_left_out),
+        cmocka_unit_test(test_a_deadline_inside_the_spin_is_kept_and_is_no_miss),
+        cmocka_unit_test(test_done_at_the_deadline_is_done),
+        cmocka_unit_test(test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept),
+        cmocka_unit_test(test_the_default_never_calls_sched_yield),
+        cmocka_unit_test(test_a_spin_of_the_call_the_queue_or_the_device_overrides_it),
+        cmocka_unit_test(test_a_value_is_expected_when_the_work_that_promises_it_is),
+        cmocka_unit_test(test_a_value_that_nobody_has_promised_is_spun_for_as_the_unknown_is),
+        cmocka_unit_test(test_of_many_points_the_last_or_of_any_the_first_counts),
+        cmocka_unit_test(test_the_trace_and_the_report_show_what_is_expected),
+        cmocka_unit_test(test_held_work_is_measured_from_its_issue),
+        cmocka_unit_test(test_work_that_waits_on_the_device_teaches_nothing),
+        cmocka_unit_test(test_an_encoded_wait_teaches_nothing_either),
+        cmocka_unit_test(test_failures_and_what_the_program_commits_teach_nothing),
+        cmocka_unit_test(test_without_metals_times_the_handlers_clock_counts),
+        cmocka_unit_test(test_out_of_order_a_ticket_took_no_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
