@@ -1396,7 +1396,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          [gpusync__in_callback].
      10. A wait returns by the status, the callback runs later: `owing` counts it until then [gpusync__run_one_due].
      11. The last waiter lists itself while the handler looks for waiters: see "a ticket ends".
-     12. A lower promise is broken, a higher one kept: the timeline fails before the promise goes [gpusync__break].
+     12. A lower promise is broken, a higher one kept: the timeline fails before the promise goes [gpusync__publish].
      13. A consumer ends before its killed producer's handler: it is not over before its needs are [gpusync__work_over].
      14. A timed-out wait, then the late signal: the listening finds nobody listed [gpusync__listener_invoke].
      15. A thread has the order lock while a callback has held work to issue: see "held work may go".
@@ -3913,20 +3913,26 @@ static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
     memcpy(&outcome->gpu_end, &end, sizeof end);
 }
 
+/* The end is now, where Metal tells none or has another clock. Work that ended out of order took no time. */
+GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t begin, uint64_t end)
+{
+    uint64_t now = gpusync_now_ns();
+    if (now - end > 10000000000u) end = now;
+    if (end <= begin) end = begin + 1; /* 0 is for what nobody knows */
+    GPUSYNC__SET(&q->took_ns[ticket % GPUSYNC__TAKEN], end - begin);
+    GPUSYNC__SET(&q->ended_ns, end);
+}
+
 /* The ticket has ended well, without a wait on the device: remember how long it took, from its issue, or from the end
-   of the work before it, to its own. The end is now, where Metal tells none or has another clock. Work that ended out
-   of order took no time. Before the mark: who sees that knows the time. */
+   of the work before it, to its own. Before the mark: who sees that knows the time. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds;
     memcpy(&seconds, &outcome->gpu_end, sizeof seconds);
     uint64_t end = (uint64_t)(int64_t)(seconds * 1e9), begin = __atomic_load_n(&q->ended_ns, __ATOMIC_RELAXED);
     if (issued > begin) begin = issued;
-    if (end <= begin) {
-        uint64_t now = gpusync_now_ns();
-        if (now - end > 10000000000u) end = now;
-        if (end <= begin) begin = end - 1; /* 0 is for what nobody knows */
-    }
+    if (end <= begin) gpusync__learn_otherwise(q, ticket, begin, end);
+    if (end <= begin) return;
     GPUSYNC__SET(&q->took_ns[ticket % GPUSYNC__TAKEN], end - begin);
     GPUSYNC__SET(&q->ended_ns, end);
 }
@@ -3992,13 +3998,6 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     return true;
 }
 
-/* The completed handler tells of the scheduled one, which has run before it and only noted the time. */
-GPUSYNC__RARE void gpusync__trace_scheduled(const gpusync_queue *q, gpusync__slot *slot)
-{
-    uint64_t at = GPUSYNC__GET(&slot->scheduled_ns);
-    if (at) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, GPUSYNC__GET(&slot->ticket), NULL, at);
-}
-
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
    touched: the queue may be gone. `buffer` is not looked at: tools that check or capture put objects of their own
    around Metal's. Metal gives the thread no promise of a pool. Good work that nobody can cancel needs no claim. An
@@ -4022,7 +4021,8 @@ static void gpusync__completed(void *block, void *buffer)
             gpusync__claim(q, slot, status, &agenda);
         }
         if (agenda.busy) gpusync__run(q->device, &agenda);
-        if (gpusync__traced(q->device)) gpusync__trace_scheduled(q, slot);
+        uint64_t scheduled = gpusync__traced(q->device) ? GPUSYNC__GET(&slot->scheduled_ns) : 0; /* only noted then */
+        if (scheduled) gpusync__trace_ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
         gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
         if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
     } else {
@@ -4342,7 +4342,7 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 #define GPUSYNC__LOOK_NS 500     /* at least, from one look to the next */
 
 /* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing is known. */
-static bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
+GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
 {
     uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0;
     for (int i = 0; i < GPUSYNC__TAKEN; i++)
@@ -4358,7 +4358,7 @@ static bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *dev
 /* When a ticket is expected to end: all that have not ended up to there take the usual time each, from the issue of the
    first, or the last end, on. 0: unknown, or the first is held. That one's slot is safe to look at
    (gpusync__is_submission). */
-static uint64_t gpusync__expected(const gpusync_queue *q, uint64_t ticket, uint64_t *deviation)
+GPUSYNC__RARE uint64_t gpusync__expected(const gpusync_queue *q, uint64_t ticket, uint64_t *deviation)
 {
     uint64_t done = GPUSYNC__GET(&q->head.completed), ended = GPUSYNC__GET(&q->ended_ns), mean;
     const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->slot);
@@ -4373,7 +4373,7 @@ static uint64_t gpusync__expected(const gpusync_queue *q, uint64_t ticket, uint6
 
 /* The same for a goal. A value: by the work that has promised it. What stands on the timeline's list stays under the
    lock, with its queue. */
-static uint64_t gpusync__goal_expected(const gpusync__goal *goal, uint64_t *deviation)
+GPUSYNC__RARE uint64_t gpusync__goal_expected(const gpusync__goal *goal, uint64_t *deviation)
 {
     const gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket, end = 0;
@@ -4383,17 +4383,16 @@ static uint64_t gpusync__goal_expected(const gpusync__goal *goal, uint64_t *devi
     gpusync__lock(&goal->timeline->board.lock);
     const gpusync__node *node = gpusync__list_from(&goal->timeline->promises, ticket);
     const gpusync__plan *plan = node ? ((const gpusync__promise *)(const void *)node)->plan : NULL;
-    if (plan && gpusync__is_issued(plan)) end = gpusync__expected(plan->work.queue, plan->work.ticket, deviation);
+    if (plan) end = gpusync__expected(plan->work.queue, GPUSYNC__GET(&plan->work.ticket), deviation);
     gpusync__unlock(&goal->timeline->board.lock);
     return end;
 }
 
-/* The spin of a wait whose program has set none. Of any, the first that is not overdue counts; of all, the last. What
-   nobody knows may end at once. The pauses are the CPU's unless the program has a yield hook: sched_yield may cost a
-   thread its priority. */
-static gpusync_spin gpusync__choose_spin(const gpusync__wait *wait, gpusync__luck *luck, uint64_t now)
+/* The spin of a wait whose program has set none: a time, or nothing. Of any, the first that is not overdue counts; of
+   all, the last. What nobody knows may end at once. */
+GPUSYNC__RARE gpusync_spin gpusync__choose_spin(const gpusync__wait *wait, gpusync__luck *luck, uint64_t now)
 {
-    gpusync_spin spin = {wait->device->hooks.yield == gpusync__default_yield ? UINT32_MAX : 0, 0, 0};
+    gpusync_spin spin = {0, 0, 0};
     uint64_t until = wait->any ? GPUSYNC_FOREVER : 0, skips = GPUSYNC__GET(&luck->skips), deviation;
     for (size_t i = wait->over; i < wait->count; i++) {
         if (wait->watches[i].left) continue;
@@ -4401,10 +4400,9 @@ static gpusync_spin gpusync__choose_spin(const gpusync__wait *wait, gpusync__luc
         end = end ? end + deviation + GPUSYNC__MARGIN_NS : now + GPUSYNC__BLIND_NS;
         if (wait->any ? end > now && end < until : end > until) until = end;
     }
-    bool pays = until > now && until - now <= GPUSYNC__SPIN_NS + GPUSYNC__MARGIN_NS;
-    if (pays && skips) GPUSYNC__SET(&luck->skips, (uint32_t)skips - 1);
-    if (pays && !skips) spin.max_spin_ns = until - now;
-    else spin.pause_iterations = 0;
+    if (until <= now || until - now > GPUSYNC__SPIN_NS + GPUSYNC__MARGIN_NS) return spin;
+    if (skips) GPUSYNC__SET(&luck->skips, (uint32_t)skips - 1);
+    else spin.max_spin_ns = until - now;
     return spin;
 }
 
@@ -4422,8 +4420,9 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     dev->trace(dev->trace_user, &event);
 }
 
-/* Look again and again, with a pause or a yield in between. True: over. set: the program's spin, or NULL. */
-static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
+/* Look again and again, with a pause or a yield in between. True: over. set: the program's spin. NULL: the pauses are
+   the CPU's, unless the program has a yield hook: sched_yield may cost a thread its priority. */
+GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync_queue *q = wait->many ? NULL : wait->watches->goal.queue;
@@ -4431,15 +4430,16 @@ static bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t
     uint64_t began = gpusync_now_ns(), now = began;
     const gpusync_spin spin = set ? *set : gpusync__choose_spin(wait, luck, now);
     uint64_t until = spin.max_spin_ns ? gpusync__deadline(spin.max_spin_ns) : GPUSYNC_FOREVER;
-    uint64_t rounds = (uint64_t)spin.pause_iterations + spin.yield_iterations;
+    uint64_t rounds = (uint64_t)spin.pause_iterations + spin.yield_iterations, pauses = spin.pause_iterations;
     bool over = false, cut = deadline < until;
     if (!rounds && !spin.max_spin_ns) return false;
-    if (!rounds || !set) rounds = UINT64_MAX; /* by time alone */
+    if (!rounds) rounds = UINT64_MAX; /* by time alone */
+    if (!set && hooks->yield == gpusync__default_yield) pauses = rounds;
     if (cut) until = deadline;
     for (uint64_t i = 0; i < rounds && !over && now < until; i++) {
         uint64_t next = set ? 0 : now + GPUSYNC__LOOK_NS;
         do {
-            if (i < spin.pause_iterations) GPUSYNC__PAUSE();
+            if (i < pauses) GPUSYNC__PAUSE();
             else hooks->yield(hooks->user);
             if (until != GPUSYNC_FOREVER) now = gpusync_now_ns();
         } while (now < next);
@@ -5165,7 +5165,7 @@ static void gpusync__scheduled(void *block, void *buffer)
         for (size_t i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
             gpusync__slot *slot = &slab->slots[i];
             if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && GPUSYNC__GET(&slot->buffer) == buffer)
-                GPUSYNC__PUT(&slot->scheduled_ns, gpusync_now_ns()); /* read by gpusync__trace_scheduled */
+                GPUSYNC__PUT(&slot->scheduled_ns, gpusync_now_ns()); /* read by gpusync__completed */
         }
 }
 
@@ -5405,7 +5405,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
      4. kept       The plan has ended well (gpusync__keep). What the host signals begins here.
      5. reached    No promise is open at or below it: `value` rises, and who needs it is told (gpusync__raise_unlock).
 
-   A plan that fails ends the timelines that it has promised a value of (gpusync__break): then `value` is
+   A plan that fails ends the timelines that it has promised a value of (gpusync__publish): then `value` is
    GPUSYNC__FAILED_VALUE for good. The promise of a plan that never goes is taken back (gpusync__take_back): the value
    is free again.
 
@@ -5908,21 +5908,6 @@ static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
     gpusync__end_promise(promise, true, agenda);
     if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->node.number);
     gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
-}
-
-/* The plan has failed. The timeline fails first: else taking the promise back would let higher values be reached. */
-static void gpusync__break(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    (void)gpusync__fail_timeline(promise->timeline, &promise->plan->error, agenda);
-    gpusync__take_back(promise, agenda);
-}
-
-/* The device has the plan. A promise that was not issued with its plan is issued here, unless it is over already. */
-static void gpusync__announce_promise(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync__lock(&promise->timeline->board.lock);
-    if (promise->node.linked) gpusync__issue_promise(promise, agenda);
-    gpusync__unlock(&promise->timeline->board.lock);
 }
 
 /* -- the calls */
@@ -6682,7 +6667,9 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
         error->dropped = 0;
     }
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
-        if (failed) gpusync__break(promise, agenda);
+        /* The timeline fails first: else taking the promise back would let higher values be reached. */
+        if (failed) (void)gpusync__fail_timeline(promise->timeline, error, agenda);
+        if (failed) gpusync__take_back(promise, agenda);
         else gpusync__keep(promise, agenda);
     }
     gpusync__outcome outcome;
@@ -6720,8 +6707,12 @@ static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
     gpusync_queue *q = plan->work.queue;
     if (gpusync__traced(plan->device))
         gpusync__trace_ticket(q, GPUSYNC_TRACE_ISSUE, plan->work.ticket, plan->label, plan->issued_ns);
-    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        if (!promise->issued) gpusync__announce_promise(promise, agenda);
+    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
+        if (promise->issued) continue; /* it was, with its plan */
+        gpusync__lock(&promise->timeline->board.lock);
+        if (promise->node.linked) gpusync__issue_promise(promise, agenda); /* not over already */
+        gpusync__unlock(&promise->timeline->board.lock);
+    }
     if (GPUSYNC__GET(&q->board.count)) gpusync__announce_ticket(q, plan->work.ticket, agenda);
     if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
     gpusync__plan_unref(plan);
@@ -8848,6 +8839,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
              gpusync_is_done(q, GPUSYNC_EVERYTHING) is gpusync_is_idle(q).
              gpusync_queue_destroy_now: tickets of plain commits that were never held end with ERROR_DESTROYED.
              Work that signals more on a timeline than another queue has on the device is held until that has ended.
+             A wait without a spin of its own decides how long to look, and calls no sched_yield: see gpusync_spin.
              Waits and polls look at their own work alone; a timer of the device looks for lost handlers. The park hook
              gets the wait's own deadline, which may be GPUSYNC_FOREVER (not slices of 50 ms).
              The allocator may be called at the first failure of a queue, on Metal's thread.
@@ -8858,7 +8850,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
              Clang warns of NULL where none may be. Swift is told of enums and optional pointers (untried).
            New: gpusync_version, GPUSYNC_VERSION; gpusync_encode_wait, gpusync_encode_signal; gpusync_at_ticket,
              gpusync_at_value; gpusync_device_wait_ex; gpusync_wait_options.handlers; GPUSYNC_WAIT_ALL_OR_FAILURE;
-             gpusync_device_desc.callback_queue; gpusync_command_buffer_desc.error_options, .log_state
+             gpusync_device_desc.callback_queue; gpusync_command_buffer_desc.error_options, .log_state;
+             gpusync_stats.spins_in_vain, .spin_ns; gpusync_trace_event.expected_ns
      0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics, report; timelines, waits
            for many points; submissions, held until they can go; callbacks; flow control; warm-up; traces
 
@@ -8868,17 +8861,16 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 
    Copyright (c) 2026 the gpusync authors
 
-   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
-   associated documentation files (the "Software"), to deal in the Software without restriction,
-   including without limitation the rights to use, copy, modify, merge, publish, distribute,
-   sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
-   furnished to do so, subject to the following conditions:
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+   documentation files (the "Software"), to deal in the Software without restriction, including without limitation
+   the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and
+   to permit persons to whom the Software is furnished to do so, subject to the following conditions:
 
-   The above copyright notice and this permission notice shall be included in all copies or substantial
-   portions of the Software.
+   The above copyright notice and this permission notice shall be included in all copies or substantial portions of
+   the Software.
 
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
-   NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
-   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES
-   OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
-   CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO
+   THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+   AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+   CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS
+   IN THE SOFTWARE. */
