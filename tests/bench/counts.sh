@@ -235,7 +235,7 @@ EOF
 "$cc" $common -w -I"$header" -ffunction-sections -fdata-sections -c -o "$build/alone.o" "$build/alone.c" &&
     ld -r --gc-sections -e main -o "$build/alone" "$build/alone.o" || broken "does not build alone"
 code_row "all of gpusync" "$build/implementation.o" 86016
-code_row "commit and wait alone" "$build/alone" 48500
+code_row "commit and wait alone" "$build/alone" 49000
 
 parks=$(event sleep 2) unparks=$(event sleep 3) buffers=$(event sleep 4)
 judge "$parks 1" "$unparks 1" "$buffers 0"
