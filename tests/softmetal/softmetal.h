@@ -17,7 +17,8 @@
      >>dispatch   libdispatch on Linux: its workers and its timers
      >>message    what was sent, and code to run at a message
      >>kernel     what a compute "kernel" does and how long it takes
-     >>count      live objects, buffers in flight */
+     >>count      live objects, buffers in flight
+     >>threads    for benchmarks: what the threads that play the GPU cost, and where all threads run */
 #ifndef SOFTMETAL_H
 #define SOFTMETAL_H
 
@@ -300,6 +301,18 @@ bool softmetal_settle_listeners(uint64_t timeout_ns);
 /* ... until what was dispatched has run, or waits for a command buffer, whatever the clock. In a dispatched function:
    does not wait. */
 bool softmetal_dispatched(uint64_t timeout_ns);
+
+/* ------------------------------------------------------------------------- >>threads --
+   A GPU takes no processor time. The threads that play it do: they spin to be punctual. A benchmark takes their time
+   off that of the process. Completion threads are not among them: Metal runs those in the process too.
+
+   Linux only. Elsewhere the time is 0 and nothing is pinned. */
+
+/* Nanoseconds of processor time of all threads that play the GPU, those that have ended included. */
+uint64_t softmetal_engine_cpu_ns(void);
+/* Every thread of softmetal, those to come too, runs on this processor alone, until the next call; softmetal_reset does
+   not change that. Below 0: on any that the calling thread may run on. false: not possible; threads run where they did. */
+bool softmetal_pin(int processor);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@
      sm_postbox.lock        the blocks a shared event listener has yet to run
      registry lock          the list of engines (softmetal_panel.m)
      pool.lock              dispatch queues, their workers and timers (linux_dispatch.m)
+     threads.lock           the list of threads (softmetal_threads.m)
    No lock is held while a block, a hook, a kernel or a dealloc runs: all of them may come back.
    Counters, settings and reference counts are relaxed atomics wherever they can be, so that softmetal
    orders a program's threads no more than Metal would and ThreadSanitizer still sees its races.
@@ -63,6 +64,8 @@ void sm_sleep_precisely(uint64_t duration);
 void sm_pause(void);
 
 void sm_thread_start(void *(*body)(void *), void *argument); /* detached */
+/* The calling thread plays the GPU: softmetal_engine_cpu_ns counts it. */
+void sm_thread_is_engine(void);
 
 /* --------------------------------------------------------------------------- >>random -- */
 
