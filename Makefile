@@ -291,6 +291,7 @@ $(foreach name,$(EXAMPLES),$(eval $(call example_rule,$(name))))
 $(BUILD)/examples/event_loop.o: example_flags += $(call include_of,$(uv))
 $(BUILD)/examples/event_loop: example_link += $(call library_of,$(uv),uv)
 $(BUILD)/tests/test_trace_json.o: test_flags += $(call include_of,$(jansson))
+$(BUILD)/bench/json.o: test_flags += $(call include_of,$(jansson))
 $(BUILD)/tests/test_trace_json: cmocka_libs += $(call library_of,$(jansson),jansson)
 
 $(BUILD)/tests/known_red/known_red: $(BUILD)/tests/known_red/known_red.o $(SOFTMETAL_LIB)
@@ -304,7 +305,7 @@ $(BUILD)/fuzz/fuzz: tests/fuzz/fuzz.c $(BUILD)/fuzz/fuzz_calls.h $(SOFTMETAL_LIB
 	$(fuzz_compile) -I$(BUILD)/fuzz -MMD -MP -MF $@.d -MT $@ -o $@ $< $(SOFTMETAL_LIB) $(fuzz_libs)
 
 $(BUILD)/bench/bench: $(bench:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench)) $(SOFTMETAL_LIB)
-	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) -lpthread -lm
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) $(call library_of,$(jansson),jansson) -lpthread -lm
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/tests/known_red/*.d $(BUILD)/fuzz/*.d \
 	$(BUILD)/examples/*.d $(BUILD)/bench/*.d)

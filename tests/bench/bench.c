@@ -4,30 +4,37 @@
    round. What is printed are medians over the rounds and ratios of them. softmetal is no GPU: the ratios say how the
    algorithms compare under the settings that are printed with them, nothing about Apple's hardware.
 
-   BENCH_ROUNDS         rounds of every case, default 41
+   With two processors the program runs on one and softmetal, its completion threads included, on the other: who spins
+   must not keep the thread from running that ends the wait. The duels and the warm-up, which have threads of their own,
+   are not pinned.
+
+   BENCH_ROUNDS         rounds of every case, default 21
+   BENCH_ONLY           cases to run, patterns of the shell with commas in between: BENCH_ONLY='150 us x 1,mix *'
+   BENCH_JSON           a file for the results
+   BENCH_PIN=0          nothing is pinned
    BENCH_<SETTING>_NS   a latency of softmetal, by the names in the table that is printed first: BENCH_SCHEDULE_NS=4000 */
+#include <fnmatch.h>
 #include <pthread.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../../examples/metal.h"
 #include "../../gpusync.h"
 #include "../softmetal/softmetal.h"
+#include "bench.h"
 #include "peers.h"
 
-#define MAX_ROUNDS 200
 #define MAX_CONTESTANTS 16
 #define IDLE_QUEUES 32u
-#define LOOP 40u
 
-static unsigned rounds = 41;
-static gpusync_device *device;
-static void *metal_device;
+bench the_bench = {21, NULL, NULL, -1, -1, 0, 0};
 
-static double now_us(clockid_t clock)
+double now_us(clockid_t clock)
 {
     struct timespec t;
     clock_gettime(clock, &t);
@@ -39,46 +46,90 @@ static double wall_us(void)
     return now_us(CLOCK_MONOTONIC);
 }
 
-/* Of the calling thread: what its waits burn. */
-static double cpu_us(void)
+void must(bool condition, const char *what)
 {
-    return now_us(CLOCK_THREAD_CPUTIME_ID);
-}
-
-static void settle(void)
-{
-    if (softmetal_settle(10000000000u)) return;
-    fprintf(stderr, "bench: softmetal does not come to rest\n");
+    if (condition) return;
+    fprintf(stderr, "bench: failed: %s\n", what);
     exit(1);
 }
 
-static int compare(const void *a, const void *b)
+void settle(void)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    must(softmetal_settle(10000000000u), "softmetal comes to rest");
 }
 
-static double median(const double *values, unsigned count)
+bool is_wanted(const char *title)
 {
-    double sorted[MAX_ROUNDS];
-    memcpy(sorted, values, count * sizeof *values);
-    qsort(sorted, count, sizeof *sorted, compare);
-    return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+    const char *list = getenv("BENCH_ONLY");
+    while (list && *list) {
+        char pattern[128];
+        size_t length = strcspn(list, ",");
+        snprintf(pattern, sizeof pattern, "%.*s", (int)length, list);
+        if (fnmatch(pattern, title, 0) == 0) return true;
+        list += length + (list[length] == ',');
+        if (!*list) return false;
+    }
+    return true;
 }
+
+/* -- processors --------------------------------------------------------------------------------------- */
+
+#ifdef __linux__
+
+static cpu_set_t all_processors;
+
+static bool run_on(int processor)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((unsigned)processor, &one);
+    return sched_setaffinity(0, sizeof one, &one) == 0;
+}
+
+static void pin(void)
+{
+    int i;
+    the_bench.program_on = the_bench.softmetal_on = -1;
+    if (getenv("BENCH_PIN") && strcmp(getenv("BENCH_PIN"), "0") == 0) return;
+    if (sched_getaffinity(0, sizeof all_processors, &all_processors)) return;
+    for (i = 0; i < CPU_SETSIZE; i++) {
+        if (!CPU_ISSET((unsigned)i, &all_processors)) continue;
+        if (the_bench.program_on < 0) the_bench.program_on = i;
+        the_bench.softmetal_on = i;
+    }
+    if (the_bench.program_on == the_bench.softmetal_on || !softmetal_pin(the_bench.softmetal_on) ||
+        !run_on(the_bench.program_on))
+        the_bench.program_on = the_bench.softmetal_on = -1;
+}
+
+static void unpin(void)
+{
+    if (the_bench.program_on < 0) return;
+    must(sched_setaffinity(0, sizeof all_processors, &all_processors) == 0 && softmetal_pin(-1), "back to all processors");
+}
+
+#else
+
+static bool run_on(int processor)
+{
+    (void)processor;
+    return false;
+}
+static void pin(void)
+{
+}
+static void unpin(void)
+{
+}
+
+#endif
 
 /* -- settings ----------------------------------------------------------------------------------------- */
 
-typedef struct setting {
-    const char *name;
-    size_t offset; /* of the range in softmetal_timing */
-    uint64_t ns;
-    const char *source;
-} setting;
-
-static setting settings[] = {
+setting settings[] = {
     {"SCHEDULE", offsetof(softmetal_timing, schedule), 0,
      "waking softmetal's own thread costs a condition variable's wake-up already (below)"},
-    {"NOTIFY", offsetof(softmetal_timing, notify), 0, "the same, for the thread that runs handlers"},
+    {"NOTIFY", offsetof(softmetal_timing, notify), 0, "the same, for the thread that sets the status and runs handlers"},
     {"WAIT_RETURN", offsetof(softmetal_timing, wait_return), 0,
      "as fast as a handler: ggml's source notes no clear difference; others report up to 2 ms"},
     {"EVENT_LISTENER", offsetof(softmetal_timing, event_listener), 0, "as NOTIFY; case 5 alone uses a listener"},
@@ -86,13 +137,15 @@ static setting settings[] = {
      "80 to 180 us in MoltenVK issue 1472; paid once for a queue, outside of what is timed"},
 };
 
+const unsigned setting_count = sizeof settings / sizeof settings[0];
+
 static void apply_settings(void)
 {
     softmetal_timing timing;
-    size_t i;
+    unsigned i;
     softmetal_get_timing(&timing);
     printf("softmetal's latencies (BENCH_<NAME>_NS changes them):\n");
-    for (i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+    for (i = 0; i < setting_count; i++) {
         setting *s = &settings[i];
         softmetal_range range;
         char name[64];
@@ -119,6 +172,7 @@ static void *listen(void *argument)
 {
     bell *b = (bell *)argument;
     unsigned seen = 0;
+    if (the_bench.softmetal_on >= 0) run_on(the_bench.softmetal_on);
     pthread_mutex_lock(&b->lock);
     while (!b->over) {
         while (b->turn == seen && !b->over) pthread_cond_wait(&b->changed, &b->lock);
@@ -135,7 +189,7 @@ static void measure_wake_up(void)
     double took[51];
     unsigned i;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, listen, &b)) exit(1);
+    must(pthread_create(&thread, NULL, listen, &b) == 0, "pthread_create");
     for (i = 0; i < 51; i++) {
         struct timespec nap = {0, 1000000};
         nanosleep(&nap, NULL);
@@ -154,24 +208,14 @@ static void measure_wake_up(void)
     pthread_cond_signal(&b.changed);
     pthread_mutex_unlock(&b.lock);
     pthread_join(thread, NULL);
-    printf("measured here: a condition variable's signal to the sleeper running: %.1f us (median of 51)\n", median(took, 51));
+    the_bench.wake_up_us = quartiles_of(took, 51).median;
+    printf("measured here: a condition variable's signal to the sleeper running: %.1f us (median of 51)\n",
+           the_bench.wake_up_us);
 }
 
-/* -- cases -------------------------------------------------------------------------------------------- */
+/* -- waits that have nothing to wait for -------------------------------------------------------------- */
 
-typedef struct sample {
-    double us;     /* for one iteration */
-    double cpu_us; /* the waiting thread's, for one wait; below 0: not measured */
-    double wait_us;
-} sample;
-
-typedef struct results {
-    double us[MAX_CONTESTANTS][MAX_ROUNDS];
-    double cpu_us[MAX_CONTESTANTS][MAX_ROUNDS];
-    double cpu_percent[MAX_CONTESTANTS][MAX_ROUNDS];
-} results;
-
-static results r;
+static double times[MAX_CONTESTANTS][MAX_ROUNDS];
 
 /* An empty command buffer that no contestant knows of: softmetal's threads of this queue exist after it. */
 static void start_threads(void *metal_queue)
@@ -182,152 +226,92 @@ static void start_threads(void *metal_queue)
 }
 
 /* The first wait on each of several queues, never used or drained. Nobody has waited on them before. */
-static sample idle(const contestant *c, bool used)
+static double idle(const contestant *c, bool used)
 {
-    sample s = {0, -1, 0};
     void *metal_queues[IDLE_QUEUES];
     peer *peers[IDLE_QUEUES];
     unsigned i;
-    double start;
+    double took;
     for (i = 0; i < IDLE_QUEUES; i++) {
-        metal_queues[i] = metal_queue_new(metal_device, 64);
+        metal_queues[i] = metal_queue_new(the_bench.metal_device, 64);
         start_threads(metal_queues[i]);
-        peers[i] = c->open(device, metal_queues[i]);
-        if (used) c->commit(peers[i], c->make(peers[i]));
+        peers[i] = c->open(the_bench.device, metal_queues[i]);
+        if (used) c->commit(peers[i], c->make(peers[i]), true);
     }
     settle();
-    start = wall_us();
+    took = wall_us();
     for (i = 0; i < IDLE_QUEUES; i++) c->wait(peers[i]);
-    s.us = (wall_us() - start) / IDLE_QUEUES;
+    took = (wall_us() - took) / IDLE_QUEUES;
     settle();
     for (i = 0; i < IDLE_QUEUES; i++) {
         c->close(peers[i]);
         metal_release(metal_queues[i]);
     }
-    return s;
+    return took;
 }
 
-/* Make, commit and wait, again and again. */
-static sample work(const contestant *c, peer *p, uint64_t kernel_ns, unsigned count)
+/* Prints times[0 .. count - 1] of all rounds; the ratios refer to the first. */
+static void print_times(const char *title, const char *(*name_of)(const void *of, unsigned n), const void *of, unsigned count)
 {
-    sample s = {0, 0, 0};
-    double start = wall_us();
-    unsigned i;
-    for (i = 0; i < count; i++) {
-        void *buffer = c->make(p);
-        double cpu, before;
-        softmetal_set_duration(buffer, kernel_ns);
-        c->commit(p, buffer);
-        cpu = cpu_us();
-        before = wall_us();
-        c->wait(p);
-        s.wait_us += wall_us() - before;
-        s.cpu_us += cpu_us() - cpu;
-    }
-    s.us = (wall_us() - start) / count;
-    s.cpu_us /= count;
-    s.wait_us /= count;
-    return s;
-}
-
-typedef struct event {
-    const char *title;
-    bool idle, used;
-    uint64_t kernel_ns;
-    unsigned count;
-} event;
-
-static const event events[] = {
-    {"1. wait on a queue that was never used", true, false, 0, 0},
-    {"2. wait on a drained queue", true, true, 0, 0},
-    {"3. one 14 ms kernel, commit to return", false, false, 14000000, 1},
-    {"4. loop: 5 us kernel + wait", false, false, 5000, LOOP},
-    {"4. loop: 20 us kernel + wait", false, false, 20000, LOOP},
-    {"4. loop: 100 us kernel + wait", false, false, 100000, LOOP},
-    {"4. loop: 300 us kernel + wait", false, false, 300000, LOOP},
-};
-
-static void take_turn(const event *e, unsigned n, unsigned round)
-{
-    const contestant *c = &contestants[n];
-    sample s;
-    if (e->idle) {
-        s = idle(c, e->used);
-    } else {
-        void *metal_queue = metal_queue_new(metal_device, 64);
-        peer *p = c->open(device, metal_queue);
-        start_threads(metal_queue);
-        settle();
-        work(c, p, 1000, 1);
-        s = work(c, p, e->kernel_ns, e->count);
-        settle();
-        c->close(p);
-        metal_release(metal_queue);
-    }
-    r.us[n][round] = s.us;
-    r.cpu_us[n][round] = s.cpu_us;
-    r.cpu_percent[n][round] = s.wait_us > 0 ? 100 * s.cpu_us / s.wait_us : -1;
-}
-
-static void print_table(const event *e)
-{
-    double own = median(r.us[0], rounds);
     unsigned n;
-    printf("\n%s\n  %-22s %12s %9s", e->title, "", "median us", "ratio");
-    printf(e->idle ? "\n" : " %12s %8s\n", "CPU us/wait", "CPU %");
-    for (n = 0; n < contestant_count; n++) {
-        double us = median(r.us[n], rounds);
-        printf("  %-22s %12.3f %8.2fx", contestants[n].name, us, us / own);
-        if (!e->idle) printf(" %12.1f %7.1f%%", median(r.cpu_us[n], rounds), median(r.cpu_percent[n], rounds));
-        printf("\n");
+    double own = quartiles_of(times[0], the_bench.rounds).median;
+    printf("\n%s\n  %-44s %12s %9s\n", title, "", "median us", "ratio");
+    for (n = 0; n < count; n++) {
+        quartiles us = quartiles_of(times[n], the_bench.rounds);
+        printf("  %-44s %12.3f %8.2fx\n", name_of(of, n), us.median, us.median / own);
+        json_add_other(title, name_of(of, n), us);
     }
-}
-
-/* gpusync against the best of those that leave the processor alone. */
-static void print_verdict(const event *e, double within)
-{
-    double own = median(r.us[0], rounds), best = own;
-    unsigned n, winner = 0;
-    if (e->idle) return;
-    for (n = 1; n < contestant_count; n++) {
-        double us = median(r.us[n], rounds);
-        if (contestants[n].burns || us >= best) continue;
-        best = us;
-        winner = n;
-    }
-    printf("  best that burns no core: %s; gpusync is %.1f%% above it (wanted: %.0f%%)%s\n", contestants[winner].name,
-           100 * (own / best - 1), 100 * within, own <= best * (1 + within) ? "" : "  <-- MISSED");
-    if (e->count > 1) return;
-    n = 1; /* gpusync handler: what is left when the spin budget is taken away */
-    printf("  CPU while asleep, after the spin budget: %.2f%% (wanted: under 1%%)%s\n", median(r.cpu_percent[n], rounds),
-           median(r.cpu_percent[n], rounds) < 1 ? "" : "  <-- MISSED");
-}
-
-static void run_event(const event *e)
-{
-    unsigned round, k;
-    for (round = 0; round < rounds; round++)
-        for (k = 0; k < contestant_count; k++) take_turn(e, (k + round) % contestant_count, round);
-    print_table(e);
-    print_verdict(e, e->count > 1 ? 0.05 : 0.01);
     fflush(stdout);
+}
+
+static const char *contestant_name(const void *of, unsigned n)
+{
+    (void)of;
+    return contestants[n].name;
+}
+
+static void run_idle(const char *title, bool used)
+{
+    unsigned round, k, n;
+    if (!is_wanted(title)) return;
+    for (round = 0; round < the_bench.rounds; round++)
+        for (k = 0; k < CONTESTANTS; k++) {
+            n = (k + round) % CONTESTANTS;
+            times[n][round] = idle(&contestants[n], used);
+        }
+    print_times(title, contestant_name, NULL, CONTESTANTS);
+}
+
+static const char *way_name(const void *of, unsigned n)
+{
+    return ((const duel *)of)->ways[n].name;
 }
 
 static void run_duel(const duel *d)
 {
-    double own;
-    unsigned round, k;
-    for (round = 0; round < rounds; round++)
+    unsigned round, k, n;
+    if (!is_wanted(d->title)) return;
+    for (round = 0; round < the_bench.rounds; round++)
         for (k = 0; k < d->way_count; k++) {
-            unsigned n = (k + round) % d->way_count;
-            r.us[n][round] = d->ways[n].run(device, d->count);
+            n = (k + round) % d->way_count;
+            times[n][round] = d->ways[n].run(the_bench.device, d->count);
             settle();
         }
-    printf("\n%s\n  %-44s %12s %9s\n", d->title, "", "median us", "ratio");
-    own = median(r.us[0], rounds);
-    for (k = 0; k < d->way_count; k++)
-        printf("  %-44s %12.3f %8.2fx\n", d->ways[k].name, median(r.us[k], rounds), median(r.us[k], rounds) / own);
-    fflush(stdout);
+    print_times(d->title, way_name, d, d->way_count);
+}
+
+static void print_heading(void)
+{
+    unsigned i;
+    printf("gpusync's benchmark on softmetal, a software device: the ratios hold for it, with these settings, and for\n"
+           "nothing else. %u rounds, contestants interleaved, medians. ",
+           the_bench.rounds);
+    if (the_bench.program_on < 0) printf("Nothing is pinned.\n\n");
+    else printf("Program on processor %d, softmetal on %d.\n\n", the_bench.program_on, the_bench.softmetal_on);
+    apply_settings();
+    measure_wake_up();
+    printf("\ncontestants:\n");
+    for (i = 0; i < CONTESTANTS; i++) printf("  %-20s %s\n", contestants[i].name, contestants[i].what);
 }
 
 int main(void)
@@ -335,29 +319,32 @@ int main(void)
     gpusync_device_desc desc = {0};
     void *pool = metal_pool_push();
     double start = wall_us();
+    gpusync_device *device;
     unsigned i;
-    if (getenv("BENCH_ROUNDS")) rounds = (unsigned)strtoul(getenv("BENCH_ROUNDS"), NULL, 10);
-    if (rounds < 1) rounds = 1;
-    if (rounds > MAX_ROUNDS) rounds = MAX_ROUNDS;
+    if (getenv("BENCH_ROUNDS")) the_bench.rounds = (unsigned)strtoul(getenv("BENCH_ROUNDS"), NULL, 10);
+    if (the_bench.rounds < 1) the_bench.rounds = 1;
+    if (the_bench.rounds > MAX_ROUNDS) the_bench.rounds = MAX_ROUNDS;
     softmetal_reset();
-    metal_device = metal_device_new();
-    desc.metal_device = metal_device;
-    if (gpusync_device_create(&desc, &device) != GPUSYNC_OK) return 1;
-    printf("gpusync's benchmark on softmetal, a software device: the ratios hold for it, with these settings, and for\n"
-           "nothing else. %u rounds, contestants interleaved, medians.\n\n",
-           rounds);
-    apply_settings();
-    measure_wake_up();
-    printf("\ncontestants:\n");
-    for (i = 0; i < contestant_count; i++)
-        printf("  %-22s %s%s%s\n", contestants[i].name, contestants[i].what, contestants[i].burns ? "; burns a core" : "",
-               contestants[i].sentinel ? "; idle waits may commit a buffer" : "");
-    for (i = 0; i < sizeof events / sizeof events[0]; i++) run_event(&events[i]);
+    pin();
+    desc.metal_device = the_bench.metal_device = metal_device_new();
+    must(gpusync_device_create(&desc, &device) == GPUSYNC_OK, "gpusync_device_create");
+    the_bench.device = device;
+    print_heading();
+    run_idle("1. wait on a queue that was never used", false);
+    run_idle("2. wait on a drained queue", true);
+    printf("\n3, 4. one kernel and a wait, ten kernels and a wait. late: from the GPU's end to the return of the wait.\n"
+           "CPU: of the process, for a turn, without the threads that play the GPU. slept, ousted: context switches of all\n"
+           "threads for a turn, voluntary and involuntary.\n");
+    run_waiting(json_add_rows);
+    unpin();
     for (i = 0; i < duel_count; i++) run_duel(&duels[i]);
-    if (gpusync_device_destroy(device) != GPUSYNC_OK) return 1;
-    metal_release(metal_device);
-    run_first_uses(rounds);
-    printf("\n%.1f s\n", (wall_us() - start) / 1e6);
+    must(gpusync_device_destroy(device) == GPUSYNC_OK, "gpusync_device_destroy");
+    metal_release(the_bench.metal_device);
+    if (is_wanted("9. the first kernel")) run_first_uses(the_bench.rounds);
+    print_rules();
+    the_bench.seconds = (wall_us() - start) / 1e6;
+    printf("\n%.1f s\n", the_bench.seconds);
+    json_write();
     metal_pool_pop(pool);
     return 0;
 }

@@ -1,15 +1,44 @@
-/* peers.c - the contestants of the benchmark: gpusync in its modes, and what others do */
+/* peers.c - the contestants of the benchmark: gpusync in its modes, and what others do
+
+   What they do with ten command buffers and one wait: gpusync is told of each. "handler + condvar" adds a handler to
+   each, counts, and wakes the waiter once, at the count that it waits for. "handler + semaphore" and "signal in the work"
+   act on the last one. All others look at the last one, or commit one more behind it. */
 #include "peers.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+#ifdef __APPLE__
+#include <dispatch/dispatch.h>
+#else
+#include <semaphore.h>
+#endif
 
 #include "../../examples/metal.h"
 #include "../../gpusync.h"
+
+/* A dispatch semaphore where there is one. POSIX's does the same: without a waiter it is one atomic add. */
+#ifdef __APPLE__
+typedef dispatch_semaphore_t semaphore;
+static void semaphore_open(semaphore *s) { *s = dispatch_semaphore_create(0); }
+static void semaphore_close(semaphore *s) { dispatch_release(*s); }
+static void semaphore_signal(semaphore *s) { dispatch_semaphore_signal(*s); }
+static void semaphore_wait(semaphore *s) { dispatch_semaphore_wait(*s, DISPATCH_TIME_FOREVER); }
+#else
+typedef sem_t semaphore;
+static void semaphore_open(semaphore *s) { sem_init(s, 0, 0); }
+static void semaphore_close(semaphore *s) { sem_destroy(s); }
+static void semaphore_signal(semaphore *s) { sem_post(s); }
+static void semaphore_wait(semaphore *s)
+{
+    while (sem_wait(s) && errno == EINTR) continue;
+}
+#endif
 
 struct peer {
     void *metal_queue; /* +1 */
@@ -23,7 +52,10 @@ struct peer {
     /* handlers and a condition variable */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    unsigned long committed, completed;
+    unsigned long committed, completed, awaited;
+    /* a handler and a semaphore */
+    semaphore done;
+    bool armed;
 };
 
 static void must(bool condition, const char *what)
@@ -40,6 +72,7 @@ static peer *peer_new(void *metal_queue)
     p->metal_queue = metal_retain(metal_queue);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
+    semaphore_open(&p->done);
     return p;
 }
 
@@ -49,6 +82,7 @@ static void peer_free(peer *p)
     metal_release(p->last);
     metal_release(p->event);
     metal_release(p->metal_queue);
+    semaphore_close(&p->done);
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
     free(p);
@@ -72,29 +106,36 @@ static bool finished(void *buffer)
 
 /* -- gpusync ------------------------------------------------------------------------------------------ */
 
-static peer *gpusync_open(void *device, void *metal_queue, gpusync_wait_mode mode)
+static peer *gpusync_open(void *device, void *metal_queue, gpusync_wait_mode mode, const gpusync_spin *spin)
 {
     gpusync_queue_desc desc = {0};
     peer *p = peer_new(metal_queue);
     desc.metal_queue = metal_queue;
     desc.wait_mode = mode;
+    desc.spin = spin;
     must(gpusync_queue_create((gpusync_device *)device, &desc, &p->queue) == GPUSYNC_OK, "gpusync_queue_create");
     return p;
 }
 
 static peer *gpusync_open_default(void *device, void *metal_queue)
 {
-    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_DEFAULT);
+    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_DEFAULT, NULL);
+}
+
+static peer *gpusync_open_counts(void *device, void *metal_queue)
+{
+    static const gpusync_spin spin = {32, 224, 0};
+    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_DEFAULT, &spin);
 }
 
 static peer *gpusync_open_handler(void *device, void *metal_queue)
 {
-    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_HANDLER);
+    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_HANDLER, NULL);
 }
 
 static peer *gpusync_open_blocking(void *device, void *metal_queue)
 {
-    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_BLOCKING);
+    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_BLOCKING, NULL);
 }
 
 static void gpusync_close(peer *p)
@@ -110,8 +151,9 @@ static void *gpusync_make(peer *p)
     return buffer;
 }
 
-static void gpusync_commit_it(peer *p, void *buffer)
+static void gpusync_commit_it(peer *p, void *buffer, bool last)
 {
+    (void)last;
     must(gpusync_commit(p->queue, buffer, NULL) == GPUSYNC_OK, "gpusync_commit");
 }
 
@@ -123,16 +165,12 @@ static void gpusync_wait_for_it(peer *p)
 /* -- waitUntilCompleted ------------------------------------------------------------------------------- */
 
 /* Keeps the last buffer; its place in the queue makes it stand for the earlier ones. */
-static void remember(peer *p, void *buffer)
+static void plain_commit(peer *p, void *buffer, bool last)
 {
+    (void)last;
+    metal_commit(buffer);
     metal_release(p->last);
     p->last = buffer;
-}
-
-static void plain_commit(peer *p, void *buffer)
-{
-    metal_commit(buffer);
-    remember(p, buffer);
 }
 
 /* With nothing committed that it knows of, an empty buffer asks the queue (MoltenVK, MLX). */
@@ -148,23 +186,52 @@ static void completed_wait(peer *p)
     metal_release(buffer);
 }
 
-/* ... and the same where nobody keeps the last buffer: always an empty one. */
-static void empty_wait(peer *p)
+/* -- the status of the last buffer, again and again --------------------------------------------------- */
+
+static void cpu_pause(void)
 {
-    void *buffer = plain_make(p);
-    metal_commit(buffer);
-    metal_wait_until_completed(buffer);
-    metal_release(buffer);
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
 }
 
-static void forgetful_commit(peer *p, void *buffer)
+/* What the default of gpusync 0.1, CUDA.jl and Metal.jl do first: 32 looks with a pause, 224 with a yield. */
+static bool spun_to_the_end(void *buffer)
 {
-    (void)p;
-    metal_commit(buffer);
-    metal_release(buffer);
+    unsigned i;
+    if (finished(buffer)) return true;
+    for (i = 0; i < 256; i++) {
+        if (i < 32) cpu_pause();
+        else sched_yield();
+        if (finished(buffer)) return true;
+    }
+    return false;
 }
 
-/* -- sentinel that signals a shared event ------------------------------------------------------------- */
+/* A yield now and then lets it end on a machine with one processor. */
+static void spin_wait(peer *p)
+{
+    unsigned long i;
+    for (i = 1; p->last && !finished(p->last); i++) {
+        if (i % 1024) cpu_pause();
+        else sched_yield();
+    }
+}
+
+static void spin_then_completed_wait(peer *p)
+{
+    if (p->last && !spun_to_the_end(p->last)) metal_wait_until_completed(p->last);
+}
+
+static void millisecond_wait(peer *p)
+{
+    static const struct timespec nap = {0, 1000000};
+    while (p->last && !finished(p->last)) nanosleep(&nap, NULL);
+}
+
+/* -- shared events ------------------------------------------------------------------------------------ */
 
 static peer *event_open(void *device, void *metal_queue)
 {
@@ -174,16 +241,31 @@ static peer *event_open(void *device, void *metal_queue)
     return p;
 }
 
-/* One event for the queue: creating one for every wait would cost event_create on top. */
-static void event_wait(peer *p)
+static void forgetful_commit(peer *p, void *buffer, bool last)
 {
-    void *buffer = plain_make(p);
-    uint64_t value = ++p->value;
-    metal_encode_signal(buffer, p->event, value);
+    (void)p;
+    (void)last;
     metal_commit(buffer);
-    METAL__AS(signed char, uint64_t, uint64_t)
-    (p->event, metal__sel("waitUntilSignaledValue:timeoutMS:"), value, UINT64_MAX);
     metal_release(buffer);
+}
+
+static void signal_commit(peer *p, void *buffer, bool last)
+{
+    if (last) metal_encode_signal(buffer, p->event, ++p->value);
+    forgetful_commit(p, buffer, last);
+}
+
+static void signal_wait(peer *p)
+{
+    METAL__AS(signed char, uint64_t, uint64_t)
+    (p->event, metal__sel("waitUntilSignaledValue:timeoutMS:"), p->value, UINT64_MAX);
+}
+
+/* One event for the queue: creating one for every wait would cost event_create on top. */
+static void sentinel_event_wait(peer *p)
+{
+    signal_commit(p, plain_make(p), true);
+    signal_wait(p);
 }
 
 /* -- handlers ----------------------------------------------------------------------------------------- */
@@ -204,122 +286,110 @@ struct block_descriptor {
 
 extern void *bench_stack_block[32] METAL__ASM("_NSConcreteStackBlock");
 
-static void handler_ran(block *self, void *buffer)
+static void add_handler(peer *p, void *buffer, void (*handler)(block *self, void *buffer))
+{
+    static const struct block_descriptor descriptor = {0, sizeof(block), "v16@?0@8"};
+    block b = {bench_stack_block, 1 << 30, 0, NULL, &descriptor, NULL};
+    b.invoke = handler;
+    b.p = p;
+    metal_add_completed_handler(buffer, &b);
+}
+
+static void count_one(block *self, void *buffer)
 {
     peer *p = self->p;
     (void)buffer;
     pthread_mutex_lock(&p->lock);
-    p->completed++;
-    pthread_cond_broadcast(&p->changed);
+    if (++p->completed == p->awaited) pthread_cond_signal(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
 
-static void add_handler(peer *p, void *buffer)
+static void condvar_commit(peer *p, void *buffer, bool last)
 {
-    static const struct block_descriptor descriptor = {0, sizeof(block), "v16@?0@8"};
-    block b = {bench_stack_block, 1 << 30, 0, handler_ran, &descriptor, NULL};
-    b.p = p;
-    METAL__AS(void, void *)(buffer, metal__sel("addCompletedHandler:"), &b);
-}
-
-static void condvar_commit(peer *p, void *buffer)
-{
-    pthread_mutex_lock(&p->lock);
     p->committed++;
-    pthread_mutex_unlock(&p->lock);
-    add_handler(p, buffer);
-    metal_commit(buffer);
-    metal_release(buffer);
+    add_handler(p, buffer, count_one);
+    forgetful_commit(p, buffer, last);
 }
 
 static void condvar_wait(peer *p)
 {
     pthread_mutex_lock(&p->lock);
-    while (p->completed < p->committed) pthread_cond_wait(&p->changed, &p->lock);
+    p->awaited = p->committed;
+    while (p->completed < p->awaited) pthread_cond_wait(&p->changed, &p->lock);
     pthread_mutex_unlock(&p->lock);
 }
 
-/* -- last buffer, status, spin; then a sentinel with a handler, or yields for ever (Metal.jl) --------- */
-
-static void cpu_pause(void)
+static void post(block *self, void *buffer)
 {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+    (void)buffer;
+    semaphore_signal(&self->p->done);
 }
 
-static void locked_commit(peer *p, void *buffer)
+static void semaphore_commit(peer *p, void *buffer, bool last)
+{
+    if (last) add_handler(p, buffer, post);
+    if (last) p->armed = true;
+    forgetful_commit(p, buffer, last);
+}
+
+static void wait_for_semaphore(peer *p)
+{
+    if (p->armed) semaphore_wait(&p->done);
+    p->armed = false;
+}
+
+/* -- last buffer, status, spin; then a sentinel with a handler (Metal.jl) ----------------------------- */
+
+/* Any thread may ask for the last buffer. */
+static void locked_commit(peer *p, void *buffer, bool last)
 {
     pthread_mutex_lock(&p->lock);
-    plain_commit(p, buffer);
+    plain_commit(p, buffer, last);
     pthread_mutex_unlock(&p->lock);
 }
 
 /* Takes the record of the last buffer: the next wait finds none. */
-static void *take_last(peer *p)
+static void sentinel_handler_wait(peer *p)
 {
     void *buffer;
     pthread_mutex_lock(&p->lock);
     buffer = p->last;
     p->last = NULL;
     pthread_mutex_unlock(&p->lock);
-    return buffer;
-}
-
-static bool spun_to_the_end(void *buffer)
-{
-    unsigned i;
-    if (finished(buffer)) return true;
-    for (i = 0; i < 256; i++) {
-        if (i < 32) cpu_pause();
-        else sched_yield();
-        if (finished(buffer)) return true;
-    }
-    return false;
-}
-
-static void spin_sentinel_wait(peer *p)
-{
-    void *buffer = take_last(p);
-    if (!buffer) return;
-    if (!spun_to_the_end(buffer)) {
-        condvar_commit(p, plain_make(p));
+    if (buffer && !spun_to_the_end(buffer)) {
+        condvar_commit(p, plain_make(p), true);
         condvar_wait(p);
     }
     metal_release(buffer);
 }
 
-static void spin_yield_wait(peer *p)
-{
-    void *buffer = take_last(p);
-    if (!buffer) return;
-    if (!spun_to_the_end(buffer))
-        while (!finished(buffer)) sched_yield();
-    metal_release(buffer);
-}
-
 /* ----------------------------------------------------------------------------------------------------- */
 
-const contestant contestants[] = {
-    {"gpusync", "spin, then handler (default)", false, false, gpusync_open_default, gpusync_close, gpusync_make,
-     gpusync_commit_it, gpusync_wait_for_it},
-    {"gpusync handler", "sleep at once", false, false, gpusync_open_handler, gpusync_close, gpusync_make, gpusync_commit_it,
+const contestant contestants[CONTESTANTS] = {
+    {"gpusync", "as it is: no spin in the desc", gpusync_open_default, gpusync_close, gpusync_make, gpusync_commit_it,
      gpusync_wait_for_it},
-    {"gpusync blocking", "waitUntilCompleted inside", false, false, gpusync_open_blocking, gpusync_close, gpusync_make,
+    {"gpusync 32/224", "32 pauses, 224 yields, then sleep", gpusync_open_counts, gpusync_close, gpusync_make,
      gpusync_commit_it, gpusync_wait_for_it},
-    {"waitUntilCompleted", "on the last buffer; never used: on an empty one", false, true, plain_open, peer_free, plain_make,
+    {"gpusync HANDLER", "sleep at once", gpusync_open_handler, gpusync_close, gpusync_make, gpusync_commit_it,
+     gpusync_wait_for_it},
+    {"gpusync BLOCKING", "waitUntilCompleted inside", gpusync_open_blocking, gpusync_close, gpusync_make, gpusync_commit_it,
+     gpusync_wait_for_it},
+    {"waitUntilCompleted", "of the last buffer; of an empty one where there is none", plain_open, peer_free, plain_make,
      plain_commit, completed_wait},
-    {"empty + waitUntil...", "an empty buffer every time", false, true, plain_open, peer_free, plain_make, forgetful_commit,
-     empty_wait},
-    {"sentinel + event", "waitUntilSignaledValue on a shared event", false, true, event_open, peer_free, plain_make,
-     forgetful_commit, event_wait},
-    {"handler + condvar", "addCompletedHandler, condition variable", false, false, plain_open, peer_free, plain_make,
+    {"handler + condvar", "a handler counts, a condition variable wakes", plain_open, peer_free, plain_make,
      condvar_commit, condvar_wait},
-    {"spin + sentinel", "status, 32 pauses, 224 yields, sentinel's handler", false, false, plain_open, peer_free, plain_make,
-     locked_commit, spin_sentinel_wait},
-    {"spin + yield", "the same, then yields to the end", true, false, plain_open, peer_free, plain_make, locked_commit,
-     spin_yield_wait},
+    {"handler + semaphore", "the last buffer's handler signals a semaphore", plain_open, peer_free, plain_make,
+     semaphore_commit, wait_for_semaphore},
+    {"spin for ever", "status of the last buffer, with a pause in between", plain_open, peer_free, plain_make,
+     plain_commit, spin_wait},
+    {"spin + waitUntil...", "32 pauses, 224 yields, then waitUntilCompleted", plain_open, peer_free, plain_make,
+     plain_commit, spin_then_completed_wait},
+    {"spin + sentinel", "status, 32 pauses, 224 yields, an empty buffer's handler (Metal.jl)", plain_open, peer_free,
+     plain_make, locked_commit, sentinel_handler_wait},
+    {"sentinel + event", "an empty buffer signals a shared event, waitUntilSignaledValue", event_open, peer_free,
+     plain_make, forgetful_commit, sentinel_event_wait},
+    {"signal in the work", "the last buffer signals a shared event (wgpu)", event_open, peer_free, plain_make,
+     signal_commit, signal_wait},
+    {"status each 1 ms", "status of the last buffer, nanosleep in between (wgpu before)", plain_open, peer_free,
+     plain_make, plain_commit, millisecond_wait},
 };
-const unsigned contestant_count = sizeof contestants / sizeof contestants[0];

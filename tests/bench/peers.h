@@ -13,18 +13,17 @@ typedef struct peer peer;
 typedef struct contestant {
     const char *name;
     const char *what;
-    bool burns;    /* keeps a core busy for as long as the GPU works */
-    bool sentinel; /* an idle wait commits a command buffer */
     peer *(*open)(void *device, void *metal_queue); /* device: the gpusync_device, for gpusync alone */
     void (*close)(peer *p);
-    void *(*make)(peer *p);                         /* a command buffer, for commit */
-    void (*commit)(peer *p, void *buffer);
+    void *(*make)(peer *p);                            /* a command buffer, for commit */
+    void (*commit)(peer *p, void *buffer, bool last);  /* last: a wait comes next */
     void (*wait)(peer *p);
 } contestant;
 
-/* gpusync's default first. */
-extern const contestant contestants[];
-extern const unsigned contestant_count;
+/* The rules of waiting.c name these. */
+enum { GPUSYNC_OWN, GPUSYNC_COUNTS, GPUSYNC_PARKED, CONTESTANTS = 13 };
+
+extern const contestant contestants[CONTESTANTS];
 
 /* Several ways to do one thing, each timed as a whole: timelines.c. */
 typedef struct way {

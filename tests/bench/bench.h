@@ -1,0 +1,102 @@
+/* bench.h - what the files of the benchmark share */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#define MAX_ROUNDS 200u
+
+/* -- bench.c */
+
+typedef struct setting {
+    const char *name;
+    size_t offset; /* of the range in softmetal_timing */
+    uint64_t ns;
+    const char *source;
+} setting;
+
+typedef struct bench {
+    unsigned rounds;
+    void *device, *metal_device; /* the first is gpusync's */
+    int program_on, softmetal_on; /* processors; -1: not pinned */
+    double wake_up_us;
+    double seconds; /* all of it took */
+} bench;
+
+extern bench the_bench;
+extern setting settings[];
+extern const unsigned setting_count;
+
+double now_us(clockid_t clock);
+void settle(void);                  /* softmetal has nothing left to do */
+bool is_wanted(const char *title);  /* by BENCH_ONLY */
+void must(bool condition, const char *what);
+
+/* -- stats.c: of values of rounds */
+
+typedef struct quartiles {
+    double low, median, high;
+} quartiles;
+
+/* `sure`: there were rounds enough for 95 %. */
+typedef struct interval {
+    double median, low, high;
+    bool sure;
+} interval;
+
+double quantile(const double *values, size_t count, double at);
+quartiles quartiles_of(const double *values, size_t count);
+interval median_interval(const double *values, unsigned count);
+
+/* Own figures beside another's, round by round. A limit is a share of the other's figure, but at least `us`. */
+typedef struct comparison {
+    double share, us;
+    interval ratio;     /* own / other's */
+    interval excess_us; /* own - other's - what is allowed: the limit is held where it is not above 0 */
+} comparison;
+
+typedef enum verdict { HELD, OPEN, MISSED } verdict;
+
+comparison compare(const double *own, const double *other, unsigned count, double share, double us);
+verdict verdict_of(const interval *excess);
+
+/* -- waiting.c: the contestants, kernel by kernel */
+
+typedef struct row { /* a contestant in a case; times in us, all but latencies for a turn */
+    const char *contestant;
+    quartiles time, cpu, engine_cpu, voluntary, involuntary, latency;
+    double latency_p99;
+    comparison beside_gpusync; /* its time by gpusync's */
+} row;
+
+typedef struct rule {
+    const char *name, *against;
+    char title[24];          /* of the case */
+    bool by_time, by_cpu;    /* both: missed when it is missed in both */
+    comparison time, cpu;
+    verdict verdict;
+} rule;
+
+typedef struct waiting_case {
+    char title[24];
+    double kernel_us; /* 0: the mix */
+    unsigned commits, turns, warm_turns;
+} waiting_case;
+
+typedef void (*row_sink)(const waiting_case *c, const row *rows, unsigned count);
+extern const rule *waiting_rules;
+extern unsigned waiting_rule_count;
+
+void run_waiting(row_sink sink);
+void print_rules(void);
+
+/* -- json.c. Without jansson they do nothing. */
+
+void json_add_rows(const waiting_case *c, const row *rows, unsigned count);
+void json_add_other(const char *title, const char *name, quartiles us);
+void json_write(void); /* to $BENCH_JSON, if that is set */
+
+#endif
