@@ -29,7 +29,8 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
 	$(filter check test-compile test-valgrind test-counts test-growth fuzz fuzz-proof,$(MAKECMDGOALS)),check,$(if \
-	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if $(filter run examples,$(MAKECMDGOALS)),run))))
+	$(filter bench-%,$(MAKECMDGOALS)),bench,$(if \
+	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if $(filter run examples,$(MAKECMDGOALS)),run)))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -147,8 +148,17 @@ test: $(test_programs) $(example_programs) ## build and run all tests; ends with
 check: ## the whole of CI: tests, sanitizers, valgrind, every compiler and standard, the READMEs
 	V='$(V)' BUILD='$(abspath $(top))' .ci/run
 
-bench: $(BUILD)/bench/bench ## build and run the benchmarks
-	$(RUN) $< $(BENCH)
+BENCH_JSON ?= $(BUILD)/bench/bench.json
+RUNS ?= 5
+
+bench: $(BUILD)/bench/bench ## build and run the benchmarks: some four minutes; results also in BENCH_JSON
+	BENCH_JSON='$(BENCH_JSON)' $(RUN) $<
+
+bench-five: $(BUILD)/bench/bench ## the benchmarks RUNS times, and what was missed in three of five
+	tests/bench/five.sh $< $(BUILD)/bench/five $(RUNS)
+
+bench-chart: ## pictures of BENCH_JSON: latency against processor time; PICTURES=1: two go to examples/pictures
+	tests/bench/chart.sh '$(BENCH_JSON)' $(BUILD)/bench/charts $(if $(PICTURES),examples/pictures)
 
 examples: $(example_programs) ## build the examples
 	$(tell_left_out)
@@ -231,9 +241,13 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  TIME SEED INPUT of make fuzz: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
+##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
+##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN  of make bench, see tests/bench/bench.c
+##  RUNS            of make bench-five; default 5
+##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
-.PHONY: help run test check bench examples install clean deps loop test-device test-valgrind test-compile test-readme \
+.PHONY: help run test check bench bench-five bench-chart examples install clean deps loop test-device test-valgrind test-compile test-readme \
 	test-counts test-growth test-known-red fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants programs force
 
 # ------------------------------------------------------------------------------------------------------- rules

