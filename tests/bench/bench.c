@@ -1,14 +1,14 @@
 /* bench.c - gpusync against the other ways of waiting, on softmetal with the real clock
 
-   One run, one process: in every round each contestant has its turn, and the order moves on by one from round to
-   round. What is printed are medians over the rounds and ratios of them. softmetal is no GPU: the ratios say how the
+   One run, one process: in every round each contestant has its turn, and the order changes from round to round. What is
+   printed are medians over the rounds and ratios of them. softmetal is no GPU: the ratios say how the
    algorithms compare under the settings that are printed with them, nothing about Apple's hardware.
 
    With two processors the program runs on one and softmetal, its completion threads included, on the other: who spins
    must not keep the thread from running that ends the wait. The duels and the warm-up, which have threads of their own,
    are not pinned.
 
-   BENCH_ROUNDS         rounds of every case, default 21
+   BENCH_ROUNDS         rounds of every case, default 31
    BENCH_ONLY           cases to run, patterns of the shell with commas in between: BENCH_ONLY='150 us x 1,mix *'
    BENCH_JSON           a file for the results
    BENCH_PIN=0          nothing is pinned
@@ -32,7 +32,7 @@
 #define MAX_CONTESTANTS 16
 #define IDLE_QUEUES 32u
 
-bench the_bench = {21, NULL, NULL, -1, -1, 0, 0};
+bench the_bench = {31, NULL, NULL, -1, -1, 0, 0};
 
 double now_us(clockid_t clock)
 {

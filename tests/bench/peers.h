@@ -21,7 +21,7 @@ typedef struct contestant {
 } contestant;
 
 /* The rules of waiting.c name these. */
-enum { GPUSYNC_OWN, GPUSYNC_COUNTS, GPUSYNC_PARKED, CONTESTANTS = 13 };
+enum { GPUSYNC_OWN, GPUSYNC_COUNTS, GPUSYNC_PARKED, CONTESTANTS = 13 /* a prime: see in_order */ };
 
 extern const contestant contestants[CONTESTANTS];
 

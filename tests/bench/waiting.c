@@ -1,9 +1,12 @@
 /* waiting.c - every contestant with kernels of 5 us to 14 ms: time, latency, processor, context switches; the rules
 
    A turn makes and commits one command buffer, or ten, and waits. In a round each contestant takes as many turns as make
-   some 12 ms of kernels, and the order of the contestants moves on by one from round to round. For a round a contestant
-   gets a Metal queue and objects that are new, so that all of them begin alike and none keeps an unlucky place in memory
-   for a whole case. Four command buffers at least come before what is measured. gpusync learns from them.
+   some 12 ms of kernels. For a round a contestant gets a Metal queue and objects that are new, so that all of them begin
+   alike and none keeps an unlucky place in memory for a whole case. Four command buffers at least, and 1 ms, come before
+   what is measured. gpusync learns from them, and the processors forget the contestant before.
+
+   The order changes from round to round: who begins, and who comes after whom. What a contestant leaves behind, such as
+   a processor that has gone to sleep, is not always the same one's burden.
 
    Latency is from the GPU's end of a turn's last command buffer to the return of the wait. The benchmark keeps that buffer
    and asks for its time when softmetal has come to rest. The processor time is that of the process. It includes what is
@@ -19,6 +22,8 @@
 #include "peers.h"
 
 #define ROUND_US 12000.0
+#define AHEAD_US 1000.0
+#define TURN_US 40.0 /* what a turn takes beside its kernels, about */
 #define MAX_TURNS 60u
 #define COMMITS_AHEAD 4u
 #define MAX_CASES 20u
@@ -279,11 +284,19 @@ static waiting_case new_case(double kernel_us, unsigned commits)
     memset(&c, 0, sizeof c);
     c.kernel_us = kernel_us;
     c.commits = commits;
-    c.turns = clamped(ROUND_US / (mean * commits + 40), kernel_us > 3000 ? 1 : 2, MAX_TURNS);
-    c.warm_turns = (COMMITS_AHEAD + commits - 1) / commits;
+    c.turns = clamped(ROUND_US / (mean * commits + TURN_US), kernel_us > 3000 ? 1 : 2, MAX_TURNS);
+    c.warm_turns = clamped(AHEAD_US / (mean * commits + TURN_US), (COMMITS_AHEAD + commits - 1) / commits, MAX_TURNS);
     if (kernel_us > MIX) snprintf(c.title, sizeof c.title, "%.0f us x %u", kernel_us, commits);
     else snprintf(c.title, sizeof c.title, "mix x %u", commits);
     return c;
+}
+
+/* Who has the k-th turn of a round. The stride is never a multiple of the number of contestants, which is a prime: so
+   everybody has a turn, and after CONTESTANTS - 1 rounds has come after each of the others once. */
+static unsigned in_order(unsigned k, unsigned round)
+{
+    unsigned stride = 1 + round % (CONTESTANTS - 1);
+    return (round + k * stride) % CONTESTANTS;
 }
 
 static void run_case(double kernel_us, unsigned commits, row_sink sink)
@@ -293,7 +306,7 @@ static void run_case(double kernel_us, unsigned commits, row_sink sink)
     unsigned round, k, n;
     if (!is_wanted(c.title)) return;
     for (round = 0; round < the_bench.rounds; round++)
-        for (k = 0; k < CONTESTANTS; k++) measure(&c, (k + round) % CONTESTANTS, round);
+        for (k = 0; k < CONTESTANTS; k++) measure(&c, in_order(k, round), round);
     for (n = 0; n < CONTESTANTS; n++) fill_row(&c, n, &rows[n]);
     print_table(&c, rows);
     add_rules(&c, rows);
