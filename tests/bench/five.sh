@@ -33,8 +33,8 @@ jq -rs --argjson runs "$runs" '
     | reduce $all[] as $r ({keys: [], of: {}};
         if .of[$r.key] then . else .keys += [$r.key] end | .of[$r.key] += [$r])
     | . as $groups | .keys[] | $groups.of[.]
-    | [(if count("missed") * 5 >= 3 * $runs then "MISSED" else "" end), .[0].rule, .[0].case, count("held"), count("open"),
+    | [(if count("missed") * 5 >= 3 * $runs then "MISSED" else "ok" end), .[0].rule, .[0].case, count("held"), count("open"),
        count("missed"), (map(figure) | join(" "))] | @tsv' "$directory"/*.json |
     while IFS=$'\t' read -r verdict rule case held open missed figures; do
-        printf '%-8s %-22s %-14s %5s %5s %7s   %s\n' "${verdict:-ok}" "$rule" "$case" "$held" "$open" "$missed" "$figures"
+        printf '%-8s %-22s %-14s %5s %5s %7s   %s\n' "$verdict" "$rule" "$case" "$held" "$open" "$missed" "$figures"
     done
