@@ -41,6 +41,15 @@ lay_out() { # lines "CPU LATENCY NAME"
         }
         return 0
     }
+    # The direction in which there are fewest of the points nearby: to the right where there are none
+    function away(i, j, dx, dy, near, sx, sy) {
+        for (j = 1; j <= n; j++) {
+            dx = x[i] - x[j]; dy = y[j] - y[i]; near = dx * dx + dy * dy
+            if (j == i || near > 150 ^ 2) continue
+            sx += dx / (near + 1); sy += dy / (near + 1); crowd[i] += 1 / (near + 1)
+        }
+        return sx || sy ? atan2(sy, sx) : 0
+    }
     function box(x1, y1, x2, y2) { boxes++; bx1[boxes] = x1; by1[boxes] = y1; bx2[boxes] = x2; by2[boxes] = y2 }
     BEGIN { step[1] = 1; step[2] = 2; step[3] = 5 }
     {
@@ -59,13 +68,16 @@ lay_out() { # lines "CPU LATENCY NAME"
             print "point\t" cpu[i] "\t" late[i] "\t" (name[i] ~ /^gpusync/) "\t" name[i]
             box(x[i] - 6, y[i] - 6, x[i] + 6, y[i] + 6)
         }
-        for (i = 1; i <= n; i++) {
+        for (i = 1; i <= n; i++) { crowd[i] = 0; away_of[i] = away(i) }
+        for (done = 1; done <= n; done++) { # who stands most alone has the first choice
+            i = 0
+            for (j = 1; j <= n; j++) if (!has[j] && (!i || crowd[j] < crowd[i])) i = j
+            has[i] = 1
             wide = 7.3 * length(name[i]); placed = 0
             for (careful = 1; !placed && careful >= 0; careful--)
             for (far = 11; !placed && far < 240; far += 10)
                 for (turn = 0; !placed && turn < 24; turn++) {
-                    # right, left, above, below, then in between
-                    angle = 3.14159265 * (turn < 4 ? substr("0213", turn + 1, 1) / 2 : (turn - 4) / 10)
+                    angle = away_of[i] + (turn % 2 ? 1 : -1) * int((turn + 1) / 2) * 3.14159265 / 12
                     cx = x[i] + far * cos(angle); cy = y[i] - far * sin(angle)
                     right_of = cos(angle) > 0.3; left_of = cos(angle) < -0.3
                     x1 = right_of ? cx : left_of ? cx - wide : cx - wide / 2
@@ -75,7 +87,11 @@ lay_out() { # lines "CPU LATENCY NAME"
                     box(x1, cy - 8, x1 + wide, cy + 8)
                     how = right_of ? "left" : left_of ? "right" : "center"
                     print "label\t" cx "\t" cy "\t" (name[i] ~ /^gpusync/) "\t" name[i] "\t" how
-                    if (far == 11 && turn < 2) continue
+                    for (k = 1; far > 11 && k < 20; k++) { # nothing may cover the line either
+                        lx = x[i] + (cx - x[i]) * k / 20; ly = y[i] + (cy - y[i]) * k / 20
+                        box(lx - 2, ly - 2, lx + 2, ly + 2)
+                    }
+                    if (far == 11 && sin(angle) ^ 2 < 0.1) continue
                     print "line\t" x[i] "\t" y[i] "\t" cx "\t" (how != "center" ? cy : cy < y[i] ? cy + 7 : cy - 7)
                 }
         }
