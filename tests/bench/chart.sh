@@ -136,7 +136,7 @@ picture() { # KERNEL OUTPUT
                 for (k = -3; k < 7; k++) for (i = 1; i <= n; i++)
                     if (s[i] * 10 ^ k >= from * 0.999 && s[i] * 10 ^ k <= to * 1.001) {
                         printf "%s\"%g\" %g", comma, s[i] * 10 ^ k, s[i] * 10 ^ k; comma = ", " } }' "$work/layout"
-        echo "plot '$work/others' with points pt 7 ps 0.9 lc '#30507a', '$work/own' with points pt 7 ps 1.1 lc '#b03030'"
+        echo "plot '$work/others' title 'others' with points pt 7 ps 0.9 lc '#30507a', '$work/own' title 'gpusync' with points pt 7 ps 1.1 lc '#b03030'"
     } >"$work/plot"
     gnuplot "$work/plot"
     echo "drawn: $output"
