@@ -569,7 +569,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
 /** How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
     No iterations, but a time: yields for that time. All zero: sleeps at once.
 
-    Without one (NULL) the wait decides. Each queue knows how long its last 8 tickets took. Where the end is expected
+    Without one (NULL) the wait decides. Each queue knows how long its last 16 tickets took. Where the end is expected
     within 250 us, the wait spins until a little after; else it sleeps at once. With no history it spins for 20 us. Two
     or more spins in vain, n, make it leave out the next 2^n, at most 64. It looks twice a microsecond at most, with the
     CPU's pause in between, or with the yield hook, where the program has one. */
@@ -2026,7 +2026,7 @@ typedef struct gpusync__luck {
 
 #define GPUSYNC__EVENT_POOL 32
 #define GPUSYNC__FEW_PLACES 16
-#define GPUSYNC__TAKEN 8 /* tickets whose times a queue remembers */
+#define GPUSYNC__TAKEN 16 /* tickets whose times a queue remembers */
 
 struct gpusync_device {
     void *metal;                           /* the MTLDevice, +1 */
@@ -4344,10 +4344,17 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 /* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing is known. */
 GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
 {
-    uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0;
-    for (int i = 0; i < GPUSYNC__TAKEN; i++)
-        if ((took[count] = GPUSYNC__GET(&q->took_ns[i])) != 0) sum += took[count++];
+    uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0, most = 0;
+    for (int i = 0; i < GPUSYNC__TAKEN; i++) {
+        sum += took[count] = GPUSYNC__GET(&q->took_ns[i]);
+        if (took[count] > took[most]) most = count;
+        count += took[count] != 0;
+    }
     if (!count) return false;
+    if (count > 2) { /* without the longest: one that stands alone would hide the others as long as it is remembered */
+        sum -= took[most];
+        took[most] = took[--count];
+    }
     *mean = sum / count;
     sum = 0;
     for (uint64_t i = 0; i < count; i++) sum += took[i] > *mean ? took[i] - *mean : *mean - took[i];
@@ -5402,7 +5409,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
      1. promised   A plan that will signal it lists the promise (gpusync__link_promise).
      2. going      The plan is issued now, and goes after no lower promise of another queue (gpusync__set_out).
      3. issued     The device has the plan: what needs the value can go there too (gpusync__issue_promise).
-     4. kept       The plan has ended well (gpusync__keep). What the host signals begins here.
+     4. kept       The plan has ended well (gpusync__publish). What the host signals begins here.
      5. reached    No promise is open at or below it: `value` rises, and who needs it is told (gpusync__raise_unlock).
 
    A plan that fails ends the timelines that it has promised a value of (gpusync__publish): then `value` is
@@ -5899,15 +5906,6 @@ GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda
 {
     gpusync__end_promise(promise, false, agenda);
     if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
-}
-
-/* The plan has ended well. */
-static void gpusync__keep(gpusync__promise *promise, gpusync__agenda *agenda)
-{
-    gpusync_timeline *t = promise->timeline;
-    gpusync__end_promise(promise, true, agenda);
-    if (gpusync__traced(t->device)) gpusync__trace_signal(t, promise->node.number);
-    gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
 }
 
 /* -- the calls */
@@ -6667,10 +6665,13 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
         error->dropped = 0;
     }
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
+        gpusync_timeline *t = promise->timeline;
         /* The timeline fails first: else taking the promise back would let higher values be reached. */
-        if (failed) (void)gpusync__fail_timeline(promise->timeline, error, agenda);
+        if (failed) (void)gpusync__fail_timeline(t, error, agenda);
         if (failed) gpusync__take_back(promise, agenda);
-        else gpusync__keep(promise, agenda);
+        else gpusync__end_promise(promise, true, agenda);
+        if (!failed && gpusync__traced(q->device)) gpusync__trace_signal(t, promise->node.number);
+        if (!failed) gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
     }
     gpusync__outcome outcome;
     memcpy(&outcome.gpu_start, &plan->gpu_start, sizeof plan->gpu_start);

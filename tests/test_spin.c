@@ -35,8 +35,8 @@ static int planned_clock(clockid_t id, struct timespec *now)
 #undef clock_gettime_nsec_np
 
 #define US(n) ((uint64_t)(n) * 1000u)
-#define BUDGET US(250)
 #define BLIND US(20)
+#define TAKEN 16 /* tickets whose times a queue remembers; the longest of them does not count */
 #define SLACK US(5) /* what the looks at the clock add to a time */
 
 /* -- a GPU that keeps to a plan ---------------------------------------------------------------------------------- */
@@ -296,9 +296,9 @@ static void test_what_ends_later_than_250_us_from_now_is_not_spun_for(void **sta
     world w;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(240), 9);
+    teach(&w, US(240), TAKEN);
     assert_int_equal(turn(&w, US(240)), 's');
-    teach(&w, US(260), 9);
+    teach(&w, US(260), TAKEN);
     assert_int_equal(turn(&w, US(260)), 'P');
     assert_int_equal(w.spun_ns, 0);
     world_close(&w);
@@ -311,7 +311,7 @@ static void test_uncertain_work_is_not_spun_for(void **state)
     int i;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    for (i = 0; i < 8; i++) (void)turn(&w, US(i % 2 ? 40 : 260));
+    for (i = 0; i < TAKEN; i++) (void)turn(&w, US(i % 2 ? 40 : 260));
     assert_int_equal(turn(&w, US(40)), 'P');
     world_close(&w);
 }
@@ -322,7 +322,7 @@ static void test_the_wait_knows_how_long_the_work_runs_already(void **state)
     gpusync_ticket ticket;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(1000), 9);
+    teach(&w, US(1000), TAKEN);
     ticket = commit_for(&w, US(1000));
     PUT(&clock_now, GET(&clock_now) + US(700));
     assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(10), NULL), 't');
@@ -338,7 +338,7 @@ static void test_what_is_overdue_is_not_spun_for(void **state)
     gpusync_ticket ticket;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(100), 8);
+    teach(&w, US(100), TAKEN);
     ticket = commit_for(&w, US(5000));
     PUT(&clock_now, GET(&clock_now) + US(1000));
     assert_int_equal(wait_for(&w, ticket), 'P');
@@ -355,12 +355,28 @@ static void test_a_queue_that_changes_from_10_us_to_10_ms_and_back(void **state)
     for (i = 0; i < 20; i++) assert_int_equal(turn(&w, US(10)), 's');
     before = all_stats(&w);
     assert_int_equal(turn(&w, MS(10)), 'V'); /* it could not know */
+    assert_int_equal(turn(&w, MS(10)), 'V'); /* one that stands alone says nothing */
     for (i = 0; i < 40; i++) assert_int_equal(turn(&w, MS(10)), 'P');
     now = all_stats(&w);
-    assert_true(now.spin_ns - before.spin_ns <= US(10) + US(50) + SLACK);
-    for (i = 0; i < 8; i++) assert_int_equal(turn(&w, US(10)), 'P'); /* the last 10 ms is still remembered */
+    assert_true(now.spin_ns - before.spin_ns <= 2 * (US(10) + US(50) + SLACK));
+    for (i = 0; i < TAKEN - 1; i++) assert_int_equal(turn(&w, US(10)), 'P'); /* more than one 10 ms is remembered */
+    for (i = 0; i < 4; i++) assert_int_equal(turn(&w, US(10)), 'P'); /* left out, for the two in vain */
     for (i = 0; i < 20; i++) spun += turn(&w, US(10)) == 's';
     assert_int_equal(spun, 20);
+    world_close(&w);
+}
+
+static void test_one_long_ticket_among_short_ones_changes_nothing(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(50), TAKEN);
+    for (i = 0; i < 3; i++) {
+        assert_int_equal(turn(&w, MS(100)), 'V');
+        for (int k = 1; k < TAKEN; k++) assert_int_equal(turn(&w, US(50)), 's');
+    }
     world_close(&w);
 }
 
@@ -373,7 +389,7 @@ static void test_of_several_in_flight_the_sum_counts(void **state)
     int i;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(20), 9);
+    teach(&w, US(20), TAKEN);
     for (i = 1; i <= 10; i++) ticket = commit_for(&w, US(20) * (uint64_t)i);
     assert_int_equal(wait_for(&w, ticket), 's');
     assert_about(w.spun_ns, US(200));
@@ -408,7 +424,7 @@ static void test_room_is_spun_for_as_its_tickets_are(void **state)
     int i;
     (void)state;
     world_open(&w, NULL, NULL, true); /* who looks for room sends no message */
-    teach(&w, US(100), 9);
+    teach(&w, US(100), TAKEN);
     for (i = 1; i <= 3; i++) (void)commit_for(&w, US(100) * (uint64_t)i);
     before = all_stats(&w);
     w.waiting = true;
@@ -465,8 +481,8 @@ static void test_only_what_would_have_been_a_spin_is_left_out(void **state)
     (void)state;
     world_open(&w, NULL, NULL, false);
     for (i = 0; i < 2; i++) assert_int_equal(blind_turn(&w, MS(1)), 'V');
-    teach(&w, MS(1), 20); /* the first of these is blind */
-    teach(&w, US(20), 8); /* the last of these still too uncertain */
+    teach(&w, MS(10), 20);        /* the first of these is blind, and left out */
+    teach(&w, US(20), TAKEN - 1); /* none of these knows enough */
     for (i = 0; i < 3; i++) assert_int_equal(turn(&w, US(20)), 'P');
     assert_int_equal(turn(&w, US(20)), 's');
     world_close(&w);
@@ -479,7 +495,7 @@ static void test_a_deadline_inside_the_spin_is_kept_and_is_no_miss(void **state)
     int i;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(150), 9);
+    teach(&w, US(150), TAKEN);
     for (i = 0; i < 5; i++) {
         uint64_t began;
         ticket = commit_for(&w, US(150));
@@ -505,7 +521,7 @@ static void test_done_at_the_deadline_is_done(void **state)
     gpusync_ticket ticket;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(100), 9);
+    teach(&w, US(100), TAKEN);
     ticket = commit_for(&w, US(100));
     w.plan[w.next].end_ns += US(10);
     w.waiting = true;
@@ -523,7 +539,7 @@ static void test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept(void *
     world w;
     (void)state;
     world_open(&w, NULL, NULL, true);
-    teach(&w, US(100), 9);
+    teach(&w, US(100), TAKEN);
     assert_int_equal(turn(&w, US(100)), 's');
     assert_about(w.spun_ns, US(100));
     assert_true(w.yields >= 100);
@@ -561,7 +577,7 @@ static void test_a_spin_of_the_call_the_queue_or_the_device_overrides_it(void **
     int i;
     (void)state;
     world_open(&w, NULL, NULL, true);
-    teach(&w, US(100), 9);
+    teach(&w, US(100), TAKEN);
     for (i = 0; i < 5; i++) {
         assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(100))), GPUSYNC_FOREVER, &counts), 'V');
         assert_int_equal(w.yields, counts.yield_iterations);
@@ -598,7 +614,7 @@ static void test_a_value_is_expected_when_the_work_that_promises_it_is(void **st
     int i;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(120), 9);
+    teach(&w, US(120), TAKEN);
     for (i = 1; i <= 5; i++) {
         void *buffer = buffer_of(w.r.queue);
         SUBMIT(w.r.queue, BUFFERS(buffer), SIGNALS(at(w.t, (uint64_t)i)));
@@ -606,7 +622,7 @@ static void test_a_value_is_expected_when_the_work_that_promises_it_is(void **st
         assert_int_equal(wait_to(&w, at(w.t, (uint64_t)i), GPUSYNC_FOREVER, NULL), 's');
         assert_about(w.spun_ns, US(120));
     }
-    teach(&w, US(600), 9);
+    teach(&w, US(600), TAKEN);
     SUBMIT(w.r.queue, SIGNALS(at(w.t, 6)));
     will(&w, US(600))->queue = w.r.metal_queue;
     assert_int_equal(wait_to(&w, at(w.t, 6), GPUSYNC_FOREVER, NULL), 'P');
@@ -650,7 +666,7 @@ static void test_of_many_points_the_last_or_of_any_the_first_counts(void **state
     int i;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(100), 9);
+    teach(&w, US(100), TAKEN);
     first = commit_for(&w, US(100));
     for (i = 2; i <= 4; i++) last = commit_for(&w, US(100) * (uint64_t)i);
     points[0] = after(w.r.queue, first);
@@ -681,7 +697,7 @@ static void test_of_any_what_is_overdue_does_not_count(void **state)
     planned *p;
     (void)state;
     world_open(&w, NULL, NULL, true);
-    teach(&w, US(100), 9);
+    teach(&w, US(100), TAKEN);
     points[0] = after(w.r.queue, commit_empty(&w.r, NULL)); /* whose end is not planned */
     PUT(&clock_now, GET(&clock_now) + MS(1));
     points[1] = at(w.t, 1);
@@ -714,7 +730,7 @@ static void test_the_trace_and_the_report_show_what_is_expected(void **state)
     assert_false(reports(w.r.device, "a ticket takes"));
     (void)wait_for(&w, ticket);
     teach(&w, US(100), 3);
-    teach(&w, US(200), 4);
+    teach(&w, US(200), 5); /* one of which does not count */
     assert_true(reports(w.r.device, "a ticket takes 15"));
     ticket = commit_for(&w, US(150));
     assert_about(expected_of(&w, after(w.r.queue, ticket)), US(150));
@@ -788,7 +804,7 @@ static void test_a_wait_for_held_work_is_blind_until_the_issue(void **state)
     void *buffer;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    teach(&w, US(100), 9);
+    teach(&w, US(100), TAKEN);
     buffer = buffer_of(w.r.queue);
     ticket = SUBMIT(w.r.queue, WAITS(at(w.t, 1)), BUFFERS(buffer));
     assert_int_equal(wait_to(&w, after(w.r.queue, ticket), MS(5), NULL), 'T');
@@ -920,6 +936,7 @@ int main(void)
         cmocka_unit_test(test_the_wait_knows_how_long_the_work_runs_already),
         cmocka_unit_test(test_what_is_overdue_is_not_spun_for),
         cmocka_unit_test(test_a_queue_that_changes_from_10_us_to_10_ms_and_back),
+        cmocka_unit_test(test_one_long_ticket_among_short_ones_changes_nothing),
         cmocka_unit_test(test_of_several_in_flight_the_sum_counts),
         cmocka_unit_test(test_a_ticket_takes_the_time_from_the_end_of_the_one_before),
         cmocka_unit_test(test_room_is_spun_for_as_its_tickets_are),

@@ -5,17 +5,18 @@
    algorithms compare under the settings that are printed with them, nothing about Apple's hardware.
 
    With two processors the program runs on one and softmetal, its completion threads included, on the other: who spins
-   must not keep the thread from running that ends the wait. The duels and the warm-up, which have threads of their own,
-   are not pinned.
+   must not keep the thread from running that ends the wait. Where that is allowed, all threads have one real-time
+   priority. The duels and the warm-up, which have threads of their own, have neither.
 
    BENCH_ROUNDS         rounds of every case, default 31
    BENCH_ONLY           cases to run, patterns of the shell with commas in between: BENCH_ONLY='150 us x 1,mix *'
    BENCH_JSON           a file for the results
-   BENCH_PIN=0          nothing is pinned
+   BENCH_PIN=0          nothing is pinned, and no priority changed
    BENCH_<SETTING>_NS   a latency of softmetal, by the names in the table that is printed first: BENCH_SCHEDULE_NS=4000 */
 #include <fnmatch.h>
 #include <pthread.h>
 #ifdef __linux__
+#include <dirent.h>
 #include <sched.h>
 #endif
 #include <stdint.h>
@@ -86,6 +87,25 @@ static bool run_on(int processor)
     return sched_setaffinity(0, sizeof one, &one) == 0;
 }
 
+/* Every thread of the process; those to come inherit it. false: not allowed. */
+static bool schedule_all(int policy)
+{
+    struct sched_param parameters;
+    struct dirent *entry;
+    DIR *tasks = opendir("/proc/self/task");
+    bool good = tasks != NULL;
+    memset(&parameters, 0, sizeof parameters);
+    parameters.sched_priority = policy == SCHED_FIFO ? 10 : 0;
+    while (tasks && (entry = readdir(tasks)) != NULL) {
+        int task = atoi(entry->d_name);
+        if (task > 0 && sched_setscheduler(task, policy, &parameters)) good = false;
+    }
+    if (tasks) closedir(tasks);
+    return good;
+}
+
+/* A GPU takes a processor from nobody. Threads that play it would, where they share one with completion threads: so all
+   have the same real-time priority, where that is allowed, and none ousts another. Nor does another program then. */
 static void pin(void)
 {
     int i;
@@ -100,11 +120,13 @@ static void pin(void)
     if (the_bench.program_on == the_bench.softmetal_on || !softmetal_pin(the_bench.softmetal_on) ||
         !run_on(the_bench.program_on))
         the_bench.program_on = the_bench.softmetal_on = -1;
+    the_bench.real_time = the_bench.program_on >= 0 && schedule_all(SCHED_FIFO);
 }
 
 static void unpin(void)
 {
     if (the_bench.program_on < 0) return;
+    if (the_bench.real_time) must(schedule_all(SCHED_OTHER), "back to the usual priorities");
     must(sched_setaffinity(0, sizeof all_processors, &all_processors) == 0 && softmetal_pin(-1), "back to all processors");
 }
 
@@ -307,7 +329,9 @@ static void print_heading(void)
            "nothing else. %u rounds, contestants interleaved, medians. ",
            the_bench.rounds);
     if (the_bench.program_on < 0) printf("Nothing is pinned.\n\n");
-    else printf("Program on processor %d, softmetal on %d.\n\n", the_bench.program_on, the_bench.softmetal_on);
+    else
+        printf("Program on processor %d, softmetal on %d, %s.\n\n", the_bench.program_on, the_bench.softmetal_on,
+               the_bench.real_time ? "all threads at one real-time priority" : "at the usual priorities");
     apply_settings();
     measure_wake_up();
     printf("\ncontestants:\n");

@@ -22,6 +22,7 @@ typedef struct bench {
     unsigned rounds;
     void *device, *metal_device; /* the first is gpusync's */
     int program_on, softmetal_on; /* processors; -1: not pinned */
+    bool real_time;               /* SCHED_FIFO; only where pinned */
     double wake_up_us;
     double seconds; /* all of it took */
 } bench;

@@ -118,8 +118,8 @@ static json_t *machine_object(void)
 
 static json_t *settings_object(void)
 {
-    json_t *object = json_pack("{s:i, s:b, s:o}", "rounds", (int)the_bench.rounds, "pinned", the_bench.program_on >= 0,
-                               "wake_up_us", number(the_bench.wake_up_us));
+    json_t *object = json_pack("{s:i, s:b, s:b, s:o}", "rounds", (int)the_bench.rounds, "pinned", the_bench.program_on >= 0,
+                               "real_time", the_bench.real_time, "wake_up_us", number(the_bench.wake_up_us));
     unsigned i;
     for (i = 0; i < setting_count; i++) {
         char name[64];
