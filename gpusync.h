@@ -77,8 +77,8 @@
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
                ERROR_EXECUTION is about the work: it ended, badly. gpusync_next_error tells what happened.
    Wait        It looks at a counter, reads Metal's status, and spins where the queue's history promises an end within
-               250 us. Else, or then, it sleeps in one piece until the completed handler wakes it. It sends nothing to
-               the GPU. Its end means that the GPU is finished.
+               250 us, or briefly where nothing is known. Else, or then, it sleeps in one piece until the completed
+               handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Promised    A value that encoded, submitted or committed work is to signal (a pending signal).
    Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
@@ -569,10 +569,12 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
 /** How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
     No iterations, but a time: yields for that time. All zero: sleeps at once.
 
-    Without one (NULL) the wait decides. Each queue knows how long its last 16 tickets took. Where the end is expected
-    within 250 us, the wait spins until a little after; else it sleeps at once. With no history it spins for 20 us. Two
-    or more spins in vain, n, make it leave out the next 2^n, at most 64. It looks twice a microsecond at most, with the
-    CPU's pause in between, or with the yield hook, where the program has one. */
+    Without one (NULL) the wait decides. Each queue knows how long its last 16 tickets took, but for failed ones and
+    those that waited on the device or were committed by the program. If the end, with the usual deviation, is expected
+    within 250 us, the wait spins until a little later; else it sleeps at once. Where nothing is known (no history, held
+    work, a value that nobody has promised) it spins for 20 us. After n >= 2 spins in vain in a row waits of that queue
+    or timeline leave out the next 2^n, at most 64. It looks twice a microsecond at most. In between it calls the CPU's
+    pause, or again and again the yield hook, if the program has one. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
@@ -1179,7 +1181,7 @@ typedef struct gpusync_stats {
     uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
     uint64_t waits_unmet;      /**< Waits without the work being done: timeout, lost, destroyed, deadlock. */
     uint64_t spins_in_vain;    /**< Waits that spun for nothing: they had to sleep, or ran out of time. */
-    uint64_t spin_ns;          /**< Nanoseconds that waits have spun. */
+    uint64_t spin_ns;          /**< Nanoseconds that waits have spun, what ran in the yield hook included. */
     uint64_t spurious_wakes;   /**< Times that park returned early with nothing to show for it. */
     uint64_t held;             /**< Commits and submissions that were held for a signal nobody had submitted. */
     uint64_t waits_skipped;    /**< Waits of submissions for what was reached already. */
@@ -1231,7 +1233,7 @@ typedef struct gpusync_trace_event {
     uint64_t value;                               /**< Signalled or waited for. */
     gpusync_result result;                        /**< Of the work or the wait. */
     gpusync_wait_end how;                         /**< Of WAIT_END. */
-    uint64_t expected_ns; /**< Of WAIT_BEGIN for one point: nanoseconds to its end, as expected. 0: unknown, or past. */
+    uint64_t expected_ns; /**< Of WAIT_BEGIN for one point: nanoseconds to the GPU's end. 0: unknown, or past. */
     double gpu_start_s, gpu_end_s; /**< As gpusync_ticket_info. */
     const char *label;             /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
 } gpusync_trace_event;
@@ -2034,7 +2036,7 @@ struct gpusync_device {
     gpusync_allocator allocator;           /* for all that does not outlive the device */
     gpusync_spin own_spin, *spin;          /* the program's; that, or NULL. Of its queues, where they have no other */
     gpusync_wait_mode wait_mode;           /* of its queues, where they have no other */
-    gpusync__luck luck;                    /* of waits for values, and for many points */
+    gpusync__luck luck;                    /* of waits for many points */
     gpusync_log_fn log;                    /* or NULL */
     uint32_t lost;                         /* for good */
     gpusync__mutex lock;                   /* over what follows, but for `stats` and `inside`, down to event_count */
@@ -2119,8 +2121,9 @@ struct gpusync_queue {
        refused: who asked for room got none, and may ask again. */
     uint32_t outstanding, inside, tracked, refused;
     gpusync_stats stats; /* but for commits and completions: they are counted by their tickets */
-    /* For the spin, lossy. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end. */
-    uint64_t took_ns[GPUSYNC__TAKEN], ended_ns;
+    /* For the spin, lossy. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
+       lag_ns: from the GPU's end to the waiter, of the last one that slept. */
+    uint64_t took_ns[GPUSYNC__TAKEN], ended_ns, lag_ns;
     gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
@@ -2198,6 +2201,7 @@ struct gpusync_timeline {
     gpusync__list promises; /* that are open */
     uint32_t promised;      /* how many; read without the lock */
     bool mixed;             /* they are not all of one queue */
+    gpusync__luck luck;     /* of waits for its values. Without the lock */
     uint64_t last;          /* reached before it failed */
     gpusync_error error;    /* how it failed; does not change after */
     char label[64];         /* the program's, or empty */
@@ -3913,25 +3917,26 @@ static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
     memcpy(&outcome->gpu_end, &end, sizeof end);
 }
 
-/* The end is now, where Metal tells none or has another clock. Work that ended out of order took no time. */
-GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t begin, uint64_t end)
+/* An end before the issue, or to come, is none, or of another clock: the end is now. Out of order it took no time. */
+GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
 {
-    uint64_t now = gpusync_now_ns();
-    if (now - end > 10000000000u) end = now;
+    uint64_t now = gpusync_now_ns(), begin = GPUSYNC__GET(&q->ended_ns);
+    if (begin < issued || begin > now) begin = issued;
+    if (end <= issued || end > now) end = now;
     if (end <= begin) end = begin + 1; /* 0 is for what nobody knows */
     GPUSYNC__SET(&q->took_ns[ticket % GPUSYNC__TAKEN], end - begin);
     GPUSYNC__SET(&q->ended_ns, end);
 }
 
-/* The ticket has ended well, without a wait on the device: remember how long it took, from its issue, or from the end
-   of the work before it, to its own. Before the mark: who sees that knows the time. */
+/* The ticket has ended: remember how long it took, from its issue, or from the end of the work before it, to its own.
+   Before the mark: who sees that knows the time. Where it says nothing of other tickets the caller takes it back. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds;
     memcpy(&seconds, &outcome->gpu_end, sizeof seconds);
-    uint64_t end = (uint64_t)(int64_t)(seconds * 1e9), begin = __atomic_load_n(&q->ended_ns, __ATOMIC_RELAXED);
-    if (issued > begin) begin = issued;
-    if (end <= begin) gpusync__learn_otherwise(q, ticket, begin, end);
+    uint64_t end = seconds < 8e9 ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
+    uint64_t ended = __atomic_load_n(&q->ended_ns, __ATOMIC_RELAXED), begin = issued > ended ? issued : ended;
+    if (end <= begin) gpusync__learn_otherwise(q, ticket, issued, end);
     if (end <= begin) return;
     GPUSYNC__SET(&q->took_ns[ticket % GPUSYNC__TAKEN], end - begin);
     GPUSYNC__SET(&q->ended_ns, end);
@@ -3969,8 +3974,8 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long 
         gpusync__part_ended(slot->plan, &outcome, agenda);
     } else {
         if (failed) gpusync__record(q, &error);
+        gpusync__learn(q, slot->ticket, slot->since_ns, &outcome);
         if (failed || slot->kind != GPUSYNC__WORK) GPUSYNC__SET(&q->took_ns[slot->ticket % GPUSYNC__TAKEN], 0);
-        else gpusync__learn(q, slot->ticket, slot->since_ns, &outcome);
         if (gpusync__traced(q->device)) gpusync__trace_end(q, slot->ticket, NULL, &outcome);
         gpusync__end_ticket(q, slot, &outcome, agenda);
     }
@@ -4206,7 +4211,7 @@ static void gpusync__sweep(void *context)
      1. The caller enters the queue or timeline, and makes a goal of what it was given.
      2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status (waits_status).
      3. It spins, looking again and again (waits_spin), for as long as the program has set, or where the end is near by
-        the queue's history (gpusync__choose_spin). Or it lets Metal wait, where the mode is BLOCKING.
+        the queue's history (gpusync__worth). Or it lets Metal wait, where the mode is BLOCKING.
      4. gpusync__sleep lists a watch for each goal, arms the sweep and parks (waits_sleep).
      5. What has ended says how (gpusync__result_of, gpusync__timeline_result). What did not says why.
      6. The caller leaves. A wait that timed out leaves nothing behind.
@@ -4362,55 +4367,67 @@ GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64
     return true;
 }
 
-/* When a ticket is expected to end: all that have not ended up to there take the usual time each, from the issue of the
-   first, or the last end, on. 0: unknown, or the first is held. That one's slot is safe to look at
-   (gpusync__is_submission). */
-GPUSYNC__RARE uint64_t gpusync__expected(const gpusync_queue *q, uint64_t ticket, uint64_t *deviation)
+/* When something is expected to end (0: nobody knows); how far off that may be; how late its end shows. */
+typedef struct gpusync__forecast {
+    uint64_t end, deviation, lag;
+} gpusync__forecast;
+
+/* Of a ticket: all that have not ended up to there take the usual time each, from the issue of the first, or the last
+   end, on. The first may say nothing of that: it is held, waits on the device, or is the program's to commit. Its slot
+   is safe to look at (gpusync__is_submission). Of more than 64 no end is near. */
+GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(const gpusync_queue *q, uint64_t ticket)
 {
-    uint64_t done = GPUSYNC__GET(&q->head.completed), ended = GPUSYNC__GET(&q->ended_ns), mean;
+    uint64_t done = GPUSYNC__GET(&q->head.completed), ended = GPUSYNC__GET(&q->ended_ns), mean, ahead = 1;
     const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->slot);
-    if (ticket <= done || !slot || GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) return 0;
-    bool is_plan = GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN;
+    gpusync__forecast f = {0, 0, GPUSYNC__GET(&q->lag_ns)};
+    if (ticket <= done || !slot || GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) return f;
+    uint16_t kind = GPUSYNC__GET(&slot->kind);
+    bool is_plan = kind == GPUSYNC__PLAN;
     uint64_t issued = GPUSYNC__GET(is_plan ? &slot->plan->issued_ns : &slot->since_ns);
-    bool same = GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == done + 1;
-    if (!same || !gpusync__usual(q, &mean, deviation)) return 0;
-    *deviation *= ticket - done;
-    return (issued > ended ? issued : ended) + (ticket - done) * mean;
+    bool says = is_plan ? !GPUSYNC__GET(&slot->plan->delayed) : kind == GPUSYNC__WORK;
+    says = says && GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == done + 1;
+    if (!says || !gpusync__usual(q, &mean, &f.deviation)) return f;
+    while (++done < ticket && ahead < 64) ahead += !gpusync__marked(q, done + 1);
+    if (ended < issued || ended > gpusync_now_ns()) ended = issued; /* to come: of another clock */
+    f.end = ended + ahead * mean;
+    return f;
 }
 
-/* The same for a goal. A value: by the work that has promised it. What stands on the timeline's list stays under the
-   lock, with its queue. */
-GPUSYNC__RARE uint64_t gpusync__goal_expected(const gpusync__goal *goal, uint64_t *deviation)
+/* Of a goal. A value: by the work that has promised it. What stands on the timeline's list stays under the lock, with
+   its queue. */
+GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
-    uint64_t ticket = goal->ticket, end = 0;
+    uint64_t ticket = goal->ticket;
+    gpusync__forecast f = {0, 0, 0};
     if (goal->kind == GPUSYNC__ROOM)
         ticket = GPUSYNC__GET(&q->head.completed) + GPUSYNC__GET(&q->outstanding) + 1 - ticket;
-    if (q) return gpusync__expected(q, ticket, deviation);
+    if (q) return gpusync__forecast_of(q, ticket);
     gpusync__lock(&goal->timeline->board.lock);
     const gpusync__node *node = gpusync__list_from(&goal->timeline->promises, ticket);
     const gpusync__plan *plan = node ? ((const gpusync__promise *)(const void *)node)->plan : NULL;
-    if (plan) end = gpusync__expected(plan->work.queue, GPUSYNC__GET(&plan->work.ticket), deviation);
+    if (plan) f = gpusync__forecast_of(plan->work.queue, GPUSYNC__GET(&plan->work.ticket));
     gpusync__unlock(&goal->timeline->board.lock);
-    return end;
+    return f;
 }
 
-/* The spin of a wait whose program has set none: a time, or nothing. Of any, the first that is not overdue counts; of
-   all, the last. What nobody knows may end at once. */
-GPUSYNC__RARE gpusync_spin gpusync__choose_spin(const gpusync__wait *wait, gpusync__luck *luck, uint64_t now)
+/* For how long to spin, where the program has not said; 0: not at all. Of any, the first that is not overdue counts; of
+   all, the last. What nobody knows counts alone. Nor does it pay to spin until a deadline that comes before the end. */
+GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__luck *luck, uint64_t now, uint64_t deadline)
 {
-    gpusync_spin spin = {0, 0, 0};
-    uint64_t until = wait->any ? GPUSYNC_FOREVER : 0, skips = GPUSYNC__GET(&luck->skips), deviation;
+    uint64_t first = 0, until = wait->any ? GPUSYNC_FOREVER : 0, skips = GPUSYNC__GET(&luck->skips);
     for (size_t i = wait->over; i < wait->count; i++) {
         if (wait->watches[i].left) continue;
-        uint64_t end = gpusync__goal_expected(&wait->watches[i].goal, &deviation);
-        end = end ? end + deviation + GPUSYNC__MARGIN_NS : now + GPUSYNC__BLIND_NS;
-        if (wait->any ? end > now && end < until : end > until) until = end;
+        gpusync__forecast f = gpusync__forecast_goal(&wait->watches[i].goal);
+        uint64_t last = f.end + f.deviation + f.lag + GPUSYNC__MARGIN_NS;
+        if (!f.end || (wait->any ? last <= now || last > until : last < until)) continue;
+        first = f.end + f.deviation;
+        until = last;
     }
-    if (until <= now || until - now > GPUSYNC__SPIN_NS + GPUSYNC__MARGIN_NS) return spin;
+    if (!first) until = (first = now) + GPUSYNC__BLIND_NS;
+    if (until <= now || first > now + GPUSYNC__SPIN_NS || first > deadline) return 0;
     if (skips) GPUSYNC__SET(&luck->skips, (uint32_t)skips - 1);
-    else spin.max_spin_ns = until - now;
-    return spin;
+    return skips ? 0 : until - now;
 }
 
 /* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended; NULL: it begins. */
@@ -4420,7 +4437,7 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     gpusync_trace_kind kind = how ? GPUSYNC_TRACE_WAIT_END : GPUSYNC_TRACE_WAIT_BEGIN;
     gpusync_trace_event event = goal ? gpusync__trace_event(kind, goal->queue, goal->timeline, goal->ticket, NULL)
                                      : gpusync__trace_event(kind, NULL, NULL, 0, NULL);
-    uint64_t deviation, end = goal && !how ? gpusync__goal_expected(goal, &deviation) : 0;
+    uint64_t end = goal && !how ? gpusync__forecast_goal(goal).end : 0;
     if (end > event.time_ns) event.expected_ns = end - event.time_ns;
     event.result = result;
     if (how) event.how = (gpusync_wait_end)(how - &stats->waits_inline);
@@ -4432,17 +4449,17 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
 GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    gpusync_queue *q = wait->many ? NULL : wait->watches->goal.queue;
-    gpusync__luck *luck = q ? &q->luck : &wait->device->luck;
+    const gpusync__goal *goal = &wait->watches->goal;
+    gpusync__luck *luck = wait->many ? &wait->device->luck : goal->queue ? &goal->queue->luck : &goal->timeline->luck;
     uint64_t began = gpusync_now_ns(), now = began;
-    const gpusync_spin spin = set ? *set : gpusync__choose_spin(wait, luck, now);
-    uint64_t until = spin.max_spin_ns ? gpusync__deadline(spin.max_spin_ns) : GPUSYNC_FOREVER;
-    uint64_t rounds = (uint64_t)spin.pause_iterations + spin.yield_iterations, pauses = spin.pause_iterations;
-    bool over = false, cut = deadline < until;
-    if (!rounds && !spin.max_spin_ns) return false;
+    uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, luck, now, deadline);
+    uint64_t until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER, pauses = set ? set->pause_iterations : 0;
+    uint64_t rounds = set ? pauses + set->yield_iterations : 0;
+    bool over = false;
+    if (!rounds && !time) return false;
     if (!rounds) rounds = UINT64_MAX; /* by time alone */
     if (!set && hooks->yield == gpusync__default_yield) pauses = rounds;
-    if (cut) until = deadline;
+    if (until > deadline) until = deadline;
     for (uint64_t i = 0; i < rounds && !over && now < until; i++) {
         uint64_t next = set ? 0 : now + GPUSYNC__LOOK_NS;
         do {
@@ -4455,7 +4472,7 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
     }
     __atomic_fetch_add(&wait->stats->spin_ns, gpusync_now_ns() - began, __ATOMIC_RELAXED);
     if (!over) GPUSYNC__COUNT(&wait->stats->spins_in_vain);
-    if (set || (cut && !over)) return over; /* for want of time, not of luck */
+    if (set) return over;
     uint32_t misses = over ? 0 : GPUSYNC__GET(&luck->misses) + 1;
     GPUSYNC__SET(&luck->misses, misses);
     if (misses >= 2) GPUSYNC__SET(&luck->skips, misses < 6 ? 1u << misses : 64);
@@ -4560,14 +4577,6 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
-/* The queue or timeline closes, or the device is lost: what ended before says so, though nobody may have read its
-   status. OK: it is met. */
-GPUSYNC__RARE gpusync_result gpusync__stop_short(gpusync__watch *watch, gpusync_error *error)
-{
-    gpusync__look(&watch->goal);
-    return gpusync__reached(watch) ? GPUSYNC_OK : gpusync__end_of(&watch->goal, false, error);
-}
-
 /* Wait for one goal. OK: it is met. The caller is inside of what it is about, and asks how it ended. options may be
    NULL; what they leave open is as the queue has it, or, for a value, as the device has it. *how gets the counter of
    how that came about: the caller counts. */
@@ -4586,7 +4595,10 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     gpusync_result result = gpusync__await(&wait, timeout_ns, spin, mode, how);
     if (gpusync__reached(&watch)) return GPUSYNC_OK;
     *how = &stats->waits_unmet;
-    return gpusync__stopped(goal) ? gpusync__stop_short(&watch, options ? options->error : NULL) : result;
+    if (!gpusync__stopped(goal)) return result;
+    gpusync__look(
+        goal); /* it closes, or the device is lost: what ended before says so, if nobody has read its status */
+    return gpusync__reached(&watch) ? GPUSYNC_OK : gpusync__end_of(goal, false, options ? options->error : NULL);
 }
 
 /* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. That is asked after the times
@@ -4610,6 +4622,7 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     if (!gpusync__times_of(goal->queue, goal->ticket, &start, &end) || end <= 0) return;
     double us = ((double)gpusync_now_ns() / 1e9 - end) * 1e6;
     if (us < 0 || us > 1e7) return;
+    GPUSYNC__SET(&goal->queue->lag_ns, us < 200 ? (uint64_t)(us * 1e3) : 200000);
     for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++) us /= 2;
     GPUSYNC__COUNT(&goal->queue->stats.wake_latencies[n]);
 }
@@ -5040,14 +5053,6 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
-/* Does Metal have what the desc asks for? */
-static bool gpusync__has_options(gpusync_queue *q, const gpusync_command_buffer_desc *desc)
-{
-    void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
-    return cls && gpusync__class_responds(gpusync__class_of(q->metal), gpusync__sel.commandBufferWithDescriptor) &&
-           (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
-}
-
 GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
                                                   void **out)
 {
@@ -5056,7 +5061,12 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
-    if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc)) result = GPUSYNC_ERROR_UNSUPPORTED;
+    void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
+    bool has =
+        cls && gpusync__class_responds(gpusync__class_of(queue->metal), gpusync__sel.commandBufferWithDescriptor);
+    if (gpusync__wants_options(desc) &&
+        (!has || (desc->log_state && !gpusync__class_responds(cls, gpusync__sel.setLogState))))
+        result = GPUSYNC_ERROR_UNSUPPORTED;
     else result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
     if (result == GPUSYNC_OK) {
         result = gpusync__open_buffer(queue, desc, out);
@@ -6678,8 +6688,8 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
     outcome.failed = failed;
     outcome.result = error->result;
+    if (gpusync__is_issued(plan)) gpusync__learn(q, plan->work.ticket, plan->issued_ns, &outcome);
     if (failed || plan->delayed) GPUSYNC__SET(&q->took_ns[plan->work.ticket % GPUSYNC__TAKEN], 0);
-    else gpusync__learn(q, plan->work.ticket, plan->issued_ns, &outcome);
     if (gpusync__traced(q->device)) gpusync__trace_end(q, plan->work.ticket, plan->label, &outcome);
     if (plan->on_complete) gpusync__mark_and_call(plan, &outcome, agenda);
     else (void)gpusync__mark(q, plan->work.ticket, &outcome);
@@ -6789,12 +6799,13 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
     bool traced = gpusync__traced(plan->device);
     unsigned waits = 0, encoded = 0;
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
+        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
         encoded += need->encoded;
-        if (need->encoded || !plan->front || GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
+        if (need->encoded || !plan->front) continue;
         gpusync__encode(plan->front, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
         waits++;
     }
-    plan->delayed = waits + encoded != 0;
+    GPUSYNC__SET(&plan->delayed, waits + encoded != 0);
     if (plan->front && !waits && (plan->part_count > 1 || !plan->promises)) {
         plan->first_part = 1;
         part++;
@@ -6841,17 +6852,6 @@ static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const 
     }
 }
 
-/* The held plan that was stirred first, or NULL. It is taken off that list before the caller looks at it: whoever
-   changes more lists it again. */
-static gpusync__plan *gpusync__next_stirred(gpusync_queue *q)
-{
-    gpusync__lock(&q->device->plan_lock);
-    gpusync__plan *plan = q->stirred;
-    if (plan) gpusync__unlist_stirred(plan);
-    gpusync__unlock(&q->device->plan_lock);
-    return plan;
-}
-
 /* Issue the held plan, if nothing keeps it; it is announced from the agenda. True: it was issued. A promise may have to
    stay behind a lower one of another queue (gpusync__goes_after). Then no promise of the plan is going, and the end of
    that lower one becomes the need `before`. That may be over at once: then this tries again. */
@@ -6892,10 +6892,13 @@ static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
         (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* first: gpusync__want may set it again */
         if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST)
             gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
-        while ((plan = gpusync__next_stirred(q)) != NULL) {
-            if (GPUSYNC__GET(&plan->doomed)) gpusync__abandon(q, plan, agenda);
-            else if (gpusync__is_loose(plan)) (void)gpusync__try_issue(q, plan, agenda);
-        }
+        do {
+            gpusync__lock(&q->device->plan_lock);
+            if ((plan = q->stirred) != NULL) gpusync__unlist_stirred(plan); /* who changes more lists it again */
+            gpusync__unlock(&q->device->plan_lock);
+            if (plan && GPUSYNC__GET(&plan->doomed)) gpusync__abandon(q, plan, agenda);
+            else if (plan && gpusync__is_loose(plan)) (void)gpusync__try_issue(q, plan, agenda);
+        } while (plan);
         while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, agenda)) {}
         gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
@@ -7666,19 +7669,6 @@ static void gpusync__init_selectors(void)
     gpusync__unlock(&gpusync__global.lock);
 }
 
-/* The Metal device of a program that names none: +1, or NULL. Either way of asking fails on some machines where the
-   other works. */
-static void *gpusync__find_device(void)
-{
-    void *pool = gpusync__pool_push(), *device = gpusync__default_device();
-    void *list = !device && gpusync__all_devices ? gpusync__all_devices() : NULL;
-    if (list && gpusync__send_ulong(list, gpusync__sel.count) > 0)
-        device = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
-    if (list) gpusync__release(list);
-    gpusync__pool_pop(pool);
-    return device;
-}
-
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
@@ -7694,7 +7684,14 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     if (desc->metal_device &&
         !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    void *metal = desc->metal_device ? gpusync__retain(desc->metal_device) : gpusync__find_device();
+    void *pool = gpusync__pool_push();
+    void *metal = desc->metal_device ? gpusync__retain(desc->metal_device) : gpusync__default_device();
+    /* Either way of asking fails on some machines where the other works. */
+    void *list = !metal && gpusync__all_devices ? gpusync__all_devices() : NULL;
+    if (list && gpusync__send_ulong(list, gpusync__sel.count) > 0)
+        metal = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
+    if (list) gpusync__release(list);
+    gpusync__pool_pop(pool);
     if (!metal) return GPUSYNC_ERROR_NO_DEVICE;
     const gpusync_allocator *allocator = desc->allocator ? desc->allocator : &plain;
     gpusync_device *dev = (gpusync_device *)allocator->allocate(allocator->user, sizeof *dev, 128);

@@ -4,6 +4,7 @@
    when the GPU ends with a command buffer. That comes true when the clock has got there: at the wait's next look at a
    status or a value, in the yield hook, or in the park hook, where time passes at once. So what a wait decides is the same
    on every run. The library's times of work come from the same clock. */
+#include <math.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -44,7 +45,7 @@ static int planned_clock(clockid_t id, struct timespec *now)
 #define MAX_PLANNED 32u
 
 typedef struct planned {
-    uint64_t end_ns;
+    uint64_t end_ns, late_ns; /* the second is in the first: so long before it the GPU has ended */
     void *buffer;     /* to be finished then; else */
     void *queue;      /* all of this Metal queue; else */
     gpusync_timeline *timeline; /* signalled by the host with */
@@ -59,7 +60,8 @@ typedef struct world {
     planned plan[MAX_PLANNED];
     unsigned count, next;
     bool waiting, busy;         /* a wait is running; the plan comes true */
-    bool no_times, other_clock; /* what the GPU tells of its times */
+    bool no_times, odd;         /* what the GPU tells of its times */
+    double odd_s;               /* odd: always this; else added, for another clock */
     long looks, parks, yields;
     uint64_t spun_ns;           /* of the last turn */
     uint64_t expected_ns;       /* of the last wait that was traced */
@@ -71,7 +73,7 @@ static world *the_world;
 static double gpu_seconds(void)
 {
     if (the_world->no_times) return 0;
-    return (double)GET(&the_world->gpu_ns) / 1e9 + (the_world->other_clock ? -900 : 0);
+    return the_world->odd ? the_world->odd_s : (double)GET(&the_world->gpu_ns) / 1e9 + the_world->odd_s;
 }
 
 /* What is due by now comes true. */
@@ -81,7 +83,7 @@ static void go_on(world *w)
     w->busy = true;
     while (w->next < w->count && w->plan[w->next].end_ns <= GET(&clock_now)) {
         planned *p = &w->plan[w->next++];
-        PUT(&w->gpu_ns, p->end_ns);
+        PUT(&w->gpu_ns, p->end_ns - p->late_ns);
         if (p->buffer) softmetal_finish(p->buffer);
         else if (p->queue) softmetal_finish_queue(p->queue);
         else must(gpusync_timeline_signal(p->timeline, p->value) == GPUSYNC_OK, "a signal by the host");
@@ -488,30 +490,45 @@ static void test_only_what_would_have_been_a_spin_is_left_out(void **state)
     world_close(&w);
 }
 
-static void test_a_deadline_inside_the_spin_is_kept_and_is_no_miss(void **state)
+static void test_a_deadline_inside_the_spin_is_kept(void **state)
 {
     world w;
     gpusync_ticket ticket;
+    uint64_t began;
     int i;
     (void)state;
     world_open(&w, NULL, NULL, false);
     teach(&w, US(150), TAKEN);
+    ticket = commit_for(&w, US(190));
+    began = GET(&clock_now);
+    assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(170), NULL), 'T');
+    assert_about(GET(&clock_now) - began, US(170));
+    assert_int_equal(w.parks, 0);
+    assert_int_equal(wait_for(&w, ticket), 's');
+    /* where it is expected to come before the end nothing is gained by spinning */
     for (i = 0; i < 5; i++) {
-        uint64_t began;
         ticket = commit_for(&w, US(150));
         began = GET(&clock_now);
-        assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(50), NULL), 'T');
+        assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(50), NULL), 't');
         assert_about(GET(&clock_now) - began, US(50));
-        assert_int_equal(w.parks, 0);
+        assert_int_equal(w.spun_ns, 0);
         assert_int_equal(wait_for(&w, ticket), 's');
     }
-    for (i = 0; i < 5; i++) {
-        ticket = commit_for(&w, US(150));
-        assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(50), NULL), 'T');
-        PUT(&clock_now, GET(&clock_now) + US(120));
-        go_on(&w);
-    }
-    assert_int_equal(turn(&w, US(150)), 's');
+    world_close(&w);
+}
+
+/* Polling by short waits: each is blind, and in vain. */
+static void test_spins_that_the_deadline_cuts_short_are_in_vain_like_others(void **state)
+{
+    world w;
+    gpusync_ticket ticket;
+    int i, spun = 0;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    ticket = commit_for(&w, MS(100));
+    for (i = 0; i < 200; i++) spun += wait_to(&w, after(w.r.queue, ticket), US(15), NULL) == 'T';
+    assert_int_equal(spun, 8); /* after 0, 0, 4, 8, 16, 32, 64, 64 left out */
+    assert_int_equal(wait_for(&w, ticket), 'P');
     world_close(&w);
 }
 
@@ -522,13 +539,34 @@ static void test_done_at_the_deadline_is_done(void **state)
     (void)state;
     world_open(&w, NULL, NULL, false);
     teach(&w, US(100), TAKEN);
-    ticket = commit_for(&w, US(100));
-    w.plan[w.next].end_ns += US(10);
+    ticket = commit_for(&w, US(110));
     w.waiting = true;
-    assert_result(gpusync_wait(w.r.queue, ticket, US(60)), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(w.r.queue, ticket, US(102)), GPUSYNC_TIMEOUT);
     PUT(&clock_now, w.plan[w.next].end_ns);
     assert_ok(gpusync_wait(w.r.queue, ticket, 1));
     w.waiting = false;
+    world_close(&w);
+}
+
+/* -- a status that shows late */
+
+/* Each status shows so long after the GPU's end. */
+static char late_turn(world *w, uint64_t took_ns, uint64_t late_ns)
+{
+    gpusync_ticket ticket = commit_for(w, took_ns + late_ns);
+    w->plan[w->count - 1].late_ns = late_ns;
+    return wait_for(w, ticket);
+}
+
+static void test_the_wait_learns_how_late_an_end_shows(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < TAKEN; i++) (void)late_turn(&w, US(60), US(90));
+    for (i = 0; i < 20; i++) assert_int_equal(late_turn(&w, US(60), US(90)), 's');
+    assert_about(w.spun_ns, US(150));
     world_close(&w);
 }
 
@@ -687,6 +725,47 @@ static void test_of_many_points_the_last_or_of_any_the_first_counts(void **state
     first = commit_for(&w, US(100));
     for (i = 0; i < 16; i++) points[i] = after(w.r.queue, first);
     assert_int_equal(wait_many_to(&w, points, 16, GPUSYNC_WAIT_ALL), 's');
+    world_close(&w);
+}
+
+/* A ticket, or a value that says "stop", which nobody has promised. */
+static void test_of_any_what_nobody_knows_counts_alone(void **state)
+{
+    world w;
+    gpusync_point points[2];
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(100), TAKEN);
+    points[1] = at(w.t, 1);
+    for (i = 0; i < 20; i++) {
+        points[0] = after(w.r.queue, commit_for(&w, US(100)));
+        assert_int_equal(wait_many_to(&w, points, 2, GPUSYNC_WAIT_ANY), 's');
+    }
+    world_close(&w);
+}
+
+static void test_what_one_timeline_has_cost_in_vain_another_does_not_pay(void **state)
+{
+    world w;
+    gpusync_timeline *other;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, true);
+    other = timeline_new(w.r.device);
+    for (i = 1; i <= 10; i++) {
+        planned *p = will(&w, MS(1));
+        p->timeline = w.t;
+        p->value = (uint64_t)i;
+        (void)wait_to(&w, at(w.t, (uint64_t)i), GPUSYNC_FOREVER, NULL);
+    }
+    for (i = 1; i <= 10; i++) {
+        planned *p = will(&w, US(10));
+        p->timeline = other;
+        p->value = (uint64_t)i;
+        assert_int_equal(wait_to(&w, at(other, (uint64_t)i), GPUSYNC_FOREVER, NULL), 's');
+    }
+    assert_ok(gpusync_timeline_destroy(other));
     world_close(&w);
 }
 
@@ -866,6 +945,22 @@ static void test_an_encoded_wait_teaches_nothing_either(void **state)
     close_traced_world(&w);
 }
 
+static void test_a_wait_for_what_was_reached_before_is_no_wait(void **state)
+{
+    world w;
+    void *buffer;
+    (void)state;
+    open_traced_world(&w);
+    assert_ok(gpusync_timeline_signal(w.t, 1));
+    buffer = buffer_of(w.r.queue);
+    assert_ok(gpusync_encode_wait(w.r.queue, buffer, at(w.t, 1)));
+    assert_ok(gpusync_commit(w.r.queue, buffer, NULL));
+    will(&w, US(60))->queue = w.r.metal_queue;
+    pass(&w, US(60));
+    assert_about(lesson(&w), US(60));
+    close_traced_world(&w);
+}
+
 static void test_failures_and_what_the_program_commits_teach_nothing(void **state)
 {
     world w;
@@ -897,11 +992,86 @@ static void test_without_metals_times_the_handlers_clock_counts(void **state)
     pass(&w, US(70));
     assert_about(lesson(&w), US(70));
     close_traced_world(&w);
+}
+
+static void test_times_of_another_clock_do_not_count(void **state)
+{
+    static const double off[] = {-900, -1, -0.0003, 0.5, 900};
+    world w;
+    size_t i;
+    int k;
+    (void)state;
+    for (i = 0; i < LENGTH(off); i++) {
+        open_traced_world(&w);
+        w.odd_s = off[i];
+        for (k = 0; k < 2 * TAKEN; k++) {
+            (void)commit_for(&w, US(70));
+            pass(&w, US(70));
+        }
+        assert_about(lesson(&w), US(70));
+        close_traced_world(&w);
+    }
+}
+
+static void test_one_time_that_makes_no_sense_is_soon_forgotten(void **state)
+{
+    static const double odd[] = {-1, 1e30, 1500, 1001, 1e-300, 0, NAN, INFINITY, -1e30};
+    world w;
+    size_t i;
+    int k;
+    (void)state;
+    for (i = 0; i < LENGTH(odd); i++) {
+        world_open(&w, NULL, NULL, false);
+        teach(&w, US(70), TAKEN);
+        w.odd = true;
+        w.odd_s = odd[i]; /* the clock is at about 1000 s */
+        (void)turn(&w, US(70));
+        w.odd = false;
+        w.odd_s = 0;
+        for (k = 0; k < 40; k++) assert_int_equal(turn(&w, US(70)), 's');
+        world_close(&w);
+    }
+}
+
+static void test_behind_work_that_teaches_nothing_a_ticket_took_its_own_time(void **state)
+{
+    world w;
+    void *buffer;
+    (void)state;
     open_traced_world(&w);
-    w.other_clock = true; /* 900 s before ours */
-    (void)commit_for(&w, US(70));
-    pass(&w, US(70));
-    assert_about(lesson(&w), US(70));
+    track_a_buffer(&w.r, &buffer);
+    metal_commit(buffer);
+    will(&w, MS(2))->buffer = buffer;
+    metal_release(buffer);
+    (void)commit_for(&w, MS(2) + US(50));
+    pass(&w, MS(3));
+    assert_about(lesson(&w), US(50));
+    close_traced_world(&w);
+}
+
+/* A tracked buffer that is not committed is at the head; what ended behind it is not counted again. */
+static void test_only_what_has_not_ended_is_expected(void **state)
+{
+    world w;
+    void *first;
+    gpusync_ticket ticket = 0;
+    int i;
+    (void)state;
+    open_traced_world(&w);
+    for (i = 0; i < TAKEN; i++) {
+        (void)commit_for(&w, US(50));
+        pass(&w, US(50));
+    }
+    (void)commit_empty(&w.r, &first); /* the status of which is late */
+    for (i = 0; i < 10; i++) {
+        ticket = commit_for(&w, US(50));
+        pass(&w, US(50));
+    }
+    PUT(&clock_now, GET(&clock_now) - US(500));
+    ticket = commit_for(&w, US(100));
+    assert_true(expected_of(&w, after(w.r.queue, ticket)) <= US(100) + 2 * SLACK); /* two, not twelve */
+    pass(&w, US(500));
+    softmetal_finish(first);
     close_traced_world(&w);
 }
 
@@ -942,8 +1112,10 @@ int main(void)
         cmocka_unit_test(test_room_is_spun_for_as_its_tickets_are),
         cmocka_unit_test(test_two_spins_in_vain_make_it_leave_out_4_then_8_at_most_64),
         cmocka_unit_test(test_only_what_would_have_been_a_spin_is_left_out),
-        cmocka_unit_test(test_a_deadline_inside_the_spin_is_kept_and_is_no_miss),
+        cmocka_unit_test(test_a_deadline_inside_the_spin_is_kept),
+        cmocka_unit_test(test_spins_that_the_deadline_cuts_short_are_in_vain_like_others),
         cmocka_unit_test(test_done_at_the_deadline_is_done),
+        cmocka_unit_test(test_the_wait_learns_how_late_an_end_shows),
         cmocka_unit_test(test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept),
         cmocka_unit_test(test_the_default_never_calls_sched_yield),
         cmocka_unit_test(test_a_spin_of_the_call_the_queue_or_the_device_overrides_it),
@@ -951,13 +1123,20 @@ int main(void)
         cmocka_unit_test(test_a_value_that_nobody_has_promised_is_spun_for_as_the_unknown_is),
         cmocka_unit_test(test_of_many_points_the_last_or_of_any_the_first_counts),
         cmocka_unit_test(test_of_any_what_is_overdue_does_not_count),
+        cmocka_unit_test(test_of_any_what_nobody_knows_counts_alone),
+        cmocka_unit_test(test_what_one_timeline_has_cost_in_vain_another_does_not_pay),
         cmocka_unit_test(test_the_trace_and_the_report_show_what_is_expected),
         cmocka_unit_test(test_held_work_is_measured_from_its_issue),
         cmocka_unit_test(test_a_wait_for_held_work_is_blind_until_the_issue),
         cmocka_unit_test(test_work_that_waits_on_the_device_teaches_nothing),
         cmocka_unit_test(test_an_encoded_wait_teaches_nothing_either),
+        cmocka_unit_test(test_a_wait_for_what_was_reached_before_is_no_wait),
         cmocka_unit_test(test_failures_and_what_the_program_commits_teach_nothing),
         cmocka_unit_test(test_without_metals_times_the_handlers_clock_counts),
+        cmocka_unit_test(test_times_of_another_clock_do_not_count),
+        cmocka_unit_test(test_one_time_that_makes_no_sense_is_soon_forgotten),
+        cmocka_unit_test(test_behind_work_that_teaches_nothing_a_ticket_took_its_own_time),
+        cmocka_unit_test(test_only_what_has_not_ended_is_expected),
         cmocka_unit_test(test_out_of_order_a_ticket_took_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
