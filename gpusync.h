@@ -5061,13 +5061,14 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
-    void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
-    bool has =
-        cls && gpusync__class_responds(gpusync__class_of(queue->metal), gpusync__sel.commandBufferWithDescriptor);
-    if (gpusync__wants_options(desc) &&
-        (!has || (desc->log_state && !gpusync__class_responds(cls, gpusync__sel.setLogState))))
-        result = GPUSYNC_ERROR_UNSUPPORTED;
-    else result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
+    if (gpusync__wants_options(desc)) { /* does Metal have them? */
+        void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
+        if (!cls ||
+            !gpusync__class_responds(gpusync__class_of(queue->metal), gpusync__sel.commandBufferWithDescriptor) ||
+            (desc->log_state && !gpusync__class_responds(cls, gpusync__sel.setLogState)))
+            result = GPUSYNC_ERROR_UNSUPPORTED;
+    }
+    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
     if (result == GPUSYNC_OK) {
         result = gpusync__open_buffer(queue, desc, out);
         if (result != GPUSYNC_OK) gpusync__give_room(queue);
