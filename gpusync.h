@@ -4413,9 +4413,10 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
 
 /* For how long to spin, where the program has not said; 0: not at all. Of any, the first that is not overdue counts; of
    all, the last. What nobody knows counts alone. Nor does it pay to spin until a deadline that comes before the end. */
-GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__luck *luck, uint64_t now, uint64_t deadline)
+GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__luck *luck, uint64_t deadline)
 {
-    uint64_t first = 0, until = wait->any ? GPUSYNC_FOREVER : 0, skips = GPUSYNC__GET(&luck->skips);
+    uint64_t now = gpusync_now_ns(), first = 0, until = wait->any ? GPUSYNC_FOREVER : 0,
+             skips = GPUSYNC__GET(&luck->skips);
     for (size_t i = wait->over; i < wait->count; i++) {
         if (wait->watches[i].left) continue;
         gpusync__forecast f = gpusync__forecast_goal(&wait->watches[i].goal);
@@ -4451,12 +4452,11 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
     const gpusync_hooks *hooks = &wait->device->hooks;
     const gpusync__goal *goal = &wait->watches->goal;
     gpusync__luck *luck = wait->many ? &wait->device->luck : goal->queue ? &goal->queue->luck : &goal->timeline->luck;
-    uint64_t began = gpusync_now_ns(), now = began;
-    uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, luck, now, deadline);
-    uint64_t until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER, pauses = set ? set->pause_iterations : 0;
-    uint64_t rounds = set ? pauses + set->yield_iterations : 0;
+    uint64_t pauses = set ? set->pause_iterations : 0, rounds = set ? pauses + set->yield_iterations : 0;
+    uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, luck, deadline);
     bool over = false;
     if (!rounds && !time) return false;
+    uint64_t began = gpusync_now_ns(), now = began, until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER;
     if (!rounds) rounds = UINT64_MAX; /* by time alone */
     if (!set && hooks->yield == gpusync__default_yield) pauses = rounds;
     if (until > deadline) until = deadline;
