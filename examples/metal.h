@@ -218,6 +218,12 @@ METAL__FN void metal_set_buffer(void *compute, void *buffer, size_t offset, unsi
     METAL__AS(void, void *, unsigned long, unsigned long)(
         compute, metal__sel("setBuffer:offset:atIndex:"), buffer, (unsigned long)offset, index);
 }
+/* A few bytes, copied now, that the kernel finds as a buffer. */
+METAL__FN void metal_set_bytes(void *compute, const void *bytes, size_t length, unsigned long index)
+{
+    METAL__AS(void, const void *, unsigned long, unsigned long)(
+        compute, metal__sel("setBytes:length:atIndex:"), bytes, (unsigned long)length, index);
+}
 typedef struct metal_size { unsigned long width, height, depth; } metal_size; /* MTLSize */
 /* Run the kernel in groups of threads. */
 METAL__FN void metal_dispatch(void *compute, metal_size groups, metal_size threads)

@@ -11,28 +11,22 @@
 
 /* -- bench.c */
 
-typedef struct setting {
-    const char *name;
-    size_t offset; /* of the range in softmetal_timing */
-    uint64_t ns;
-    const char *source;
-} setting;
-
 typedef struct bench {
     unsigned rounds;
     void *device, *metal_device; /* the first is gpusync's */
+    char device_name[80];        /* Metal's */
     int program_on, softmetal_on; /* processors; -1: not pinned */
     bool real_time;               /* SCHED_FIFO; only where pinned */
+    bool gpu_clock;               /* the GPU's times are in the clock of wall_us */
     double wake_up_us;
     double seconds; /* all of it took */
 } bench;
 
 extern bench the_bench;
-extern setting settings[];
-extern const unsigned setting_count;
 
 double now_us(clockid_t clock);
-void settle(void);                  /* softmetal has nothing left to do */
+double wall_us(void);
+double gpu_us(void *command_buffer, const char *which); /* GPUStartTime or GPUEndTime */
 bool is_wanted(const char *title);  /* by BENCH_ONLY */
 void must(bool condition, const char *what);
 
@@ -68,7 +62,7 @@ verdict verdict_of(const interval *excess);
 
 typedef struct row { /* a contestant in a case; times in us, all but latencies for a turn */
     const char *contestant;
-    quartiles time, cpu, engine_cpu, voluntary, involuntary, latency;
+    quartiles time, cpu, engine_cpu, voluntary, involuntary, latency, gpu;
     double latency_p99;
     comparison beside_gpusync; /* its time by gpusync's */
 } row;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "device.h"
 
 #if defined(__has_include)
 #if __has_include(<jansson.h>)
@@ -51,13 +52,13 @@ void json_add_rows(const waiting_case *c, const row *table, unsigned count)
         json_t *latency = number_triple(r->latency);
         json_object_set_new(latency, "p99", number(r->latency_p99));
         json_array_append_new(
-            rows, json_pack("{s:s, s:o, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "case", c->title, "kernel_us",
+            rows, json_pack("{s:s, s:o, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "case", c->title, "kernel_us",
                             c->kernel_us > 0 ? json_integer((json_int_t)c->kernel_us) : json_string("mix"), "commits",
                             (int)c->commits, "turns", (int)c->turns, "contestant", r->contestant, "time_us",
                             number_triple(r->time), "time_by_gpusync", interval_object(&r->beside_gpusync.ratio),
                             "latency_us", latency, "cpu_us", number_triple(r->cpu), "engine_cpu_us",
                             number_triple(r->engine_cpu), "voluntary_switches", number_triple(r->voluntary),
-                            "involuntary_switches", number_triple(r->involuntary)));
+                            "involuntary_switches", number_triple(r->involuntary), "gpu_us", number_triple(r->gpu)));
     }
 }
 
@@ -118,13 +119,14 @@ static json_t *machine_object(void)
 
 static json_t *settings_object(void)
 {
-    json_t *object = json_pack("{s:i, s:b, s:b, s:o}", "rounds", (int)the_bench.rounds, "pinned", the_bench.program_on >= 0,
-                               "real_time", the_bench.real_time, "wake_up_us", number(the_bench.wake_up_us));
+    json_t *object = json_pack("{s:s, s:s, s:b, s:i, s:b, s:b, s:o}", "device", the_device->name, "metal_device",
+                               the_bench.device_name, "gpu_clock", the_bench.gpu_clock, "rounds", (int)the_bench.rounds,
+                               "pinned", the_bench.program_on >= 0, "real_time", the_bench.real_time, "wake_up_us", number(the_bench.wake_up_us));
     unsigned i;
-    for (i = 0; i < setting_count; i++) {
+    for (i = 0; i < the_device->setting_count; i++) {
         char name[64];
-        snprintf(name, sizeof name, "%s_NS", settings[i].name);
-        json_object_set_new(object, name, json_integer((json_int_t)settings[i].ns));
+        snprintf(name, sizeof name, "%s_NS", the_device->settings[i].name);
+        json_object_set_new(object, name, json_integer((json_int_t)the_device->settings[i].ns));
     }
     return object;
 }

@@ -41,6 +41,8 @@ typedef struct duel {
 extern const duel duels[];
 extern const unsigned duel_count;
 
+void run_duel(const duel *d); /* bench.c */
+
 /* Warm-up: prints its own table. Resets softmetal, so that no device may live. warmup.c */
 void run_first_uses(unsigned rounds);
 

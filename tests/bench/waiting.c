@@ -9,7 +9,7 @@
    a processor that has gone to sleep, is not always the same one's burden.
 
    Latency is from the GPU's end of a turn's last command buffer to the return of the wait. The benchmark keeps that buffer
-   and asks for its time when softmetal has come to rest. The processor time is that of the process. It includes what is
+   and asks for its time when the device has come to rest. The processor time is that of the process. It includes what is
    left to do for the round when its last wait has returned, but not the threads that play the GPU. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@
 #include <sys/resource.h>
 
 #include "../../examples/metal.h"
-#include "../softmetal/softmetal.h"
 #include "bench.h"
+#include "device.h"
 #include "peers.h"
 
 #define ROUND_US 12000.0
@@ -40,7 +40,7 @@ static const double mix_us[] = {5, 20, 50, 100, 200, 500, 1000, 3000};
 static struct {
     double time[CONTESTANTS][MAX_ROUNDS], cpu[CONTESTANTS][MAX_ROUNDS], engine_cpu[CONTESTANTS][MAX_ROUNDS];
     double voluntary[CONTESTANTS][MAX_ROUNDS], involuntary[CONTESTANTS][MAX_ROUNDS];
-    double latency[CONTESTANTS][MAX_ROUNDS * MAX_TURNS];
+    double latency[CONTESTANTS][MAX_ROUNDS * MAX_TURNS], gpu[CONTESTANTS][MAX_ROUNDS * MAX_TURNS];
 } seen;
 
 /* xorshift: the same kernels for each contestant of a round */
@@ -62,7 +62,7 @@ static void *take_turn(const waiting_case *c, const contestant *who, peer *p)
     unsigned i;
     for (i = 1; i <= c->commits; i++) {
         buffer = who->make(p);
-        softmetal_set_duration(buffer, next_kernel_ns(c));
+        the_device->set_length(buffer, next_kernel_ns(c));
         if (i == c->commits) metal_retain(buffer);
         who->commit(p, buffer, i == c->commits);
     }
@@ -70,43 +70,33 @@ static void *take_turn(const waiting_case *c, const contestant *who, peer *p)
     return buffer;
 }
 
-static double gpu_end_us(void *buffer)
-{
-    return METAL__AS0(double)(buffer, metal__sel("GPUEndTime")) * 1e6;
-}
-
-static double engine_us(void)
-{
-    return (double)softmetal_engine_cpu_ns() / 1e3;
-}
-
 static void measure(const waiting_case *c, unsigned n, unsigned round)
 {
     const contestant *who = &contestants[n];
-    void *metal_queue = metal_queue_new(the_bench.metal_device, 64), *last[MAX_TURNS];
+    void *pool = metal_pool_push(), *metal_queue = metal_queue_new(the_bench.metal_device, 64), *last[MAX_TURNS];
     peer *p = who->open(the_bench.device, metal_queue);
     double returned[MAX_TURNS], begin, cpu, engine, own, turns = c->turns;
     struct rusage before, after;
     unsigned i;
     mix_state = 0x9e3779b97f4a7c15u + round;
     for (i = 0; i < c->warm_turns; i++) metal_release(take_turn(c, who, p));
-    settle();
+    the_device->settle(metal_queue);
 
     getrusage(RUSAGE_SELF, &before);
-    engine = engine_us();
+    engine = the_device->engine_us();
     cpu = now_us(CLOCK_PROCESS_CPUTIME_ID);
-    begin = now_us(CLOCK_MONOTONIC);
+    begin = wall_us();
     for (i = 0; i < c->turns; i++) {
         last[i] = take_turn(c, who, p);
-        returned[i] = now_us(CLOCK_MONOTONIC);
+        returned[i] = wall_us();
     }
     getrusage(RUSAGE_SELF, &after);
     /* Who returns early leaves work to the completion thread. That counts, but not this thread's way of waiting for it. */
     own = now_us(CLOCK_THREAD_CPUTIME_ID);
-    settle();
+    the_device->settle(metal_queue);
     own = now_us(CLOCK_THREAD_CPUTIME_ID) - own;
     cpu = now_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-    engine = engine_us() - engine;
+    engine = the_device->engine_us() - engine;
 
     seen.time[n][round] = (returned[c->turns - 1] - begin) / turns;
     seen.cpu[n][round] = (cpu - engine - own) / turns;
@@ -114,13 +104,16 @@ static void measure(const waiting_case *c, unsigned n, unsigned round)
     seen.voluntary[n][round] = (double)(after.ru_nvcsw - before.ru_nvcsw) / turns;
     seen.involuntary[n][round] = (double)(after.ru_nivcsw - before.ru_nivcsw) / turns;
     for (i = 0; i < c->turns; i++) {
-        double end = gpu_end_us(last[i]);
-        must(end > begin && metal_status(last[i]) == 4, "a command buffer that completed, with its times");
-        seen.latency[n][round * c->turns + i] = returned[i] - end;
+        double end = gpu_us(last[i], "GPUEndTime");
+        bool timed = end > begin || !the_bench.gpu_clock;
+        must(timed && metal_status(last[i]) == 4, "a command buffer that completed, with its times");
+        seen.latency[n][round * c->turns + i] = the_bench.gpu_clock ? returned[i] - end : 0;
+        seen.gpu[n][round * c->turns + i] = end - gpu_us(last[i], "GPUStartTime");
         metal_release(last[i]);
     }
     who->close(p);
     metal_release(metal_queue);
+    metal_pool_pop(pool);
 }
 
 /* -- the table ---------------------------------------------------------------------------------------- */
@@ -136,6 +129,7 @@ static void fill_row(const waiting_case *c, unsigned n, row *r)
     r->voluntary = quartiles_of(seen.voluntary[n], rounds);
     r->involuntary = quartiles_of(seen.involuntary[n], rounds);
     r->latency = quartiles_of(seen.latency[n], latencies);
+    r->gpu = quartiles_of(seen.gpu[n], latencies);
     r->latency_p99 = quantile(seen.latency[n], latencies, 0.99);
     r->beside_gpusync = compare(seen.time[n], seen.time[GPUSYNC_OWN], rounds, 0, 0);
 }
@@ -143,13 +137,15 @@ static void fill_row(const waiting_case *c, unsigned n, row *r)
 static void print_table(const waiting_case *c, const row *rows)
 {
     unsigned n;
-    printf("\n%s commit%s, %u turns a round\n  %-20s %9s %-22s %9s %9s %9s %7s %7s\n", c->title, c->commits > 1 ? "s" : "",
-           c->turns, "", "us/turn", "  by gpusync's, 95 %", "late p50", "p99", "CPU us", "slept", "ousted");
+    printf("\n%s commit%s, %u turns a round\n  %-20s %9s %-22s %9s %9s %9s %7s %7s %9s\n", c->title,
+           c->commits > 1 ? "s" : "", c->turns, "", "us/turn", "  by gpusync's, 95 %", "late p50", "p99", "CPU us", "slept",
+           "ousted", "GPU us");
     for (n = 0; n < CONTESTANTS; n++) {
         const row *r = &rows[n];
-        printf("  %-20s %9.1f  %5.3f [%5.3f, %6.3f] %9.1f %9.1f %9.1f %7.1f %7.2f\n", r->contestant, r->time.median,
+        printf("  %-20s %9.1f  %5.3f [%5.3f, %6.3f] %9.1f %9.1f %9.1f %7.1f %7.2f %9.1f\n", r->contestant, r->time.median,
                r->beside_gpusync.ratio.median, r->beside_gpusync.ratio.low, r->beside_gpusync.ratio.high,
-               r->latency.median, r->latency_p99, r->cpu.median, r->voluntary.median, r->involuntary.median);
+               r->latency.median, r->latency_p99, r->cpu.median, r->voluntary.median, r->involuntary.median,
+               r->gpu.median);
     }
     fflush(stdout);
 }

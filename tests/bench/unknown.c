@@ -1,0 +1,150 @@
+/* unknown.c - what gpusync's way of spinning depends on, and only a Mac can tell
+
+   How long after GPUEndTime does a thread that asks `status` again and again see the end, and how long after it does one
+   run that a handler wakes? How long is the processor's pause? Is GPUEndTime in the clock of gpusync_now_ns? */
+#include <stdio.h>
+#include <string.h>
+
+#include "../../examples/metal.h"
+#include "../../gpusync.h"
+#include "bench.h"
+#include "device.h"
+#include "peers.h"
+
+#define RUNS 101u
+#define RUNS_AHEAD 5u
+#define SECOND_US 1e6
+
+static double least_us, most_us; /* from GPUEndTime to when the end was seen */
+
+static double seen_by_status(void *metal_queue, void **buffer, uint64_t ns)
+{
+    double seen;
+    *buffer = metal_queue_command_buffer(metal_queue);
+    the_device->set_length(*buffer, ns);
+    metal_commit(*buffer);
+    while (metal_status(*buffer) < 4) continue;
+    seen = wall_us();
+    return seen;
+}
+
+/* The contestant does what is to be measured. */
+static double seen_by_handler(void *metal_queue, void **buffer, uint64_t ns)
+{
+    const contestant *who = contestants;
+    double seen;
+    peer *p;
+    while (strcmp(who->name, "handler + condvar") != 0) must(++who < contestants + CONTESTANTS, "handler + condvar");
+    p = who->open(the_bench.device, metal_queue);
+    *buffer = metal_retain(who->make(p));
+    the_device->set_length(*buffer, ns);
+    who->commit(p, *buffer, true);
+    who->wait(p);
+    seen = wall_us();
+    the_device->settle(metal_queue);
+    who->close(p);
+    return seen;
+}
+
+/* The times are read when all is over: who sees the status may not see them yet. */
+static void measure_seeing(double (*see)(void *, void **, uint64_t), const char *how, double kernel_us)
+{
+    void *metal_queue = metal_queue_new(the_bench.metal_device, 64), *pool = metal_pool_push(), *buffer;
+    double late[RUNS], seen, p99;
+    quartiles q;
+    unsigned i;
+    char name[48];
+    the_device->settle(metal_queue); /* Metal's threads of the queue exist: a spin would keep a new one from running */
+    for (i = 0; i < RUNS_AHEAD + RUNS; i++) {
+        seen = see(metal_queue, &buffer, (uint64_t)(kernel_us * 1e3));
+        the_device->settle(metal_queue);
+        must(metal_status(buffer) == 4, "a kernel that completed");
+        if (i >= RUNS_AHEAD) late[i - RUNS_AHEAD] = seen - gpu_us(buffer, "GPUEndTime");
+        metal_release(buffer);
+    }
+    metal_pool_pop(pool);
+    metal_release(metal_queue);
+    for (i = 0; i < RUNS; i++) {
+        if (late[i] < least_us) least_us = late[i];
+        if (late[i] > most_us) most_us = late[i];
+    }
+    q = quartiles_of(late, RUNS);
+    p99 = quantile(late, RUNS, 0.99);
+    printf("  %-36s %6.0f us kernel: %9.1f us, p99 %9.1f us\n", how, kernel_us, q.median, p99);
+    snprintf(name, sizeof name, "%.0f us", kernel_us);
+    json_add_other(how, name, q);
+    snprintf(name, sizeof name, "%.0f us, p99", kernel_us);
+    q.low = q.median = q.high = p99;
+    json_add_other(how, name, q);
+}
+
+/* -- pauses ------------------------------------------------------------------------------------------- */
+
+#define REPEAT8(what) what; what; what; what; what; what; what; what
+#define PAUSE_FN(name, what)                                                                                           \
+    static void name(void)                                                                                             \
+    {                                                                                                                  \
+        unsigned i;                                                                                                    \
+        for (i = 0; i < 1000; i++) {                                                                                   \
+            REPEAT8(what);                                                                                             \
+        }                                                                                                              \
+    }
+
+#if defined(__aarch64__)
+PAUSE_FN(pause_8000, __asm__ __volatile__("isb"))
+PAUSE_FN(yield_8000, __asm__ __volatile__("yield"))
+#elif defined(__x86_64__)
+PAUSE_FN(pause_8000, __builtin_ia32_pause())
+#endif
+
+static const struct {
+    const char *name;
+    void (*pauses)(void);
+} ways_to_pause[] = {
+#if defined(__aarch64__)
+    {"isb (gpusync's)", pause_8000},
+    {"yield", yield_8000},
+#elif defined(__x86_64__)
+    {"pause (gpusync's)", pause_8000},
+#endif
+    {NULL, NULL}};
+
+static void measure_pauses(void)
+{
+    unsigned n, i;
+    double us[21];
+    for (n = 0; ways_to_pause[n].name; n++) {
+        quartiles q;
+        for (i = 0; i < 21; i++) {
+            double begin = wall_us();
+            ways_to_pause[n].pauses();
+            us[i] = (wall_us() - begin) / 8000;
+        }
+        q = quartiles_of(us, 21);
+        printf("  one pause of the processor, %-18s %9.2f ns\n", ways_to_pause[n].name, q.median * 1e3);
+        json_add_other("one pause of the processor", ways_to_pause[n].name, q);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------- */
+
+void measure_unknowns(void)
+{
+    static const double kernels_us[] = {20, 150, 1000};
+    unsigned i;
+    quartiles seen;
+    least_us = 1e300;
+    most_us = -1e300;
+    printf("what gpusync's way of spinning depends on (times from GPUEndTime, medians of %u):\n", RUNS);
+    for (i = 0; i < 3; i++) measure_seeing(seen_by_status, "Completed seen by a spin on status", kernels_us[i]);
+    for (i = 0; i < 3; i++) measure_seeing(seen_by_handler, "handler, condition variable, awake", kernels_us[i]);
+    measure_pauses();
+    the_bench.gpu_clock = least_us >= 0 && most_us <= SECOND_US;
+    printf("  ends were seen %.1f to %.1f us after GPUEndTime: it is %sin the clock of gpusync_now_ns\n", least_us, most_us,
+           the_bench.gpu_clock ? "" : "NOT ");
+    if (!the_bench.gpu_clock) printf("  LATENCIES BELOW ARE LEFT OUT (0)\n");
+    seen.low = least_us;
+    seen.median = seen.high = most_us;
+    json_add_other("the end was seen after GPUEndTime", "least and most", seen);
+    fflush(stdout);
+}
