@@ -29,8 +29,9 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
 	$(filter check test-compile test-valgrind test-counts test-growth fuzz fuzz-proof,$(MAKECMDGOALS)),check,$(if \
-	$(filter bench-%,$(MAKECMDGOALS)),bench,$(if \
-	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if $(filter run examples,$(MAKECMDGOALS)),run)))))
+	$(filter bench-chart bench-five,$(MAKECMDGOALS)),bench,$(if \
+	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if \
+	$(filter run examples bench-device,$(MAKECMDGOALS)),run)))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -119,8 +120,9 @@ complete := $(basename $(notdir $(shell grep -l '^ *\# *define *GPUSYNC_IMPLEMEN
 portable := $(sort $(basename $(notdir $(shell grep -l 'portable: also runs on a real Metal device' \
 	$(wildcard tests/test_*.c) /dev/null))))
 stress := $(filter %stress,$(TESTS))
-# bench.c is the program, files without a main are linked to it
-bench := bench $(sort $(filter-out bench null,$(basename $(notdir $(shell grep -L 'int main' \
+# bench.c is the program, files without a main are linked to it; those of bench_device to the one for a Mac's GPU
+bench_device := bench device_kernels device_metal json peers stats unknown waiting
+bench := bench $(sort $(filter-out bench device_metal null,$(basename $(notdir $(shell grep -L 'int main' \
 	$(wildcard tests/bench/*.c) /dev/null)))))
 
 test_programs := $(TESTS:%=$(BUILD)/tests/%)
@@ -152,6 +154,10 @@ BENCH_JSON ?= $(BUILD)/bench/bench.json
 RUNS ?= 5
 
 bench: $(BUILD)/bench/bench ## build and run the benchmarks: some four minutes; results also in BENCH_JSON
+	BENCH_JSON='$(BENCH_JSON)' $(RUN) $<
+
+bench-device: $(if $(darwin),$(BUILD)/device/bench) ## on a Mac: the benchmark's waits, with kernels on the real Metal device
+	$(if $(darwin),,echo 'bench-device: this is no Mac, there is no real Metal device'; exit 1)
 	BENCH_JSON='$(BENCH_JSON)' $(RUN) $<
 
 bench-five: $(BUILD)/bench/bench ## the benchmarks RUNS times, and what was missed in three of five
@@ -242,12 +248,12 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
-##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN  of make bench, see tests/bench/bench.c
+##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c
 ##  RUNS            of make bench-five; default 5
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
-.PHONY: help run test check bench bench-five bench-chart examples install clean deps loop test-device test-valgrind test-compile test-readme \
+.PHONY: help run test check bench bench-device bench-five bench-chart examples install clean deps loop test-device test-valgrind test-compile test-readme \
 	test-counts test-growth test-known-red fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
@@ -320,6 +326,9 @@ $(BUILD)/fuzz/fuzz: tests/fuzz/fuzz.c $(BUILD)/fuzz/fuzz_calls.h $(SOFTMETAL_LIB
 
 $(BUILD)/bench/bench: $(bench:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench)) $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) $(call library_of,$(jansson),jansson) -lpthread -lm
+
+$(BUILD)/device/bench: $(bench_device:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench_device))
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(frameworks) $(call library_of,$(jansson),jansson) -lpthread -lm
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/tests/known_red/*.d $(BUILD)/fuzz/*.d \
 	$(BUILD)/examples/*.d $(BUILD)/bench/*.d)

@@ -404,7 +404,7 @@ apple_systems() {
 }
 
 macho_part() {
-    local target file cmocka impl
+    local target file files cmocka impl
     apple_systems
     for file in /usr/include /usr/local/include; do
         if [ -e "$file/cmocka.h" ]; then cmocka=$file; fi
@@ -434,6 +434,10 @@ macho_part() {
             check "$target: tests/${file##*/}" macho $target c c11 "$file" "${impl[@]}" -- "${c_warnings[@]}" \
                 -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -Wno-deprecated-declarations -isystem "$out/include" -I"$root/tests" -I"$root/tests/softmetal"
         done
+        read -r -a files < <(sed -n 's/^bench_device := //p' "$root/Makefile")
+        files=("${files[@]/#/$root/tests/bench/}")
+        check "$target: make bench-device" macho $target c c11 "${files[@]/%/.c}" "$src/implementation.c" -- \
+            "${c_warnings[@]}" -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -isystem "$out/include"
     done
 }
 
