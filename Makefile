@@ -185,7 +185,7 @@ loop: $(stress:%=$(BUILD)/tests/%) ## run the stress tests N times, until one fa
 	test -n '$(stress)' || { echo 'no tests/test_*stress.c'; exit 1; }
 	for i in $$(seq $(N)); do echo "round $$i of $(N)"; $(run_tests) $(filter-out loop,$^) || exit 1; done
 
-test-device: $(device_programs) ## on a Mac: the portable tests on the real Metal device
+test-device: $(if $(darwin),$(device_programs)) ## on a Mac: the portable tests on the real Metal device
 	$(if $(darwin),,echo 'test-device: this is no Mac, there is no real Metal device'; exit 1)
 	$(run_tests) $(device_programs)
 
