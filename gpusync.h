@@ -1251,8 +1251,8 @@ typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_eve
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
                                              void *GPUSYNC_OPT user);
 
-/** Write what to print when a program hangs. Every queue; every unfinished command buffer (ticket, label, status, age);
-    what is held or in flight, what it waits for, and who has promised that; every wait in progress.
+/** Write what to print when a program hangs. Every queue, and what its tickets take; every unfinished command buffer
+    (ticket, label, status, age); what is held or in flight, what it waits for, who has promised that; every wait.
     buffer  Gets the text, cut to size - 1 bytes, terminated. NULL: nothing is written. Empty for a NULL device.
     Returns  the length of the whole text without its terminator, as snprintf does.
     Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
