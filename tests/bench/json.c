@@ -106,7 +106,7 @@ static json_t *machine_object(void)
     char model[200], kernel[200];
     must(uname(&name) >= 0, "uname");
     processor_model(model, sizeof model, name.machine);
-    snprintf(kernel, sizeof kernel, "%.64s %.128s", name.sysname, name.release);
+    snprintf(kernel, sizeof kernel, "%.64s %.*s", name.sysname, (int)strcspn(name.release, "-"), name.release);
     return json_pack("{s:s, s:i, s:s, s:s}", "cpu", model, "cores", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernel", kernel,
                      "compiler",
 #ifdef __clang__
