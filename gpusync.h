@@ -3934,7 +3934,8 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
 {
     double seconds;
     memcpy(&seconds, &outcome->gpu_end, sizeof seconds);
-    uint64_t end = seconds < 8e9 ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
+    /* Up to 8e9, by its bits: so nothing negative, infinite or undefined is converted. */
+    uint64_t end = outcome->gpu_end < 0x41FDCD6500000000u ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
     uint64_t ended = __atomic_load_n(&q->ended_ns, __ATOMIC_RELAXED), begin = issued > ended ? issued : ended;
     if (end <= begin) gpusync__learn_otherwise(q, ticket, issued, end);
     if (end <= begin) return;
