@@ -76,9 +76,9 @@
                reading the status. One that the system killed ends like any other: no wait here can outlive it.
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
                ERROR_EXECUTION is about the work: it ended, badly. gpusync_next_error tells what happened.
-   Wait        It looks at a counter, reads Metal's status, and spins where the queue's history promises an end within
-               250 us, or briefly where nothing is known. Else, or then, it sleeps in one piece until the completed
-               handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
+   Wait        It looks at a counter, reads Metal's status, and spins where the queue's history lets it expect an end
+               within 250 us, or briefly where nothing is known. Else, or then, it sleeps in one piece until the
+               completed handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Promised    A value that encoded, submitted or committed work is to signal (a pending signal).
    Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
@@ -569,12 +569,12 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
 /** How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
     No iterations, but a time: yields for that time. All zero: sleeps at once.
 
-    Without one (NULL) the wait decides. Each queue knows how long its last 16 tickets took, but for failed ones and
-    those that waited on the device or were committed by the program. If the end, with the usual deviation, is expected
-    within 250 us, the wait spins until a little later; else it sleeps at once. Where nothing is known (no history, held
-    work, a value that nobody has promised) it spins for 20 us. After n >= 2 spins in vain in a row waits of that queue
-    or timeline leave out the next 2^n, at most 64. It looks twice a microsecond at most. In between it calls the CPU's
-    pause, or again and again the yield hook, if the program has one. */
+    Without one (NULL) the wait decides. Each queue knows how long its last 16 tickets took, but for failed ones, those
+    of the track calls, and those that waited on the device. If the end, with the usual deviation, is expected within
+    250 us, the wait spins until 50 to 250 us after it; else it sleeps at once. Where nothing is known (no history, a
+    value that nobody has promised, work that is held or not counted) it spins for 20 us. After n >= 2 spins in vain in
+    a row the next 2^n, at most 64, are left out: for a queue, a timeline, or gpusync_wait_many. It looks twice a
+    microsecond at most, and calls the CPU's pause in between, or again and again the program's yield hook. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
@@ -1180,7 +1180,7 @@ typedef struct gpusync_stats {
     uint64_t waits_spin;       /**< Waits that ended in the spin. */
     uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
     uint64_t waits_unmet;      /**< Waits without the work being done: timeout, lost, destroyed, deadlock. */
-    uint64_t spins_in_vain;    /**< Waits that spun for nothing: they had to sleep, or ran out of time. */
+    uint64_t spins_in_vain;    /**< Waits whose spin, set or not, was over first: they slept then, or timed out. */
     uint64_t spin_ns;          /**< Nanoseconds that waits have spun, what ran in the yield hook included. */
     uint64_t spurious_wakes;   /**< Times that park returned early with nothing to show for it. */
     uint64_t held;             /**< Commits and submissions that were held for a signal nobody had submitted. */
@@ -1233,7 +1233,8 @@ typedef struct gpusync_trace_event {
     uint64_t value;                               /**< Signalled or waited for. */
     gpusync_result result;                        /**< Of the work or the wait. */
     gpusync_wait_end how;                         /**< Of WAIT_END. */
-    uint64_t expected_ns; /**< Of WAIT_BEGIN for one point: nanoseconds to the GPU's end. 0: unknown, or past. */
+    uint64_t
+        expected_ns; /**< Of WAIT_BEGIN for one point: nanoseconds to the GPU's end, on average. 0: unknown, past. */
     double gpu_start_s, gpu_end_s; /**< As gpusync_ticket_info. */
     const char *label;             /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
 } gpusync_trace_event;
@@ -4373,24 +4374,30 @@ typedef struct gpusync__forecast {
     uint64_t end, deviation, lag;
 } gpusync__forecast;
 
+/* When did the device get the ticket? 0: not yet, or its time says nothing: it waits there, or the program commits it.
+   The slot is safe to look at (gpusync__is_submission). */
+static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
+{
+    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
+    if (!slot || GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) return 0;
+    bool is_plan = GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN;
+    uint64_t issued = GPUSYNC__GET(is_plan ? &slot->plan->issued_ns : &slot->since_ns);
+    bool says = is_plan ? !GPUSYNC__GET(&slot->plan->delayed) : GPUSYNC__GET(&slot->kind) == GPUSYNC__WORK;
+    return says && GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == ticket ? issued : 0;
+}
+
 /* Of a ticket: all that have not ended up to there take the usual time each, from the issue of the first, or the last
-   end, on. The first may say nothing of that: it is held, waits on the device, or is the program's to commit. Its slot
-   is safe to look at (gpusync__is_submission). Of more than 64 no end is near. */
+   end, on. That is now where the handler has yet to bring it. An end to come is of another clock. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(const gpusync_queue *q, uint64_t ticket)
 {
-    uint64_t done = GPUSYNC__GET(&q->head.completed), ended = GPUSYNC__GET(&q->ended_ns), mean, ahead = 1;
-    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->slot);
+    uint64_t done = GPUSYNC__GET(&q->head.completed), ended = GPUSYNC__GET(&q->ended_ns), now = gpusync_now_ns();
+    uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0, mean;
     gpusync__forecast f = {0, 0, GPUSYNC__GET(&q->lag_ns)};
-    if (ticket <= done || !slot || GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) return f;
-    uint16_t kind = GPUSYNC__GET(&slot->kind);
-    bool is_plan = kind == GPUSYNC__PLAN;
-    uint64_t issued = GPUSYNC__GET(is_plan ? &slot->plan->issued_ns : &slot->since_ns);
-    bool says = is_plan ? !GPUSYNC__GET(&slot->plan->delayed) : kind == GPUSYNC__WORK;
-    says = says && GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == done + 1;
-    if (!says || !gpusync__usual(q, &mean, &f.deviation)) return f;
-    while (++done < ticket && ahead < 64) ahead += !gpusync__marked(q, done + 1);
-    if (ended < issued || ended > gpusync_now_ns()) ended = issued; /* to come: of another clock */
-    f.end = ended + ahead * mean;
+    if (!issued || !gpusync__usual(q, &mean, &f.deviation)) return f;
+    if (GPUSYNC__GET(&gpusync__entry_of(q, done)->gpu_end) == GPUSYNC__NOT_YET(done)) ended = now;
+    f.end = (ended < issued || ended > now ? issued : ended) + mean;
+    for (int i = 0; ++done < ticket && i < 64; i++) f.end += gpusync__marked(q, done + 1) ? 0 : mean;
+    f.end += (ticket - done) * mean;
     return f;
 }
 
@@ -4422,6 +4429,7 @@ GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__luck *
         if (wait->watches[i].left) continue;
         gpusync__forecast f = gpusync__forecast_goal(&wait->watches[i].goal);
         uint64_t last = f.end + f.deviation + f.lag + GPUSYNC__MARGIN_NS;
+        if (!f.end && wait->many && !wait->any) return 0; /* nobody knows when the last one ends */
         if (!f.end || (wait->any ? last <= now || last > until : last < until)) continue;
         first = f.end + f.deviation;
         until = last;
@@ -4620,7 +4628,7 @@ static void gpusync__count_latency(const gpusync__goal *goal)
 {
     double start, end;
     unsigned n = 0;
-    if (!gpusync__times_of(goal->queue, goal->ticket, &start, &end) || end <= 0) return;
+    if (!gpusync__times_of(goal->queue, goal->ticket, &start, &end) || !(end > 0)) return;
     double us = ((double)gpusync_now_ns() / 1e9 - end) * 1e6;
     if (us < 0 || us > 1e7) return;
     GPUSYNC__SET(&goal->queue->lag_ns, us < 200 ? (uint64_t)(us * 1e3) : 200000);
@@ -6357,7 +6365,7 @@ GPUSYNC__RARE void gpusync__plans_return(gpusync_device *dev, gpusync__plan *pla
 }
 
 /* Put a plan on the free list of the queue, or of the device, where the queue has enough. How many the queue has is a
-   guess: the first one may have been taken meanwhile. gpusync__plan_take takes the whole list at once. */
+   guess: the first one may have been taken meanwhile. gpusync__plan_new takes the whole list at once. */
 static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
 {
     plan->next = GPUSYNC__GET(&q->free_plans);
@@ -6400,18 +6408,6 @@ GPUSYNC__RARE gpusync__plan *gpusync__plans_take(gpusync_queue *q)
     return plans;
 }
 
-/* Take a plan off the free list of the queue. The list is taken whole: a plan that another thread takes and puts back
-   meanwhile cannot be mistaken for the same list. NULL: no memory. */
-static gpusync__plan *gpusync__plan_take(gpusync_queue *q)
-{
-    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST);
-    if (!plan) plan = gpusync__plans_take(q);
-    if (!plan || !plan->next) return plan;
-    gpusync__plan *rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
-    if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
-    return plan;
-}
-
 /* Give the plan memory for so many needs, promises and parts: one block, which gpusync__plan_free frees. False: no
    memory, or the sum does not fit a size_t. */
 GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t promises, size_t parts)
@@ -6433,7 +6429,11 @@ GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t 
    no memory. */
 static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
 {
-    gpusync__plan *plan = gpusync__plan_take(q);
+    /* The list is taken whole: one that another thread takes from and gives back to is not mistaken for it. */
+    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *rest = NULL;
+    if (!plan) plan = gpusync__plans_take(q);
+    if (plan && plan->next) rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
+    if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
     if (!plan) return NULL;
     if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
         !gpusync__plan_room(plan, needs, promises, buffers + 2)) {

@@ -769,6 +769,23 @@ static void test_what_one_timeline_has_cost_in_vain_another_does_not_pay(void **
     world_close(&w);
 }
 
+static void test_of_all_one_that_nobody_knows_makes_it_sleep(void **state)
+{
+    world w;
+    gpusync_point points[2];
+    planned *p;
+    (void)state;
+    world_open(&w, NULL, NULL, true);
+    teach(&w, US(100), TAKEN);
+    points[0] = after(w.r.queue, commit_for(&w, US(100)));
+    points[1] = at(w.t, 1);
+    p = will(&w, MS(1));
+    p->timeline = w.t;
+    p->value = 1;
+    assert_int_equal(wait_many_to(&w, points, 2, GPUSYNC_WAIT_ALL), 'P');
+    world_close(&w);
+}
+
 static void test_of_any_what_is_overdue_does_not_count(void **state)
 {
     world w;
@@ -850,6 +867,54 @@ static void close_traced_world(world *w)
     world_close(w);
 }
 
+/* The end of the one before was read from its status, and its handler has not come: that end is now. */
+static void test_an_end_that_was_only_seen_counts_from_now(void **state)
+{
+    world w;
+    void *first, *second;
+    gpusync_ticket tickets[2];
+    int i;
+    (void)state;
+    open_traced_world(&w);
+    for (i = 0; i < TAKEN; i++) {
+        (void)commit_for(&w, US(100));
+        pass(&w, US(100));
+    }
+    tickets[0] = commit_empty(&w.r, &first);
+    tickets[1] = commit_empty(&w.r, &second);
+    PUT(&clock_now, GET(&clock_now) + US(300)); /* longer than usual */
+    PUT(&w.gpu_ns, GET(&clock_now));
+    softmetal_complete(first);
+    assert_ok(gpusync_poll(w.r.queue, tickets[0]));
+    assert_about(expected_of(&w, after(w.r.queue, tickets[1])), US(100));
+    softmetal_finish(first);
+    softmetal_finish(second);
+    close_traced_world(&w);
+}
+
+static void test_of_more_than_64_all_count(void **state)
+{
+    world w;
+    gpusync_ticket ticket = 0;
+    gpusync_queue *queue;
+    gpusync_queue_desc desc;
+    int i;
+    (void)state;
+    open_traced_world(&w);
+    desc = queue_desc_of(200, 0);
+    queue = queue_of_kind(QUEUE_OF_GPUSYNC, w.r.device, &desc);
+    for (i = 0; i < TAKEN; i++) {
+        (void)commit_empty_to(queue, NULL);
+        will(&w, US(5))->queue = gpusync_queue_metal(queue);
+        pass(&w, US(5));
+    }
+    for (i = 0; i < 150; i++) ticket = commit_empty_to(queue, NULL);
+    assert_true(expected_of(&w, after(queue, ticket)) > US(600));
+    finish_queue(queue);
+    assert_ok(gpusync_queue_destroy(queue));
+    close_traced_world(&w);
+}
+
 static void test_held_work_is_measured_from_its_issue(void **state)
 {
     world w;
@@ -884,6 +949,7 @@ static void test_a_wait_for_held_work_is_blind_until_the_issue(void **state)
     (void)state;
     world_open(&w, NULL, NULL, false);
     teach(&w, US(100), TAKEN);
+    (void)commit_for(&w, US(100)); /* what is ahead of it is known */
     buffer = buffer_of(w.r.queue);
     ticket = SUBMIT(w.r.queue, WAITS(at(w.t, 1)), BUFFERS(buffer));
     assert_int_equal(wait_to(&w, after(w.r.queue, ticket), MS(5), NULL), 'T');
@@ -1039,6 +1105,8 @@ static void test_times_of_another_clock_do_not_count(void **state)
         for (k = 0; k < 2 * TAKEN; k++) {
             (void)commit_for(&w, US(70));
             pass(&w, US(70));
+            /* idle; that shows in the times of a clock that is ahead of ours */
+            if (k % 2 && off[i] < 0) PUT(&clock_now, GET(&clock_now) + MS(2));
         }
         assert_about(lesson(&w), US(70));
         close_traced_world(&w);
@@ -1047,7 +1115,7 @@ static void test_times_of_another_clock_do_not_count(void **state)
 
 static void test_one_time_that_makes_no_sense_is_soon_forgotten(void **state)
 {
-    static const double odd[] = {-1, 1e30, 1500, 1001, 1e-300, 0, NAN, INFINITY, -1e30};
+    static const double odd[] = {1500, 1001, -1, 1e30, 1e-300, 0, NAN, INFINITY, -1e30};
     world w;
     size_t i;
     int k;
@@ -1061,6 +1129,11 @@ static void test_one_time_that_makes_no_sense_is_soon_forgotten(void **state)
         w.odd = false;
         w.odd_s = 0;
         for (k = 0; k < 40; k++) assert_int_equal(turn(&w, US(70)), 's');
+        w.odd = i > 1; /* and for good, but for the two that are to come: then it is the handler's clock */
+        w.odd_s = w.odd ? odd[i] : 0;
+        for (k = 0; k < 40; k++) (void)turn(&w, US(70));
+        assert_int_equal(turn(&w, US(70)), 's');
+        assert_about(w.spun_ns, US(70));
         world_close(&w);
     }
 }
@@ -1156,6 +1229,9 @@ int main(void)
         cmocka_unit_test(test_a_value_that_nobody_has_promised_is_spun_for_as_the_unknown_is),
         cmocka_unit_test(test_of_many_points_the_last_or_of_any_the_first_counts),
         cmocka_unit_test(test_of_any_what_is_overdue_does_not_count),
+        cmocka_unit_test(test_of_all_one_that_nobody_knows_makes_it_sleep),
+        cmocka_unit_test(test_an_end_that_was_only_seen_counts_from_now),
+        cmocka_unit_test(test_of_more_than_64_all_count),
         cmocka_unit_test(test_of_any_what_nobody_knows_counts_alone),
         cmocka_unit_test(test_what_one_timeline_has_cost_in_vain_another_does_not_pay),
         cmocka_unit_test(test_the_trace_and_the_report_show_what_is_expected),
