@@ -4407,10 +4407,10 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
 {
     const gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
-    gpusync__forecast f = {0, 0, 0};
     if (goal->kind == GPUSYNC__ROOM)
         ticket = GPUSYNC__GET(&q->head.completed) + GPUSYNC__GET(&q->outstanding) + 1 - ticket;
     if (q) return gpusync__forecast_of(q, ticket);
+    gpusync__forecast f = {0, 0, 0};
     gpusync__lock(&goal->timeline->board.lock);
     const gpusync__node *node = gpusync__list_from(&goal->timeline->promises, ticket);
     const gpusync__plan *plan = node ? ((const gpusync__promise *)(const void *)node)->plan : NULL;
