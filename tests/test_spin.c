@@ -949,6 +949,10 @@ static void test_a_wait_for_held_work_is_blind_until_the_issue(void **state)
     (void)state;
     world_open(&w, NULL, NULL, false);
     teach(&w, US(100), TAKEN);
+    buffer = buffer_of(w.r.queue);
+    ticket = SUBMIT(w.r.queue, BUFFERS(buffer)); /* its memory, which the held one gets, has the time of an issue */
+    will(&w, US(100))->queue = w.r.metal_queue;
+    assert_int_equal(wait_for(&w, ticket), 's');
     (void)commit_for(&w, US(100)); /* what is ahead of it is known */
     buffer = buffer_of(w.r.queue);
     ticket = SUBMIT(w.r.queue, WAITS(at(w.t, 1)), BUFFERS(buffer));
