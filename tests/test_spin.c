@@ -6,29 +6,8 @@
    on every run. The library's times of work come from the same clock. */
 #include <math.h>
 #include <stdint.h>
-#include <time.h>
 
-static uint64_t clock_now; /* what the library takes for the time */
-
-#ifdef __APPLE__
-static uint64_t planned_clock(clockid_t id)
-{
-    (void)id;
-    return __atomic_add_fetch(&clock_now, 100, __ATOMIC_SEQ_CST);
-}
-#define clock_gettime_nsec_np planned_clock
-#else
-static int planned_clock(clockid_t id, struct timespec *now)
-{
-    uint64_t ns = __atomic_add_fetch(&clock_now, 100, __ATOMIC_SEQ_CST);
-    (void)id;
-    now->tv_sec = (time_t)(ns / 1000000000u);
-    now->tv_nsec = (long)(ns % 1000000000u);
-    return 0;
-}
-#define clock_gettime planned_clock
-#endif
-
+#include "clock.h"
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
@@ -1142,6 +1121,38 @@ static void test_one_time_that_makes_no_sense_is_soon_forgotten(void **state)
     }
 }
 
+/* The first is taken for a long ticket, which does not count. The second would be another one. */
+static void test_a_second_end_to_come_is_refused(void **state)
+{
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(70), TAKEN);
+    w.odd = true;
+    w.odd_s = 1500; /* the clock is at about 1000 s */
+    (void)turn(&w, US(70));
+    w.odd_s = 1400;
+    (void)turn(&w, US(70));
+    w.odd = false;
+    w.odd_s = 0;
+    assert_int_equal(turn(&w, US(70)), 's');
+    world_close(&w);
+}
+
+static void test_what_never_ran_ends_no_time(void **state)
+{
+    world w;
+    (void)state;
+    open_traced_world(&w);
+    (void)commit_for(&w, US(100));
+    (void)SUBMIT(w.r.queue, WAITS(at(w.t, 1)));
+    pass(&w, US(50));
+    assert_ok(gpusync_cancel_held(w.r.queue));
+    pass(&w, US(50));
+    assert_about(lesson(&w), US(100));
+    close_traced_world(&w);
+}
+
 static void test_behind_work_that_teaches_nothing_a_ticket_took_its_own_time(void **state)
 {
     world w;
@@ -1249,6 +1260,8 @@ int main(void)
         cmocka_unit_test(test_without_metals_times_the_handlers_clock_counts),
         cmocka_unit_test(test_times_of_another_clock_do_not_count),
         cmocka_unit_test(test_one_time_that_makes_no_sense_is_soon_forgotten),
+        cmocka_unit_test(test_a_second_end_to_come_is_refused),
+        cmocka_unit_test(test_what_never_ran_ends_no_time),
         cmocka_unit_test(test_behind_work_that_teaches_nothing_a_ticket_took_its_own_time),
         cmocka_unit_test(test_only_what_has_not_ended_is_expected),
         cmocka_unit_test(test_out_of_order_a_ticket_took_no_time),

@@ -372,7 +372,7 @@ static void on_notify(void *user)
 static void on_trace(void *user, const gpusync_trace_event *event)
 {
     (void)user;
-    must(event->kind <= GPUSYNC_TRACE_CALLBACK && event->time_ns <= clock_ns, "a bad event");
+    must(event->kind <= GPUSYNC_TRACE_CALLBACK && event->time_ns <= clock_now, "a bad event");
 }
 
 static void make_device(void)
@@ -1109,7 +1109,7 @@ static void warm_up(void)
     come_to_rest_now();
     gpu.warming = l->metal;
     gpu.naps = 0;
-    later = clock_ns + SECONDS(1000);
+    later = clock_now + SECONDS(1000);
     jobs_run = 0;
     if (desc.blocking && one_in(4)) some_fault();
     world.warmed_short = world.short_of_memory;
@@ -1120,7 +1120,7 @@ static void warm_up(void)
     else l->warming = false;
     gpu.warming = NULL;
     come_to_rest_now();
-    PUT(&clock_ns, later);
+    PUT(&clock_now, later);
     must(!world.warmup || jobs_run == (desc.disabled ? 0 : desc.job_count), "%u jobs", jobs_run);
 }
 

@@ -13,17 +13,7 @@
 #include <stdio.h>
 #include <time.h>
 
-static uint64_t clock_ns; /* what gpusync takes for the time */
-static int fuzz_clock(clockid_t id, struct timespec *now)
-{
-    uint64_t ns = __atomic_add_fetch(&clock_ns, 100, __ATOMIC_SEQ_CST);
-    (void)id;
-    now->tv_sec = (time_t)(ns / 1000000000u);
-    now->tv_nsec = (long)(ns % 1000000000u);
-    return 0;
-}
-
-#define clock_gettime fuzz_clock
+#include "../clock.h"
 #define GPUSYNC_IMPLEMENTATION
 #include "../probe.h"
 #undef clock_gettime
@@ -199,7 +189,7 @@ static void gpu_warm(void)
     if (gpu_step(0, 0, true)) return;
     nanosleep(&nap, NULL);
     if (++gpu.naps % 256 == 0 && gpu.unstick) gpu.unstick(gpu.naps / 256 * 64);
-    PUT(&clock_ns, clock_ns + MS(1));
+    PUT(&clock_now, clock_now + MS(1));
 }
 
 /* -- hooks -------------------------------------------------------------------------------------------- */
@@ -232,10 +222,10 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     gpu.idle++;
     if (gpu.unstick && gpu.idle % 64 == 0) gpu.unstick(gpu.idle);
     must(gpu.idle < 4096, "a wait does not end: %s", fuzz_doing);
-    if (deadline_ns != GPUSYNC_FOREVER && deadline_ns > clock_ns)
-        clock_ns = deadline_ns;
+    if (deadline_ns != GPUSYNC_FOREVER && deadline_ns > clock_now)
+        clock_now = deadline_ns;
     else
-        clock_ns += MS(1);
+        clock_now += MS(1);
 }
 
 static void hook_unpark(void *user, gpusync_waiter *waiter)
