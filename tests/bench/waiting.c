@@ -32,7 +32,6 @@
 static const double kernels_us[] = {5, 20, 50, 150, 300, 1000, 3000, 0, 14000};
 static const double mix_us[] = {5, 20, 50, 100, 200, 500, 1000, 3000};
 #define MIX 0.0
-#define MIX_MEAN_US 609.4
 
 /* -- measuring ---------------------------------------------------------------------------------------- */
 
@@ -276,7 +275,9 @@ static unsigned clamped(double value, unsigned least, unsigned most)
 static waiting_case new_case(double kernel_us, unsigned commits)
 {
     waiting_case c;
-    double mean = kernel_us > MIX ? kernel_us : MIX_MEAN_US;
+    double mean = kernel_us;
+    unsigned i;
+    for (i = 0; kernel_us <= MIX && i < 8; i++) mean += mix_us[i] / 8;
     memset(&c, 0, sizeof c);
     c.kernel_us = kernel_us;
     c.commits = commits;
