@@ -1233,8 +1233,7 @@ typedef struct gpusync_trace_event {
     uint64_t value;                               /**< Signalled or waited for. */
     gpusync_result result;                        /**< Of the work or the wait. */
     gpusync_wait_end how;                         /**< Of WAIT_END. */
-    uint64_t
-        expected_ns; /**< Of WAIT_BEGIN for one point: nanoseconds to the GPU's end, on average. 0: unknown, past. */
+    uint64_t expected_ns;          /**< Of WAIT_BEGIN for one point: average ns to the GPU's end. 0: unknown, past. */
     double gpu_start_s, gpu_end_s; /**< As gpusync_ticket_info. */
     const char *label;             /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
 } gpusync_trace_event;
@@ -4605,8 +4604,7 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     if (gpusync__reached(&watch)) return GPUSYNC_OK;
     *how = &stats->waits_unmet;
     if (!gpusync__stopped(goal)) return result;
-    gpusync__look(
-        goal); /* it closes, or the device is lost: what ended before says so, if nobody has read its status */
+    gpusync__look(goal); /* it closes, or the device is lost: what ended before says so, read by nobody yet */
     return gpusync__reached(&watch) ? GPUSYNC_OK : gpusync__end_of(goal, false, options ? options->error : NULL);
 }
 
