@@ -48,6 +48,7 @@
      >>api-submissions  5   waits and signals of work
      >>api-warmup       6   compile and touch before it hurts
      >>api-insight      7   times, counts, traces, the report
+     >>api-metal4       8   queues of Metal 4
      >>impl             the implementation
          >>objc  >>platform  >>objects  >>slots  >>ring  >>failure  >>listener  >>callbacks  >>end  >>sweep
          >>wait  >>commit  >>timeline  >>notes  >>submit  >>create  >>destroy  >>warmup  >>insight  >>stubs
@@ -70,8 +71,9 @@
 
    >>model ------------------------------------------------------------------------------------------------------------
 
-   Ticket      A gpusync_queue stands for one MTLCommandQueue. Each commit through it gets a ticket (a fence value): the
-               number of that commit, 1, 2, 3, ... Ticket 0 (GPUSYNC_NO_TICKET) is no work: always done.
+   Ticket      A gpusync_queue stands for one MTLCommandQueue (or MTL4CommandQueue). Each commit through it gets a
+               ticket (a fence value): the number of that commit, 1, 2, 3, ... Ticket 0 (GPUSYNC_NO_TICKET) is no work:
+               always done.
    End         A command buffer has ended when Metal's status is Completed or Error, seen in the completed handler or by
                reading the status. One that the system killed ends like any other: no wait here can outlive it.
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
@@ -143,7 +145,7 @@
    * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into it.
    * Not there: cancelling one wait from outside, waiting for "scheduled", priorities of parked threads, use in a forked
-     child, MTLIO queues, Metal 4 queues and buffers (ERROR_UNSUPPORTED). */
+     child, MTLIO queues. For what Metal 4 lacks see >>api-metal4. */
 
 /* To the end of the file. The declarations are marked for NULL, the implementation is not; casts are C's. */
 #ifdef __clang__
@@ -349,8 +351,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Make a queue object over a command queue of the device.
-    Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is a
-             Metal 4 queue. ERROR_INVALID_ARGUMENT also: it is a queue of another device.
+    Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
+             no command queue, or metal4 asks for what is not there. ERROR_INVALID_ARGUMENT also: it is a queue of
+             another device.
     Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
                                                                   const gpusync_queue_desc *GPUSYNC_OPT desc,
@@ -410,8 +413,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside of it.
              ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: it has a ticket already: its owner commits it, or it is
                  held. Nothing is left to do.
-             ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer. Discard
-                 what gpusync made, at the queue that made it.
+             ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer, which
+                 takes gpusync_commit4. Discard what gpusync made, at the queue that made it.
     Threads any, one at a time for a command buffer
     Blocks no. Only a buffer made elsewhere waits while max_in_flight buffers are in use. That wait has no time limit:
            call gpusync_throttle first, which has one. It ends with ERROR_QUEUE_FULL as in gpusync_command_buffer.
@@ -512,8 +515,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/** Why a command buffer failed, and what usually helps. It comes from Metal's error code (MTLCommandBufferError);
-    INNOCENT_VICTIM comes from the driver's name in the text: unverified, see README. Open: Metal gets new ones. */
+/** Why a command buffer failed, and what usually helps. It comes from Metal's error code (MTLCommandBufferError,
+    MTL4CommandQueueError); INNOCENT_VICTIM, and PAGE_FAULT with Metal 4, from the driver's name in the text:
+    unverified, see README. Open: Metal gets new ones. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -662,10 +666,11 @@ struct gpusync_device_desc {
 
 /** Options of a queue. */
 struct gpusync_queue_desc {
-    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
+    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that is made; NULL: none. */
     /** Command buffers that may be uncompleted, gpusync's own included. An eighth, one at the least, is kept free of
-        held ones: so 1 can hold none. 0: 64. For a metal_queue pass what it was made with: Metal does not tell. */
+        held ones: so 1 can hold none. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass what it was made
+        with: Metal does not tell. */
     uint32_t max_command_buffer_count;
     /** gpusync_command_buffer waits while this many command buffers are in use: made, committed, held or tracked, and
         not ended, gpusync's own for submissions included. So does gpusync_commit with a buffer made elsewhere. 0 or
@@ -675,6 +680,7 @@ struct gpusync_queue_desc {
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     gpusync_wait_mode wait_mode;          /**< Of its waits that name none. */
+    bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
 };
 
 /** Options of a command buffer. */
@@ -1258,6 +1264,48 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
 GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
+/* ------------------------------------------------------------------------------------------------- >>api-metal4 --
+   8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue:
+   what then commits is gpusync_commit4 or gpusync_submit. Tickets, questions, waits, callbacks, failures, timelines,
+   the report: all else is as with any queue, and both kinds of queue wait for each other. What is different:
+
+   Buffers     The program makes them ([device newCommandBuffer]), begins them with an allocator, and ends them. Several
+               committed together have one ticket, and count as one in max_in_flight and gpusync_throttle. Metal lets
+               a program begin a committed buffer again, with another allocator, while the GPU works, and commit it
+               again. It does not take one twice that was not begun again: gpusync cannot see that. Do not begin a
+               buffer that is held: the held work would lose its recording.
+   Lifetimes   Metal retains nothing. gpusync retains the command buffers until the feedback. Keep what they use until
+               the ticket is done: gpusync_release_after does. An allocator may be reset then, and not before.
+   End         Metal tells of it in a feedback, and nowhere else: no status shows it earlier. gpusync_poll and a spin
+               see what the feedback has left. If Metal never gives it, the ticket never ends: there is
+               gpusync_queue_destroy_now. Feedbacks come on the feedbackQueue of the MTL4CommandQueueDescriptor: never
+               wait on that queue. Where it is the main queue, do not wait on the main thread.
+   Options     MTL4CommitOptions are gpusync's own, one for each commit: Metal takes the handlers out of them. Instead
+               of a feedback handler use gpusync_on_done and gpusync_get_info.
+   Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them,
+   signals     and a wait holds back all that is committed later, too. When one takes too long, Metal gives it up, and
+               runs the work. If the value is still not there at the feedback, the ticket fails with
+               GPUSYNC_FAILURE_TIMEOUT. Danger: a value that has come meanwhile hides that. With GPUSYNC_STRICT the
+               host waits and signals, as elsewhere.
+   Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, the track calls,
+               GPUSYNC_WAIT_BLOCKING (the device's: as HANDLER), submissions without command buffers, the queue of a
+               warm-up: ERROR_UNSUPPORTED. The trace has no scheduled times. */
+
+/** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
+
+    command_buffers  count of them, at least one, each once, ended, of the queue's device. Read during the call.
+    After an error nothing was committed.
+    Returns  OK: they are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
+             ERROR_ALREADY_TRACKED: one is held. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST;
+             ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
+    Threads any, one at a time for a command buffer
+    Blocks no. Only with a max_in_flight it waits, as gpusync_commit does for a buffer made elsewhere.
+    Owns retains the buffers until the feedback. Cost: the messages new, addFeedbackHandler: and commit:count:options:;
+         for each buffer a retain; of several also an array.   Since 0.2 */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
+                                                             void *GPUSYNC_REQ const *GPUSYNC_REQ command_buffers,
+                                                             size_t count, gpusync_ticket *GPUSYNC_OPT ticket);
+
 #ifdef GPUSYNC__MARKS
 #pragma clang assume_nonnull end
 #endif
@@ -1310,8 +1358,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
      device     the pools (waiters, plans, notes, events), the lists of queues and timelines, what is due. It goes last.
      queue      a ring of entries, one for each ticket in flight; its open command buffers; its line of held plans.
-     slot       one for each command buffer that gpusync uses. The slot is the completion handler: from the commit on
-                Metal owns a reference, and so does everybody who looks at the buffer. Slabs of slots are never freed.
+     slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
+                handler: from the commit on Metal owns a reference, and so does everybody who looks at the buffer. Slabs
+                of slots are never freed.
      plan       a submission: what it waits for (needs), what it signals (promises), its command buffers. The ring's
                 entry leads to a slot inside the plan. A plan owns a reference to each timeline that it names.
      board      of a queue or timeline: who is told when something is over. Watches (sleeping waits), needs and notes
@@ -1329,8 +1378,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          (STRICT). It gets its ticket and stands in the queue's line [gpusync__enter_held].
       4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
          by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
-      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot]. A
-         failure is put on record before the mark: by whoever claims the slot [gpusync__claim], of a submission in 6.
+      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot], which
+         Metal 4 has not. A failure is put on record before the mark: by whoever claims the slot [gpusync__claim], of a
+         submission in 6.
       6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark].
          A plan is recorded and marked when its buffers and its needs are over [gpusync__publish].
       7. Whoever marked tells the board [gpusync__tell]: watches are unparked, needs count their plans down, and notes
@@ -1478,22 +1528,27 @@ static void gpusync__send_void_id(void *self, void *sel, void *other) { GPUSYNC_
 /* Every selector that is sent: its field in gpusync__sel, and its name in Metal or Foundation. By the alphabet. */
 /* clang-format off */
 #define GPUSYNC__SELECTORS(X)                                                                                         \
-    X(addCompletedHandler, "addCompletedHandler:") X(addObject, "addObject:")                                         \
-    X(addScheduledHandler, "addScheduledHandler:") X(alloc, "alloc") X(code, "code")                                  \
+    X(addCompletedHandler, "addCompletedHandler:") X(addFeedbackHandler, "addFeedbackHandler:")                       \
+    X(addObject, "addObject:") X(addScheduledHandler, "addScheduledHandler:")                                         \
+    X(arrayWithObjects, "arrayWithObjects:count:") X(code, "code")                                                    \
     X(commandBuffer, "commandBuffer") X(commandBufferUnretained, "commandBufferWithUnretainedReferences")             \
     X(commandBufferWithDescriptor, "commandBufferWithDescriptor:") X(commandQueue, "commandQueue")                    \
-    X(commit, "commit") X(count, "count") X(device, "device") X(domain, "domain")                                     \
-    X(encodeSignalEvent, "encodeSignalEvent:value:") X(encodeWaitForEvent, "encodeWaitForEvent:value:")               \
-    X(error, "error") X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(init, "init") X(label, "label")   \
+    X(commit, "commit") X(commit4, "commit:count:options:") X(count, "count") X(device, "device")                     \
+    X(domain, "domain") X(encodeSignalEvent, "encodeSignalEvent:value:")                                              \
+    X(encodeWaitForEvent, "encodeWaitForEvent:value:") X(endCommandBuffer, "endCommandBuffer") X(error, "error")      \
+    X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label")                                     \
     X(localizedDescription, "localizedDescription")                                                                   \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                                            \
     X(newFunctionWithName, "newFunctionWithName:") X(newLibrary, "newLibraryWithSource:options:completionHandler:")   \
-    X(newPipeline, "newComputePipelineStateWithFunction:completionHandler:") X(newSharedEvent, "newSharedEvent")      \
-    X(notifyListener, "notifyListener:atValue:block:") X(objectAtIndex, "objectAtIndex:") X(registryID, "registryID") \
+    X(newObject, "new") X(newPipeline, "newComputePipelineStateWithFunction:completionHandler:")                      \
+    X(newQueue4, "newMTL4CommandQueue") X(newQueue4WithDescriptor, "newMTL4CommandQueueWithDescriptor:error:")        \
+    X(newSharedEvent, "newSharedEvent") X(notifyListener, "notifyListener:atValue:block:")                            \
+    X(objectAtIndex, "objectAtIndex:") X(objectForKey, "objectForKey:") X(registryID, "registryID")                   \
     X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setLogState, "setLogState:")                    \
     X(setRetainedReferences, "setRetainedReferences:") X(setSignaledValue, "setSignaledValue:")                       \
-    X(signaledValue, "signaledValue") X(status, "status") X(stringWithUTF8String, "stringWithUTF8String:")            \
-    X(utf8String, "UTF8String") X(waitUntilCompleted, "waitUntilCompleted")
+    X(signalEvent, "signalEvent:value:") X(signaledValue, "signaledValue") X(status, "status")                        \
+    X(stringWithUTF8String, "stringWithUTF8String:") X(userInfo, "userInfo") X(utf8String, "UTF8String")              \
+    X(waitForEvent, "waitForEvent:value:") X(waitUntilCompleted, "waitUntilCompleted")
 /* clang-format on */
 
 /* Registered when the first device is made, under the global lock; never written again. */
@@ -1513,7 +1568,7 @@ static struct gpusync__selectors {
 static void *gpusync__new_object(const char *name)
 {
     void *cls = gpusync__class_named(name);
-    return cls ? gpusync__send_id(gpusync__send_id(cls, gpusync__sel.alloc), gpusync__sel.init) : NULL;
+    return cls ? gpusync__send_id(cls, gpusync__sel.newObject) : NULL;
 }
 
 /* +0, for the caller's pool. */
@@ -1765,13 +1820,14 @@ enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__
    code. PART: a command buffer of a submission. PLAN: a submission's own. All but PART have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__PLAN };
 /* How a slot differs from others. IS_PLAN: kind PLAN, for good. IS_BARE: an orphan whose buffer is released.
-   KEEPS_EVENTS: an orphan that has `events`. */
-enum { GPUSYNC__IS_PLAN = 1, GPUSYNC__IS_BARE = 2, GPUSYNC__KEEPS_EVENTS = 4 };
+   KEEPS_EVENTS: an orphan that has `events`. IS_METAL4: a commit to a Metal 4 queue. Its handler gets the feedback,
+   which alone knows how it ended, and Metal retains nothing of it. */
+enum { GPUSYNC__IS_PLAN = 1, GPUSYNC__IS_BARE = 2, GPUSYNC__KEEPS_EVENTS = 4, GPUSYNC__IS_METAL4 = 8 };
 
 typedef struct gpusync__slot {
     gpusync__block block;       /* first: the handler gets a pointer to it */
     uint32_t state, refs;       /* see above; the handler (or who has it open), and everybody who looks at the buffer */
-    void *buffer;               /* the command buffer, +1 */
+    void *buffer;               /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
     gpusync_queue *queue;       /* NULL: FREE or ORPHANED */
     uint64_t ticket, since_ns;  /* 0: none yet; when it got it. since_ns: not of PART */
     struct gpusync__slot *next; /* on the free list, or at its place among the queue's open buffers */
@@ -1905,8 +1961,9 @@ typedef struct gpusync__need {
     /* encoded: in one of the program's command buffers.
        any_end: the promise of that value is to end, however it does: see gpusync__goes_after.
        far: a ticket whose end may be a long way off, or seen late.
-       blocks: counted in the plan's `missing`. heard: the event's listener is to tell. */
-    bool encoded, any_end, far, blocks, heard;
+       blocks: counted in the plan's `missing`. heard: the event's listener is to tell.
+       queued: a Metal 4 queue waits for it. */
+    bool encoded, any_end, far, blocks, heard, queued;
     struct gpusync__need *next, *along; /* taken off a board with it; the plan's next */
 } gpusync__need;
 
@@ -1983,11 +2040,14 @@ typedef struct gpusync__plan {
        lined, stirred: in the line, and something about it has changed. Under the plan lock. */
     bool disowned, delayed, lined, stirred;
     void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
+    void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
+    void **buffers;     /* of Metal 4: what it commits, which its one part retains */
+    size_t buffer_count;
     gpusync__need *needs, **needs_end, *own_needs; /* what it waits for; where the next is linked; memory for its own */
     gpusync__promise *promises, **promises_end, *own_promises; /* what it signals; the same for that */
     gpusync__need before;                                      /* a promise that is to end first; no timeline: none */
     gpusync__slot **parts; /* in the order of their commits. Of an open buffer: its slot */
-    void *memory;          /* own needs, own promises and parts, where they are many */
+    void *memory;          /* own needs, own promises, parts and buffers, where they are many */
     size_t memory_size;    /* bytes of it */
     /* joined: the plans of open buffers that are parts now, the last first.
        next, previous: in the queue's line; next: also on a free list, and of joined ones.
@@ -2001,6 +2061,7 @@ typedef struct gpusync__plan {
     gpusync__need few_needs[GPUSYNC__FEW];       /* own_needs, in most plans */
     gpusync__promise few_promises[GPUSYNC__FEW]; /* own_promises, in most plans */
     gpusync__slot *few_parts[GPUSYNC__FEW + 2];  /* parts, in most plans; with two of our own */
+    void *few_buffers[GPUSYNC__FEW];             /* buffers, in most plans */
     gpusync_error error;                         /* of all that failed the first, by `rank` */
 } gpusync__plan;
 
@@ -2102,14 +2163,15 @@ struct gpusync_queue {
     unsigned char pad[120]; /* the commits write to the line before, every call reads the next */
     /* -- hardly ever written */
     gpusync_device *device; /* which outlives it */
-    void *metal;            /* the MTLCommandQueue, +1 */
+    void *metal;            /* the MTLCommandQueue, or MTL4CommandQueue, +1 */
     /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
        limit, max_in_flight: uncompleted command buffers that Metal allows; that the program allows itself. */
     uint32_t flags, limit, max_in_flight, log_most;
-    bool slow_commit;             /* commits are traced, or limited */
+    bool slow_commit, metal4;     /* commits are traced, or limited; it is a Metal 4 queue */
+    void *options_class;          /* of that: MTL4CommitOptions */
     gpusync__ring *ring;          /* of the next ticket; the older ones behind it */
     void *external_queue;         /* a dispatch queue that waits for external work, made when first needed */
-    void *buffer_class;           /* of the command buffers seen here: known to answer what is sent */
+    void *buffer_class;           /* of the command buffers seen here: known to be what this queue takes */
     gpusync_spin own_spin, *spin; /* the program's; that, the device's, or NULL. Of waits that ask for no other */
     gpusync_wait_mode wait_mode;  /* of waits that ask for no other */
     gpusync__node place;          /* on the device's list; has the number */
@@ -2127,6 +2189,7 @@ struct gpusync_queue {
     gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
+    gpusync__plan *signaller;  /* of Metal 4: the last one with signals that has ended; see gpusync__publish */
     gpusync__slot *returned;   /* free slots, pushed without a lock, taken whole */
     /* slots: that are the queue's: not free, and not orphaned. Destroy waits for them.
        wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
@@ -2355,7 +2418,7 @@ static __attribute__((noinline)) bool gpusync__in_callback(void)
 }
 
 /* What stands further down and is called from above it: these places, and no others. */
-static void gpusync__completed(void *block, void *buffer); /* >>end: a slot's handler */
+static void gpusync__completed(void *block, void *object); /* >>end: a slot's handler */
 static void gpusync__plan_free(gpusync__plan *plan);       /* >>submit: its last reference went */
 static void gpusync__part_ended(gpusync__plan *plan, const gpusync__outcome *outcome, gpusync__agenda *agenda);
 static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda); /* >>submit: works off an agenda */
@@ -2367,7 +2430,8 @@ static void gpusync__listen(const gpusync__goal *goal);
 static void gpusync__sweep(void *context);
 static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda);
 static void gpusync__discard_plan(gpusync__plan *plan, gpusync__agenda *agenda);
-static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns);
+static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffers, size_t count,
+                                            gpusync_ticket *ticket, uint64_t *held_ns);
 
 /* -------------------------------------------------------------------------------- >>slots --
    Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it begins with a block
@@ -2450,14 +2514,16 @@ static inline void gpusync__last_unref(gpusync__slot *slot)
 }
 
 /* Give back a reference. The last one releases the command buffer; of an orphan, the last but the handler's: that may
-   come late, or only when the buffer is deallocated. `state` is read after `refs`, for the handler leaves ORPHANED
-   before it gives back its reference (gpusync__completed). */
+   come late, or only when the buffer is deallocated. (Not of Metal 4, where the GPU may still use it and nobody else
+   retains it.) `state` is read after `refs`, for the handler leaves ORPHANED before it gives back its reference
+   (gpusync__completed). */
 static void gpusync__unref(gpusync__slot *slot)
 {
     uint32_t refs = GPUSYNC__GET(&slot->refs);
     do {
         GPUSYNC_ASSERT(refs > 0);
         if (refs == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&
+            !(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) &&
             !(gpusync__set_flag(&slot->traits, GPUSYNC__IS_BARE) & GPUSYNC__IS_BARE))
             gpusync__release_pooled(slot->buffer);
     } while (!GPUSYNC__SWAP(&slot->refs, &refs, refs - 1));
@@ -2798,12 +2864,22 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__n
     dev->trace(dev->trace_user, &event);
 }
 
-/* MTLCommandBufferError, by number: the names changed over time. In other domains the numbers mean other things. */
+static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
+
+/* MTLCommandBufferError or MTL4CommandQueueError, by number: the names changed over time. The domain comes first, for
+   the numbers of one mean other things in the other. */
 static gpusync_failure gpusync__classify(const char *domain, int64_t code, const char *message)
 {
-    if (strcmp(domain, "MTLCommandBufferErrorDomain") != 0) return GPUSYNC_FAILURE_OTHER;
-    /* A driver's name, seen in whisper.cpp issue 2470; there is no public code for it. */
+    bool metal4 = strcmp(domain, gpusync__domain4) == 0;
+    if (!metal4 && strcmp(domain, "MTLCommandBufferErrorDomain") != 0) return GPUSYNC_FAILURE_OTHER;
+    /* Names of the driver's: the first seen in whisper.cpp issue 2470, there is no public code for it. The second seen
+       in mokume-metal issue 1273: Metal 4 has no code for it, and calls it a timeout. */
     if (strstr(message, "InnocentVictim")) return GPUSYNC_FAILURE_INNOCENT_VICTIM;
+    if (metal4 && strstr(message, "CallbackErrorPageFault")) return GPUSYNC_FAILURE_PAGE_FAULT;
+    if (metal4) { /* numbers that mean the same in MTLCommandBufferError */
+        static const int64_t same_as[] = {0, 2, 7, 8, 11, 4};
+        code = code >= 0 && code < 6 ? same_as[code] : 0;
+    }
     switch (code) {
     case 2: return GPUSYNC_FAILURE_TIMEOUT;
     case 3: return GPUSYNC_FAILURE_PAGE_FAULT;
@@ -2834,15 +2910,37 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
                          gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
 }
 
-/* Read the failure off a command buffer in state Error. Needs a pool. */
-static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, gpusync_error *error)
+/* The label of the command buffer; of several, that of the first. The caller has a reference to the slot. */
+static void gpusync__read_label(const gpusync__slot *slot, char *label, size_t size)
 {
-    void *ns_error = gpusync__send_id(slot->buffer, gpusync__sel.error);
+    void *pool = gpusync__pool_push(), *buffer = slot->buffer;
+    if (GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4 &&
+        !gpusync__class_responds(gpusync__class_of(buffer), gpusync__sel.label))
+        buffer = GPUSYNC__AS1(void *, unsigned long)(buffer, gpusync__sel.objectAtIndex, 0);
+    gpusync__copy_string(label, size, gpusync__send_id(buffer, gpusync__sel.label));
+    gpusync__pool_pop(pool);
+}
+
+/* Read the failure off a command buffer in state Error, or off a feedback. Metal 4 puts the first error of a commit
+   into one of its own, which has its domain and always the code 1 (seen in listings of the framework of macOS 26, and
+   in mokume-metal issue 1065): the error inside has the code and the text. Needs a pool. */
+static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
+{
+    void *ns_error = gpusync__send_id(report, gpusync__sel.error);
     memset(error, 0, sizeof *error);
     error->result = GPUSYNC_ERROR_EXECUTION;
     error->ticket = slot->ticket;
     if (ns_error) gpusync__read_ns_error(error, ns_error);
-    gpusync__copy_string(error->label, sizeof error->label, gpusync__send_id(slot->buffer, gpusync__sel.label));
+    if (report != slot->buffer && strcmp(error->domain, gpusync__domain4) == 0) {
+        void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo), *inside = NULL;
+        gpusync_error more = *error;
+        if (info)
+            inside =
+                GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, gpusync__string("NSUnderlyingError"));
+        if (inside) gpusync__read_ns_error(&more, inside);
+        if (strcmp(more.domain, gpusync__domain4) == 0) *error = more;
+    }
+    gpusync__read_label(slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error->domain, error->code, error->message);
 }
@@ -3908,11 +4006,12 @@ static void gpusync__work_off(gpusync_device *dev, gpusync__agenda *agenda)
      4. The ticket is marked, and the board told.
      5. The handler gives back the room, and then its reference to the slot. */
 
-/* As bits: an entry has the times as integers, which are swapped in (gpusync__mark). */
-static void gpusync__read_times(void *buffer, gpusync__outcome *outcome)
+/* Of a command buffer, or a feedback. As bits: an entry has the times as integers, which are swapped in
+   (gpusync__mark). */
+static void gpusync__read_times(void *report, gpusync__outcome *outcome)
 {
-    double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
-    double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
+    double start = GPUSYNC__AS(double)(report, gpusync__sel.gpuStartTime);
+    double end = GPUSYNC__AS(double)(report, gpusync__sel.gpuEndTime);
     memcpy(&outcome->gpu_start, &start, sizeof start);
     memcpy(&outcome->gpu_end, &end, sizeof end);
 }
@@ -3952,10 +4051,38 @@ static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, co
     gpusync__tell(q, slot->ticket, agenda);
 }
 
-/* The slot's buffer is terminal (or its handler runs, which means the same). The caller has a reference to the slot,
-   and works off the agenda. A handler that runs before the status is terminal is against the rules; then the error
-   decides whether the work has failed. The record comes before the mark, the log hook after it. */
-static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long status, gpusync__agenda *agenda)
+/* How the feedback says that the commit ended, as a status. */
+GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
+{
+    void *pool = gpusync__pool_push();
+    bool failed = gpusync__send_id(feedback, gpusync__sel.error) != NULL;
+    gpusync__pool_pop(pool);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* as in gpusync__status */
+    return failed ? GPUSYNC__STATUS_ERROR : GPUSYNC__STATUS_COMPLETED;
+}
+
+/* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later work run, and says
+   nothing (documented). The plan has the events. A value that has come since is not noticed. */
+GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
+{
+    const gpusync__need *need = slot->plan->needs;
+    while (need && (!need->queued || GPUSYNC__AS(uint64_t)(need->event, gpusync__sel.signaledValue) >= need->raw))
+        need = need->along;
+    if (!need) return false;
+    gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
+    error->failure = GPUSYNC_FAILURE_TIMEOUT;
+    error->ticket = slot->ticket;
+    gpusync__read_label(slot, error->label, sizeof error->label);
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
+    return true;
+}
+
+/* The slot's work has ended: its buffer is terminal, or its handler runs, which means the same. report: what has the
+   error and the times, the buffer or the feedback. The caller has a reference to the slot, and works off the agenda. A
+   handler that runs before the status is terminal is against the rules; then the error decides whether the work has
+   failed. The record comes before the mark, the log hook after it. */
+static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
+                           gpusync__agenda *agenda)
 {
     bool failed = false;
     gpusync__outcome outcome;
@@ -3963,11 +4090,13 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, unsigned long 
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
     if (status != GPUSYNC__STATUS_COMPLETED) {
         void *pool = gpusync__pool_push();
-        failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(slot->buffer, gpusync__sel.error);
-        if (failed) gpusync__read_failure(q, slot, &error);
+        failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
+        if (failed) gpusync__read_failure(q, slot, report, &error);
         gpusync__pool_pop(pool);
+    } else if (slot->kind == GPUSYNC__PART && report != slot->buffer) {
+        failed = gpusync__wait_was_cut(q, slot, &error);
     }
-    gpusync__read_times(slot->buffer, &outcome);
+    gpusync__read_times(report, &outcome);
     outcome.failed = failed;
     outcome.result = GPUSYNC_ERROR_EXECUTION;
     if (slot->kind == GPUSYNC__PART) {
@@ -4005,26 +4134,28 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 }
 
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
-   touched: the queue may be gone. `buffer` is not looked at: tools that check or capture put objects of their own
-   around Metal's. Metal gives the thread no promise of a pool. Good work that nobody can cancel needs no claim. An
+   touched: the queue may be gone. `object` is the feedback of a Metal 4 commit, valid during the call. Else it is not
+   looked at: tools that check or capture put objects of their own around Metal's. Metal gives the thread no promise of
+   a pool. Good work that nobody can cancel needs no claim. An
    orphan's handler (gpusync__orphan) leaves ORPHANED before it gives up its reference, with gpusync__unref, which reads
    the two the other way round. */
-static void gpusync__completed(void *block, void *buffer)
+static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
-    (void)buffer;
     if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
         gpusync__agenda agenda = GPUSYNC__NOTHING;
         gpusync_queue *q = slot->queue;
-        unsigned long status = gpusync__status(slot->buffer);
+        bool metal4 = GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4;
+        void *report = metal4 ? object : slot->buffer;
+        unsigned long status = metal4 ? gpusync__feedback_status(report) : gpusync__status(report);
         if (status == GPUSYNC__STATUS_COMPLETED && slot->kind == GPUSYNC__WORK && !gpusync__traced(q->device)) {
             gpusync__outcome outcome;
             outcome.failed = 0;
-            gpusync__read_times(slot->buffer, &outcome);
+            gpusync__read_times(report, &outcome);
             gpusync__learn(q, slot->ticket, slot->since_ns, &outcome);
             gpusync__end_ticket(q, slot, &outcome, &agenda);
         } else {
-            gpusync__claim(q, slot, status, &agenda);
+            gpusync__claim(q, slot, report, status, &agenda);
         }
         if (agenda.busy) gpusync__run(q->device, &agenda);
         uint64_t scheduled = gpusync__traced(q->device) ? GPUSYNC__GET(&slot->scheduled_ns) : 0; /* only noted then */
@@ -4048,14 +4179,16 @@ static void gpusync__completed(void *block, void *buffer)
      5. Where there is no reason the next one to sleep starts with step 1. */
 
 /* Read the status of a command buffer, to which the caller has a reference, and finish it where that is terminal. Good
-   work that nobody can cancel is only marked: the handler brings the times. True: it has ended. */
+   work that nobody can cancel is only marked: the handler brings the times. True: it has ended. A Metal 4 commit has no
+   status: its feedback is all that there is. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
+    if (GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) return false;
     unsigned long status = gpusync__status(slot->buffer);
     if (status < GPUSYNC__STATUS_COMPLETED) return false;
     bool claims = status != GPUSYNC__STATUS_COMPLETED || slot->kind == GPUSYNC__PART || slot->kind == GPUSYNC__TRACKED;
-    if (claims) gpusync__claim(q, slot, status, &agenda);
+    if (claims) gpusync__claim(q, slot, slot->buffer, status, &agenda);
     else gpusync__end_ticket(q, slot, NULL, &agenda);
     gpusync__work_off(q->device, &agenda);
     return true;
@@ -4100,7 +4233,7 @@ static void gpusync__sweep_slots(gpusync_queue *q)
             if (!since) GPUSYNC__PUT(&slot->ended_ns, now);
             if (since && now - since > GPUSYNC__LOST_HANDLER_NS) {
                 gpusync__agenda agenda = GPUSYNC__NOTHING;
-                gpusync__claim(q, slot, gpusync__status(slot->buffer), &agenda);
+                gpusync__claim(q, slot, slot->buffer, gpusync__status(slot->buffer), &agenda);
                 gpusync__work_off(q->device, &agenda);
                 gpusync__give_room_of(q, slot);
             }
@@ -4493,7 +4626,7 @@ static void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
-    if (goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) return;
+    if ((goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) || q->metal4) return;
     if (goal->kind == GPUSYNC__ALL) ticket = GPUSYNC__GET(&q->head.completed) + 1;
     for (; ticket <= goal->ticket; ticket++) {
         gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
@@ -4653,6 +4786,7 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     gpusync__goal goal;
     uint64_t *how = NULL;
     if (!queue || (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue->metal4 && options && options->mode == GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_UNSUPPORTED;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
     goal.handlers = options && options->handlers;
@@ -5065,6 +5199,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
 {
     if (out) *out = NULL;
     if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue->metal4) return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
@@ -5112,6 +5247,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint16_t kind)
 {
     void *cls = gpusync__class_of(buffer);
+    if (q->metal4) return GPUSYNC_ERROR_UNSUPPORTED; /* it commits otherwise: gpusync_commit4 */
     if (cls != GPUSYNC__GET(&q->buffer_class)) {
         if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
             !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
@@ -5204,9 +5340,10 @@ GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
-/* Give the slot its ticket, the next of the queue, and Metal the slot as a completion handler. No handler goes into
-   external work, which is committed. Without memory for the ticket the slot is unadopted. */
-GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, bool external,
+/* Give the slot its ticket, the next of the queue, and Metal the slot as a completion handler. Not with `ticket_only`:
+   external work is committed, and takes no handler; that of Metal 4 comes with the commit. Without memory for the
+   ticket the slot is unadopted. */
+GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, bool ticket_only,
                                             gpusync_ticket *ticket)
 {
     uint64_t next = gpusync__committed(q) + 1;
@@ -5216,7 +5353,7 @@ GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slo
     }
     gpusync__enter_ring(q, slot, next, GPUSYNC__ARMED);
     *ticket = next;
-    if (external) return GPUSYNC_OK;
+    if (ticket_only) return GPUSYNC_OK;
     gpusync__send_void_id(slot->buffer, gpusync__sel.addCompletedHandler, slot);
     if (gpusync__traced(q->device)) gpusync__trace_schedule(slot);
     return GPUSYNC_OK;
@@ -5233,21 +5370,24 @@ typedef struct gpusync__commit_extra {
 } gpusync__commit_extra;
 
 /* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all else is right with
-   it: a buffer that is to be refused must not wait first. gpusync__adopt_now takes room for it again; what is taken
-   here goes back in gpusync__end_commit. No lock is held. */
+   it: a buffer that is to be refused must not wait first. NULL: those of a Metal 4 commit, which have been looked at.
+   gpusync__adopt_now takes room again; what is taken here goes back in gpusync__end_commit. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *extra)
 {
     extra->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
     extra->held = 0;
     extra->admitted = false;
     if (q->max_in_flight >= q->limit) return GPUSYNC_OK;
-    void *pool = gpusync__pool_push();
-    gpusync__lock(&q->order);
-    bool made = *gpusync__find_open(q, buffer) != NULL;
-    gpusync_result result = made ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
-    if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
-    gpusync__order_end_pool(q, pool);
-    if (made || result != GPUSYNC_OK) return result;
+    gpusync_result result = GPUSYNC_OK;
+    if (buffer) {
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        bool made = *gpusync__find_open(q, buffer) != NULL;
+        result = made ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
+        if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
+        gpusync__order_end_pool(q, pool);
+        if (made || result != GPUSYNC_OK) return result;
+    }
     result = gpusync__wait_for_room(q, q->max_in_flight, GPUSYNC_FOREVER);
     extra->admitted = result == GPUSYNC_OK;
     return result;
@@ -5255,10 +5395,11 @@ GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buff
 
 /* The end of a commit that is slow, or could not just be done: that one becomes a submission, or is refused. No lock is
    held. */
-GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result,
-                                                 gpusync__commit_extra *extra, gpusync_ticket *ticket)
+GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *const *buffers, size_t count,
+                                                 gpusync_result result, gpusync__commit_extra *extra,
+                                                 gpusync_ticket *ticket)
 {
-    if (result == GPUSYNC_NOT_READY) result = gpusync__submit_one(q, buffer, ticket, &extra->held);
+    if (result == GPUSYNC_NOT_READY) result = gpusync__submit_plain(q, buffers, count, ticket, &extra->held);
     else if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
     if (!q->slow_commit) return result;         /* as it was: gpusync_set_trace does not run beside a call */
     if (extra->admitted) gpusync__give_room(q); /* gpusync__adopt_now has taken its own, or the commit has failed */
@@ -5291,7 +5432,11 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ti
     gpusync__lock(&q->order);
     result = gpusync__commit_ordered(q, buffer, ticket);
     gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK || q->slow_commit) result = gpusync__end_commit(q, buffer, result, &extra, ticket);
+    if (result != GPUSYNC_OK || q->slow_commit) {
+        void *one = buffer; /* not `buffer`, which would have to be in memory all the way */
+        if (result == GPUSYNC_NOT_READY && q->metal4) result = GPUSYNC_ERROR_UNSUPPORTED;
+        result = gpusync__end_commit(q, &one, 1, result, &extra, ticket);
+    }
     return result;
 }
 
@@ -5302,6 +5447,118 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
     if (queue && command_buffer) result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
         result = gpusync__commit(queue, command_buffer, &issued);
+        gpusync__leave(queue);
+    }
+    if (ticket) *ticket = issued;
+    return result;
+}
+
+/* -- the commit of Metal 4
+   A command buffer has no status, no handler and no queue there, and Metal retains nothing. What is committed in one go
+   is one slot, and that is the feedback handler. Metal takes the handlers out of the options at the commit (seen in
+   listings of the framework of macOS 26; the headers do not say so): so each commit has options of its own. */
+
+/* Are the command buffers all there, each one once? With a hash table of them, at most half full. */
+GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
+{
+    void *few[32] = {NULL}, **table = few;
+    size_t size = sizeof few / sizeof few[0];
+    gpusync_result result = GPUSYNC_OK;
+    while (size < 2 * count) size *= 2;
+    if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
+    if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
+        size_t at = gpusync__index_place(buffers[i]);
+        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
+        if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+        table[at & (size - 1)] = buffers[i];
+    }
+    if (table != few) gpusync__free(dev, table, size * sizeof *table);
+    return result;
+}
+
+/* Are they of Metal 4, and is there one? It cannot commit none. */
+GPUSYNC__RARE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *const *buffers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        void *cls = gpusync__class_of(buffers[i]);
+        if (cls == GPUSYNC__GET(&q->buffer_class)) continue;
+        if (!gpusync__class_responds(cls, gpusync__sel.endCommandBuffer)) return GPUSYNC_ERROR_UNSUPPORTED;
+        GPUSYNC__PUT(&q->buffer_class, cls);
+    }
+    return count ? GPUSYNC_OK : GPUSYNC_ERROR_UNSUPPORTED;
+}
+
+/* Is one of them in the plan? */
+static bool gpusync__plan_has(const gpusync__plan *plan, void *const *buffers, size_t count)
+{
+    for (size_t i = 0; plan->options && i < plan->buffer_count; i++) /* held: it has them still */
+        for (size_t k = 0; k < count; k++)
+            if (plan->buffers[i] == buffers[k]) return true;
+    return false;
+}
+
+/* A slot for the commit of these command buffers, which it retains, and room for it. One that is in flight may be
+   recorded again, with another allocator, and committed: so that is no error. One that is held has its recording still
+   to be committed. Under the order lock, with a pool. */
+static gpusync_result gpusync__adopt4(gpusync_queue *q, void *const *buffers, size_t count, uint16_t kind,
+                                      gpusync__slot **out)
+{
+    typedef void *(*array_of)(void *, void *, void *const *, unsigned long);
+    void *all = buffers[0];
+    for (const gpusync__plan *plan = q->line.first; plan; plan = plan->next)
+        if (gpusync__plan_has(plan, buffers, count)) return GPUSYNC_ERROR_ALREADY_TRACKED;
+    for (const gpusync__plan *plan = q->loose.first; plan; plan = plan->next)
+        if (gpusync__plan_has(plan, buffers, count)) return GPUSYNC_ERROR_ALREADY_TRACKED;
+    if (count > 1)
+        all = ((array_of)gpusync__send)(gpusync__class_named("NSArray"), gpusync__sel.arrayWithObjects, buffers, count);
+    *out = all ? gpusync__slot_new(q, all, kind) : NULL;
+    if (!*out) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    GPUSYNC__SET(&(*out)->traits, (uint32_t)GPUSYNC__IS_METAL4);
+    gpusync__retain(all);
+    GPUSYNC__ADD(&q->outstanding, 1);
+    return GPUSYNC_OK;
+}
+
+/* Give Metal the slot as the feedback handler, and commit. Under the order lock, with a pool. */
+static void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void *options, void *const *buffers, size_t count)
+{
+    typedef void (*commit4)(void *, void *, void *const *, unsigned long, void *);
+    gpusync__send_void_id(options, gpusync__sel.addFeedbackHandler, slot);
+    ((commit4)gpusync__send)(q->metal, gpusync__sel.commit4, buffers, count, options);
+}
+
+/* As gpusync__commit. */
+static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket)
+{
+    gpusync__commit_extra extra;
+    gpusync__slot *slot = NULL;
+    gpusync_result result = buffers[0] ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (count > 1) result = gpusync__check_buffers(q->device, buffers, count);
+    if (result == GPUSYNC_OK) result = gpusync__check_classes4(q, buffers, count);
+    if (result == GPUSYNC_OK && q->slow_commit) result = gpusync__before_commit(q, NULL, &extra);
+    if (result != GPUSYNC_OK) return result;
+    void *pool = gpusync__pool_push(), *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
+    gpusync__lock(&q->order);
+    if (!options) result = GPUSYNC_ERROR_METAL_NIL;
+    else if (q->lined_ordered) result = GPUSYNC_NOT_READY;
+    else result = gpusync__adopt4(q, buffers, count, GPUSYNC__WORK, &slot);
+    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, true, ticket);
+    if (result == GPUSYNC_OK) gpusync__send4(q, slot, options, buffers, count);
+    if (options) gpusync__release(options);
+    gpusync__order_end_pool(q, pool);
+    if (result != GPUSYNC_OK || q->slow_commit) result = gpusync__end_commit(q, buffers, count, result, &extra, ticket);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *command_buffers, size_t count,
+                                           gpusync_ticket *ticket)
+{
+    gpusync_ticket issued = GPUSYNC_NO_TICKET;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue && command_buffers && count) result = gpusync__enter_working(queue);
+    if (result == GPUSYNC_OK) {
+        result = queue->metal4 ? gpusync__commit4(queue, command_buffers, count, &issued) : GPUSYNC_ERROR_UNSUPPORTED;
         gpusync__leave(queue);
     }
     if (ticket) *ticket = issued;
@@ -5357,7 +5614,7 @@ static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool extern
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q && buffer) result = gpusync__enter_working(q);
+    if (q && buffer) result = q->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : gpusync__enter_working(q);
     if (result == GPUSYNC_OK) {
         uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
         void *pool = gpusync__pool_push();
@@ -6334,7 +6591,7 @@ static void gpusync__plan_clear(gpusync__plan *plan)
     plan->own_needs = plan->few_needs;
     plan->own_promises = plan->few_promises;
     plan->parts = plan->few_parts;
-    plan->memory = plan->front = plan->back = NULL;
+    plan->memory = plan->front = plan->back = plan->options = NULL; /* `buffers` counts with the options alone */
     plan->joined = NULL;
     plan->need_count = plan->promise_count = plan->part_count = plan->first_part = 0;
     plan->rank = GPUSYNC__RANK_NONE;
@@ -6412,8 +6669,8 @@ GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t 
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
     if (needs > limit || promises > limit || parts > limit) return false;
-    plan->memory_size =
-        needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises + parts * sizeof *plan->parts;
+    plan->memory_size = needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises +
+                        parts * (sizeof *plan->parts + sizeof *plan->buffers);
     plan->memory = gpusync__allocate(plan->device, plan->memory_size, 16);
     if (!plan->memory) return false;
     plan->own_needs = (gpusync__need *)plan->memory;
@@ -6473,6 +6730,12 @@ static void gpusync__plan_end(gpusync__plan *plan)
     gpusync__plan_unref(plan);
 }
 
+static void gpusync__drop_signaller(gpusync_queue *q)
+{
+    gpusync__plan *plan = __atomic_exchange_n(&q->signaller, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST);
+    if (plan) gpusync__plan_unref(plan);
+}
+
 /* The last reference is gone: free what the plan and those joined to it have, and put them on the free list. No lock is
    held. */
 static void gpusync__plan_free(gpusync__plan *plan)
@@ -6488,6 +6751,7 @@ static void gpusync__plan_free(gpusync__plan *plan)
     for (uint32_t i = 0; i < plan->need_count; i++) gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
     for (uint32_t i = 0; i < plan->promise_count; i++) gpusync__timeline_unref(plan->own_promises[i].timeline);
     gpusync__free(dev, plan->memory, plan->memory_size); /* NULL: the few of its own were enough */
+    if (plan->options) gpusync__release_pooled(plan->options);
     gpusync__plan_clear(plan);
     gpusync__plan_put(q, plan);
     GPUSYNC__SUB(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
@@ -6656,6 +6920,17 @@ GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__ou
     gpusync__unlock(&dev->plan_lock);
 }
 
+/* Metal 4 retains no event, and the feedback may come before the signal behind the work (believed). So the last plan
+   that has ended keeps the events that it signals, until the next one has: its work is behind that signal. A queue that
+   closes keeps none. This puts the plan there, and then looks; gpusync__destroy does it the other way round. */
+GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan)
+{
+    GPUSYNC__ADD(&plan->work.refs, 1);
+    plan = __atomic_exchange_n(&q->signaller, plan, __ATOMIC_SEQ_CST);
+    if (plan) gpusync__plan_unref(plan);
+    if (GPUSYNC__GET(&q->flags) & GPUSYNC__CLOSING) gpusync__drop_signaller(q);
+}
+
 /* Nothing is open any more: tell how it went. No lock is held. A failure is on record first. Then the promises are kept
    or broken. Then the ticket is marked: who sees it ended knows the rest. The room of command buffers comes back before
    a wait for the ticket is woken. */
@@ -6696,6 +6971,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     gpusync__release_parts(plan);
     gpusync__tell(q, plan->work.ticket, agenda);
     if (failed) gpusync__log_failures(q);
+    if (q->metal4 && plan->promises && gpusync__is_issued(plan)) gpusync__keep_signaller(q, plan);
     gpusync__plan_unref(plan); /* last: with its last plan the queue may go */
 }
 
@@ -6775,10 +7051,11 @@ static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
     gpusync__unlock(&q->device->plan_lock);
 }
 
-/* Send encodeWaitForEvent:value: or encodeSignalEvent:value:. */
-static void gpusync__encode(void *buffer, void *sel, void *event, uint64_t raw)
+/* Send encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer; or waitForEvent:value: or
+   signalEvent:value: to a Metal 4 queue. */
+static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
 {
-    ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(buffer, sel, event, raw);
+    ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(object, sel, event, raw);
 }
 
 /* The device signals the promise at this place of the command buffer. */
@@ -6787,6 +7064,34 @@ static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
     gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
                     promise->node.number + promise->timeline->base);
     GPUSYNC__PUT(&promise->encoded, true); /* a report reads it */
+}
+
+/* gpusync__issue_plan for a Metal 4 queue. Waits and signals are operations of the queue, before and behind the commit:
+   all that is committed later waits, too. */
+GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now)
+{
+    gpusync_queue *q = plan->work.queue;
+    gpusync__slot *slot = plan->parts[0];
+    GPUSYNC__SET(&plan->delayed, false);
+    for (gpusync__need *need = plan->needs; need; need = need->along) {
+        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
+        gpusync__encode(q->metal, gpusync__sel.waitForEvent, need->event, need->raw);
+        need->queued = true; /* gpusync__wait_was_cut */
+        GPUSYNC__SET(&plan->delayed, true);
+    }
+    GPUSYNC__PUT(&plan->running, 2); /* the commit, and gpusync__announce */
+    GPUSYNC__SET(&plan->issued_ns, now);
+    GPUSYNC__PUT(&plan->work.state, (uint32_t)GPUSYNC__ARMED);
+    GPUSYNC__SET(&slot->ticket, plan->work.ticket);
+    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED); /* gpusync__completed turns it to RUNNING */
+    gpusync__send4(q, slot, plan->options, plan->buffers, plan->buffer_count);
+    gpusync__release(plan->options);
+    plan->options = NULL;
+    if (plan->flags & GPUSYNC_STRICT) return;
+    /* Not noted as encoded: the host writes the event, too, for the signal may come later than the feedback. */
+    for (const gpusync__promise *promise = plan->promises; promise; promise = promise->along)
+        gpusync__encode(q->metal, gpusync__sel.signalEvent, promise->timeline->event,
+                        promise->node.number + promise->timeline->base);
 }
 
 /* Commit the command buffers of the plan, which has its ticket. The caller has a pool, and announces the plan without
@@ -6798,6 +7103,10 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
     gpusync__slot **part = plan->parts, **end = part + plan->part_count;
     bool traced = gpusync__traced(plan->device);
     unsigned waits = 0, encoded = 0;
+    if (plan->options) {
+        gpusync__issue_plan4(plan, now);
+        return;
+    }
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
         if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
         encoded += need->encoded;
@@ -7045,7 +7354,7 @@ static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_poi
     need->queue = NULL;
     need->event = NULL;
     need->raw = 0;
-    need->encoded = need->any_end = need->far = need->blocks = need->heard = need->node.linked = false;
+    need->encoded = need->any_end = need->far = need->blocks = need->heard = need->queued = need->node.linked = false;
     if (!t) return gpusync__need_ticket(dev, point, strict, need);
     uint64_t present = GPUSYNC__GET(&t->value);
     if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -7140,9 +7449,16 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
 }
 
 /* Make command buffers of our own, with room for them. In the one in front of the work the device waits, in the one
-   behind it the device signals. Without work one does both. On an error gpusync__undo_plan releases what was made. */
+   behind it the device signals. Without work one does both. Metal 4 needs none, but the options of its commit. On an
+   error gpusync__undo_plan releases what was made. */
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
+    if (q->metal4) {
+        void *pool = gpusync__pool_push();
+        plan->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
+        gpusync__pool_pop(pool);
+        return plan->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+    }
     if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
     bool front = plan->need_count != 0, back = s->signal_count && (!front || s->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
@@ -7228,14 +7544,31 @@ GPUSYNC__INLINE gpusync_result gpusync__add_part(gpusync__plan *plan, gpusync__s
     return GPUSYNC_OK;
 }
 
+/* For Metal 4: the command buffers are one commit, and one part. */
+GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+{
+    gpusync__slot *slot;
+    gpusync_result result = gpusync__adopt4(q, s->command_buffers, s->command_buffer_count, GPUSYNC__PART, &slot);
+    if (result != GPUSYNC_OK) return result;
+    plan->buffer_count = s->command_buffer_count;
+    plan->buffers = plan->memory ? (void **)(void *)(plan->parts + plan->buffer_count + 2) : plan->few_buffers;
+    memcpy(plan->buffers, s->command_buffers, plan->buffer_count * sizeof *plan->buffers);
+    return gpusync__add_part(plan, slot);
+}
+
 /* Take over all command buffers in the order of their commits, those of the program with what was encoded into them.
    Then put the promises in order. Those that the device signals in the work come first, the submission's own behind
    them. With a pool. */
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     gpusync_result result = GPUSYNC_OK;
+    size_t i = 0;
+    if (plan->options) {
+        result = gpusync__take_parts4(q, plan, s);
+        i = s->command_buffer_count; /* they are one part */
+    }
     if (plan->front) result = gpusync__add_part(plan, gpusync__slot_new(q, plan->front, GPUSYNC__PART));
-    for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
+    for (; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
         void *buffer = s->command_buffers[i];
         gpusync__slot *slot = NULL;
         result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
@@ -7247,9 +7580,9 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan,
         result = gpusync__add_part(plan, gpusync__slot_new(q, plan->back, GPUSYNC__PART));
     for (gpusync__promise *promise = plan->promises; promise && result == GPUSYNC_OK; promise = promise->along)
         result = gpusync__check_promise(plan, promise);
-    for (uint32_t i = 0; i < plan->promise_count && result == GPUSYNC_OK; i++) {
-        result = gpusync__check_promise(plan, &plan->own_promises[i]);
-        if (result == GPUSYNC_OK) gpusync__append_promise(plan, &plan->own_promises[i]);
+    for (uint32_t k = 0; k < plan->promise_count && result == GPUSYNC_OK; k++) {
+        result = gpusync__check_promise(plan, &plan->own_promises[k]);
+        if (result == GPUSYNC_OK) gpusync__append_promise(plan, &plan->own_promises[k]);
     }
     return result;
 }
@@ -7345,7 +7678,7 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, 
     if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;
     if (GPUSYNC__GET(&plan->missing) == 1 && !stays) return GPUSYNC_OK;
     if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
-    for (uint32_t i = 0; i < plan->part_count; i++)
+    for (uint32_t i = 0; i < plan->part_count && !q->metal4; i++)
         if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
     return GPUSYNC_NOT_READY;
 }
@@ -7448,9 +7781,11 @@ static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submi
 }
 
 /* A commit that is no plain one. Waits or signals were encoded into the command buffer, and it has a plan. Or it has to
-   go behind held plans, as a submission of one command buffer. *held_ns: when it was held, or 0. */
-static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusync_ticket *ticket, uint64_t *held_ns)
+   go behind held plans, as a submission. *held_ns: when it was held, or 0. */
+static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffers, size_t count,
+                                            gpusync_ticket *ticket, uint64_t *held_ns)
 {
+    void *buffer = buffers[0];
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_result result = GPUSYNC_OK;
     void *pool = gpusync__pool_push();
@@ -7478,32 +7813,13 @@ static gpusync_result gpusync__submit_one(gpusync_queue *q, void *buffer, gpusyn
     } else if (!plan && result == GPUSYNC_OK) {
         gpusync_submission s;
         memset(&s, 0, sizeof s); /* no waits, no signals: it goes behind what is held */
-        s.command_buffers = &buffer;
-        s.command_buffer_count = 1;
+        s.command_buffers = buffers;
+        s.command_buffer_count = count;
         result = gpusync__submit_plan(q, &s, ticket, &agenda);
     }
     *held_ns = agenda.held_ns;
     gpusync__work_off(q->device, &agenda);
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
-}
-
-/* Are the command buffers all there, each one once? With a hash table of them, at most half full. */
-GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
-{
-    void *few[32] = {NULL}, **table = few;
-    size_t size = sizeof few / sizeof few[0];
-    gpusync_result result = GPUSYNC_OK;
-    while (size < 2 * count) size *= 2;
-    if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
-    if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
-        size_t at = gpusync__index_place(buffers[i]);
-        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
-        if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-        table[at & (size - 1)] = buffers[i];
-    }
-    if (table != few) gpusync__free(dev, table, size * sizeof *table);
-    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
@@ -7524,6 +7840,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else if (s->command_buffer_count > 1)
         result = gpusync__check_buffers(queue->device, s->command_buffers, s->command_buffer_count);
+    if (queue->metal4 && result == GPUSYNC_OK)
+        result = gpusync__check_classes4(queue, s->command_buffers, s->command_buffer_count);
     if (result == GPUSYNC_OK) {
         uint64_t began = gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
         result = gpusync__submit_plan(queue, s, ticket, &agenda);
@@ -7592,6 +7910,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync__need need;
     gpusync__promise promise;
     if (!q || !buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (q->metal4) return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__enter_working(q);
     if (result != GPUSYNC_OK) return result;
     result = waits ? gpusync__need_point(q->device, point, false, &need)
@@ -7722,14 +8041,35 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     return GPUSYNC_OK;
 }
 
+/* A new Metal 4 queue, +1, or NULL. It has its label from a descriptor, and from the start. */
+static void *gpusync__new_queue4(void *metal, const char *label)
+{
+    void *cls = gpusync__class_of(metal), *desc = NULL, *queue;
+    if (label && gpusync__class_responds(cls, gpusync__sel.newQueue4WithDescriptor))
+        desc = gpusync__new_object("MTL4CommandQueueDescriptor");
+    if (!desc) return gpusync__send_id(metal, gpusync__sel.newQueue4);
+    gpusync__send_void_id(desc, gpusync__sel.setLabel, gpusync__string(label));
+    queue = ((void *(*)(void *, void *, void *, void **))gpusync__send)(metal, gpusync__sel.newQueue4WithDescriptor,
+                                                                        desc, NULL);
+    gpusync__release(desc);
+    return queue;
+}
+
 /* The Metal queue, +1, and its label. A given one must be of this device: wrappers of validation layers may differ by
-   pointer, so the registry decides. Runs with a pool. */
+   pointer, so the registry decides. What the system has is asked of classes, never of versions. Runs with a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
-    void *given = desc->metal_queue, *metal = q->device->metal;
+    void *given = desc->metal_queue, *metal = q->device->metal, *cls = gpusync__class_of(given ? given : metal);
+    q->metal4 = given ? gpusync__class_responds(cls, gpusync__sel.commit4) &&
+                            gpusync__class_responds(cls, gpusync__sel.signalEvent) &&
+                            gpusync__class_responds(cls, gpusync__sel.waitForEvent)
+                      : desc->metal4;
+    if (q->metal4) q->options_class = gpusync__class_named("MTL4CommitOptions");
+    if ((q->metal4 && (!q->options_class || desc->wait_mode == GPUSYNC_WAIT_BLOCKING ||
+                       (!given && !gpusync__class_responds(cls, gpusync__sel.newQueue4)))) ||
+        (!q->metal4 && (desc->metal4 || (given && !gpusync__class_responds(cls, gpusync__sel.commandBuffer)))))
+        return GPUSYNC_ERROR_UNSUPPORTED;
     if (given) {
-        if (!gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commandBuffer))
-            return GPUSYNC_ERROR_UNSUPPORTED;
         void *device = gpusync__send_id(given, gpusync__sel.device);
         if (device != metal && (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
                                                GPUSYNC__AS(uint64_t)(metal, gpusync__sel.registryID)))
@@ -7738,10 +8078,12 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
         gpusync__copy_string(q->label, sizeof q->label, gpusync__send_id(given, gpusync__sel.label));
         return GPUSYNC_OK;
     }
-    q->metal = GPUSYNC__AS1(void *, unsigned long)(metal, gpusync__sel.newCommandQueueWithMax, (unsigned long)q->limit);
+    q->metal = q->metal4 ? gpusync__new_queue4(metal, desc->label)
+                         : GPUSYNC__AS1(void *, unsigned long)(metal, gpusync__sel.newCommandQueueWithMax,
+                                                               (unsigned long)q->limit);
     if (!q->metal) return GPUSYNC_ERROR_METAL_NIL;
     gpusync__copy_text(q->label, sizeof q->label, desc->label);
-    if (desc->label) gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__string(desc->label));
+    if (desc->label && !q->metal4) gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__string(desc->label));
     return GPUSYNC_OK;
 }
 
@@ -7764,7 +8106,7 @@ static void gpusync__queue_free(gpusync_queue *q)
 GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
                                                 gpusync_queue **out)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT};
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false};
     if (out) *out = NULL;
     if (!desc) desc = &none;
     if (!dev || !out || (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -7775,7 +8117,6 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     q->open_places = GPUSYNC__FEW_PLACES;
     q->open_shift = 60; /* 16 places: four bits */
     q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
-    q->max_in_flight = desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     q->log_most = desc->error_log_count ? desc->error_log_count : 64;
     q->log = &q->last_failure;
     q->log_size = 1;
@@ -7786,6 +8127,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     void *pool = gpusync__pool_push();
     gpusync_result result = q->ring ? gpusync__metal_queue(q, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync__pool_pop(pool);
+    if (q->metal4 && !desc->max_command_buffer_count) q->limit = UINT32_MAX; /* Metal 4 has no limit */
+    q->max_in_flight = desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     gpusync__lock(&dev->lock);
     /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this finds the loss. */
     if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
@@ -7868,23 +8211,24 @@ static void gpusync__drain(gpusync_queue *q)
     }
 }
 
-/* The device may still use the events of work that is left in flight. Nobody else keeps them once the plan is gone, so
-   the orphan does, until its handler has come. The caller has a reference to the slot. The plan stays because of the
-   one that is taken here, to the plan's own slot. */
+/* The device may still use the events of work that is left in flight; and of Metal 4 the queue, which no command buffer
+   retains there. Nobody else keeps them once the plan is gone, so the orphan does, until its handler has come. The
+   caller has a reference to the slot. The plan stays because of the one that is taken here, to the plan's own slot. */
 GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
 {
     bool ended = slot->kind != GPUSYNC__PART || GPUSYNC__GET(&slot->claimed);
     gpusync__slot *work = ended ? NULL : gpusync__ref_ticket(q, slot->ticket);
-    if (!work) return;
+    if (!work && !(q->metal4 && GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED)) return;
     void *pool = gpusync__pool_push();
     slot->events = gpusync__new_object("NSMutableArray");
-    for (const gpusync__need *need = work->plan->needs; need; need = need->along)
+    if (q->metal4) gpusync__send_void_id(slot->events, gpusync__sel.addObject, q->metal);
+    for (const gpusync__need *need = work ? work->plan->needs : NULL; need; need = need->along)
         if (need->event) gpusync__send_void_id(slot->events, gpusync__sel.addObject, need->event);
-    for (const gpusync__promise *promise = work->plan->promises; promise; promise = promise->along)
+    for (const gpusync__promise *promise = work ? work->plan->promises : NULL; promise; promise = promise->along)
         gpusync__send_void_id(slot->events, gpusync__sel.addObject, promise->timeline->event);
     gpusync__set_flag(&slot->traits, GPUSYNC__KEEPS_EVENTS); /* after the array: gpusync__last_unref releases it */
     gpusync__pool_pop(pool);
-    gpusync__unref(work);
+    if (work) gpusync__unref(work);
 }
 
 /* Step 6. The slot belongs to the handler from here on, and the handler touches nothing else: it may come when the
@@ -7998,6 +8342,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__unlock(&dev->lock);
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
+    gpusync__drop_signaller(q);
     gpusync__pay(dev, &q->owing);
     if (q->free_plans) gpusync__plans_return(dev, q->free_plans);
     gpusync__lock(&dev->lock);
@@ -8317,6 +8662,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
         valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
     for (size_t i = 0; valid && i < desc->job_count; i++) valid = desc->jobs[i].run != NULL;
     if (!valid) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (desc->queue && desc->queue->metal4) return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__warmup_new(device, desc, &w);
     if (result != GPUSYNC_OK) return result;
     *out = w;
@@ -8546,14 +8892,6 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer
 /* Since a time of gpusync_now_ns. */
 static double gpusync__ms_since(uint64_t since_ns) { return (double)(gpusync_now_ns() - since_ns) / 1e6; }
 
-/* The caller has a reference to the slot: its buffer stays. */
-static void gpusync__read_label(const gpusync__slot *slot, char *label, size_t size)
-{
-    void *pool = gpusync__pool_push();
-    gpusync__copy_string(label, size, gpusync__send_id(slot->buffer, gpusync__sel.label));
-    gpusync__pool_pop(pool);
-}
-
 /* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller has a reference. The names
    are those of MTLCommandBufferStatus. */
 static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
@@ -8561,7 +8899,8 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
     static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, PLAN */
     uint16_t kind = GPUSYNC__GET(&slot->kind);
-    unsigned long status = gpusync__status(slot->buffer);
+    bool metal4 = GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4; /* where nothing more is known */
+    unsigned long status = metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
     char label[64];
     gpusync__read_label(slot, label, sizeof label);
     gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind],
@@ -8653,10 +8992,13 @@ static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
     uint64_t done = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q), mean, deviation;
-    gpusync__write(out, "  queue %llu '%s': committed %llu, completed %llu, failed %llu, buffers %u of %u%s%s\n",
-                   (unsigned long long)q->place.number, q->label, (unsigned long long)last, (unsigned long long)done,
+    char most[16] = "";
+    if (q->limit != UINT32_MAX) snprintf(most, sizeof most, " of %u", q->limit);
+    gpusync__write(out, "  queue %llu '%s': %scommitted %llu, completed %llu, failed %llu, buffers %u%s%s%s\n",
+                   (unsigned long long)q->place.number, q->label, q->metal4 ? "Metal 4, " : "",
+                   (unsigned long long)last, (unsigned long long)done,
                    (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED),
-                   GPUSYNC__GET(&q->outstanding), q->limit, gpusync_is_idle(q) ? ", idle" : "",
+                   GPUSYNC__GET(&q->outstanding), most, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     if (gpusync__usual(q, &mean, &deviation))
         gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,
@@ -8730,6 +9072,8 @@ GPUSYNC__STUB(gpusync_queue_destroy_now(gpusync_queue *queue))
 GPUSYNC__STUB_OUT(gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc, void **out))
 GPUSYNC__STUB(gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer))
 GPUSYNC__STUB_OUT(gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
+GPUSYNC__STUB_OUT(gpusync_commit4(gpusync_queue *queue, void *const *command_buffers, size_t count,
+                                  gpusync_ticket *out))
 GPUSYNC__STUB_OUT(gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
 GPUSYNC__STUB(gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket))
 GPUSYNC__STUB(gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns))
@@ -8849,7 +9193,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            New: gpusync_version, GPUSYNC_VERSION; gpusync_encode_wait, gpusync_encode_signal; gpusync_at_ticket,
              gpusync_at_value; gpusync_device_wait_ex; gpusync_wait_options.handlers; GPUSYNC_WAIT_ALL_OR_FAILURE;
              gpusync_device_desc.callback_queue; gpusync_command_buffer_desc.error_options, .log_state;
-             gpusync_stats.spins_in_vain, .spin_ns; gpusync_trace_event.expected_ns
+             gpusync_stats.spins_in_vain, .spin_ns; gpusync_trace_event.expected_ns; queues of Metal 4:
+             gpusync_queue_desc.metal4, gpusync_commit4
      0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics, report; timelines, waits
            for many points; submissions, held until they can go; callbacks; flow control; warm-up; traces
 
