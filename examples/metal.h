@@ -3,7 +3,7 @@
    Every call is objc_msgSend cast to the exact type of the method: arguments travel in other
    registers when the type is wrong. Metal objects are `void *`, NSUInteger is unsigned long.
 
-   Ownership. Functions named metal_..._new, metal_blit_begin, metal_compute_begin and
+   Ownership. Functions named metal_..._new or metal4_..._new, metal_blit_begin, metal_compute_begin and
    metal_queue_command_buffer return an object that is yours (+1), or NULL where Metal had none:
    give it back with metal_release (encoders: with metal_end). Nothing else hands over ownership.
    Pools. Helpers marked [pool] make an autorelease pool of their own. The others get no autoreleased
@@ -255,5 +255,86 @@ METAL__FN void metal_encode_signal(void *command_buffer, void *event, uint64_t v
 {
     METAL__AS(void, void *, uint64_t)(command_buffer, metal__sel("encodeSignalEvent:value:"), event, value);
 }
+
+/* -- Metal 4 ---------------------------------------------------------------------------------- */
+
+/* Fills, copies and kernels go through metal_compute_begin(buffer), as metal_fill, metal_copy, metal_set_pipeline and
+   metal_dispatch send the same messages. Nothing that is committed is kept alive by Metal. */
+
+/* A Metal 4 queue; +1. NULL where there is no Metal 4. */
+METAL__FN void *metal4_queue_new(void *device) { return metal_get(device, "newMTL4CommandQueue"); }
+/* ... whose feedback comes on a serial dispatch queue, which is not retained. [pool] */
+METAL__FN void *metal4_queue_new_on(void *device, void *dispatch_queue)
+{
+    void *pool = metal_pool_push(), *error = NULL, *queue;
+    void *descriptor = metal_get(metal__class("MTL4CommandQueueDescriptor"), "new");
+    METAL__AS(void, void *)(descriptor, metal__sel("setFeedbackQueue:"), dispatch_queue);
+    queue = METAL__AS(void *, void *, void **)(
+        device, metal__sel("newMTL4CommandQueueWithDescriptor:error:"), descriptor, &error);
+    metal_release(descriptor);
+    metal_pool_pop(pool);
+    return queue;
+}
+/* A command buffer, and what it records into; +1. */
+METAL__FN void *metal4_buffer_new(void *device) { return metal_get(device, "newCommandBuffer"); }
+METAL__FN void *metal4_allocator_new(void *device) { return metal_get(device, "newCommandAllocator"); }
+METAL__FN void metal4_allocator_reset(void *allocator) { metal_do(allocator, "reset"); }
+/* What is encoded goes in between. */
+METAL__FN void metal4_begin(void *buffer, void *allocator)
+{
+    METAL__AS(void, void *)(buffer, metal__sel("beginCommandBufferWithAllocator:"), allocator);
+}
+METAL__FN void metal4_end(void *buffer) { metal_do(buffer, "endCommandBuffer"); }
+
+/* What a kernel finds as its buffers: room for `count` of them; +1. [pool] */
+METAL__FN void *metal4_table_new(void *device, unsigned long count)
+{
+    void *pool = metal_pool_push(), *error = NULL, *table;
+    void *descriptor = metal_get(metal__class("MTL4ArgumentTableDescriptor"), "new");
+    METAL__AS(void, unsigned long)(descriptor, metal__sel("setMaxBufferBindCount:"), count);
+    table = METAL__AS(void *, void *, void **)(
+        device, metal__sel("newArgumentTableWithDescriptor:error:"), descriptor, &error);
+    metal_release(descriptor);
+    metal_pool_pop(pool);
+    return table;
+}
+METAL__FN uint64_t metal4_address(void *buffer) { return METAL__AS0(uint64_t)(buffer, metal__sel("gpuAddress")); }
+METAL__FN void metal4_table_set(void *table, uint64_t address, unsigned long index)
+{
+    METAL__AS(void, uint64_t, unsigned long)(table, metal__sel("setAddress:atIndex:"), address, index);
+}
+METAL__FN void metal4_set_table(void *compute, void *table)
+{
+    METAL__AS(void, void *)(compute, metal__sel("setArgumentTable:"), table);
+}
+
+/* Options of a commit; +1. A commit takes their handlers out. */
+METAL__FN void *metal4_options_new(void) { return metal_get(metal__class("MTL4CommitOptions"), "new"); }
+METAL__FN void metal4_add_feedback_handler(void *options, void *block)
+{
+    METAL__AS(void, void *)(options, metal__sel("addFeedbackHandler:"), block);
+}
+/* options NULL: none. */
+METAL__FN void metal4_commit(void *queue, void *const *buffers, unsigned long count, void *options)
+{
+    if (options)
+        METAL__AS(void, void *const *, unsigned long, void *)(
+            queue, metal__sel("commit:count:options:"), buffers, count, options);
+    else
+        METAL__AS(void, void *const *, unsigned long)(queue, metal__sel("commit:count:"), buffers, count);
+}
+/* The queue raises the event when all earlier work of it is finished; its later work starts when the event has reached
+   the value. */
+METAL__FN void metal4_signal(void *queue, void *event, uint64_t value)
+{
+    METAL__AS(void, void *, uint64_t)(queue, metal__sel("signalEvent:value:"), event, value);
+}
+METAL__FN void metal4_wait(void *queue, void *event, uint64_t value)
+{
+    METAL__AS(void, void *, uint64_t)(queue, metal__sel("waitForEvent:value:"), event, value);
+}
+/* Seconds, of a feedback or a finished command buffer. */
+METAL__FN double metal_gpu_start(void *object) { return METAL__AS0(double)(object, metal__sel("GPUStartTime")); }
+METAL__FN double metal_gpu_end(void *object) { return METAL__AS0(double)(object, metal__sel("GPUEndTime")); }
 
 #endif

@@ -342,7 +342,7 @@ static void dispatch(sm_work *work)
 
 void sm_dispatch(id queue, void *context, void (*function)(void *))
 {
-    dispatch(new_work(queue, context, function, "the listener's dispatch queue"));
+    dispatch(new_work(queue, context, function, "the dispatch queue of a listener or of feedback"));
 }
 
 /* -------------------------------------------------------------------- what programs call -- */

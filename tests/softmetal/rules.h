@@ -39,7 +39,7 @@
     X(NO_POOL, "autorelease-without-pool", "an autoreleased object needs a pool on this thread")  \
     X(POOL_ORDER, "pool-order", "pools are popped innermost first, on the thread of their push")  \
     X(DESTROYED_IN_USE, "destroyed-in-use",                                                       \
-      "a buffer with unretained references still needs the object")                               \
+      "work that was committed without a reference still needs the object")                               \
     X(BAD_BLOCK, "bad-block", "a block has a class of the runtime's and the flags that go with it") \
     X(BLOCK_CHANGED, "block-changed", "a block was freed or rewritten before Metal released it")  \
     /* dispatch queues */                                                                         \
@@ -56,3 +56,23 @@
     X(PANEL_MISUSE, "panel-misuse", "the control panel was used wrongly")                         \
     /* softmetal itself */                                                                        \
     X(INTERNAL, "internal", "softmetal could not go on")
+
+/* The rules of Metal 4; some of those above hold there too. */
+#define SM_RULES_OF_METAL4(X)                                                                     \
+    /* command buffers and allocators */                                                          \
+    X(BEGIN_WHILE_RECORDING, "begin-while-recording", "endCommandBuffer comes before the next begin") \
+    X(ALLOCATOR_TAKEN, "allocator-taken", "one buffer at a time records into an allocator")       \
+    X(RESET_IN_USE, "allocator-reset-in-use", "a run still uses what the allocator holds")        \
+    X(RESET_WHILE_RECORDING, "allocator-reset-while-recording", "a buffer records into the allocator") \
+    X(END_WITHOUT_BEGIN, "end-without-begin", "only a buffer that records is ended")              \
+    X(END_WITH_ENCODER, "end-with-active-encoder", "endEncoding comes before endCommandBuffer")   \
+    X(ENCODER_OUTSIDE, "encoder-outside-recording", "encoders come between begin and end")        \
+    X(UNKNOWN_ADDRESS, "unknown-gpu-address", "an argument table names memory that a living buffer has") \
+    /* commits */                                                                                 \
+    X(EMPTY_COMMIT, "empty-commit", "a commit has at least one buffer")                           \
+    X(NIL_IN_COMMIT, "nil-in-commit", "every place of the array has a buffer")                    \
+    X(TWICE_IN_COMMIT, "buffer-twice-in-commit", "a buffer is in an array once")                  \
+    X(COMMIT_NOT_ENDED, "commit-not-ended", "a recording is ended, and committed once")           \
+    X(RECORDING_RESET, "recording-reset", "the allocator of a recording is not reset before its commit") \
+    X(OPTIONS_SHARED, "options-on-two-threads", "commit options belong to one thread at a time")  \
+    X(FEEDBACK_QUEUE, "feedback-queue-not-serial", "the feedback queue is a serial dispatch queue")

@@ -17,6 +17,7 @@
      >>dispatch   libdispatch on Linux: its workers and its timers
      >>message    what was sent, and code to run at a message
      >>kernel     what a compute "kernel" does and how long it takes
+     >>metal4     Metal 4: each commit is a run, and a run is stepped and failed as a command buffer is
      >>count      live objects, buffers in flight
      >>threads    for benchmarks: what the threads that play the GPU cost, and where all threads run */
 #ifndef SOFTMETAL_H
@@ -62,6 +63,10 @@ typedef struct softmetal_quirks {
     bool deaf_listeners;        /* setSignaledValue: makes no listener's block run (reported of some systems). It
                                    runs when the GPU signals its value or a higher one. A block that is registered
                                    for a value already reached runs                                                */
+    /* Of Metal 4; see there. */
+    bool bare_feedback_errors;     /* a feedback has the error itself, with its code, and no wrapper               */
+    bool options_keep_handlers;    /* a commit leaves the handlers in its options: they run after the next one too */
+    bool signals_die_with_failure; /* signals of a queue between a failed run and the next commit do not fire      */
 } softmetal_quirks;
 
 void softmetal_get_quirks(softmetal_quirks *out);
@@ -138,7 +143,7 @@ void softmetal_complete(void *command_buffer);  /* Scheduled -> Completed, or Er
                                                    set; schedules and executes first where needed.
                                                    No handler runs.                                */
 /* The watchdog: as softmetal_complete, for a buffer that waits for a value which its event has not reached. It does
-   what is encoded before this wait, and ends in Error with Timeout (code 2). */
+   what is encoded before this wait, and ends in Error with Timeout (code 2). For a run see >>metal4. */
 void softmetal_time_out(void *command_buffer);
 unsigned softmetal_handler_count(void *command_buffer);           /* completed handlers added so far */
 void softmetal_run_handler(void *command_buffer, unsigned k);     /* runs handler k, returns after it */
@@ -199,8 +204,8 @@ void *softmetal_new_device(void);
 void *softmetal_new_twin(void *device);
 
 /* Nil: creation calls that may return nil (default device, device list, queue, command buffer,
-   shared event, event, buffer, encoder, library, function, pipeline) are counted from 1 after this call;
-   number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
+   shared event, event, buffer, encoder, library, function, pipeline, those of >>metal4) are counted from 1 after this
+   call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
 unsigned softmetal_creations(void); /* how many were counted since softmetal_fail_creation */
 /* respondsToSelector: says no for this selector (class_respondsToSelector too, where the runtime is not
@@ -256,7 +261,8 @@ uint64_t softmetal_retain_count_calls(void);                /* objc_retain + obj
 typedef enum softmetal_phase {
     SOFTMETAL_BEFORE, /* the message was sent, its method has not begun                             */
     SOFTMETAL_AFTER   /* the result is fixed, not yet returned. Only: status, commit, commandBuffer,
-                         addCompletedHandler:, signaledValue, setSignaledValue:                     */
+                         addCompletedHandler:, signaledValue, setSignaledValue:, commit:count:,
+                         commit:count:options:, signalEvent:value:, waitForEvent:value:             */
 } softmetal_phase;
 /* Called on the sending thread; may step buffers, send messages (not seen by the hook again on that
    thread) and call the program under test. NULL removes it. */
@@ -279,12 +285,48 @@ void softmetal_set_kernel(const char *name, softmetal_kernel fn, void *user, uin
 void softmetal_set_compile_time(uint64_t first_ns, uint64_t later_ns);
 uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
 
+/* -------------------------------------------------------------------------- >>metal4 --
+   The device answers newMTL4CommandQueue and its kin; softmetal_hide_selector and softmetal_hide_class take them
+   away. Command queues, command buffers, allocators, compute encoders, argument tables, commit options and feedback
+   are there. Creation calls count for softmetal_fail_creation: queue, command buffer, allocator, argument table,
+   encoder, and init of MTL4CommitOptions.
+
+   Each commit:count: or commit:count:options: makes a run. Everywhere above, a run is what a command buffer is:
+   softmetal_last_buffer and softmetal_buffer_at give the runs of a Metal 4 queue, the newest first, and steps and
+   faults take them. It answers status. Not retained: Metal lets a run go at its end, and then it is gone.
+
+     - The commands are those of all buffers of the array, in its order. The recording belongs to the run from commit
+       on: its command buffer may begin again, with another allocator, while the run is in flight.
+     - Feedback handlers take the place of completed handlers. Each gets a feedback object of its own, which
+       goes when the handler returns, unless it was retained. They run on the queue's completion thread; under the
+       real clock, where the descriptor had a feedbackQueue, on that (but on a Mac, where softmetal_has_dispatch() is
+       false). The feedback queue is not retained.
+     - Nothing retains anything. A run needs its command buffers, allocators, pipelines and memory until the GPU has
+       ended with it; a signal or wait needs its event until it is over. To destroy one earlier, or to reset an
+       allocator, is an abort. A queue itself lives until its work is over.
+     - A commit takes the handlers out of its options, which may be used again, by one thread at a time.
+     - An argument table counts at the dispatch: its content is copied there. It knows the addresses of buffers whose
+       gpuAddress was asked for.
+
+   softmetal_fail with domain NULL: an error of MTL4CommandQueueErrorDomain with code 1, and under
+   NSUnderlyingErrorKey the one with the given code and text, and under that one of IOGPUCommandQueueErrorDomain. With
+   a domain: that error alone. A removed device gives code 4, chaos 6.
+
+   signalEvent:value: and waitForEvent:value: stand in the order of the queue, and a wait holds everything behind it.
+   They take no step: under the manual clock they are over as soon as nothing is before them in the queue, and, of
+   a wait, the value is reached. A run behind a wait that holds it is SOFTMETAL_WAIT_DUE; softmetal_time_out of this
+   run ends the first such wait, and does not complete the run. Under the real clock the watchdog does that. So the
+   run is executed, and its feedback has no error. A signal fires though the run before it failed (but see the quirk
+   signals_die_with_failure), and not on a removed device. */
+
 /* --------------------------------------------------------------------------- >>count -- */
 
 /* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer",
    "encoder", "buffer", "event", "shared_event", "listener", "library", "function", "pipeline",
-   "error", "block", "descriptor", "wrapper", "dispatch_queue"), or all of them for NULL. "block" counts
-   handler blocks that Metal still holds. */
+   "error", "block", "descriptor", "wrapper", "dispatch_queue", "queue4", "command_buffer4", "allocator",
+   "argument_table", "commit_options", "feedback", "run", "queue_operation"), or all of them for NULL. "block" counts
+   handler blocks that Metal still holds, "queue_operation" the signals and waits of Metal 4 queues that are not
+   over. */
 long softmetal_live(const char *kind);
 /* An object (+1) that does nothing but call `gone` when its last reference goes. */
 void *softmetal_new_witness(void (*gone)(void *user), void *user);

@@ -59,40 +59,56 @@ void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what)
     SM_REQUIRE(!is_committed(buffer), ENCODE_AFTER_COMMIT, "%s", what);
 }
 
-sm_command *sm_record(SoftMetalCommandBuffer *buffer, sm_command_kind kind)
+sm_command *sm_record(sm_recording *recording, sm_command_kind kind)
 {
-    buffer->commands =
-        grow(buffer->commands, buffer->command_count, &buffer->command_capacity, sizeof *buffer->commands);
-    sm_command *command = &buffer->commands[buffer->command_count++];
+    recording->commands = grow(recording->commands, recording->command_count, &recording->command_capacity,
+                               sizeof *recording->commands);
+    sm_command *command = &recording->commands[recording->command_count++];
     *command = (sm_command){.kind = kind};
     return command;
 }
 
-void sm_refer(SoftMetalCommandBuffer *buffer, id object)
+void sm_refer(sm_recording *recording, id object)
 {
-    for (unsigned i = 0; i < buffer->reference_count; i++)
-        if (buffer->references[i] == object) return;
-    buffer->references =
-        grow(buffer->references, buffer->reference_count, &buffer->reference_capacity, sizeof *buffer->references);
-    buffer->references[buffer->reference_count++] = buffer->retains ? [object retain] : object;
+    for (unsigned i = 0; i < recording->reference_count; i++)
+        if (recording->references[i] == object) return;
+    recording->references = grow(recording->references, recording->reference_count, &recording->reference_capacity,
+                                 sizeof *recording->references);
+    recording->references[recording->reference_count++] = recording->retains ? [object retain] : object;
 }
 
-static void free_commands(SoftMetalCommandBuffer *buffer)
+void sm_recording_append(sm_recording *to, sm_recording *from)
 {
-    for (unsigned i = 0; i < buffer->command_count; i++) {
-        sm_binding *bindings = buffer->commands[i].bindings;
+    for (unsigned i = 0; i < from->command_count; i++) *sm_record(to, SM_FILL) = from->commands[i];
+    for (unsigned i = 0; i < from->reference_count; i++) sm_refer(to, from->references[i]);
+    from->command_count = 0; /* their bindings have moved */
+    sm_recording_clear(from);
+}
+
+static void free_commands(sm_recording *recording)
+{
+    for (unsigned i = 0; i < recording->command_count; i++) {
+        sm_binding *bindings = recording->commands[i].bindings;
         for (unsigned k = 0; bindings && k < SM_BINDINGS; k++) free(bindings[k].bytes);
         free(bindings);
     }
-    free(buffer->commands);
+    free(recording->commands);
+}
+
+void sm_recording_clear(sm_recording *recording)
+{
+    free_commands(recording);
+    for (unsigned i = 0; recording->retains && i < recording->reference_count; i++) [recording->references[i] release];
+    free(recording->references);
+    *recording = (sm_recording){.retains = recording->retains};
 }
 
 /* Unretained references are promises of the program: from commit on each object knows that it is
    needed, and aborts when it is destroyed. */
 static void count_uses(SoftMetalCommandBuffer *buffer)
 {
-    for (unsigned i = 0; !buffer->retains && i < buffer->reference_count; i++) {
-        SoftMetalObject *object = buffer->references[i];
+    for (unsigned i = 0; !buffer->recorded.retains && i < buffer->recorded.reference_count; i++) {
+        SoftMetalObject *object = buffer->recorded.references[i];
         SM_REQUIRE(object_getClass(object) != sm_zombie_class(), DESTROYED_IN_USE, "%p was freed before commit",
                    (void *)object);
         __atomic_fetch_add(&object->uses, 1, __ATOMIC_RELAXED);
@@ -100,22 +116,22 @@ static void count_uses(SoftMetalCommandBuffer *buffer)
 }
 
 /* Before the status is set: who sees the buffer terminal may destroy what it named. */
-static void end_uses(SoftMetalCommandBuffer *buffer)
+void sm_end_uses(SoftMetalCommandBuffer *buffer)
 {
-    for (unsigned i = 0; !buffer->retains && i < buffer->reference_count; i++)
-        __atomic_fetch_sub(&((SoftMetalObject *)buffer->references[i])->uses, 1, __ATOMIC_RELEASE);
+    for (unsigned i = 0; !buffer->recorded.retains && i < buffer->recorded.reference_count; i++)
+        __atomic_fetch_sub(&((SoftMetalObject *)buffer->recorded.references[i])->uses, 1, __ATOMIC_RELEASE);
 }
 
 static void drop_references(SoftMetalCommandBuffer *buffer)
 {
     pthread_mutex_lock(&buffer->engine->lock);
-    id *references = buffer->references;
-    unsigned count = buffer->reference_count;
-    buffer->references = NULL;
-    buffer->reference_count = buffer->reference_capacity = 0;
+    sm_recording *recorded = &buffer->recorded;
+    sm_recording dropped = {.references = recorded->references, .reference_count = recorded->reference_count,
+                            .retains = recorded->retains};
+    recorded->references = NULL;
+    recorded->reference_count = recorded->reference_capacity = 0;
     pthread_mutex_unlock(&buffer->engine->lock);
-    for (unsigned i = 0; buffer->retains && i < count; i++) [references[i] release];
-    free(references);
+    sm_recording_clear(&dropped);
 }
 
 static bool is_ordering(id object)
@@ -127,9 +143,11 @@ static bool is_ordering(id object)
 
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b)
 {
-    for (unsigned i = 0; i < a->reference_count; i++)
-        for (unsigned k = 0; k < b->reference_count; k++)
-            if (a->references[i] == b->references[k] && is_ordering(a->references[i])) return false;
+    if (sm_is_operation(a) || sm_is_operation(b)) return false;
+    const sm_recording *first = &a->recorded, *second = &b->recorded;
+    for (unsigned i = 0; i < first->reference_count; i++)
+        for (unsigned k = 0; k < second->reference_count; k++)
+            if (first->references[i] == second->references[k] && is_ordering(first->references[i])) return false;
     return true;
 }
 
@@ -147,7 +165,7 @@ static void join_line(SoftMetalCommandBuffer *buffer)
     engine->line_last = buffer;
 }
 
-static void leave_line(SoftMetalCommandBuffer *buffer)
+void sm_leave_line(SoftMetalCommandBuffer *buffer)
 {
     sm_engine *engine = buffer->engine;
     if (buffer->line_previous)
@@ -187,15 +205,19 @@ static void free_place(SoftMetalCommandBuffer *buffer)
     pthread_cond_signal(&buffer->engine->room);
 }
 
-SoftMetalCommandBuffer *sm_command_buffer_new(SoftMetalQueue *queue, bool retains)
+SoftMetalCommandBuffer *sm_command_buffer_new(sm_entry entry, SoftMetalAnyQueue *queue)
 {
-    SoftMetalCommandBuffer *buffer = [[SoftMetalCommandBuffer alloc] init];
+    Class cls = entry == SM_ENTRY_BUFFER ? [SoftMetalCommandBuffer class]
+                : entry == SM_ENTRY_RUN  ? [SoftMetalRun class]
+                                         : [SoftMetalQueueOperation class];
+    SoftMetalCommandBuffer *buffer = [[cls alloc] init];
     buffer->queue = [queue retain];
     buffer->engine = queue->engine;
-    buffer->retains = retains;
-    buffer->counted = true;
+    buffer->entry = entry;
     sm_cond_init(&buffer->changed);
+    if (sm_is_operation(buffer)) return buffer;
     pthread_mutex_lock(&buffer->engine->lock);
+    buffer->counted = true;
     join_the_living(buffer);
     pthread_mutex_unlock(&buffer->engine->lock);
     return buffer;
@@ -233,7 +255,7 @@ static void draw_chaos(SoftMetalCommandBuffer *buffer)
     if (!buffer->fault.set && sm_take_failure(&code))
         sm_set_fault(buffer, NULL, code, NULL);
     else if (!buffer->fault.set && sm_chance(chaos.fail_per_mille))
-        sm_set_fault(buffer, NULL, SM_ERROR_INTERNAL, NULL);
+        sm_set_fault(buffer, NULL, buffer->entry == SM_ENTRY_RUN ? SM_RUN_ERROR_INTERNAL : SM_ERROR_INTERNAL, NULL);
     buffer->late = sm_chance(chaos.late_handler_per_mille);
     buffer->overlap = sm_chance(chaos.overlap_per_mille);
 }
@@ -255,23 +277,36 @@ static void schedule_ahead(SoftMetalCommandBuffer *buffer)
     if (must_wait && buffer->engine->clock == SOFTMETAL_REAL) post(buffer, SM_JOB_SCHEDULE, buffer->schedule_due);
 }
 
-static void commit(SoftMetalCommandBuffer *buffer)
+/* With the engine's lock, as of a buffer or run. */
+static void begin_life_of_work(SoftMetalCommandBuffer *buffer)
 {
-    sm_engine *engine = buffer->engine;
     softmetal_timing timing;
     sm_timing(&timing);
+    draw_chaos(buffer);
+    store_time(&buffer->kernel_start, seconds_now());
+    buffer->schedule_due = sm_after(sm_now(), sm_draw(timing.schedule));
+}
+
+void sm_commit(SoftMetalCommandBuffer *buffer)
+{
+    sm_engine *engine = buffer->engine;
+    bool operation = sm_is_operation(buffer);
     count_uses(buffer);
     [buffer retain]; /* Metal's own reference, until sm_let_go */
     pthread_mutex_lock(&engine->lock);
-    draw_chaos(buffer);
+    if (!operation) begin_life_of_work(buffer);
     sm_note_activity();
     __atomic_store_n(&buffer->committed, true, __ATOMIC_RELAXED);
-    store_time(&buffer->kernel_start, seconds_now());
-    buffer->schedule_due = sm_after(sm_now(), sm_draw(timing.schedule));
     engine->unsettled++;
     if (!buffer->in_line) join_line(buffer);
     set_status(buffer, SM_COMMITTED);
-    schedule_ahead(buffer);
+    if (buffer->entry == SM_ENTRY_RUN) {
+        engine->newest_run = buffer;
+        engine->newest_run_failed = false;
+        engine->outstanding++;
+    }
+    buffer->follows_failure = engine->newest_run_failed;
+    if (!operation) schedule_ahead(buffer);
     sm_engine_pump(engine);
     pthread_mutex_unlock(&engine->lock);
 }
@@ -299,9 +334,12 @@ void sm_mark_started(SoftMetalCommandBuffer *buffer)
 static id new_error(SoftMetalCommandBuffer *buffer)
 {
     if (buffer->outcome) return buffer->outcome; /* takes over its reference */
+    bool run = buffer->entry == SM_ENTRY_RUN;
     if (__atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE))
-        return sm_new_command_buffer_error(SM_ERROR_DEVICE_REMOVED);
+        return run ? sm_new_run_error(SM_RUN_ERROR_DEVICE_REMOVED, nil)
+                   : sm_new_command_buffer_error(SM_ERROR_DEVICE_REMOVED);
     if (!buffer->fault.set) return nil;
+    if (run && !buffer->fault.domain) return sm_new_run_error(buffer->fault.code, buffer->fault.text);
     SoftMetalError *error = sm_new_command_buffer_error(buffer->fault.code);
     if (buffer->fault.domain) {
         [error->domain release];
@@ -326,20 +364,30 @@ void sm_publish(SoftMetalCommandBuffer *buffer)
     if (!buffer->status_after) set_status(buffer, buffer->final_status);
 }
 
+/* The signals of the queue up to the next commit are told, and those that come until then will be. */
+static void tell_of_failure(SoftMetalCommandBuffer *run)
+{
+    for (SoftMetalCommandBuffer *b = run->line_next; b && sm_is_operation(b); b = b->line_next)
+        b->follows_failure = true;
+    if (run->engine->newest_run == run) run->engine->newest_run_failed = true;
+}
+
 void sm_finish(SoftMetalCommandBuffer *buffer)
 {
     sm_engine *engine = buffer->engine;
     softmetal_timing timing;
     sm_timing(&timing);
     __atomic_store_n(&buffer->worked, 1, __ATOMIC_RELEASE);
-    end_uses(buffer);
+    sm_end_uses(buffer);
     pthread_mutex_lock(&engine->lock);
     buffer->error = new_error(buffer);
     buffer->outcome = nil;
     buffer->final_status = buffer->error ? SM_ERRONEOUS : SM_COMPLETED;
     buffer->ended = seconds_now();
     buffer->executed = buffer->finished = true;
-    leave_line(buffer);
+    if (buffer->entry == SM_ENTRY_RUN && buffer->error) tell_of_failure(buffer);
+    if (engine->newest_run == buffer) engine->newest_run = nil;
+    sm_leave_line(buffer);
     if (engine->clock == SOFTMETAL_MANUAL) {
         sm_publish(buffer);
     } else {
@@ -347,17 +395,24 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
         post(buffer, SM_JOB_COMPLETED, sm_after(sm_now(), sm_draw(timing.notify)));
     }
     pthread_mutex_unlock(&engine->lock);
+    sm_advance_operations();
 }
 
 /* ------------------------------------------------------------------------------ handlers -- */
 
-typedef void (^handler_block)(id buffer);
+typedef void (^handler_block)(id buffer_or_feedback);
 
 static void *wrapper_class; /* NULL as long as there was none */
 
 static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
+    if (buffer->entry == SM_ENTRY_RUN) {
+        id feedback = sm_new_feedback(buffer);
+        ((handler_block)held->block)(feedback);
+        [feedback release];
+        return;
+    }
     if (!sm_quirks().wrapped_buffers) {
         ((handler_block)held->block)(buffer);
         return;
@@ -478,8 +533,8 @@ static void encode_event(SoftMetalCommandBuffer *buffer, sm_command_kind kind, i
     require_no_encoder(buffer, SM_RULE_EVENT_WITH_ENCODER, what);
     sm_check_argument(event, [SoftMetalEvent class], what);
     require_same_device(buffer, ((SoftMetalEvent *)event)->device, what);
-    sm_refer(buffer, event);
-    sm_command *command = sm_record(buffer, kind);
+    sm_refer(&buffer->recorded, event);
+    sm_command *command = sm_record(&buffer->recorded, kind);
     command->object = event;
     command->value = value;
 }
@@ -536,7 +591,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 }
 - (BOOL)retainedReferences
 {
-    return retains;
+    return recorded.retains;
 }
 - (unsigned long)errorOptions
 {
@@ -580,7 +635,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     SM_REQUIRE(!is_committed(self), DOUBLE_COMMIT, "%p", (void *)self);
     require_no_encoder(self, SM_RULE_COMMIT_WITH_ENCODER, "commit");
     if (sent) [self retain]; /* the hook still names it */
-    commit(self);
+    sm_commit(self);
     if (sent) {
         sm_hook_after(self, "commit");
         [self release];
@@ -685,7 +740,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 {
     SM_REQUIRE(!in_line, ENQUEUED_NOT_COMMITTED, "%p", (void *)self);
     pthread_mutex_lock(&engine->lock);
-    leave_the_living(self);
+    if (!sm_is_operation(self)) leave_the_living(self);
     pthread_mutex_unlock(&engine->lock);
     for (unsigned k = 0; !committed && k < completed_blocks.count; k++) {
         if (!lose) call(&completed_blocks.items[k], self);
@@ -693,13 +748,12 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     }
     drop_blocks(&scheduled_blocks);
     drop_blocks(&completed_blocks);
-    drop_references(self);
+    sm_recording_clear(&recorded);
     pthread_mutex_lock(&engine->lock);
     free_place(self);
     pthread_mutex_unlock(&engine->lock);
     free(scheduled_blocks.items);
     free(completed_blocks.items);
-    free_commands(self);
     [fault.domain release];
     [fault.text release];
     [error release];
@@ -711,6 +765,25 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 }
 
 @end
+
+@implementation SoftMetalRun
++ (sm_kind)softmetalKind
+{
+    return SM_RUN;
+}
+@end
+
+@implementation SoftMetalQueueOperation
++ (sm_kind)softmetalKind
+{
+    return SM_QUEUE_OPERATION;
+}
+@end
+
+bool sm_is_operation(SoftMetalCommandBuffer *buffer)
+{
+    return buffer->entry == SM_ENTRY_SIGNAL || buffer->entry == SM_ENTRY_WAIT;
+}
 
 /* ------------------------------------------------------------------------------ wrappers -- */
 

@@ -27,6 +27,11 @@ static void set_up_classes(void)
     (void)[MTLCommandBufferDescriptor class], (void)[SoftMetalLibrary class];
     (void)[SoftMetalFunction class], (void)[SoftMetalPipeline class], (void)[SoftMetalDevice class];
     (void)[SoftMetalWrapper class];
+    (void)[SoftMetalQueue4 class], (void)[SoftMetalCommandBuffer4 class], (void)[SoftMetalAllocator class];
+    (void)[SoftMetalComputeEncoder4 class], (void)[SoftMetalArgumentTable class], (void)[SoftMetalFeedback class];
+    (void)[SoftMetalRun class], (void)[SoftMetalQueueOperation class], (void)[MTL4CommitOptions class];
+    (void)[MTL4CommandQueueDescriptor class], (void)[MTL4CommandAllocatorDescriptor class];
+    (void)[MTL4ArgumentTableDescriptor class], (void)[NSMutableDictionary class];
     (void)[NSString class], (void)[NSAutoreleasePool class];
     NSMutableArray *names = [[NSMutableArray alloc] init]; /* of libraries: its class has another name */
     [names addObject:@"name"];

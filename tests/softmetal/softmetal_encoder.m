@@ -5,6 +5,40 @@
 
 /* ----------------------------------------------------------------------------- memory -- */
 
+/* Those whose address the program knows: Metal 4 binds memory by its address. */
+static pthread_mutex_t addresses_lock = PTHREAD_MUTEX_INITIALIZER;
+static SoftMetalBuffer *addressed_buffers;
+
+static void note_address(SoftMetalBuffer *memory)
+{
+    pthread_mutex_lock(&addresses_lock);
+    if (!memory->addressed) {
+        memory->addressed = true;
+        memory->next_addressed = addressed_buffers;
+        addressed_buffers = memory;
+    }
+    pthread_mutex_unlock(&addresses_lock);
+}
+
+static void forget_address(SoftMetalBuffer *memory)
+{
+    if (!memory->addressed) return;
+    pthread_mutex_lock(&addresses_lock);
+    SoftMetalBuffer **link = &addressed_buffers;
+    while (*link != memory) link = &(*link)->next_addressed;
+    *link = memory->next_addressed;
+    pthread_mutex_unlock(&addresses_lock);
+}
+
+SoftMetalBuffer *sm_buffer_at_address(uint64_t address)
+{
+    pthread_mutex_lock(&addresses_lock);
+    SoftMetalBuffer *memory = addressed_buffers;
+    while (memory && address - (uint64_t)(uintptr_t)memory->bytes >= memory->length) memory = memory->next_addressed;
+    pthread_mutex_unlock(&addresses_lock);
+    return memory;
+}
+
 @implementation SoftMetalBuffer
 + (sm_kind)softmetalKind
 {
@@ -25,6 +59,7 @@
 }
 - (uint64_t)gpuAddress
 {
+    note_address(self);
     return (uint64_t)(uintptr_t)bytes;
 }
 - (unsigned long)resourceOptions
@@ -52,6 +87,7 @@
 - (void)dealloc
 {
     SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "buffer %p", (void *)self);
+    forget_address(self);
     free(bytes);
     [label release];
     [device release];
@@ -61,16 +97,16 @@
 
 /* ------------------------------------------------------------------------ any encoder -- */
 
-static void require_open(SoftMetalEncoder *encoder, const char *what)
+void sm_check_open(SoftMetalEncoder *encoder, const char *what)
 {
-    sm_check_encodable(encoder->buffer, what);
+    if (encoder->buffer) sm_check_encodable(encoder->buffer, what);
     SM_REQUIRE(!encoder->ended, ENCODE_AFTER_END, "%s", what);
 }
 
 static void require_memory(SoftMetalEncoder *encoder, id memory, const char *what)
 {
     sm_check_argument(memory, [SoftMetalBuffer class], what);
-    SM_REQUIRE(((SoftMetalBuffer *)memory)->device == encoder->buffer->engine->device, OTHER_DEVICE, "%s", what);
+    SM_REQUIRE(((SoftMetalBuffer *)memory)->device == encoder->device, OTHER_DEVICE, "%s", what);
 }
 
 static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length, const char *what)
@@ -86,12 +122,16 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
 }
 - (id)initWithBuffer:(SoftMetalCommandBuffer *)owner
 {
-    if ((self = [super init])) buffer = [owner retain];
+    if (!(self = [super init])) return nil;
+    buffer = [owner retain];
+    device = owner->queue->device;
+    recording = &owner->recorded;
+    active = &owner->encoder;
     return self;
 }
 - (id)device
 {
-    return buffer->queue->device;
+    return device;
 }
 - (NSString *)label
 {
@@ -118,7 +158,7 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
 {
     SM_REQUIRE(!ended, DOUBLE_END, "%p", (void *)self);
     ended = true;
-    buffer->encoder = nil;
+    *active = nil;
 }
 - (void)dealloc
 {
@@ -131,20 +171,42 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
 
 /* ------------------------------------------------------------------------------- blit -- */
 
-@implementation SoftMetalBlitEncoder
-
-- (void)fillBuffer:(id)memory range:(sm_range)range value:(unsigned char)value
+void sm_encode_fill(SoftMetalEncoder *encoder, id memory, sm_range range, unsigned char value, const char *what)
 {
-    static const char what[] = "fillBuffer:range:value:";
-    require_open(self, what);
-    require_memory(self, memory, what);
+    sm_check_open(encoder, what);
+    require_memory(encoder, memory, what);
     require_inside(memory, range.location, range.length, what);
-    sm_refer(buffer, memory);
-    sm_command *command = sm_record(buffer, SM_FILL);
+    sm_refer(encoder->recording, memory);
+    sm_command *command = sm_record(encoder->recording, SM_FILL);
     command->object = memory;
     command->offset = range.location;
     command->length = range.length;
     command->value = value;
+}
+
+void sm_encode_copy(SoftMetalEncoder *encoder, id source, unsigned long from, id target, unsigned long to,
+                    unsigned long size, const char *what)
+{
+    sm_check_open(encoder, what);
+    require_memory(encoder, source, what);
+    require_memory(encoder, target, what);
+    require_inside(source, from, size, what);
+    require_inside(target, to, size, what);
+    sm_refer(encoder->recording, source);
+    sm_refer(encoder->recording, target);
+    sm_command *command = sm_record(encoder->recording, SM_COPY);
+    command->object = source;
+    command->offset = from;
+    command->destination = target;
+    command->destination_offset = to;
+    command->length = size;
+}
+
+@implementation SoftMetalBlitEncoder
+
+- (void)fillBuffer:(id)memory range:(sm_range)range value:(unsigned char)value
+{
+    sm_encode_fill(self, memory, range, value, "fillBuffer:range:value:");
 }
 
 - (void)copyFromBuffer:(id)source
@@ -153,48 +215,53 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
      destinationOffset:(unsigned long)to
                   size:(unsigned long)size
 {
-    static const char what[] = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:";
-    require_open(self, what);
-    require_memory(self, source, what);
-    require_memory(self, target, what);
-    require_inside(source, from, size, what);
-    require_inside(target, to, size, what);
-    sm_refer(buffer, source);
-    sm_refer(buffer, target);
-    sm_command *command = sm_record(buffer, SM_COPY);
-    command->object = source;
-    command->offset = from;
-    command->destination = target;
-    command->destination_offset = to;
-    command->length = size;
+    sm_encode_copy(self, source, from, target, to, size, "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:");
 }
 
 - (void)synchronizeResource:(id)memory
 {
-    require_open(self, "synchronizeResource:");
+    sm_check_open(self, "synchronizeResource:");
     require_memory(self, memory, "synchronizeResource:");
-    sm_refer(buffer, memory);
+    sm_refer(recording, memory);
 }
 
 @end
 
 /* ---------------------------------------------------------------------------- compute -- */
 
+void sm_check_pipeline(SoftMetalEncoder *encoder, id state, const char *what)
+{
+    sm_check_open(encoder, what);
+    sm_check_argument(state, [SoftMetalPipeline class], what);
+    SM_REQUIRE(((SoftMetalPipeline *)state)->device == encoder->device, OTHER_DEVICE, "%s", what);
+}
+
+void sm_encode_dispatch(SoftMetalEncoder *encoder, SoftMetalPipeline *pipeline, sm_binding *bindings, sm_size threads,
+                        const char *what)
+{
+    sm_check_open(encoder, what);
+    SM_REQUIRE(pipeline, NO_PIPELINE, "%s", what);
+    sm_command *command = sm_record(encoder->recording, SM_DISPATCH);
+    command->object = pipeline;
+    command->bindings = bindings;
+    command->grid[0] = threads.width;
+    command->grid[1] = threads.height;
+    command->grid[2] = threads.depth;
+}
+
 @implementation SoftMetalComputeEncoder
 
 - (void)setComputePipelineState:(id)state
 {
     static const char what[] = "setComputePipelineState:";
-    require_open(self, what);
-    sm_check_argument(state, [SoftMetalPipeline class], what);
-    SM_REQUIRE(((SoftMetalPipeline *)state)->device == buffer->engine->device, OTHER_DEVICE, "%s", what);
-    sm_refer(buffer, state);
+    sm_check_pipeline(self, state, what);
+    sm_refer(recording, state);
     pipeline = state;
 }
 
 - (void)clearBindingAt:(unsigned long)index what:(const char *)what
 {
-    require_open(self, what);
+    sm_check_open(self, what);
     SM_REQUIRE(index < SM_BINDINGS, BAD_BINDING, "%s: index %lu", what, index);
     free(bindings[index].bytes);
     bindings[index] = (sm_binding){.buffer = nil};
@@ -208,7 +275,7 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
     require_memory(self, memory, what);
     size_t length = ((SoftMetalBuffer *)memory)->length;
     SM_REQUIRE(offset < length, BAD_BINDING, "%s: offset %lu of %zu", what, offset, length);
-    sm_refer(buffer, memory);
+    sm_refer(recording, memory);
     bindings[index] = (sm_binding){.buffer = memory, .offset = offset, .length = length - offset};
 }
 
@@ -240,14 +307,7 @@ static sm_binding *copy_bindings(const sm_binding *bindings)
 
 static void record_dispatch(SoftMetalComputeEncoder *encoder, sm_size threads, const char *what)
 {
-    require_open(encoder, what);
-    SM_REQUIRE(encoder->pipeline, NO_PIPELINE, "%s", what);
-    sm_command *command = sm_record(encoder->buffer, SM_DISPATCH);
-    command->object = encoder->pipeline;
-    command->bindings = copy_bindings(encoder->bindings);
-    command->grid[0] = threads.width;
-    command->grid[1] = threads.height;
-    command->grid[2] = threads.depth;
+    sm_encode_dispatch(encoder, encoder->pipeline, copy_bindings(encoder->bindings), threads, what);
 }
 
 - (void)dispatchThreadgroups:(sm_size)groups threadsPerThreadgroup:(sm_size)each
@@ -265,7 +325,7 @@ static void record_dispatch(SoftMetalComputeEncoder *encoder, sm_size threads, c
 - (void)memoryBarrierWithScope:(unsigned long)scope
 {
     (void)scope;
-    require_open(self, "memoryBarrierWithScope:");
+    sm_check_open(self, "memoryBarrierWithScope:");
 }
 
 - (void)dealloc

@@ -247,6 +247,7 @@ static void raise_event(SoftMetalEvent *event, uint64_t value, bool heard)
     }
     pthread_mutex_unlock(&event->lock);
     post_all(event, due);
+    sm_advance_operations();
 }
 
 void sm_event_raise(SoftMetalEvent *event, uint64_t value)

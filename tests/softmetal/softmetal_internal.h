@@ -15,7 +15,7 @@
 
    Contents
      >>rules  >>time  >>random  >>object  >>block  >>engine  >>command buffer  >>event  >>other
-     objects  >>dispatch  >>panel  >>message */
+     objects  >>metal4  >>dispatch  >>panel  >>message */
 #ifndef SOFTMETAL_INTERNAL_H
 #define SOFTMETAL_INTERNAL_H
 
@@ -31,7 +31,7 @@
 
 typedef enum sm_rule {
 #define SM_RULE_ENUM(identifier, name, text) SM_RULE_##identifier,
-    SM_RULES(SM_RULE_ENUM)
+    SM_RULES(SM_RULE_ENUM) SM_RULES_OF_METAL4(SM_RULE_ENUM)
 #undef SM_RULE_ENUM
 } sm_rule;
 
@@ -92,6 +92,14 @@ typedef enum sm_kind {
     SM_DESCRIPTOR,
     SM_WRAPPER,
     SM_DISPATCH_QUEUE,
+    SM_QUEUE4,
+    SM_COMMAND_BUFFER4,
+    SM_ALLOCATOR,
+    SM_ARGUMENT_TABLE,
+    SM_COMMIT_OPTIONS,
+    SM_FEEDBACK,
+    SM_RUN,
+    SM_QUEUE_OPERATION,
     SM_KINDS
 } sm_kind;
 
@@ -102,7 +110,7 @@ void sm_count(sm_kind kind, long change);
 @interface SoftMetalObject : NSObject {
 @public
     long refs;
-    long uses; /* committed buffers with unretained references that still need it */
+    long uses; /* committed buffers with unretained references, runs and queue operations that still need it */
 }
 + (sm_kind)softmetalKind;
 @end
@@ -139,13 +147,14 @@ typedef struct sm_blocks {
 } sm_blocks;
 
 sm_block sm_block_take(void *block); /* checks and copies it */
+sm_block sm_block_take_again(void *block); /* one more of a block that was taken */
 void sm_block_check(const sm_block *held);
 void sm_block_drop(sm_block *held); /* checks and releases it */
 void sm_blocks_add(sm_blocks *blocks, sm_block held);
 
 /* --------------------------------------------------------------------------- >>engine -- */
 
-@class SoftMetalDevice, SoftMetalQueue, SoftMetalCommandBuffer, SoftMetalEncoder, SoftMetalEvent;
+@class SoftMetalDevice, SoftMetalAnyQueue, SoftMetalCommandBuffer, SoftMetalEncoder, SoftMetalEvent;
 
 typedef struct sm_engine sm_engine;
 typedef struct sm_job sm_job;
@@ -181,6 +190,8 @@ struct sm_engine {
     sm_job *first_job, *last_job;
     SoftMetalCommandBuffer *newest;                 /* living buffers, by age */
     SoftMetalCommandBuffer *line_first, *line_last; /* enqueued and not finished, in order */
+    SoftMetalCommandBuffer *newest_run;             /* Metal 4: as long as the GPU has not ended with it */
+    bool newest_run_failed;
 };
 
 sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit);
@@ -199,6 +210,7 @@ sm_engine *sm_engine_of_running_handler(void);
 enum { SM_NOT_ENQUEUED, SM_ENQUEUED, SM_COMMITTED, SM_SCHEDULED, SM_COMPLETED, SM_ERRONEOUS };
 
 enum { SM_ERROR_INTERNAL = 1, SM_ERROR_TIMEOUT = 2, SM_ERROR_DEVICE_REMOVED = 11 };
+enum { SM_RUN_ERROR_DEVICE_REMOVED = 4, SM_RUN_ERROR_INTERNAL = 6 }; /* Metal 4's */
 
 typedef struct sm_size {
     unsigned long width, height, depth;
@@ -233,20 +245,29 @@ typedef struct sm_fault {
     long code;
 } sm_fault;
 
+/* What the program encoded. */
+typedef struct sm_recording {
+    sm_command *commands;
+    unsigned command_count, command_capacity;
+    id *references; /* every object named by a command */
+    unsigned reference_count, reference_capacity;
+    bool retains; /* retained references */
+} sm_recording;
+
+/* What stands in the line of a queue. The last three are Metal 4's, and not seen by the program. */
+typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY_WAIT } sm_entry;
+
 @interface SoftMetalCommandBuffer : SoftMetalObject {
 @public
-    SoftMetalQueue *queue;
+    SoftMetalAnyQueue *queue;
     sm_engine *engine;
-    bool retains; /* retained references */
+    sm_entry entry;
     unsigned long error_options;
     id log_state;
     NSString *label;
 
     /* Until commit: the program's thread only. Then read by one worker. */
-    sm_command *commands;
-    unsigned command_count, command_capacity;
-    id *references; /* every object named by a command */
-    unsigned reference_count, reference_capacity;
+    sm_recording recorded;
     SoftMetalEncoder *encoder; /* the active one, not retained */
 
     /* What the program reads without a lock; atomic. The only order that readers of a terminal status get is
@@ -263,6 +284,7 @@ typedef struct sm_fault {
     SoftMetalCommandBuffer *line_next, *line_previous;
     pthread_cond_t changed;
     bool committed; /* also read without the lock */
+    bool follows_failure; /* SM_ENTRY_SIGNAL: of the run before it */
     bool in_line, started, executed, finished; /* finished: the GPU's part is over */
     bool scheduled_done; /* waitUntilScheduled may return */
     bool handlers_done;  /* waitUntilCompleted may return */
@@ -280,11 +302,25 @@ typedef struct sm_fault {
     uint64_t duration;
     unsigned hang; /* also a flag to interrupt waits */
 }
+- (double)GPUStartTime;
+- (double)GPUEndTime;
 @end
 
-SoftMetalCommandBuffer *sm_command_buffer_new(SoftMetalQueue *queue, bool retains);
-sm_command *sm_record(SoftMetalCommandBuffer *buffer, sm_command_kind kind);
-void sm_refer(SoftMetalCommandBuffer *buffer, id object);
+/* Metal 4: what one commit made, with the handlers of its options as completed handlers. */
+@interface SoftMetalRun : SoftMetalCommandBuffer
+@end
+
+/* Metal 4: a signal or a wait of a queue. Its one command says which, and has no effect as a command. */
+@interface SoftMetalQueueOperation : SoftMetalCommandBuffer
+@end
+
+SoftMetalCommandBuffer *sm_command_buffer_new(sm_entry entry, SoftMetalAnyQueue *queue); /* +1; retains nothing */
+bool sm_is_operation(SoftMetalCommandBuffer *buffer);
+void sm_commit(SoftMetalCommandBuffer *buffer);
+sm_command *sm_record(sm_recording *recording, sm_command_kind kind);
+void sm_refer(sm_recording *recording, id object);
+void sm_recording_append(sm_recording *to, sm_recording *from); /* empties `from` */
+void sm_recording_clear(sm_recording *recording);               /* drops the references, frees the commands */
 void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
 
 /* Transitions. All take the engine's lock themselves unless they say otherwise. */
@@ -299,8 +335,10 @@ void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k);   /* manual clo
 void sm_end_handlers(SoftMetalCommandBuffer *buffer);     /* references and place are given back, waiters may return */
 void sm_release_handlers(SoftMetalCommandBuffer *buffer); /* drops the blocks not dropped yet */
 void sm_let_go(SoftMetalCommandBuffer *buffer);           /* Metal's own reference goes */
+void sm_leave_line(SoftMetalCommandBuffer *buffer);       /* with the lock */
+void sm_end_uses(SoftMetalCommandBuffer *buffer);         /* what it named may be destroyed */
 void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text); /* with the lock */
-/* Whether the two may run at the same time: no tracked buffer and no event in common. */
+/* Whether the two may run at the same time: no tracked buffer and no event in common, and no operation. */
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
 
 /* What handlers get under the quirk wrapped_buffers: counts its own references, passes every other message on. */
@@ -355,12 +393,16 @@ bool sm_notifications_settled(void);
 }
 @end
 
-@interface SoftMetalQueue : SoftMetalObject {
+/* What a queue is, whichever messages it answers. */
+@interface SoftMetalAnyQueue : SoftMetalObject {
 @public
     SoftMetalDevice *device;
     sm_engine *engine;
     NSString *label; /* guarded by the engine's lock */
 }
+@end
+
+@interface SoftMetalQueue : SoftMetalAnyQueue
 @end
 
 @interface MTLCommandBufferDescriptor : SoftMetalObject {
@@ -371,9 +413,13 @@ bool sm_notifications_settled(void);
 }
 @end
 
+@class SoftMetalPipeline;
+
 @interface SoftMetalBuffer : SoftMetalObject {
 @public
     SoftMetalDevice *device;
+    SoftMetalBuffer *next_addressed;
+    bool addressed; /* its gpuAddress was asked for */
     unsigned char *bytes;
     size_t length;
     unsigned long options;
@@ -383,17 +429,30 @@ bool sm_notifications_settled(void);
 
 @interface SoftMetalEncoder : SoftMetalObject {
 @public
-    SoftMetalCommandBuffer *buffer; /* +1 */
+    SoftMetalCommandBuffer *buffer; /* +1; nil in Metal 4 */
+    SoftMetalDevice *device;        /* not retained: the owner does */
+    sm_recording *recording;        /* the owner's, as long as the encoder is open */
+    SoftMetalEncoder **active;      /* where the owner notes the open encoder */
     bool ended;
     NSString *label;
 }
 - (id)initWithBuffer:(SoftMetalCommandBuffer *)owner;
 @end
 
+/* What both generations encode; `what` is the message. They check their arguments. */
+void sm_encode_fill(SoftMetalEncoder *encoder, id memory, sm_range range, unsigned char value, const char *what);
+void sm_encode_copy(SoftMetalEncoder *encoder, id source, unsigned long from, id target, unsigned long to,
+                    unsigned long size, const char *what);
+/* Takes `bindings` over: SM_BINDINGS of them. */
+void sm_encode_dispatch(SoftMetalEncoder *encoder, SoftMetalPipeline *pipeline, sm_binding *bindings, sm_size threads,
+                        const char *what);
+void sm_check_open(SoftMetalEncoder *encoder, const char *what);
+void sm_check_pipeline(SoftMetalEncoder *encoder, id state, const char *what);
+/* The living buffer, of those whose gpuAddress was asked for, that has the address; nil. */
+SoftMetalBuffer *sm_buffer_at_address(uint64_t address);
+
 @interface SoftMetalBlitEncoder : SoftMetalEncoder
 @end
-
-@class SoftMetalPipeline;
 
 @interface SoftMetalComputeEncoder : SoftMetalEncoder {
 @public
@@ -427,6 +486,7 @@ bool sm_notifications_settled(void);
 /* An NSError in what it answers; its own class so that it is counted like the rest. */
 @interface SoftMetalError : SoftMetalObject {
 @public
+    SoftMetalError *underlying; /* +1 */
     NSString *domain, *text;
     long code;
 }
@@ -440,6 +500,103 @@ void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *b
 void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block);
 
 extern NSString *const MTLCommandBufferErrorDomain;
+
+/* --------------------------------------------------------------------------- >>metal4 -- */
+
+@class SoftMetalCommandBuffer4;
+
+@interface SoftMetalQueue4 : SoftMetalAnyQueue {
+@public
+    id feedback_queue; /* a dispatch queue, not retained; nil: the completion thread */
+}
+@end
+
+@interface SoftMetalAllocator : SoftMetalObject {
+@public
+    SoftMetalDevice *device; /* +1 */
+    NSString *label;
+    SoftMetalCommandBuffer4 *recorder; /* not retained; nil: no buffer records into it */
+    unsigned long generation;          /* resets so far */
+    uint64_t size;
+}
+@end
+
+typedef enum sm_state4 { SM_STATE4_NEW, SM_STATE4_RECORDING, SM_STATE4_ENDED, SM_STATE4_COMMITTED } sm_state4;
+
+@interface SoftMetalCommandBuffer4 : SoftMetalObject {
+@public
+    SoftMetalDevice *device; /* +1 */
+    NSString *label;
+    sm_state4 state;
+    SoftMetalAllocator *allocator; /* of the recording, not retained */
+    unsigned long generation;      /* the allocator's, as the recording began */
+    sm_recording recorded;         /* from begin to commit, which takes it */
+    SoftMetalEncoder *encoder;     /* the active one, not retained */
+}
+@end
+
+@interface SoftMetalArgumentTable : SoftMetalObject {
+@public
+    SoftMetalDevice *device; /* +1 */
+    NSString *label;
+    unsigned long count;
+    uint64_t addresses[SM_BINDINGS]; /* 0: nothing is bound */
+}
+@end
+
+@interface SoftMetalComputeEncoder4 : SoftMetalEncoder {
+@public
+    SoftMetalCommandBuffer4 *owner; /* not retained */
+    SoftMetalPipeline *pipeline;    /* neither are these */
+    SoftMetalArgumentTable *table;
+}
+@end
+
+@interface MTL4CommandQueueDescriptor : SoftMetalObject {
+@public
+    NSString *label;
+    id feedback_queue; /* not retained */
+}
+@end
+
+@interface MTL4CommandAllocatorDescriptor : SoftMetalObject {
+@public
+    NSString *label;
+}
+@end
+
+@interface MTL4ArgumentTableDescriptor : SoftMetalObject {
+@public
+    NSString *label;
+    unsigned long count;
+}
+@end
+
+@interface MTL4CommitOptions : SoftMetalObject {
+@public
+    sm_blocks blocks;
+    bool busy; /* atomic: a thread is in one of its methods, or in a commit with it */
+}
+@end
+
+@interface SoftMetalFeedback : SoftMetalObject {
+@public
+    id error; /* +1 */
+    double gpu_start, gpu_end;
+}
+@end
+
+id sm_new_feedback(SoftMetalCommandBuffer *run);                /* +1 */
+SoftMetalError *sm_new_run_error(long code, NSString *text);    /* +1; text nil: a default text */
+void sm_perform_operation(SoftMetalCommandBuffer *operation);   /* real clock: waits, where it is a wait */
+/* Manual clock: ends every operation that stands first in its line and waits for nothing. Without any lock. */
+void sm_advance_operations(void);
+bool sm_wait_is_over(SoftMetalCommandBuffer *operation);        /* with the lock */
+/* Real clock: hands the handlers to the feedback queue of the run. false: it has none. */
+bool sm_dispatch_handlers(SoftMetalCommandBuffer *buffer);
+void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run); /* as commit takes them */
+
+extern NSString *const MTL4CommandQueueErrorDomain;
 
 /* ------------------------------------------------------------------------- >>dispatch -- */
 
@@ -477,6 +634,8 @@ void sm_background_work(long change); /* compilations under way */
 
 void sm_registry_add(sm_engine *engine);
 void sm_registry_remove(sm_engine *engine);
+/* Calls `visit` with every engine and its lock; stops when it answers false. */
+bool sm_for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *user);
 
 typedef struct sm_kernel_entry {
     softmetal_kernel fn;

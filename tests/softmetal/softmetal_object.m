@@ -10,13 +10,13 @@
 
 static const char *const rule_names[] = {
 #define SM_RULE_NAME(identifier, name, text) name,
-    SM_RULES(SM_RULE_NAME)
+    SM_RULES(SM_RULE_NAME) SM_RULES_OF_METAL4(SM_RULE_NAME)
 #undef SM_RULE_NAME
 };
 
 static const char *const rule_texts[] = {
 #define SM_RULE_TEXT(identifier, name, text) text,
-    SM_RULES(SM_RULE_TEXT)
+    SM_RULES(SM_RULE_TEXT) SM_RULES_OF_METAL4(SM_RULE_TEXT)
 #undef SM_RULE_TEXT
 };
 
@@ -38,6 +38,9 @@ static const char *const kind_names[SM_KINDS] = {
     "device",   "queue",   "command_buffer", "encoder",  "buffer", "event", "shared_event",
     "listener", "library", "function",       "pipeline", "error",  "block", "descriptor",
     "wrapper",  "dispatch_queue",
+    /* Metal 4 */
+    "queue4", "command_buffer4", "allocator", "argument_table", "commit_options", "feedback", "run",
+    "queue_operation",
 };
 
 static long live[SM_KINDS];
@@ -289,6 +292,11 @@ static void require_block(const struct block_header *header)
 sm_block sm_block_take(void *block)
 {
     require_block(block);
+    return sm_block_take_again(block);
+}
+
+sm_block sm_block_take_again(void *block)
+{
     sm_block held = {.block = _Block_copy(block), .state = SM_BLOCK_WAITING};
     const struct block_header *header = held.block;
     SM_REQUIRE(header, NIL_ARGUMENT, "block");
@@ -350,9 +358,23 @@ NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
 {
     return nil;
 }
+/* NSUnderlyingErrorKey has another value in GNUstep than on a Mac: an error is found under either. */
 - (NSDictionary *)userInfo
 {
-    return sm_handed_out([NSDictionary dictionaryWithObject:text forKey:NSLocalizedDescriptionKey]);
+    NSMutableDictionary *info = [[NSMutableDictionary alloc] init];
+    [info setObject:text forKey:NSLocalizedDescriptionKey];
+    if (underlying) {
+        [info setObject:underlying forKey:NSUnderlyingErrorKey];
+        [info setObject:underlying forKey:@"NSUnderlyingError"];
+    }
+    if (underlying && underlying->underlying) { /* as Metal 4's wrapper has it */
+        NSArray *all = [[NSArray alloc] initWithObjects:&underlying count:1];
+        [info setObject:all forKey:@"NSMultipleUnderlyingErrorsKey"];
+        [all release];
+    }
+    id result = sm_handed_out(info);
+    [info release];
+    return result;
 }
 - (NSString *)description
 {
@@ -360,6 +382,7 @@ NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
 }
 - (void)dealloc
 {
+    [underlying release];
     [domain release];
     [text release];
     [super dealloc];

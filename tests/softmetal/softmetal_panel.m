@@ -35,15 +35,19 @@ void softmetal_set_timing(const softmetal_timing *timing)
     copy_words(&timing_now, timing, sizeof *timing);
 }
 
-/* One word: read as a whole, often, and without a lock. */
-static uint64_t quirks_now;
-_Static_assert(sizeof(softmetal_quirks) <= sizeof quirks_now, "quirks are bytes of one word");
+/* Words: read often, and without a lock. */
+typedef struct quirk_words {
+    uint64_t words[2];
+} quirk_words;
+static quirk_words quirks_now;
+_Static_assert(sizeof(softmetal_quirks) <= sizeof quirks_now, "quirks are bytes of these words");
 
 softmetal_quirks sm_quirks(void)
 {
     softmetal_quirks quirks;
-    uint64_t word = __atomic_load_n(&quirks_now, __ATOMIC_RELAXED);
-    memcpy(&quirks, &word, sizeof quirks);
+    quirk_words read;
+    copy_words(&read, &quirks_now, sizeof read);
+    memcpy(&quirks, &read, sizeof quirks);
     return quirks;
 }
 void softmetal_get_quirks(softmetal_quirks *out)
@@ -52,9 +56,9 @@ void softmetal_get_quirks(softmetal_quirks *out)
 }
 void softmetal_set_quirks(const softmetal_quirks *quirks)
 {
-    uint64_t word = 0;
-    memcpy(&word, quirks, sizeof *quirks);
-    __atomic_store_n(&quirks_now, word, __ATOMIC_RELAXED);
+    quirk_words given = {{0, 0}};
+    memcpy(&given, quirks, sizeof *quirks);
+    copy_words(&quirks_now, &given, sizeof given);
 }
 
 softmetal_chaos sm_chaos(void)
@@ -262,8 +266,7 @@ void sm_registry_remove(sm_engine *engine)
     pthread_mutex_unlock(&registry_lock);
 }
 
-/* Calls `visit` with every engine and its lock; stops when it answers false. */
-static bool for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *user)
+bool sm_for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *user)
 {
     bool go_on = true;
     pthread_mutex_lock(&registry_lock);
@@ -292,7 +295,8 @@ void softmetal_remove_device(void *device)
 {
     sm_check_argument((id)device, [SoftMetalDevice class], "device of softmetal_remove_device");
     __atomic_store_n(&((SoftMetalDevice *)device)->removed, 1, __ATOMIC_RELEASE);
-    for_each_engine(wake_everything, device);
+    sm_for_each_engine(wake_everything, device);
+    sm_advance_operations();
 }
 
 /* ---------------------------------------------------------------------------- dispatch -- */
@@ -389,7 +393,7 @@ static bool listeners_settled(void)
 static bool settled(void)
 {
     uint64_t before = __atomic_load_n(&activity, __ATOMIC_SEQ_CST);
-    return for_each_engine(engine_is_settled, NULL) && listeners_settled() &&
+    return sm_for_each_engine(engine_is_settled, NULL) && listeners_settled() &&
            __atomic_load_n(&activity, __ATOMIC_SEQ_CST) == before;
 }
 
@@ -415,6 +419,9 @@ static bool require_no_work(sm_engine *engine, void *unused)
     (void)unused;
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older)
         SM_REQUIRE(!b->committed || b->finished, RESET_WITH_WORK, "%p", (void *)b);
+    /* Signals in front of which nothing is left are about to fire. */
+    for (SoftMetalCommandBuffer *b = engine->line_first; b; b = b->line_next)
+        SM_REQUIRE(b->entry != SM_ENTRY_WAIT || sm_wait_is_over(b), RESET_WITH_WORK, "a wait of a Metal 4 queue");
     return true;
 }
 
@@ -446,7 +453,7 @@ static void abandon_manual_buffers(void)
 {
     for (;;) {
         SoftMetalCommandBuffer *buffer = nil;
-        if (for_each_engine(find_abandoned, &buffer)) return;
+        if (sm_for_each_engine(find_abandoned, &buffer)) return;
         sm_engine *engine = buffer->engine;
         sm_engine_retain(engine);
         sm_end_handlers(buffer);
@@ -465,7 +472,7 @@ static bool engine_is_alive(sm_engine *engine, void *unused)
 
 static bool at_rest(void)
 {
-    return settled() && for_each_engine(engine_is_alive, NULL);
+    return settled() && sm_for_each_engine(engine_is_alive, NULL);
 }
 
 static bool readmit_device(sm_engine *engine, void *unused)
@@ -500,8 +507,8 @@ static void come_to_rest(void)
 
 void softmetal_reset(void)
 {
-    for_each_engine(require_no_work, NULL);
-    for_each_engine(lose_parked, NULL);
+    sm_for_each_engine(require_no_work, NULL);
+    sm_for_each_engine(lose_parked, NULL);
     abandon_manual_buffers();
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     come_to_rest();
@@ -509,7 +516,7 @@ void softmetal_reset(void)
         SM_REQUIRE(round < TIMER_ROUNDS, TIMER_WITHOUT_END, "armed again %d times", TIMER_ROUNDS);
         come_to_rest();
     }
-    for_each_engine(readmit_device, NULL);
+    sm_for_each_engine(readmit_device, NULL);
     default_settings();
     sm_dispatch_reset();
     sm_library_reset();

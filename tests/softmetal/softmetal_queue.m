@@ -30,6 +30,10 @@ static SoftMetalCommandBuffer *next_to_start(sm_engine *engine)
 
 static void run_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer)
 {
+    if (sm_is_operation(buffer)) {
+        sm_perform_operation(buffer);
+        return;
+    }
     pthread_mutex_lock(&engine->lock);
     sm_wait_precisely(&buffer->changed, &engine->lock, buffer->schedule_due, &engine->device->removed, 0);
     pthread_mutex_unlock(&engine->lock);
@@ -142,8 +146,10 @@ static bool complete_buffer(sm_engine *engine, sm_job *job)
     }
     bool lose = buffer->lose;
     pthread_mutex_unlock(&engine->lock);
-    sm_run_handlers(buffer, lose);
-    sm_let_go(buffer);
+    if (lose || !sm_dispatch_handlers(buffer)) {
+        sm_run_handlers(buffer, lose);
+        sm_let_go(buffer);
+    }
     pthread_mutex_lock(&engine->lock);
     late_jobs_are_due(engine);
     return true;
@@ -292,19 +298,43 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
     SM_REQUIRE(sm_has_pool(), NO_POOL, "commandBuffer");
     if (sm_creation_fails()) return nil;
     wait_for_room(queue->engine);
-    return [sm_command_buffer_new(queue, retains) autorelease];
+    SoftMetalCommandBuffer *buffer = sm_command_buffer_new(SM_ENTRY_BUFFER, queue);
+    buffer->recorded.retains = retains;
+    return [buffer autorelease];
 }
+
+@implementation SoftMetalAnyQueue
+
+- (id)device
+{
+    return device;
+}
+
+- (NSString *)label
+{
+    pthread_mutex_lock(&engine->lock);
+    NSString *text = [label retain];
+    pthread_mutex_unlock(&engine->lock);
+    id result = sm_handed_out(text);
+    [text release];
+    return result;
+}
+
+- (void)dealloc
+{
+    sm_engine_die(engine);
+    [label release];
+    [device release];
+    [super dealloc];
+}
+
+@end
 
 @implementation SoftMetalQueue
 
 + (sm_kind)softmetalKind
 {
     return SM_QUEUE;
-}
-
-- (id)device
-{
-    return device;
 }
 
 - (id)commandBuffer
@@ -330,16 +360,6 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
     return buffer;
 }
 
-- (NSString *)label
-{
-    pthread_mutex_lock(&engine->lock);
-    NSString *text = [label retain];
-    pthread_mutex_unlock(&engine->lock);
-    id result = sm_handed_out(text);
-    [text release];
-    return result;
-}
-
 - (void)setLabel:(NSString *)text
 {
     NSString *copy = [text copy];
@@ -352,14 +372,6 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
 
 - (void)insertDebugCaptureBoundary
 {
-}
-
-- (void)dealloc
-{
-    sm_engine_die(engine);
-    [label release];
-    [device release];
-    [super dealloc];
 }
 
 @end
@@ -409,8 +421,8 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
 
 unsigned softmetal_outstanding(void *command_queue)
 {
-    sm_check_argument((id)command_queue, [SoftMetalQueue class], "queue of softmetal_outstanding");
-    sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_outstanding");
+    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
     pthread_mutex_lock(&engine->lock);
     unsigned outstanding = engine->outstanding;
     pthread_mutex_unlock(&engine->lock);
@@ -419,8 +431,8 @@ unsigned softmetal_outstanding(void *command_queue)
 
 void *softmetal_buffer_at(void *command_queue, unsigned k)
 {
-    sm_check_argument((id)command_queue, [SoftMetalQueue class], "queue of softmetal_buffer_at");
-    sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_buffer_at");
+    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
     pthread_mutex_lock(&engine->lock);
     SoftMetalCommandBuffer *buffer = engine->newest;
     while (buffer && k-- > 0) buffer = buffer->older;

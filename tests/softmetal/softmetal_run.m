@@ -104,8 +104,8 @@ static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *comma
 id sm_execute(SoftMetalCommandBuffer *buffer)
 {
     bool spent = buffer->engine->clock == SOFTMETAL_MANUAL;
-    for (unsigned i = 0; i < buffer->command_count; i++) {
-        const sm_command *command = &buffer->commands[i];
+    for (unsigned i = 0; i < buffer->recorded.command_count; i++) {
+        const sm_command *command = &buffer->recorded.commands[i];
         if (command->kind == SM_WAIT) {
             id error = wait_for_event(buffer, command);
             if (error) return error;

@@ -40,6 +40,9 @@ static void require_turn(SoftMetalCommandBuffer *buffer, const char *what)
 {
     pthread_mutex_lock(&buffer->engine->lock);
     for (SoftMetalCommandBuffer *b = buffer->line_previous; b; b = b->line_previous) {
+        SM_REQUIRE(b->entry != SM_ENTRY_WAIT || sm_wait_is_over(b), STEP_NOT_DUE, "%s: the queue waits for an event",
+                   what);
+        if (sm_is_operation(b)) continue;
         SM_REQUIRE(b->committed, STEP_NOT_DUE, "%s: an enqueued buffer before it is not committed", what);
         SM_REQUIRE(b->executed || sm_independent(buffer, b), STEP_NOT_DUE,
                    "%s: a buffer before it shares a resource or an event", what);
@@ -102,15 +105,6 @@ void softmetal_complete(void *command_buffer)
     end_step(buffer);
 }
 
-void softmetal_time_out(void *command_buffer)
-{
-    static const char what[] = "softmetal_time_out";
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
-    SM_REQUIRE(!buffer->executed, STEP_NOT_DUE, "%s: the work is done", what);
-    buffer->timing_out = true;
-    complete(buffer, what);
-    end_step(buffer);
-}
 
 /* ----------------------------------------------------------------------- the handlers -- */
 
@@ -214,20 +208,32 @@ void softmetal_release_block(void *command_buffer, unsigned k)
 
 /* ----------------------------------------------------------------------- what is due -- */
 
+/* But for waits of the queue. */
 static bool has_its_turn(SoftMetalCommandBuffer *buffer)
 {
     for (SoftMetalCommandBuffer *b = buffer->line_previous; b; b = b->line_previous)
-        if (!b->committed || (!b->executed && !sm_independent(buffer, b))) return false;
+        if (sm_is_operation(b))
+            continue;
+        else if (!b->committed || (!b->executed && !sm_independent(buffer, b))) return false;
     return true;
+}
+
+/* The first wait of the queue, of those before the run, that holds it; nil. */
+static SoftMetalCommandBuffer *holding_wait(SoftMetalCommandBuffer *run)
+{
+    SoftMetalCommandBuffer *first = nil;
+    for (SoftMetalCommandBuffer *b = run->line_previous; b; b = b->line_previous)
+        if (b->entry == SM_ENTRY_WAIT && !sm_wait_is_over(b)) first = b;
+    return first;
 }
 
 /* By the event's value now, or by what the buffer itself signals before it. */
 static bool is_reached(SoftMetalCommandBuffer *buffer, unsigned at)
 {
-    const sm_command *wait = &buffer->commands[at];
+    const sm_command *wait = &buffer->recorded.commands[at];
     if (sm_event_value(wait->object) >= wait->value) return true;
     while (at-- > 0) {
-        const sm_command *other = &buffer->commands[at];
+        const sm_command *other = &buffer->recorded.commands[at];
         if (other->kind == SM_SIGNAL && other->object == wait->object && other->value >= wait->value) return true;
     }
     return false;
@@ -235,8 +241,9 @@ static bool is_reached(SoftMetalCommandBuffer *buffer, unsigned at)
 
 static bool waits_for_nothing(SoftMetalCommandBuffer *buffer)
 {
-    for (unsigned i = 0; i < buffer->command_count; i++)
-        if (buffer->commands[i].kind == SM_WAIT && !is_reached(buffer, i)) return false;
+    if (holding_wait(buffer)) return false;
+    for (unsigned i = 0; i < buffer->recorded.command_count; i++)
+        if (buffer->recorded.commands[i].kind == SM_WAIT && !is_reached(buffer, i)) return false;
     return true;
 }
 
@@ -249,19 +256,53 @@ softmetal_due softmetal_what_is_due(void *command_buffer)
         due = buffer->let_go ? SOFTMETAL_NOTHING_DUE : SOFTMETAL_HANDLERS_DUE;
     else if (buffer->committed && (buffer->executed || has_its_turn(buffer)))
         due = buffer->executed || buffer->engine->device->removed || waits_for_nothing(buffer) ? SOFTMETAL_COMPLETE_DUE
-              : buffer->fault.set                                                              ? SOFTMETAL_FAULT_DUE
+              : buffer->fault.set && !holding_wait(buffer)                                     ? SOFTMETAL_FAULT_DUE
                                                                                                : SOFTMETAL_WAIT_DUE;
     pthread_mutex_unlock(&buffer->engine->lock);
     end_step(buffer);
     return due;
 }
 
+/* A wait of a queue is over; nothing else moves but what is then due of itself. */
+static void time_out_wait(SoftMetalCommandBuffer *run, const char *what)
+{
+    pthread_mutex_lock(&run->engine->lock);
+    SoftMetalCommandBuffer *wait = holding_wait(run);
+    SM_REQUIRE(has_its_turn(run), STEP_NOT_DUE, "%s: a run before it shares a resource", what);
+    SM_REQUIRE(wait, STEP_NOT_DUE, "%s: the queue waits for no event", what);
+    wait->executed = true;
+    pthread_mutex_unlock(&run->engine->lock);
+    sm_advance_operations();
+}
+
+void softmetal_time_out(void *command_buffer)
+{
+    static const char what[] = "softmetal_time_out";
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
+    SM_REQUIRE(!buffer->executed, STEP_NOT_DUE, "%s: the work is done", what);
+    if (buffer->entry == SM_ENTRY_RUN) {
+        time_out_wait(buffer, what);
+    } else {
+        buffer->timing_out = true;
+        complete(buffer, what);
+    }
+    end_step(buffer);
+}
+
+/* With the lock: what is a command buffer or a run. */
+static SoftMetalCommandBuffer *first_work(sm_engine *engine)
+{
+    SoftMetalCommandBuffer *first = engine->line_first;
+    while (first && sm_is_operation(first)) first = first->line_next;
+    return first;
+}
+
 void *softmetal_first_in_line(void *command_queue)
 {
-    sm_check_argument((id)command_queue, [SoftMetalQueue class], "queue of softmetal_first_in_line");
-    sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_first_in_line");
+    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
     pthread_mutex_lock(&engine->lock);
-    void *first = engine->line_first;
+    void *first = first_work(engine);
     pthread_mutex_unlock(&engine->lock);
     return first;
 }
@@ -301,7 +342,8 @@ static SoftMetalCommandBuffer *retain_next_unfinished(sm_engine *engine)
     pthread_mutex_lock(&engine->lock);
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older)
         if (b->finished && !b->let_go) next = b;
-    if (!next && engine->line_first && engine->line_first->committed) next = engine->line_first;
+    SoftMetalCommandBuffer *first = first_work(engine);
+    if (!next && first && first->committed) next = first;
     [next retain];
     pthread_mutex_unlock(&engine->lock);
     return next;
@@ -309,8 +351,8 @@ static SoftMetalCommandBuffer *retain_next_unfinished(sm_engine *engine)
 
 void softmetal_finish_queue(void *command_queue)
 {
-    sm_check_argument((id)command_queue, [SoftMetalQueue class], "softmetal_finish_queue");
-    sm_engine *engine = ((SoftMetalQueue *)command_queue)->engine;
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "softmetal_finish_queue");
+    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
     SM_REQUIRE(engine->clock == SOFTMETAL_MANUAL, STEP_REAL_CLOCK, "softmetal_finish_queue");
     for (;;) {
         SoftMetalCommandBuffer *buffer = retain_next_unfinished(engine);

@@ -1,0 +1,414 @@
+/* softmetal_queue4.m - Metal 4: command queues, commits, what a commit answers
+
+   A commit makes a run: an object of the same kind as a command buffer, in the line of its queue, with the
+   commands of all buffers of the array and the handlers of the options. A signal or a wait of the queue stands in
+   the same line. It has no step of its own: under the manual clock it is over as soon as it stands first and
+   waits for nothing. */
+#import "softmetal_internal.h"
+#include <objc/runtime.h>
+#include <stdlib.h>
+
+/* ----------------------------------------------------------------------------- errors -- */
+
+NSString *const MTL4CommandQueueErrorDomain = @"MTL4CommandQueueErrorDomain";
+
+static NSString *text_of_code(long code)
+{
+    static NSString *const texts[] = {
+        @"No error",
+        @"Caused GPU Timeout Error (00000001)",
+        @"Insufficient Permission (to submit GPU work from background) (00000002)",
+        @"Insufficient Memory (00000003)",
+        @"Device Removed (00000004)",
+        @"Access Revoked (00000005)",
+        @"Internal Error (00000006)",
+    };
+    return code >= 0 && code <= 6 ? texts[code] : @"Unknown Error";
+}
+
+SoftMetalError *sm_new_run_error(long code, NSString *text)
+{
+    if (!text) text = text_of_code(code);
+    SoftMetalError *error = sm_new_error(MTL4CommandQueueErrorDomain, code, text);
+    error->underlying = sm_new_error(@"IOGPUCommandQueueErrorDomain", code, text);
+    if (sm_quirks().bare_feedback_errors) return error;
+    SoftMetalError *wrapper =
+        sm_new_error(MTL4CommandQueueErrorDomain, 1,
+                     @"The operation could not be completed. (MTL4CommandQueueErrorDomain error 1.)");
+    wrapper->underlying = error;
+    return wrapper;
+}
+
+/* --------------------------------------------------------------------------- feedback -- */
+
+@implementation SoftMetalFeedback
++ (sm_kind)softmetalKind
+{
+    return SM_FEEDBACK;
+}
+- (id)error
+{
+    return sm_handed_out(error);
+}
+- (double)GPUStartTime
+{
+    return gpu_start;
+}
+- (double)GPUEndTime
+{
+    return gpu_end;
+}
+- (void)dealloc
+{
+    [error release];
+    [super dealloc];
+}
+@end
+
+id sm_new_feedback(SoftMetalCommandBuffer *run)
+{
+    SoftMetalFeedback *feedback = [[SoftMetalFeedback alloc] init];
+    pthread_mutex_lock(&run->engine->lock);
+    feedback->error = [run->error retain];
+    pthread_mutex_unlock(&run->engine->lock);
+    feedback->gpu_start = [run GPUStartTime];
+    feedback->gpu_end = [run GPUEndTime];
+    return feedback;
+}
+
+#ifdef __APPLE__
+
+bool sm_dispatch_handlers(SoftMetalCommandBuffer *buffer)
+{
+    (void)buffer; /* not used there: every handler runs on the queue's own thread */
+    return false;
+}
+
+#else
+
+static void run_dispatched_handlers(void *run)
+{
+    sm_engine *engine = ((SoftMetalCommandBuffer *)run)->engine;
+    sm_run_handlers(run, false);
+    sm_let_go(run);
+    sm_engine_release(engine);
+}
+
+bool sm_dispatch_handlers(SoftMetalCommandBuffer *buffer)
+{
+    if (buffer->entry != SM_ENTRY_RUN || buffer->completed_blocks.count == 0) return false;
+    id feedback_queue = ((SoftMetalQueue4 *)buffer->queue)->feedback_queue;
+    if (!feedback_queue) return false;
+    sm_engine_retain(buffer->engine);
+    sm_dispatch(feedback_queue, buffer, run_dispatched_handlers);
+    return true;
+}
+
+#endif
+
+/* ---------------------------------------------------------------------------- options -- */
+
+/* Relaxed: it watches, and orders nothing. */
+static void enter_options(MTL4CommitOptions *options, const char *what)
+{
+    SM_REQUIRE(!__atomic_exchange_n(&options->busy, true, __ATOMIC_RELAXED), OPTIONS_SHARED, "%s", what);
+}
+
+static void leave_options(MTL4CommitOptions *options)
+{
+    __atomic_store_n(&options->busy, false, __ATOMIC_RELAXED);
+}
+
+void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run)
+{
+    enter_options(options, "commit:count:options:");
+    if (sm_quirks().options_keep_handlers) {
+        for (unsigned k = 0; k < options->blocks.count; k++)
+            sm_blocks_add(&run->completed_blocks, sm_block_take_again(options->blocks.items[k].block));
+    } else {
+        run->completed_blocks = options->blocks;
+        options->blocks = (sm_blocks){.items = NULL};
+    }
+    leave_options(options);
+}
+
+@implementation MTL4CommitOptions
++ (sm_kind)softmetalKind
+{
+    return SM_COMMIT_OPTIONS;
+}
+- (id)init
+{
+    if (!(self = [super init]) || !sm_creation_fails()) return self;
+    [self release];
+    return nil;
+}
+- (void)addFeedbackHandler:(id)block
+{
+    SM_REQUIRE(block, NIL_ARGUMENT, "addFeedbackHandler:");
+    enter_options(self, "addFeedbackHandler:");
+    sm_blocks_add(&blocks, sm_block_take(block));
+    leave_options(self);
+}
+- (void)dealloc
+{
+    enter_options(self, "release");
+    for (unsigned k = 0; k < blocks.count; k++) sm_block_drop(&blocks.items[k]);
+    free(blocks.items);
+    [super dealloc];
+}
+@end
+
+/* ----------------------------------------------------------- signals and waits of a queue -- */
+
+/* Queues of the manual clock: without one there is nothing to advance, and nobody takes a lock to see that. */
+static unsigned stepped_queues;
+
+static bool is_removed(SoftMetalCommandBuffer *entry)
+{
+    return __atomic_load_n(&entry->engine->device->removed, __ATOMIC_ACQUIRE);
+}
+
+bool sm_wait_is_over(SoftMetalCommandBuffer *operation)
+{
+    const sm_command *wait = &operation->recorded.commands[0];
+    return operation->executed || is_removed(operation) || sm_event_value(wait->object) >= wait->value;
+}
+
+/* It has left the line. Who sees a signal may destroy the event: from there on the operation has a reference. */
+static void carry_out(SoftMetalCommandBuffer *operation)
+{
+    sm_engine *engine = operation->engine;
+    const sm_command *command = &operation->recorded.commands[0];
+    bool dead = operation->follows_failure && sm_quirks().signals_die_with_failure;
+    SoftMetalEvent *event = [command->object retain];
+    sm_engine_retain(engine);
+    sm_end_uses(operation);
+    if (operation->entry == SM_ENTRY_SIGNAL && !dead && !is_removed(operation)) sm_event_raise(event, command->value);
+    [event release];
+    sm_let_go(operation);
+    sm_engine_release(engine);
+}
+
+static void leave_line(SoftMetalCommandBuffer *operation)
+{
+    operation->executed = operation->finished = true;
+    sm_leave_line(operation);
+}
+
+void sm_perform_operation(SoftMetalCommandBuffer *operation)
+{
+    const sm_command *command = &operation->recorded.commands[0];
+    if (operation->entry == SM_ENTRY_WAIT) /* however it ends, later work runs */
+        sm_event_device_wait(command->object, command->value, &operation->engine->device->removed);
+    pthread_mutex_lock(&operation->engine->lock);
+    leave_line(operation);
+    pthread_mutex_unlock(&operation->engine->lock);
+    carry_out(operation);
+}
+
+static bool find_due(sm_engine *engine, void *found)
+{
+    SoftMetalCommandBuffer *first = engine->line_first;
+    if (engine->clock != SOFTMETAL_MANUAL || !first || !sm_is_operation(first)) return true;
+    if (first->entry == SM_ENTRY_WAIT && !sm_wait_is_over(first)) return true;
+    leave_line(first);
+    *(SoftMetalCommandBuffer **)found = first;
+    return false;
+}
+
+void sm_advance_operations(void)
+{
+    for (;;) {
+        SoftMetalCommandBuffer *operation = nil;
+        if (__atomic_load_n(&stepped_queues, __ATOMIC_RELAXED) == 0 || sm_for_each_engine(find_due, &operation)) return;
+        carry_out(operation);
+    }
+}
+
+static void operate(SoftMetalQueue4 *queue, sm_entry entry, id event, uint64_t value, const char *what)
+{
+    sm_check_argument(event, [SoftMetalEvent class], what);
+    SoftMetalDevice *device = ((SoftMetalEvent *)event)->device;
+    SM_REQUIRE(!device || device == queue->device, OTHER_DEVICE, "%s", what);
+    SoftMetalCommandBuffer *operation = sm_command_buffer_new(entry, queue);
+    sm_refer(&operation->recorded, event);
+    sm_command *command = sm_record(&operation->recorded, entry == SM_ENTRY_SIGNAL ? SM_SIGNAL : SM_WAIT);
+    command->object = event;
+    command->value = value;
+    sm_commit(operation);
+    [operation release];
+    sm_advance_operations();
+}
+
+/* ---------------------------------------------------------------------------- commits -- */
+
+static void check_committable(SoftMetalQueue4 *queue, const id *buffers, unsigned long at)
+{
+    SM_REQUIRE(buffers[at], NIL_IN_COMMIT, "place %lu", at);
+    sm_check_argument(buffers[at], [SoftMetalCommandBuffer4 class], "command buffer of a commit");
+    for (unsigned long k = 0; k < at; k++)
+        SM_REQUIRE(buffers[k] != buffers[at], TWICE_IN_COMMIT, "places %lu and %lu", k, at);
+    SoftMetalCommandBuffer4 *buffer = buffers[at];
+    SM_REQUIRE(buffer->device == queue->device, OTHER_DEVICE, "command buffer of a commit");
+    static const char *const names[] = {"nothing was recorded", "it is recording", "", "it is committed"};
+    SM_REQUIRE(buffer->state == SM_STATE4_ENDED, COMMIT_NOT_ENDED, "place %lu: %s", at, names[buffer->state]);
+    SM_REQUIRE(object_getClass(buffer->allocator) != sm_zombie_class(), DESTROYED_IN_USE,
+               "the allocator %p was freed before commit", (void *)buffer->allocator);
+    SM_REQUIRE(buffer->generation == buffer->allocator->generation, RECORDING_RESET, "place %lu", at);
+}
+
+static void commit(SoftMetalQueue4 *queue, const id *buffers, unsigned long count, id options)
+{
+    SM_REQUIRE(count > 0, EMPTY_COMMIT, "count 0");
+    SM_REQUIRE(buffers, NIL_ARGUMENT, "array of a commit");
+    if (options) sm_check_argument(options, [MTL4CommitOptions class], "options of a commit");
+    for (unsigned long i = 0; i < count; i++) check_committable(queue, buffers, i);
+    SoftMetalCommandBuffer *run = sm_command_buffer_new(SM_ENTRY_RUN, queue);
+    for (unsigned long i = 0; i < count; i++) {
+        SoftMetalCommandBuffer4 *buffer = buffers[i];
+        sm_recording_append(&run->recorded, &buffer->recorded);
+        buffer->state = SM_STATE4_COMMITTED;
+        buffer->allocator = nil;
+    }
+    if (options) sm_take_handlers(options, run);
+    sm_commit(run);
+    [run release];
+}
+
+/* The hook still names the queue. */
+static void hook_after(SoftMetalQueue4 *queue, bool sent, const char *selector)
+{
+    if (!sent) return;
+    sm_hook_after(queue, selector);
+    [queue release];
+}
+
+@implementation SoftMetalQueue4
+
++ (sm_kind)softmetalKind
+{
+    return SM_QUEUE4;
+}
+
+- (void)commit:(const id *)buffers count:(unsigned long)count
+{
+    bool sent = sm_arrived(self, _cmd);
+    if (sent) [self retain];
+    commit(self, buffers, count, nil);
+    hook_after(self, sent, "commit:count:");
+}
+
+- (void)commit:(const id *)buffers count:(unsigned long)count options:(id)options
+{
+    bool sent = sm_arrived(self, _cmd);
+    if (sent) [self retain];
+    commit(self, buffers, count, options);
+    hook_after(self, sent, "commit:count:options:");
+}
+
+- (void)signalEvent:(id)event value:(uint64_t)value
+{
+    bool sent = sm_arrived(self, _cmd);
+    if (sent) [self retain];
+    operate(self, SM_ENTRY_SIGNAL, event, value, "signalEvent:value:");
+    hook_after(self, sent, "signalEvent:value:");
+}
+
+- (void)waitForEvent:(id)event value:(uint64_t)value
+{
+    bool sent = sm_arrived(self, _cmd);
+    if (sent) [self retain];
+    operate(self, SM_ENTRY_WAIT, event, value, "waitForEvent:value:");
+    hook_after(self, sent, "waitForEvent:value:");
+}
+
+- (void)addResidencySet:(id)set
+{
+    SM_REQUIRE(set, NIL_ARGUMENT, "addResidencySet:");
+}
+- (void)removeResidencySet:(id)set
+{
+    SM_REQUIRE(set, NIL_ARGUMENT, "removeResidencySet:");
+}
+
+- (void)dealloc
+{
+    if (engine->clock == SOFTMETAL_MANUAL) __atomic_fetch_sub(&stepped_queues, 1, __ATOMIC_RELAXED);
+    [super dealloc];
+}
+
+@end
+
+@implementation MTL4CommandQueueDescriptor
++ (sm_kind)softmetalKind
+{
+    return SM_DESCRIPTOR;
+}
+- (NSString *)label
+{
+    return sm_handed_out(label);
+}
+- (void)setLabel:(NSString *)text
+{
+    NSString *copy = [text copy];
+    [label release];
+    label = copy;
+}
+- (id)feedbackQueue
+{
+    return feedback_queue;
+}
+- (void)setFeedbackQueue:(id)queue
+{
+    feedback_queue = queue;
+}
+- (void)dealloc
+{
+    [label release];
+    [super dealloc];
+}
+@end
+
+/* ------------------------------------------------------------------------- the device -- */
+
+static void check_feedback_queue(id queue)
+{
+#ifdef __APPLE__
+    (void)queue;
+#else
+    if (!queue) return;
+    sm_check_argument(queue, [SoftMetalDispatchQueue class], "feedbackQueue");
+    SM_REQUIRE(!((SoftMetalDispatchQueue *)queue)->global, FEEDBACK_QUEUE, "the global queue");
+#endif
+}
+
+static id new_queue(SoftMetalDevice *device, NSString *label, id feedback_queue)
+{
+    check_feedback_queue(feedback_queue);
+    if (sm_creation_fails()) return nil;
+    SoftMetalQueue4 *queue = [[SoftMetalQueue4 alloc] init];
+    queue->device = [device retain];
+    queue->engine = sm_engine_new(device, UINT32_MAX);
+    queue->label = [label copy];
+    queue->feedback_queue = feedback_queue;
+    if (queue->engine->clock == SOFTMETAL_MANUAL) __atomic_fetch_add(&stepped_queues, 1, __ATOMIC_RELAXED);
+    return queue;
+}
+
+@implementation SoftMetalDevice (Queue4)
+
+- (id)newMTL4CommandQueue
+{
+    return new_queue(self, nil, nil);
+}
+
+- (id)newMTL4CommandQueueWithDescriptor:(id)descriptor error:(id *)error
+{
+    if (error) *error = nil;
+    sm_check_argument(descriptor, [MTL4CommandQueueDescriptor class], "newMTL4CommandQueueWithDescriptor:error:");
+    MTL4CommandQueueDescriptor *wanted = descriptor;
+    return new_queue(self, wanted->label, wanted->feedback_queue);
+}
+
+@end
