@@ -319,6 +319,12 @@ uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
    run is executed, and its feedback has no error. A signal fires though the run before it failed (but see the quirk
    signals_die_with_failure), and not on a removed device. */
 
+/* For a test that knows a command buffer, and nothing of runs: makes the run of its next commit, which must be to this
+   queue and have it in front. Every call above that takes a command buffer or a run takes this buffer from now on, and
+   means that run, also when the commit is over; until the next call of this, or the buffer's end. */
+void softmetal_prepare_run(void *command_buffer4, void *command_queue);
+void *softmetal_run_of(void *command_buffer4); /* that run, not retained; NULL: none was prepared */
+
 /* --------------------------------------------------------------------------- >>count -- */
 
 /* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer",

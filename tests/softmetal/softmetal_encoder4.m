@@ -103,6 +103,7 @@ static id make_encoder(SoftMetalCommandBuffer4 *buffer)
     SM_REQUIRE(!encoder, ENCODER_NOT_ENDED, "%p", (void *)self);
     if (state == SM_STATE4_RECORDING) allocator->recorder = nil;
     sm_recording_clear(&recorded);
+    [run release];
     [label release];
     [device release];
     [super dealloc];

@@ -532,8 +532,12 @@ typedef enum sm_state4 { SM_STATE4_NEW, SM_STATE4_RECORDING, SM_STATE4_ENDED, SM
     unsigned long generation;      /* the allocator's, as the recording began */
     sm_recording recorded;         /* from begin to commit, which takes it */
     SoftMetalEncoder *encoder;     /* the active one, not retained */
+    SoftMetalCommandBuffer *run;   /* +1; nil, or what the panel takes it for: softmetal_prepare_run */
 }
 @end
+
+/* What a call of the panel is about: a command buffer, a run, or the run that was prepared for a Metal 4 buffer. */
+SoftMetalCommandBuffer *sm_panel_argument(void *command_buffer, const char *what);
 
 @interface SoftMetalArgumentTable : SoftMetalObject {
 @public

@@ -135,11 +135,36 @@ bool sm_take_failure(long *code)
 
 /* --------------------------------------------------------------- faults of one buffer -- */
 
+void softmetal_prepare_run(void *command_buffer4, void *command_queue)
+{
+    sm_check_argument((id)command_buffer4, [SoftMetalCommandBuffer4 class], "softmetal_prepare_run");
+    sm_check_argument((id)command_queue, [SoftMetalQueue4 class], "softmetal_prepare_run");
+    SoftMetalCommandBuffer4 *buffer = command_buffer4;
+    [buffer->run release];
+    buffer->run = sm_command_buffer_new(SM_ENTRY_RUN, command_queue);
+}
+
+void *softmetal_run_of(void *command_buffer4)
+{
+    sm_check_argument((id)command_buffer4, [SoftMetalCommandBuffer4 class], "softmetal_run_of");
+    return ((SoftMetalCommandBuffer4 *)command_buffer4)->run;
+}
+
+SoftMetalCommandBuffer *sm_panel_argument(void *command_buffer, const char *what)
+{
+    if (![(id)command_buffer isKindOfClass:[SoftMetalCommandBuffer4 class]]) {
+        sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
+        return command_buffer;
+    }
+    SoftMetalCommandBuffer *run = ((SoftMetalCommandBuffer4 *)command_buffer)->run;
+    SM_REQUIRE(run, PANEL_MISUSE, "%s: no run was prepared for this command buffer", what);
+    return run;
+}
+
 /* Locks the buffer's engine; the fault must still have an effect, so the buffer is unfinished. */
 static SoftMetalCommandBuffer *lock_unfinished(void *command_buffer, const char *what)
 {
-    sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
-    SoftMetalCommandBuffer *buffer = command_buffer;
+    SoftMetalCommandBuffer *buffer = sm_panel_argument(command_buffer, what);
     pthread_mutex_lock(&buffer->engine->lock);
     SM_REQUIRE(!buffer->finished, PANEL_MISUSE, "%s: the buffer is terminal", what);
     return buffer;
@@ -147,8 +172,7 @@ static SoftMetalCommandBuffer *lock_unfinished(void *command_buffer, const char 
 
 static SoftMetalCommandBuffer *lock_unhandled(void *command_buffer, const char *what)
 {
-    sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
-    SoftMetalCommandBuffer *buffer = command_buffer;
+    SoftMetalCommandBuffer *buffer = sm_panel_argument(command_buffer, what);
     pthread_mutex_lock(&buffer->engine->lock);
     SM_REQUIRE(!buffer->handlers_done, PANEL_MISUSE, "%s: the handlers have run", what);
     return buffer;

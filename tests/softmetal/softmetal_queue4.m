@@ -264,7 +264,9 @@ static void commit(SoftMetalQueue4 *queue, const id *buffers, unsigned long coun
     SM_REQUIRE(buffers, NIL_ARGUMENT, "array of a commit");
     if (options) sm_check_argument(options, [MTL4CommitOptions class], "options of a commit");
     for (unsigned long i = 0; i < count; i++) check_committable(queue, buffers, i);
-    SoftMetalCommandBuffer *run = sm_command_buffer_new(SM_ENTRY_RUN, queue);
+    SoftMetalCommandBuffer *run = ((SoftMetalCommandBuffer4 *)buffers[0])->run;
+    bool prepared = run && run->queue == queue && !run->committed;
+    run = prepared ? [run retain] : sm_command_buffer_new(SM_ENTRY_RUN, queue);
     for (unsigned long i = 0; i < count; i++) {
         SoftMetalCommandBuffer4 *buffer = buffers[i];
         sm_recording_append(&run->recorded, &buffer->recorded);

@@ -5,8 +5,7 @@
 /* Every step holds the buffer and its engine, which the transition may be the last to need. */
 static SoftMetalCommandBuffer *begin_step(void *command_buffer, const char *what)
 {
-    sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], what);
-    SoftMetalCommandBuffer *buffer = [(id)command_buffer retain];
+    SoftMetalCommandBuffer *buffer = [sm_panel_argument(command_buffer, what) retain];
     SM_REQUIRE(buffer->engine->clock == SOFTMETAL_MANUAL, STEP_REAL_CLOCK, "%s", what);
     sm_engine_retain(buffer->engine);
     return buffer;
@@ -110,8 +109,7 @@ void softmetal_complete(void *command_buffer)
 
 unsigned softmetal_handler_count(void *command_buffer)
 {
-    sm_check_argument((id)command_buffer, [SoftMetalCommandBuffer class], "softmetal_handler_count");
-    SoftMetalCommandBuffer *buffer = command_buffer;
+    SoftMetalCommandBuffer *buffer = sm_panel_argument(command_buffer, "softmetal_handler_count");
     pthread_mutex_lock(&buffer->engine->lock);
     unsigned count = buffer->completed_blocks.count;
     pthread_mutex_unlock(&buffer->engine->lock);
