@@ -125,7 +125,9 @@ bench_device := bench device_kernels device_metal json peers stats unknown waiti
 bench := bench $(sort $(filter-out bench device_metal null,$(basename $(notdir $(shell grep -L 'int main' \
 	$(wildcard tests/bench/*.c) /dev/null)))))
 
+both_kinds := $(sort $(basename $(notdir $(shell grep -l 'also runs on queues of Metal 4' $(wildcard tests/test_*.c) /dev/null))))
 test_programs := $(TESTS:%=$(BUILD)/tests/%)
+metal4_programs := $(patsubst %,$(BUILD)/tests/%,$(filter $(both_kinds),$(TESTS)))
 example_programs := $(EXAMPLES:%=$(BUILD)/examples/%)
 device_programs := $(portable:%=$(BUILD)/device/%)
 tell_left_out := $(if $(left_out),echo 'left out for lack of libuv: examples/event_loop.c')
@@ -145,7 +147,7 @@ run: $(BUILD)/examples/quickstart ## build and run examples/quickstart.c
 
 test: $(test_programs) $(example_programs) ## build and run all tests; ends with "N passed, N failed"
 	$(tell_left_out)
-	$(run_tests) $(test_programs) --examples $(example_programs)
+	$(run_tests) $(test_programs) --metal4 $(metal4_programs) --examples $(example_programs)
 
 check: ## the whole of CI: tests, sanitizers, valgrind, every compiler and standard, the READMEs
 	V='$(V)' BUILD='$(abspath $(top))' .ci/run

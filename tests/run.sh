@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # run.sh - runs test programs and examples, and counts
 #
-#   tests/run.sh PROGRAM... [--examples PROGRAM...]
+#   tests/run.sh PROGRAM... [--metal4 PROGRAM...] [--examples PROGRAM...]
 #
 # A test program is a cmocka program: its tests are counted one by one. It is given TIME_LIMIT seconds
 # (120). Besides a failed test these count as failures: a crash or a time-out (the tests that did not get to run
 # are failed ones), a program that ran no test, an exit status that is not zero, and a line that tells of a sanitizer's
 # finding or of an object autoreleased without a pool.
+#
+# Programs after --metal4 run with QUEUES=metal4: their queues are those of Metal 4 (see stage.h). What says "not on
+# Metal 4" there is counted, and not shown.
 #
 # An example is one test: it has to exit with 0, and every line of tests/expect/NAME.txt, an extended
 # regular expression, has to match some line of its output, in order.
@@ -21,7 +24,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 limit=${TIME_LIMIT:-120}
 expect=${EXPECT:-$here/expect}
 longest=400 # lines of a failed program's output that are shown
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 left_out=0
 bad='autorelease called without pool'
 bad="$bad|(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|^[^ ]+:[0-9]+:[0-9]+: runtime error: "
 bad="$bad|==[0-9]+== (Invalid (read|write|free)|Conditional jump|Use of uninit|Process terminating)"
@@ -81,12 +84,18 @@ log_of() { # PROGRAM
 }
 
 run_test() {
-    local name log start status counts planned ok no skip rest open reason=
+    local name log start status counts planned ok no skip rest open not_there reason=
     name=$(basename "$1")
     log=$(log_of "$1")
+    if [ "$kind" = metal4 ]; then
+        name="$name, Metal 4"
+        log=${log%.log}.metal4.log
+        export QUEUES=metal4
+    fi
     start=$SECONDS
     execute "$1" "$log"
     status=$?
+    unset QUEUES
     # A test's own output may come before the tag on the same line.
     counts=$(LC_ALL=C awk '
         function tail(tag) { return substr($0, index($0, tag) + length(tag)) }
@@ -120,6 +129,11 @@ EOF
         if [ "$no" -eq 0 ]; then no=1; fi
     fi
     report "$name" "$ok" "$no" $((SECONDS - start)) "$reason" "$log"
+    if [ "$kind" = metal4 ]; then
+        not_there=$(LC_ALL=C grep -c '^not on Metal 4: ' "$log")
+        left_out=$((left_out + not_there))
+        if [ "$skip" -eq "$not_there" ]; then skip=0; fi
+    fi
     if [ "$skip" -gt 0 ]; then
         skipped=$((skipped + skip))
         LC_ALL=C awk '/skipped, listed below/ || /SKIPPED.*test\(s\)/ { exit }
@@ -163,9 +177,13 @@ kind=test
 for program in "$@"; do
     case $program in
     --examples) kind=example ;;
-    *) "run_$kind" "$program" ;;
+    --metal4) kind=metal4 ;;
+    *)
+        if [ $kind = example ]; then run_example "$program"; else run_test "$program"; fi
+        ;;
     esac
 done
+if [ "$left_out" -gt 0 ]; then echo "$left_out tests have no meaning on queues of Metal 4, and say why in their logs"; fi
 if [ "$skipped" -gt 0 ]; then echo "$skipped skipped, see above"; fi
 if [ $((passed + failed)) -eq 0 ] && [ "$skipped" -eq 0 ]; then
     echo "nothing was run"

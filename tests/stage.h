@@ -15,8 +15,36 @@
 typedef enum queue_kind {
     QUEUE_OF_GPUSYNC,     /* gpusync makes the queue of Metal's */
     QUEUE_OF_THE_PROGRAM, /* the program made it: desc.metal_queue, or one with room for 8 more than gpusync counts */
+    QUEUE_OF_METAL4,      /* gpusync makes a queue of Metal 4 */
     QUEUE_KINDS
 } queue_kind;
+
+/* A test program that says "also runs on queues of Metal 4" in its first comment runs a second time, with QUEUES=metal4.
+   Then QUEUE_OF_GPUSYNC means those. The words below make, fill, commit and submit the command buffers of either kind.
+   What makes no sense there says so first in the test, and why. */
+static MAYBE_UNUSED bool metal4_run(void)
+{
+    const char *queues = getenv("QUEUES");
+    return queues && strcmp(queues, "metal4") == 0;
+}
+
+#define NOT_ON_METAL4(why)                  \
+    do {                                    \
+        if (!metal4_run()) break;           \
+        printf("not on Metal 4: " why "\n"); \
+        skip();                             \
+    } while (0)
+
+/* Without a message: tests count those. */
+extern void *stage__class_of(void *object) METAL__ASM("object_getClass");
+extern signed char stage__class_responds(void *cls, void *selector) METAL__ASM("class_respondsToSelector");
+
+static MAYBE_UNUSED bool answers(void *object, const char *selector)
+{
+    return stage__class_responds(stage__class_of(object), metal__sel(selector)) != 0;
+}
+
+static MAYBE_UNUSED bool is_metal4(gpusync_queue *queue) { return answers(gpusync_queue_metal(queue), "commit:count:"); }
 
 /* The one place where a test has a queue made. (Others ask how that fails, or cannot use cmocka.) desc may be NULL. */
 static MAYBE_UNUSED gpusync_queue *queue_of_kind(queue_kind kind, gpusync_device *device, const gpusync_queue_desc *desc)
@@ -30,6 +58,7 @@ static MAYBE_UNUSED gpusync_queue *queue_of_kind(queue_kind kind, gpusync_device
         unsigned long room = with.max_command_buffer_count ? with.max_command_buffer_count : 64;
         with.metal_queue = made = metal_queue_new(gpusync_device_metal(device), room + 8);
     }
+    if (kind == QUEUE_OF_METAL4 || (kind == QUEUE_OF_GPUSYNC && !with.metal_queue && metal4_run())) with.metal4 = true;
     assert_ok(gpusync_queue_create(device, &with, &queue));
     if (made) metal_release(made);
     return queue;
@@ -38,6 +67,108 @@ static MAYBE_UNUSED gpusync_queue *queue_of_kind(queue_kind kind, gpusync_device
 static MAYBE_UNUSED gpusync_queue *queue_new(gpusync_device *device)
 {
     return queue_of_kind(QUEUE_OF_GPUSYNC, device, NULL);
+}
+
+/* -- command buffers of Metal 4 ----------------------------------------------------------------------------------- */
+
+/* Metal keeps neither them nor their allocators alive: these stay until rig_close. */
+typedef struct recording {
+    void *buffer, *allocator;
+    bool open; /* begun, not ended */
+} recording;
+static MAYBE_UNUSED recording *recordings;
+static MAYBE_UNUSED size_t recording_count, recording_places;
+static MAYBE_UNUSED pthread_mutex_t recordings_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* An open one, borrowed. NULL: Metal has none. */
+static MAYBE_UNUSED void *record_for(gpusync_queue *queue, const char *label)
+{
+    void *metal = gpusync_queue_metal(queue), *pool = metal_pool_push(), *device = metal_get(metal, "device");
+    recording made = {metal4_buffer_new(device), metal4_allocator_new(device), true};
+    metal_pool_pop(pool);
+    if (!made.buffer || !made.allocator) {
+        metal_release(made.buffer);
+        metal_release(made.allocator);
+        return NULL;
+    }
+    if (label) metal_set_label(made.buffer, label);
+    softmetal_prepare_run(made.buffer, metal);
+    metal4_begin(made.buffer, made.allocator);
+    pthread_mutex_lock(&recordings_lock);
+    if (recording_count == recording_places) {
+        recording_places = 2 * recording_places + 64;
+        recordings = (recording *)realloc(recordings, recording_places * sizeof *recordings);
+        must(recordings != NULL, "no memory for recordings");
+    }
+    recordings[recording_count++] = made;
+    pthread_mutex_unlock(&recordings_lock);
+    return made.buffer;
+}
+
+/* Before it is committed; once, or more often. Others than those above are left alone. */
+static MAYBE_UNUSED void end_recording(void *buffer)
+{
+    size_t i;
+    pthread_mutex_lock(&recordings_lock);
+    for (i = recording_count; i--;)
+        if (recordings[i].buffer == buffer) break;
+    if (i != SIZE_MAX && recordings[i].open) {
+        recordings[i].open = false;
+        metal4_end(buffer);
+    }
+    pthread_mutex_unlock(&recordings_lock);
+}
+
+static MAYBE_UNUSED void drop_recordings(void)
+{
+    size_t i;
+    for (i = 0; i < recording_count; i++) {
+        if (recordings[i].open) metal4_end(recordings[i].buffer);
+        metal_release(recordings[i].buffer);
+        metal_release(recordings[i].allocator);
+    }
+    free(recordings);
+    recordings = NULL;
+    recording_count = recording_places = 0;
+}
+
+/* gpusync_command_buffer, gpusync_commit and gpusync_submit, for either kind of queue. */
+static MAYBE_UNUSED gpusync_result either_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                               void **buffer)
+{
+    if (!is_metal4(queue)) return gpusync_command_buffer(queue, desc, buffer);
+    *buffer = record_for(queue, desc ? desc->label : NULL);
+    return *buffer ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+}
+
+static MAYBE_UNUSED gpusync_result either_commit(gpusync_queue *queue, void *buffer, gpusync_ticket *ticket)
+{
+    if (!is_metal4(queue)) return gpusync_commit(queue, buffer, ticket);
+    end_recording(buffer);
+    return gpusync_commit4(queue, &buffer, 1, ticket);
+}
+
+static MAYBE_UNUSED gpusync_result either_submit(gpusync_queue *queue, const gpusync_submission *submission,
+                                                  gpusync_ticket *ticket)
+{
+    size_t i;
+    if (is_metal4(queue))
+        for (i = 0; i < submission->command_buffer_count; i++) end_recording(submission->command_buffers[i]);
+    return gpusync_submit(queue, submission, ticket);
+}
+
+/* A buffer that will not be committed. */
+static MAYBE_UNUSED gpusync_result either_discard(gpusync_queue *queue, void *buffer)
+{
+    if (!is_metal4(queue)) return gpusync_command_buffer_discard(queue, buffer);
+    end_recording(buffer);
+    return GPUSYNC_OK;
+}
+
+/* MTLCommandBufferStatus; with Metal 4 that of the run. */
+static MAYBE_UNUSED unsigned long status_of(void *buffer)
+{
+    return metal_status(answers(buffer, "status") ? buffer : softmetal_run_of(buffer));
 }
 
 /* -- a device with one queue ------------------------------------------------------------------------------------ */
@@ -89,6 +220,12 @@ static MAYBE_UNUSED void rig_close(rig *r)
     assert_ok(gpusync_device_destroy(r->device));
     assert_int_equal(r->memory.live, 0);
     assert_true(softmetal_settle(SECONDS(10)));
+    drop_recordings();
+    assert_int_equal(softmetal_live("queue4"), 0);
+    assert_int_equal(softmetal_live("run"), 0);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    assert_int_equal(softmetal_live("commit_options"), 0);
+    assert_int_equal(softmetal_live("command_buffer4"), 0);
     assert_int_equal(softmetal_live("command_buffer"), 0);
     assert_int_equal(softmetal_live("queue"), 0);
     assert_int_equal(softmetal_live("block"), 0);
@@ -310,11 +447,11 @@ static MAYBE_UNUSED void finish(stage *s, unsigned i)
 static MAYBE_UNUSED gpusync_result make_behind(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
                                                const gpusync_point *waits, size_t count, void **buffer)
 {
-    gpusync_result result = gpusync_command_buffer(queue, desc, buffer);
+    gpusync_result result = either_buffer(queue, desc, buffer);
     size_t i;
     for (i = 0; i < count && result == GPUSYNC_OK; i++) result = gpusync_encode_wait(queue, *buffer, waits[i]);
     if (result == GPUSYNC_OK || !*buffer) return result;
-    assert_ok(gpusync_command_buffer_discard(queue, *buffer));
+    assert_ok(either_discard(queue, *buffer));
     *buffer = NULL;
     return result;
 }
@@ -338,7 +475,7 @@ static MAYBE_UNUSED void *kept_buffer_after(gpusync_queue *queue, gpusync_point 
 static MAYBE_UNUSED void *buffer_of(gpusync_queue *queue)
 {
     void *buffer = NULL;
-    assert_ok(gpusync_command_buffer(queue, NULL, &buffer));
+    assert_ok(either_buffer(queue, NULL, &buffer));
     assert_non_null(buffer);
     return buffer;
 }
@@ -348,7 +485,7 @@ static MAYBE_UNUSED void *open_buffer(rig *r) { return buffer_of(r->queue); }
 static MAYBE_UNUSED gpusync_ticket commit_to(gpusync_queue *queue, void *buffer)
 {
     gpusync_ticket ticket = 0;
-    assert_ok(gpusync_commit(queue, buffer, &ticket));
+    assert_ok(either_commit(queue, buffer, &ticket));
     return ticket;
 }
 
@@ -368,7 +505,7 @@ static MAYBE_UNUSED gpusync_ticket commit_lasting(rig *r, uint64_t ns)
     gpusync_ticket ticket = 0;
     void *made = open_buffer(r);
     softmetal_set_duration(made, ns);
-    assert_ok(gpusync_commit(r->queue, made, &ticket));
+    assert_ok(either_commit(r->queue, made, &ticket));
     return ticket;
 }
 
@@ -401,16 +538,22 @@ static MAYBE_UNUSED void *open_on(stage *s, unsigned i) { return OPEN(s->q[i], .
 
 static MAYBE_UNUSED gpusync_ticket commit_on(stage *s, unsigned i) { return commit_to(s->q[i], open_on(s, i)); }
 
+/* For copies and fills. Metal 4 has one kind of encoder. */
+static MAYBE_UNUSED void *encoder_of(void *buffer)
+{
+    return answers(buffer, "blitCommandEncoder") ? metal_blit_begin(buffer) : metal_compute_begin(buffer);
+}
+
 static MAYBE_UNUSED void fill(void *buffer, void *memory, size_t offset, unsigned char byte)
 {
-    void *blit = metal_blit_begin(buffer);
+    void *blit = encoder_of(buffer);
     metal_fill(blit, memory, offset, 1, byte);
     metal_end(blit);
 }
 
 static MAYBE_UNUSED void copy(void *buffer, void *from, size_t from_offset, void *to, size_t to_offset)
 {
-    void *blit = metal_blit_begin(buffer);
+    void *blit = encoder_of(buffer);
     metal_copy(blit, from, from_offset, to, to_offset, 1);
     metal_end(blit);
 }
@@ -456,7 +599,8 @@ static MAYBE_UNUSED gpusync_point after(gpusync_queue *queue, gpusync_ticket tic
 #define BUFFERS(...) \
     .command_buffers = LIST(void *const, __VA_ARGS__), .command_buffer_count = LENGTH_OF_LIST(void *const, __VA_ARGS__)
 
-/* A flag of submissions in tests: the signals are encoded at the end of the last command buffer, if there is one. */
+/* A flag of submissions in tests: the signals are encoded at the end of the last command buffer, if there is one. With
+   Metal 4 they are operations of the queue in any case. */
 #define SIGNALS_INSIDE (1u << 16)
 
 static MAYBE_UNUSED gpusync_result submit_as_told(gpusync_queue *queue, const gpusync_submission *submission,
@@ -465,7 +609,7 @@ static MAYBE_UNUSED gpusync_result submit_as_told(gpusync_queue *queue, const gp
     gpusync_submission s = *submission;
     size_t i;
     if (ticket) *ticket = GPUSYNC_NO_TICKET;
-    if (s.flags & SIGNALS_INSIDE && s.command_buffer_count) {
+    if (s.flags & SIGNALS_INSIDE && s.command_buffer_count && !is_metal4(queue)) {
         for (i = 0; i < s.signal_count; i++) {
             gpusync_result result =
                 gpusync_encode_signal(queue, s.command_buffers[s.command_buffer_count - 1], s.signals[i]);
@@ -475,7 +619,7 @@ static MAYBE_UNUSED gpusync_result submit_as_told(gpusync_queue *queue, const gp
         s.signal_count = 0;
     }
     s.flags &= ~SIGNALS_INSIDE;
-    return gpusync_submit(queue, &s, ticket);
+    return either_submit(queue, &s, ticket);
 }
 
 #define SUBMIT(queue, ...) submit_at(queue, &(gpusync_submission){__VA_ARGS__}, __FILE__, __LINE__)
@@ -562,7 +706,7 @@ static MAYBE_UNUSED uint64_t waits_so_far(void) { return softmetal_message_count
 static MAYBE_UNUSED void await_status(void *buffer, unsigned long status)
 {
     uint64_t limit = gpusync_now_ns() + SECONDS(20);
-    while (metal_status(buffer) < status) {
+    while (status_of(buffer) < status) {
         assert_true(gpusync_now_ns() < limit);
         sched_yield();
     }
