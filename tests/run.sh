@@ -173,7 +173,7 @@ run_example() {
     fi
 }
 
-kind=test
+kind=plain
 for program in "$@"; do
     case $program in
     --examples) kind=example ;;
