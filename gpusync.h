@@ -2189,7 +2189,7 @@ struct gpusync_queue {
     gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
-    gpusync__plan *signaller;  /* of Metal 4: the last one with signals that has ended; see gpusync__publish */
+    gpusync__plan *signaller;  /* of Metal 4: the last one with signals that has ended; see gpusync__keep_signaller */
     gpusync__slot *returned;   /* free slots, pushed without a lock, taken whole */
     /* slots: that are the queue's: not free, and not orphaned. Destroy waits for them.
        wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
@@ -3958,11 +3958,12 @@ static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 }
 
 /* Call what is due of something that is to be destroyed, until nothing is owed any more. While another thread
-   calls it lingers: that may be the last. */
-static void gpusync__pay(gpusync_device *dev, const uint32_t *owing)
+   calls it lingers: that may be the last. kept: the place of a plan that is not waited for, once it is there; NULL:
+   there is none. */
+static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, gpusync__plan *const *kept)
 {
     unsigned rounds = 0;
-    while (GPUSYNC__GET(owing)) {
+    while (GPUSYNC__GET(owing) > (kept && GPUSYNC__GET(kept) ? 1u : 0u)) {
         gpusync__due *due = gpusync__pop_due(dev, owing);
         if (due) gpusync__run_one_due(dev, due);
         else gpusync__linger(dev, &rounds);
@@ -6305,7 +6306,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
         }
     gpusync__end_unpromised(t, &agenda);
     gpusync__work_off(dev, &agenda);
-    gpusync__pay(dev, &t->owing);
+    gpusync__pay(dev, &t->owing, NULL);
     gpusync__timeline_unref(t);
     return GPUSYNC_OK;
 }
@@ -6730,12 +6731,6 @@ static void gpusync__plan_end(gpusync__plan *plan)
     gpusync__plan_unref(plan);
 }
 
-static void gpusync__drop_signaller(gpusync_queue *q)
-{
-    gpusync__plan *plan = __atomic_exchange_n(&q->signaller, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST);
-    if (plan) gpusync__plan_unref(plan);
-}
-
 /* The last reference is gone: free what the plan and those joined to it have, and put them on the free list. No lock is
    held. */
 static void gpusync__plan_free(gpusync__plan *plan)
@@ -6921,14 +6916,12 @@ GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__ou
 }
 
 /* Metal 4 retains no event, and the feedback may come before the signal behind the work (believed). So the last plan
-   that has ended keeps the events that it signals, until the next one has: its work is behind that signal. A queue that
-   closes keeps none. This puts the plan there, and then looks; gpusync__destroy does it the other way round. */
+   that has ended keeps the events that it signals, until the next one has: its work is behind that signal. The caller's
+   reference goes there. The queue may go after the last line: gpusync__destroy waits for all plans but this one. */
 GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan)
 {
-    GPUSYNC__ADD(&plan->work.refs, 1);
     plan = __atomic_exchange_n(&q->signaller, plan, __ATOMIC_SEQ_CST);
     if (plan) gpusync__plan_unref(plan);
-    if (GPUSYNC__GET(&q->flags) & GPUSYNC__CLOSING) gpusync__drop_signaller(q);
 }
 
 /* Nothing is open any more: tell how it went. No lock is held. A failure is on record first. Then the promises are kept
@@ -6971,8 +6964,9 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     gpusync__release_parts(plan);
     gpusync__tell(q, plan->work.ticket, agenda);
     if (failed) gpusync__log_failures(q);
+    /* Last: with its last plan the queue may go. */
     if (q->metal4 && plan->promises && gpusync__is_issued(plan)) gpusync__keep_signaller(q, plan);
-    gpusync__plan_unref(plan); /* last: with its last plan the queue may go */
+    else gpusync__plan_unref(plan);
 }
 
 /* The ticket is on the device now: needs of it that were AWAITED can go there too. */
@@ -8152,7 +8146,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      5. The queue leaves the device's list: the sweep and the report find it no more.
      6. Slots whose handlers have not come become orphans. Handlers that run are waited for.
      7. Plans that are not over end as cancelled. Whoever waits for tickets of the queue is told.
-     8. Callbacks and releases that the queue owes run on this thread.
+     8. Callbacks and releases that the queue owes run on this thread. Metal 4: then the last signals have come.
      9. The device keeps the counts. The memory goes once no slot is the queue's any more.
 
    A device goes when nothing is left of it but itself: gpusync_device_destroy looks for that first, and changes nothing
@@ -8296,6 +8290,25 @@ static void gpusync__disown_plans(gpusync_queue *q)
     gpusync__work_off(q->device, &agenda);
 }
 
+/* Step 8, with Metal 4. Nobody publishes any more. The operations of the queue are in order: so a signal behind the last
+   ones tells that they are over. It is not waited for where work is in flight, nor for long. */
+GPUSYNC__RARE void gpusync__drop_signaller(gpusync_queue *q)
+{
+    uint64_t raw = 0, began = gpusync_now_ns();
+    unsigned rounds = 0;
+    bool come = !gpusync_is_idle(q);
+    void *pool = gpusync__pool_push(), *event = come ? NULL : gpusync__event_take(q->device, &raw);
+    if (event) gpusync__encode(q->metal, gpusync__sel.signalEvent, event, raw + 1);
+    gpusync__pool_pop(pool);
+    while (event && !come && gpusync_now_ns() - began < GPUSYNC__LOST_HANDLER_NS) {
+        come = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue) > raw;
+        if (!come) gpusync__linger(q->device, &rounds);
+    }
+    if (event) gpusync__event_keep(q->device, event, come);
+    gpusync__plan_unref(q->signaller);
+    GPUSYNC__PUT(&q->signaller, NULL);
+}
+
 /* Free slots have no queue, so these go to the free list of all queues. That writes `next`: it is read first. */
 static void gpusync__free_list(gpusync__slot *slot)
 {
@@ -8342,8 +8355,9 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__unlock(&dev->lock);
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
-    gpusync__drop_signaller(q);
-    gpusync__pay(dev, &q->owing);
+    gpusync__pay(dev, &q->owing, &q->signaller);
+    if (q->signaller) gpusync__drop_signaller(q);
+    gpusync__pay(dev, &q->owing, NULL);
     if (q->free_plans) gpusync__plans_return(dev, q->free_plans);
     gpusync__lock(&dev->lock);
     gpusync__add_stats(&dev->gone, q);

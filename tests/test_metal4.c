@@ -1,0 +1,1080 @@
+/* test_metal4.c - queues of Metal 4: how they are made, what they commit, how that ends, what they refuse
+
+   What is the same for either kind of queue is in the other programs, which run on both. */
+#define GPUSYNC_IMPLEMENTATION
+#include "stage.h"
+
+static const gpusync_queue_desc of_metal4 = {.metal4 = true, .label = "four"};
+
+static void open_four(stage *s, softmetal_clock clock, unsigned queues)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    open_stage_on(s, clock, QUEUE_OF_METAL4, queues, device_desc, queue_desc);
+}
+
+/* A queue of Metal 4 first, one of the old kind second. */
+static void open_mixed(stage *s, softmetal_clock clock)
+{
+    open_four(s, clock, 1);
+    s->q[1] = queue_of_kind(QUEUE_OF_THE_PROGRAM, s->device, &(gpusync_queue_desc){.label = "second"});
+    s->metal[1] = gpusync_queue_metal(s->q[1]);
+}
+
+/* An ended one (+1) that fills a byte, with an allocator that the test releases. memory NULL: it does nothing. */
+static void *ended_buffer(stage *s, void *allocator, void *memory, size_t offset, unsigned char byte)
+{
+    void *buffer = metal4_buffer_new(s->rig.metal_device);
+    softmetal_prepare_run(buffer, s->metal[0]);
+    metal4_begin(buffer, allocator);
+    if (memory) fill(buffer, memory, offset, byte);
+    metal4_end(buffer);
+    return buffer;
+}
+
+static gpusync_ticket commit_four(stage *s, void *const *buffers, size_t count)
+{
+    gpusync_ticket ticket = 0;
+    assert_ok(gpusync_commit4(s->q[0], buffers, count, &ticket));
+    return ticket;
+}
+
+static void *newest_run(stage *s) { return softmetal_last_buffer(s->metal[0]); }
+
+/* -- how one is made ------------------------------------------------------------------------------------------ */
+
+static gpusync_result create(gpusync_device *device, gpusync_queue_desc desc)
+{
+    gpusync_queue *queue = (gpusync_queue *)&desc;
+    gpusync_result result = gpusync_queue_create(device, &desc, &queue);
+    assert_int_equal(result == GPUSYNC_OK, queue != NULL);
+    if (!queue) return result;
+    assert_true(is_metal4(queue));
+    assert_ok(gpusync_queue_destroy(queue));
+    return result;
+}
+
+static void test_a_queue_is_made_or_given(void **state)
+{
+    gpusync_queue_desc desc = of_metal4, given;
+    gpusync_queue *queue;
+    char label[16];
+    void *metal, *pool;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    assert_ok(create(r.device, desc));
+    desc.label = NULL;
+    assert_ok(create(r.device, desc));
+    desc = of_metal4;
+    assert_ok(gpusync_queue_create(r.device, &desc, &queue));
+    pool = metal_pool_push();
+    metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), label, sizeof label);
+    metal_pool_pop(pool);
+    assert_string_equal(label, "four");
+    assert_ok(gpusync_queue_destroy(queue));
+
+    memset(&given, 0, sizeof given);
+    given.metal_queue = metal = metal4_queue_new(r.metal_device);
+    assert_ok(create(r.device, given));
+    given.metal4 = true; /* it is one: the same */
+    assert_ok(create(r.device, given));
+    assert_int_equal(softmetal_retain_count(metal), 1);
+    metal_release(metal);
+    rig_close(&r);
+}
+
+static void test_a_queue_is_refused(void **state)
+{
+    static const char *const missing[] = {"newMTL4CommandQueue", "commit:count:options:", "signalEvent:value:",
+                                          "waitForEvent:value:"};
+    gpusync_queue_desc desc, given;
+    gpusync_device *blocking;
+    void *other;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_REAL);
+    memset(&given, 0, sizeof given);
+    given.metal_queue = metal4_queue_new(r.metal_device);
+    desc = of_metal4;
+    desc.wait_mode = GPUSYNC_WAIT_BLOCKING;
+    assert_result(create(r.device, desc), GPUSYNC_ERROR_UNSUPPORTED);
+    desc = of_metal4;
+    desc.metal_queue = r.metal_queue; /* of the old kind */
+    assert_result(create(r.device, desc), GPUSYNC_ERROR_UNSUPPORTED);
+    softmetal_fail_creation(1, false);
+    assert_result(create(r.device, of_metal4), GPUSYNC_ERROR_METAL_NIL);
+    softmetal_fail_creation(0, false);
+    softmetal_hide_class("MTL4CommitOptions");
+    assert_result(create(r.device, of_metal4), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(create(r.device, given), GPUSYNC_ERROR_UNSUPPORTED);
+    softmetal_hide_class("MTL4CommandQueueDescriptor"); /* then it has no label */
+    assert_ok(create(r.device, of_metal4));
+    softmetal_hide_class(NULL);
+    softmetal_hide_selector("newMTL4CommandQueueWithDescriptor:error:");
+    assert_ok(create(r.device, of_metal4));
+
+    other = softmetal_new_device();
+    metal_release(given.metal_queue);
+    given.metal_queue = metal4_queue_new(other);
+    assert_result(create(r.device, given), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    metal_release(given.metal_queue);
+    metal_release(other);
+
+    /* The device's mode is for the waits that can have it. */
+    assert_ok(gpusync_device_create(&(gpusync_device_desc){.wait_mode = GPUSYNC_WAIT_BLOCKING}, &blocking));
+    assert_ok(create(blocking, of_metal4));
+    assert_ok(gpusync_device_destroy(blocking));
+    rig_close(&r);
+
+    for (i = 0; i < LENGTH(missing); i++) {
+        rig_open(&r, SOFTMETAL_REAL);
+        given.metal_queue = i ? metal4_queue_new(r.metal_device) : NULL;
+        softmetal_hide_selector(missing[i]);
+        assert_result(create(r.device, i ? given : of_metal4), GPUSYNC_ERROR_UNSUPPORTED);
+        metal_release(given.metal_queue);
+        rig_close(&r);
+    }
+}
+
+/* -- what it commits -------------------------------------------------------------------------------------------- */
+
+static void test_one_ticket_for_what_is_committed_together(void **state)
+{
+    void *buffers[5], *allocators[5], *memory;
+    gpusync_ticket_info info;
+    gpusync_ticket first, all;
+    size_t i;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_REAL, 1);
+    memory = memory_of(&s, 8);
+    for (i = 0; i < 5; i++) {
+        allocators[i] = metal4_allocator_new(s.rig.metal_device);
+        buffers[i] = ended_buffer(&s, allocators[i], memory, i, (unsigned char)(i + 1));
+    }
+    first = commit_four(&s, buffers, 1);
+    all = commit_four(&s, buffers + 1, 4);
+    assert_int_equal(first, 1);
+    assert_int_equal(all, 2);
+    for (i = 0; i < 5; i++) metal_release(buffers[i]); /* gpusync keeps them */
+    assert_ok(gpusync_wait(s.q[0], all, SECONDS(20)));
+    assert_true(gpusync_is_idle(s.q[0]));
+    for (i = 0; i < 5; i++) assert_int_equal(bytes_of(memory)[i], i + 1);
+    assert_ok(gpusync_get_info(s.q[0], all, &info));
+    assert_true(info.gpu_end_s >= info.gpu_start_s && info.gpu_start_s > 0);
+    assert_true(softmetal_settle(SECONDS(20)));
+    assert_int_equal(softmetal_live("command_buffer4"), 0);
+    for (i = 0; i < 5; i++) {
+        metal4_allocator_reset(allocators[i]);
+        metal_release(allocators[i]);
+    }
+    metal_release(memory);
+    close_stage(&s);
+}
+
+/* Apple's own sample has one command buffer, and an allocator for each frame in flight. */
+static void test_a_buffer_is_begun_again_while_it_is_in_flight(void **state)
+{
+    void *allocators[3], *memory, *buffer = NULL, *runs[3];
+    gpusync_ticket tickets[3];
+    size_t i;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    memory = memory_of(&s, 4);
+    buffer = metal4_buffer_new(s.rig.metal_device);
+    for (i = 0; i < 3; i++) {
+        allocators[i] = metal4_allocator_new(s.rig.metal_device);
+        metal4_begin(buffer, allocators[i]);
+        fill(buffer, memory, i, (unsigned char)(i + 7));
+        metal4_end(buffer);
+        tickets[i] = commit_four(&s, &buffer, 1);
+        runs[i] = newest_run(&s);
+    }
+    for (i = 0; i < 3; i++) {
+        assert_result(gpusync_poll(s.q[0], tickets[i]), GPUSYNC_NOT_READY);
+        softmetal_finish(runs[i]);
+        assert_ok(gpusync_poll(s.q[0], tickets[i]));
+        assert_int_equal(bytes_of(memory)[i], i + 7);
+        metal4_allocator_reset(allocators[i]); /* aborts where its work may still run */
+        metal_release(allocators[i]);
+    }
+    metal_release(buffer);
+    metal_release(memory);
+    close_stage(&s);
+}
+
+static void test_what_is_not_to_be_committed_is_refused(void **state)
+{
+    gpusync_ticket ticket;
+    void *allocator, *both[2], *old;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    allocator = metal4_allocator_new(s.rig.metal_device);
+    both[0] = both[1] = ended_buffer(&s, allocator, NULL, 0, 0);
+#define REFUSES(expected, queue, buffers, count)                                  \
+    do {                                                                          \
+        ticket = 99;                                                              \
+        assert_result(gpusync_commit4(queue, buffers, count, &ticket), expected); \
+        assert_int_equal(ticket, GPUSYNC_NO_TICKET);                              \
+    } while (0)
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, NULL, both, 1);
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], NULL, 1);
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, 0);
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, 2); /* twice the same */
+    REFUSES(GPUSYNC_ERROR_UNSUPPORTED, s.q[1], both, 1);      /* a queue of the old kind */
+    both[1] = NULL;
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, 2);
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both + 1, 1);
+    old = kept_buffer_of(s.q[1]);
+    both[1] = old;
+    REFUSES(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], both, 2);
+    REFUSES(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], &old, 1);
+    softmetal_fail_creation(1, false); /* no options */
+    REFUSES(GPUSYNC_ERROR_METAL_NIL, s.q[0], both, 1);
+    softmetal_fail_creation(0, false);
+#undef REFUSES
+    assert_result(gpusync_commit(s.q[0], both[0], NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(gpusync_commit(s.q[0], old, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(gpusync_commit(s.q[1], both[0], NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_true(gpusync_is_idle(s.q[0]));
+    (void)commit_four(&s, both, 1); /* nothing was lost */
+    finish(&s, 0);
+    assert_ok(gpusync_command_buffer_discard(s.q[1], old));
+    metal_release(old);
+    metal_release(both[0]);
+    metal_release(allocator);
+    close_stage(&s);
+}
+
+static void test_what_has_no_meaning_is_refused(void **state)
+{
+    const gpusync_wait_options blocking = {.mode = GPUSYNC_WAIT_BLOCKING};
+    gpusync_warmup *warmup = NULL;
+    gpusync_ticket ticket;
+    void *buffer, *made = &ticket;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    buffer = buffer_of(s.q[0]);
+    assert_result(gpusync_command_buffer(s.q[0], NULL, &made), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(made);
+    assert_result(gpusync_command_buffer_discard(s.q[0], buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_result(gpusync_encode_wait(s.q[0], buffer, at(s.a, 1)), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 1)), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_result(gpusync_track_committed(s.q[0], buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
+    REFUSED(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], SIGNALS(at(s.a, 1)));
+    assert_result(gpusync_warmup_start(s.device, &(gpusync_warmup_desc){.queue = s.q[0]}, &warmup),
+                  GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(warmup);
+    ticket = commit_to(s.q[0], buffer);
+    assert_result(gpusync_wait_ex(s.q[0], ticket, 0, &blocking), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(gpusync_untrack(s.q[0], ticket), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_ok(gpusync_timeline_signal(s.a, 1)); /* nobody has promised it */
+    close_stage(&s);
+}
+
+/* Of the device it is for those that can: here it sleeps until the feedback. */
+static void test_the_devices_blocking_sleeps_for_the_feedback(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.wait_mode = GPUSYNC_WAIT_BLOCKING;
+    open_stage_on(&s, SOFTMETAL_REAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
+    ticket = commit_lasting(&(rig){.queue = s.q[0]}, MS(5));
+    assert_ok(gpusync_wait(s.q[0], ticket, GPUSYNC_FOREVER));
+    assert_int_equal(softmetal_message_count("waitUntilCompleted"), 0);
+    close_stage(&s);
+}
+
+/* New, addFeedbackHandler:, commit; an array where there are several. Each buffer is retained, and released. */
+static void test_a_commit_sends_few_messages(void **state)
+{
+    size_t counts[] = {1, 2, 8}, i, k;
+    void *buffers[8];
+    stage s;
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < LENGTH(counts); i++) {
+        uint64_t before, retains;
+        for (k = 0; k < counts[i]; k++) end_recording(buffers[k] = buffer_of(s.q[0]));
+        before = softmetal_thread_messages();
+        retains = softmetal_retain_count_calls();
+        (void)commit_four(&s, buffers, counts[i]);
+        before = softmetal_thread_messages() - before;
+        retains = softmetal_retain_count_calls() - retains;
+        assert_int_equal(before, counts[i] == 1 ? 3 : 4);
+        assert_true(before + retains <= 4 + 2 * counts[i]);
+        finish(&s, 0);
+    }
+    close_stage(&s);
+}
+
+/* The framework takes the handlers out of the options. Were they to stay, nothing would be told twice. */
+static void test_each_commit_has_options_of_its_own(void **state)
+{
+    softmetal_quirks quirks;
+    outcome told[4];
+    size_t i;
+    int keep;
+    stage s;
+    (void)state;
+    for (keep = 0; keep < 2; keep++) {
+        open_four(&s, SOFTMETAL_REAL, 1);
+        softmetal_get_quirks(&quirks);
+        quirks.options_keep_handlers = keep;
+        softmetal_set_quirks(&quirks);
+        memset(told, 0, sizeof told);
+        for (i = 0; i < LENGTH(told); i++)
+            assert_ok(gpusync_on_done(after(s.q[0], commit_on(&s, 0)), remember, &told[i]));
+        for (i = 0; i < LENGTH(told); i++) assert_ended(&told[i], GPUSYNC_OK);
+        assert_int_equal(softmetal_message_count("addFeedbackHandler:"), softmetal_sees_messages() ? 4 : 0);
+        close_stage(&s);
+    }
+}
+
+static void test_the_limit_counts_commits(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    void *buffers[6];
+    size_t i;
+    stage s;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_in_flight = 2;
+    open_stage_on(&s, SOFTMETAL_REAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
+    for (i = 0; i < 6; i++) end_recording(buffers[i] = buffer_of(s.q[0]));
+    softmetal_hang(buffers[0]);
+    (void)commit_four(&s, buffers, 3); /* one commit */
+    assert_ok(gpusync_throttle(s.q[0], 2, 0));
+    (void)commit_four(&s, buffers + 3, 1);
+    assert_result(gpusync_throttle(s.q[0], 2, 0), GPUSYNC_TIMEOUT);
+    softmetal_unhang(buffers[0]);
+    (void)commit_four(&s, buffers + 4, 2); /* waits for room */
+    assert_ok(gpusync_queue_wait(s.q[0], SECONDS(20)));
+    assert_true(stats_of(s.q[0]).commits == 3);
+    close_stage(&s);
+
+    open_four(&s, SOFTMETAL_MANUAL, 1); /* without one there is none: Metal 4 has none */
+    for (i = 0; i < 100; i++) (void)commit_on(&s, 0);
+    assert_int_equal(softmetal_outstanding(s.metal[0]), 100);
+    assert_true(reports(s.device, "'first': Metal 4, committed 100, completed 0, failed 0, buffers 100\n"));
+    close_stage(&s);
+}
+
+/* -- how it ends ------------------------------------------------------------------------------------------------ */
+
+/* No status is asked, and no event: what has run is not over before its feedback. */
+static void test_the_feedback_alone_tells_of_the_end(void **state)
+{
+    gpusync_ticket ticket;
+    uint64_t messages;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    buffer = open_on(&s, 0);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1)));
+    softmetal_complete(buffer); /* and the signal has come */
+    assert_int_equal(raw_of(s.a), 1);
+    messages = softmetal_thread_messages();
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_TIMEOUT);
+    assert_int_equal(value_of(s.a), 0);
+    assert_int_equal(softmetal_thread_messages(), messages);
+    softmetal_run_handler(buffer, 0);
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    assert_int_equal(value_of(s.a), 1);
+    softmetal_finish(buffer);
+    close_stage(&s);
+}
+
+/* Sweeps find nothing. Destroy without a wait leaves the commit, and what it uses, to the feedback. */
+static void test_without_its_feedback_it_has_not_ended(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *metal;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    softmetal_let_timers_run(true);
+    ticket = commit_to(s.q[0], buffer = open_on(&s, 0));
+    softmetal_complete(buffer);
+    assert_result(gpusync_wait(s.q[0], ticket, MS(120)), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+    metal = metal_retain(s.metal[0]);
+    take_down_queue(&s, 0, true);
+    assert_int_equal(softmetal_retain_count(metal), 3); /* the test, the commit, and softmetal's run */
+    softmetal_finish(buffer);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+typedef struct failing {
+    long code;
+    const char *text;
+    gpusync_failure failure;
+} failing;
+
+static void test_failures_have_their_classes(void **state)
+{
+    static const failing list[] = {
+        {1, "Caused GPU Timeout Error", GPUSYNC_FAILURE_TIMEOUT},
+        {1, "Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)", GPUSYNC_FAILURE_TIMEOUT},
+        {1, "Caused GPU Address Fault Error (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)",
+         GPUSYNC_FAILURE_PAGE_FAULT},
+        {1, "Innocent (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)", GPUSYNC_FAILURE_INNOCENT_VICTIM},
+        {2, "in the background", GPUSYNC_FAILURE_NOT_PERMITTED},
+        {3, "no memory", GPUSYNC_FAILURE_OUT_OF_MEMORY},
+        {6, "internal", GPUSYNC_FAILURE_OTHER},
+        {0, "none", GPUSYNC_FAILURE_OTHER},
+        {7, "of a later system", GPUSYNC_FAILURE_OTHER},
+        {-1, "below", GPUSYNC_FAILURE_OTHER},
+        {4, "unplugged", GPUSYNC_FAILURE_DEVICE_REMOVED},
+        {5, "too many faults", GPUSYNC_FAILURE_ACCESS_REVOKED},
+    };
+    softmetal_quirks quirks;
+    gpusync_error error;
+    void *buffers[2], *buffer;
+    size_t i;
+    int bare, several;
+    stage s;
+    (void)state;
+    for (bare = 0; bare < 2; bare++)
+        for (i = 0; i < LENGTH(list); i++)
+            for (several = 0; several < 2; several++) {
+                const failing *f = &list[i];
+                gpusync_ticket ticket;
+                bool lost = f->code == 4 || f->code == 5;
+                open_four(&s, SOFTMETAL_MANUAL, 1);
+                softmetal_get_quirks(&quirks);
+                quirks.bare_feedback_errors = bare;
+                softmetal_set_quirks(&quirks);
+                end_recording(buffers[0] = buffer = OPEN(s.q[0], .label = "the culprit"));
+                end_recording(buffers[1] = OPEN(s.q[0], .label = "another"));
+                softmetal_fail(buffer, NULL, f->code, f->text);
+                ticket = commit_four(&s, buffers, 1 + (size_t)several);
+                finish(&s, 0);
+                error = error_of(s.q[0], ticket);
+                assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+                assert_int_equal(error.failure, f->failure);
+                assert_int_equal(error.code, f->code);
+                assert_string_equal(error.domain, "MTL4CommandQueueErrorDomain");
+                assert_string_equal(error.message, f->text);
+                assert_string_equal(error.label, "the culprit");
+                assert_string_equal(error.queue_label, "first");
+                assert_int_equal(gpusync_device_is_lost(s.device), lost);
+                close_stage(&s);
+            }
+}
+
+/* The domain decides before the code: the numbers of the one mean other things in the other. */
+static void test_the_domain_decides_before_the_code(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    buffer = open_on(&s, 0);
+    softmetal_fail(buffer, "MTLCommandBufferErrorDomain", 8, "old");
+    ticket = commit_to(s.q[0], buffer);
+    finish(&s, 0);
+    assert_int_equal(error_of(s.q[0], ticket).failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    buffer = open_on(&s, 0);
+    softmetal_fail(buffer, "AnotherDomain", 3, "PageFault");
+    ticket = commit_to(s.q[0], buffer);
+    finish(&s, 0);
+    assert_int_equal(error_of(s.q[0], ticket).failure, GPUSYNC_FAILURE_OTHER);
+    buffer = open_on(&s, 1);
+    softmetal_fail(buffer, NULL, 3, "page");
+    ticket = commit_to(s.q[1], buffer);
+    finish(&s, 1);
+    assert_int_equal(error_of(s.q[1], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    close_stage(&s);
+}
+
+/* -- waits and signals, operations of the queue ------------------------------------------------------------------- */
+
+static void test_waits_and_signals_are_operations_of_the_queue(void **state)
+{
+    gpusync_ticket ticket;
+    void *work;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 3)));
+    work = open_on(&s, 0);
+    ticket = SUBMIT(s.q[0], WAITS(at(s.a, 3)), BUFFERS(work, open_on(&s, 0)), SIGNALS(at(s.b, 5), at(s.c, 1)));
+    assert_count("waitForEvent:value:", 0, 1);
+    assert_count("signalEvent:value:", 0, 2);
+    assert_count("commit:count:options:", 0, 1);
+    assert_count("commandBuffer", 0, 2); /* for the old queue: the work, and the signal behind it */
+    assert_int_equal(softmetal_what_is_due(work), SOFTMETAL_WAIT_DUE);
+    finish(&s, 1);
+    assert_int_equal(softmetal_what_is_due(work), SOFTMETAL_COMPLETE_DUE);
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+    finish(&s, 0);
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    assert_int_equal(value_of(s.b), 5);
+    assert_int_equal(raw_of(s.b), 5);
+    assert_int_equal(value_of(s.c), 1);
+    close_stage(&s);
+}
+
+/* Values and tickets go both ways, on the real clock. */
+static void test_both_kinds_of_queue_take_turns(void **state)
+{
+    unsigned i, turns = 200 / SLOW + 2;
+    gpusync_ticket last = 0;
+    void *memory;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_REAL);
+    memory = memory_of(&s, 2);
+    for (i = 0; i < turns; i++) {
+        void *four = open_on(&s, 0), *old = open_on(&s, 1);
+        copy(four, memory, 1, memory, 0);
+        fill(old, memory, 1, (unsigned char)(i + 1));
+        last = SUBMIT(s.q[1], WAITS(at(s.a, i)), BUFFERS(old), SIGNALS(at(s.b, i + 1)), .flags = SIGNALS_INSIDE);
+        last = i % 2 ? SUBMIT(s.q[0], WAITS(after(s.q[1], last)), BUFFERS(four), SIGNALS(at(s.a, i + 1)))
+                     : SUBMIT(s.q[0], WAITS(at(s.b, i + 1)), BUFFERS(four), SIGNALS(at(s.a, i + 1)));
+    }
+    assert_ok(gpusync_wait(s.q[0], last, SECONDS(20)));
+    assert_int_equal(bytes_of(memory)[0], (unsigned char)turns);
+    assert_ok(gpusync_device_wait(s.device, SECONDS(20)));
+    metal_release(memory);
+    close_stage(&s);
+}
+
+/* Metal gives a wait up after a while, runs the work, and reports no error. */
+static void test_a_wait_that_was_given_up_is_a_timeout(void **state)
+{
+    gpusync_ticket producer, consumer, behind;
+    gpusync_error error;
+    void *work;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    work = open_on(&s, 1);
+    producer = SUBMIT(s.q[1], BUFFERS(work), SIGNALS(at(s.a, 1)));
+    consumer = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(OPEN(s.q[0], .label = "hasty")), SIGNALS(at(s.b, 1)));
+    softmetal_time_out(newest_run(&s));
+    softmetal_finish(newest_run(&s)); /* without an error */
+    assert_result(gpusync_poll(s.q[0], consumer), GPUSYNC_NOT_READY); /* what it waits for may still fail first */
+    finish(&s, 1);
+    assert_ok(gpusync_poll(s.q[1], producer));
+    assert_result(gpusync_poll(s.q[0], consumer), GPUSYNC_ERROR_EXECUTION);
+    error = error_of(s.q[0], consumer);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_TIMEOUT);
+    assert_string_equal(error.label, "hasty");
+    assert_string_equal(error.queue_label, "first");
+    assert_int_equal(error.ticket, consumer);
+    assert_int_equal(error.code, 0);
+    assert_string_equal(error.domain, "");
+    assert_int_equal(error_at(s.b, 1).failure, GPUSYNC_FAILURE_TIMEOUT);
+    behind = commit_on(&s, 0); /* later work is not concerned */
+    finish(&s, 0);
+    assert_ok(gpusync_poll(s.q[0], behind));
+    close_stage(&s);
+}
+
+/* It cannot be told from a wait that was met. */
+static void test_a_value_that_comes_late_hides_the_timeout(void **state)
+{
+    gpusync_ticket consumer;
+    void *run;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 1)));
+    consumer = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(open_on(&s, 0)));
+    run = newest_run(&s);
+    softmetal_time_out(run);
+    softmetal_complete(run);
+    finish(&s, 1);
+    softmetal_finish(run);
+    assert_ok(gpusync_poll(s.q[0], consumer));
+    close_stage(&s);
+}
+
+/* A ticket's end is an event that the host raises: that wait can be given up, too. */
+static void test_a_wait_for_a_ticket_that_was_given_up_is_a_timeout(void **state)
+{
+    gpusync_ticket producer, consumer;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    producer = commit_on(&s, 1);
+    consumer = SUBMIT(s.q[0], WAITS(after(s.q[1], producer)), BUFFERS(open_on(&s, 0)));
+    softmetal_time_out(newest_run(&s));
+    softmetal_finish(newest_run(&s));
+    finish(&s, 1);
+    assert_int_equal(error_of(s.q[0], consumer).failure, GPUSYNC_FAILURE_TIMEOUT);
+    close_stage(&s);
+}
+
+/* Where it failed by itself, that counts. */
+static void test_an_error_counts_more_than_a_wait_that_was_given_up(void **state)
+{
+    gpusync_ticket consumer;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 1)));
+    buffer = open_on(&s, 0);
+    softmetal_fail(buffer, NULL, 3, "no memory");
+    consumer = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(buffer));
+    softmetal_time_out(buffer);
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_int_equal(error_of(s.q[0], consumer).failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    close_stage(&s);
+}
+
+/* Whether signals fire behind failed work is not known. Nobody hangs either way. */
+static void test_a_failed_producer_lets_its_consumers_go(void **state)
+{
+    softmetal_quirks quirks;
+    gpusync_ticket consumer;
+    gpusync_error error;
+    void *buffer;
+    int die;
+    stage s;
+    (void)state;
+    for (die = 0; die < 2; die++) {
+        open_mixed(&s, SOFTMETAL_REAL);
+        softmetal_get_quirks(&quirks);
+        quirks.signals_die_with_failure = die;
+        softmetal_set_quirks(&quirks);
+        buffer = OPEN(s.q[0], .label = "the culprit");
+        softmetal_fail(buffer, "TestDomain", 42, "it broke");
+        (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1)));
+        consumer = SUBMIT(s.q[1], WAITS(at(s.a, 1)), BUFFERS(open_on(&s, 1)));
+        assert_result(gpusync_wait(s.q[1], consumer, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
+        error = error_of(s.q[1], consumer);
+        assert_original(&error, "first", 1);
+        close_stage(&s);
+    }
+}
+
+static void test_held_work_keeps_its_recordings(void **state)
+{
+    void *one, *list[3], *other;
+    gpusync_ticket ticket;
+    unsigned flags;
+    stage s;
+    (void)state;
+    for (flags = 0; flags <= GPUSYNC_UNORDERED; flags += GPUSYNC_UNORDERED) {
+        open_four(&s, SOFTMETAL_MANUAL, 1);
+        one = open_on(&s, 0);
+        list[0] = open_on(&s, 0);
+        list[1] = open_on(&s, 0);
+        list[2] = open_on(&s, 0);
+        other = open_on(&s, 0);
+        (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(one), .flags = flags);
+        (void)SUBMIT(s.q[0], WAITS(at(s.a, 2)), .command_buffers = list, .command_buffer_count = 3, .flags = flags);
+        assert_int_equal(held_on(s.device, s.q[0]), 2);
+        assert_result(gpusync_commit4(s.q[0], &one, 1, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
+        assert_result(gpusync_commit4(s.q[0], &list[2], 1, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
+        end_recording(other);
+        assert_result(gpusync_commit4(s.q[0], LIST(void *const, other, list[1]), 2, &ticket),
+                      GPUSYNC_ERROR_ALREADY_TRACKED);
+        REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(other, one));
+        ticket = commit_to(s.q[0], other); /* held behind them, or not */
+        assert_int_equal(held_on(s.device, s.q[0]), flags ? 2 : 3);
+        if (!flags) assert_result(gpusync_commit4(s.q[0], &other, 1, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+        assert_ok(gpusync_timeline_signal(s.a, 2));
+        finish(&s, 0);
+        assert_ok(gpusync_queue_wait(s.q[0], 0));
+        assert_int_equal(held_on(s.device, s.q[0]), 0);
+        close_stage(&s);
+    }
+}
+
+/* More buffers, waits and signals than a plan has places for. */
+static void test_many_of_everything(void **state)
+{
+    gpusync_point waits[12], signals[12];
+    void *buffers[40], *memory;
+    gpusync_submission sub;
+    gpusync_ticket ticket = 0;
+    size_t i;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_REAL);
+    memory = memory_of(&s, 40);
+    for (i = 0; i < 12; i++) {
+        waits[i] = at(s.a, i + 1);
+        signals[i] = at(s.b, i + 1);
+        (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(waits[i]));
+    }
+    for (i = 0; i < 40; i++) fill(buffers[i] = open_on(&s, 0), memory, i, (unsigned char)(i + 1));
+    memset(&sub, 0, sizeof sub);
+    sub.waits = waits;
+    sub.signals = signals;
+    sub.wait_count = sub.signal_count = 12;
+    sub.command_buffers = buffers;
+    sub.command_buffer_count = 40;
+    assert_ok(either_submit(s.q[0], &sub, &ticket));
+    assert_ok(gpusync_wait(s.q[0], ticket, SECONDS(20)));
+    for (i = 0; i < 40; i++) assert_int_equal(bytes_of(memory)[i], i + 1);
+    assert_int_equal(value_of(s.b), 12);
+    metal_release(memory);
+    close_stage(&s);
+}
+
+/* The host waits and signals, as elsewhere: the queue gets no operation. */
+static void test_strict_leaves_it_to_the_host(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 1)));
+    ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1)), .flags = GPUSYNC_STRICT);
+    assert_int_equal(held_on(s.device, s.q[0]), 1);
+    finish(&s, 1);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
+    finish(&s, 0);
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    assert_int_equal(raw_of(s.b), 1);
+    assert_count("waitForEvent:value:", 0, 0);
+    assert_count("signalEvent:value:", 0, 0);
+    close_stage(&s);
+}
+
+/* -- lifetimes -------------------------------------------------------------------------------------------------- */
+
+/* Metal retains nothing, and softmetal aborts where something is freed that it needs: so this passes only where gpusync
+   keeps all of it, and also gives it back. */
+static void test_what_is_left_in_flight_is_kept(void **state)
+{
+    void *plain, *work, *list[3], *allocators[5], *metal;
+    gpusync_timeline *own;
+    size_t i;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    for (i = 0; i < 5; i++) allocators[i] = metal4_allocator_new(s.rig.metal_device);
+    own = timeline_new(s.device);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(own, 1)));
+    plain = ended_buffer(&s, allocators[0], NULL, 0, 0);
+    work = ended_buffer(&s, allocators[1], NULL, 0, 0);
+    for (i = 0; i < 3; i++) list[i] = ended_buffer(&s, allocators[2 + i], NULL, 0, 0);
+    (void)commit_four(&s, &plain, 1);
+    assert_ok(gpusync_submit(s.q[0],
+                             &(gpusync_submission){WAITS(at(own, 1)), BUFFERS(work), SIGNALS(at(own, 2), at(s.a, 1))},
+                             NULL));
+    (void)commit_four(&s, list, 3);
+    metal_release(plain);
+    metal_release(work);
+    for (i = 0; i < 3; i++) metal_release(list[i]);
+    metal = metal_retain(s.metal[0]);
+    take_down_queue(&s, 0, true);
+    assert_ok(gpusync_timeline_destroy(own));
+    finish(&s, 1);
+    assert_int_equal(softmetal_live("command_buffer4"), 5);
+    softmetal_finish_queue(metal);
+    assert_int_equal(softmetal_live("command_buffer4"), 0);
+    metal_release(metal);
+    for (i = 0; i < 5; i++) metal_release(allocators[i]);
+    close_stage(&s);
+}
+
+static void test_release_after_keeps_the_rest(void **state)
+{
+    void *buffer, *allocator, *memory;
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_REAL, 1);
+    allocator = metal4_allocator_new(s.rig.metal_device);
+    memory = memory_of(&s, 1);
+    buffer = ended_buffer(&s, allocator, memory, 0, 1);
+    softmetal_set_duration(buffer, MS(3));
+    ticket = commit_four(&s, &buffer, 1);
+    assert_ok(gpusync_release_after(after(s.q[0], ticket), memory));
+    assert_ok(gpusync_release_after(after(s.q[0], ticket), allocator));
+    metal_release(buffer);
+    metal_release(memory);
+    metal_release(allocator); /* what is freed too early aborts */
+    assert_ok(gpusync_queue_wait(s.q[0], SECONDS(20)));
+    close_stage(&s);
+}
+
+/* The signal of the last submission may come behind its feedback: its event outlives the timeline until then. */
+static void test_events_stay_until_their_signals_have_come(void **state)
+{
+    gpusync_timeline *t;
+    unsigned i, rounds = 300 / SLOW + 5;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_REAL, 1);
+    for (i = 0; i < rounds; i++) {
+        void *event = metal_shared_event_new(s.rig.metal_device);
+        assert_ok(timeline_import(s.device, event, NULL, &t)); /* of which nothing is kept for others */
+        metal_release(event);
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, 1)));
+        assert_ok(gpusync_timeline_wait(t, 1, SECONDS(20), NULL));
+        assert_ok(gpusync_timeline_destroy(t));
+    }
+    close_stage(&s);
+}
+
+/* Destroy pays what it owes, also of the last submission, whose events it keeps the longest. */
+static void test_destroy_calls_back_for_the_last_submission(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    outcome told[2];
+    stage s;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(told, 0, sizeof told);
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)), TELL(&told[0]));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 2)), TELL(&told[1]));
+    finish(&s, 0);
+    assert_int_equal(calls_so_far(&told[1]), 0);
+    take_down_queue(&s, 0, false);
+    assert_ended(&told[0], GPUSYNC_OK);
+    assert_ended(&told[1], GPUSYNC_OK);
+    assert_true(told[0].order < told[1].order);
+    close_stage(&s);
+}
+
+/* Callbacks, releases and waits are told on the feedback queue that the program chose. */
+static void test_feedback_comes_on_the_queue_of_the_program(void **state)
+{
+    gpusync_queue_desc desc;
+    gpusync_queue *queue;
+    outcome o;
+    void *dispatch, *metal;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_REAL, 1);
+    memset(&desc, 0, sizeof desc);
+    memset(&o, 0, sizeof o);
+    dispatch = gpusync__dispatch_queue_create("feedback", NULL);
+    desc.metal_queue = metal = metal4_queue_new_on(s.rig.metal_device, dispatch);
+    assert_ok(gpusync_queue_create(s.device, &desc, &queue));
+    assert_ok(gpusync_on_done(after(queue, commit_empty_to(queue, NULL)), remember, &o));
+    assert_ok(gpusync_queue_wait(queue, SECONDS(20)));
+    assert_ended(&o, GPUSYNC_OK);
+    assert_ok(gpusync_queue_destroy(queue));
+    metal_release(metal);
+    gpusync__dispatch_release(dispatch);
+    close_stage(&s);
+}
+
+/* -- insight ------------------------------------------------------------------------------------------------------ */
+
+typedef struct seen {
+    pthread_mutex_t lock;
+    unsigned of_kind[16];
+    double start, end;
+} seen;
+
+static void see(void *user, const gpusync_trace_event *event)
+{
+    seen *it = (seen *)user;
+    pthread_mutex_lock(&it->lock);
+    it->of_kind[event->kind]++;
+    if (event->kind == GPUSYNC_TRACE_COMPLETED) {
+        it->start = event->gpu_start_s;
+        it->end = event->gpu_end_s;
+    }
+    pthread_mutex_unlock(&it->lock);
+}
+
+static void test_the_trace_and_the_report_tell_of_it(void **state)
+{
+    void *buffers[2];
+    seen it;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    memset(&it, 0, sizeof it);
+    pthread_mutex_init(&it.lock, NULL);
+    assert_ok(gpusync_set_trace(s.device, see, &it));
+    end_recording(buffers[0] = OPEN(s.q[0], .label = "frame 7"));
+    end_recording(buffers[1] = OPEN(s.q[0], .label = "more"));
+    (void)commit_four(&s, buffers, 2);
+    (void)SUBMIT(s.q[0], BUFFERS(OPEN(s.q[0], .label = "inner")), SIGNALS(at(s.a, 1)), .label = "outer");
+    assert_true(reports(s.device, "Metal 4"));
+    assert_true(reports(s.device, "ticket 1 'frame 7': committed for"));
+    assert_true(reports(s.device, "ticket 2 'outer': submitted for"));
+    assert_true(reports(s.device, "ticket 2 'inner': committed for"));
+    finish(&s, 0);
+    assert_ok(gpusync_queue_wait(s.q[0], 0));
+    assert_int_equal(it.of_kind[GPUSYNC_TRACE_COMMIT], 1);
+    assert_int_equal(it.of_kind[GPUSYNC_TRACE_SUBMIT], 1);
+    assert_int_equal(it.of_kind[GPUSYNC_TRACE_ISSUE], 1);
+    assert_int_equal(it.of_kind[GPUSYNC_TRACE_COMPLETED], 2);
+    assert_int_equal(it.of_kind[GPUSYNC_TRACE_SIGNAL], 1);
+    assert_int_equal(it.of_kind[GPUSYNC_TRACE_SCHEDULED], 0);
+    assert_true(it.end >= it.start && it.start > 0);
+    assert_ok(gpusync_set_trace(s.device, NULL, NULL));
+    pthread_mutex_destroy(&it.lock);
+    close_stage(&s);
+}
+
+/* -- memory -------------------------------------------------------------------------------------------------------- */
+
+/* Every allocation and every object that a commit or a submission needs, missing in turn. Nothing is lost. */
+static void test_whatever_is_missing_nothing_is_lost(void **state)
+{
+    unsigned kind, k;
+    (void)state;
+    for (kind = 0; kind < 4; kind++)
+        for (k = 1; k < 12; k++) {
+            gpusync_ticket ticket = 9;
+            void *buffers[6];
+            gpusync_result result;
+            size_t i;
+            stage s;
+            open_four(&s, SOFTMETAL_MANUAL, 1);
+            for (i = 0; i < 6; i++) end_recording(buffers[i] = buffer_of(s.q[0]));
+            if (kind % 2) s.rig.memory.fail_at = (long)k;
+            else softmetal_fail_creation(k, false);
+            result = kind < 2 ? gpusync_commit4(s.q[0], buffers, 6, &ticket)
+                              : gpusync_submit(s.q[0],
+                                               &(gpusync_submission){.command_buffers = buffers,
+                                                                     .command_buffer_count = 6,
+                                                                     SIGNALS(at(s.a, 1))},
+                                               &ticket);
+            s.rig.memory.fail_at = 0;
+            softmetal_fail_creation(0, false);
+            if (result != GPUSYNC_OK) {
+                assert_result(result, kind % 2 ? GPUSYNC_ERROR_OUT_OF_MEMORY : GPUSYNC_ERROR_METAL_NIL);
+                assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+                assert_true(gpusync_is_idle(s.q[0]));
+                ticket = commit_four(&s, buffers, 6); /* they are as they were */
+            }
+            finish(&s, 0);
+            assert_ok(gpusync_poll(s.q[0], ticket));
+            close_stage(&s);
+        }
+}
+
+/* -- several threads ---------------------------------------------------------------------------------------------- */
+
+enum { CROWD = 4 };
+
+typedef struct member {
+    stage *s;
+    unsigned id, rounds;
+    gate *gate;
+    pthread_t thread;
+} member;
+
+/* A frame loop of its own: one command buffer, two allocators. */
+static void *commit_and_wait(void *argument)
+{
+    member *m = (member *)argument;
+    stage *s = m->s;
+    gpusync_ticket tickets[2] = {0, 0};
+    void *allocators[2], *buffer = metal4_buffer_new(s->rig.metal_device);
+    unsigned i;
+    allocators[0] = metal4_allocator_new(s->rig.metal_device);
+    allocators[1] = metal4_allocator_new(s->rig.metal_device);
+    gate_wait(m->gate);
+    for (i = 0; i < m->rounds; i++) {
+        unsigned k = i % 2;
+        must(gpusync_wait(s->q[0], tickets[k], SECONDS(20)) == GPUSYNC_OK, "the frame before last has ended");
+        if (i > 1) metal4_allocator_reset(allocators[k]);
+        metal4_begin(buffer, allocators[k]);
+        metal4_end(buffer);
+        if (i % 3)
+            must(gpusync_commit4(s->q[0], &buffer, 1, &tickets[k]) == GPUSYNC_OK, "gpusync_commit4");
+        else
+            must(gpusync_submit(s->q[0],
+                                &(gpusync_submission){BUFFERS(buffer), SIGNALS(at(s->t[m->id], i + 1)),
+                                                      .flags = GPUSYNC_UNORDERED},
+                                &tickets[k]) == GPUSYNC_OK,
+                 "gpusync_submit");
+    }
+    must(gpusync_wait(s->q[0], tickets[0], SECONDS(20)) == GPUSYNC_OK, "it ends");
+    must(gpusync_wait(s->q[0], tickets[1], SECONDS(20)) == GPUSYNC_OK, "it ends");
+    metal_release(buffer);
+    metal_release(allocators[0]);
+    metal_release(allocators[1]);
+    return NULL;
+}
+
+static void test_threads_commit_and_wait_at_once(void **state)
+{
+    member crowd[CROWD];
+    unsigned i;
+    gate g;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_REAL, 1);
+    gate_init(&g, CROWD);
+    for (i = 0; i < CROWD; i++) {
+        crowd[i] = (member){.s = &s, .id = i, .rounds = 600 / SLOW + 10, .gate = &g};
+        crowd[i].thread = start(commit_and_wait, &crowd[i]);
+    }
+    for (i = 0; i < CROWD; i++) join(crowd[i].thread);
+    assert_true(gpusync_is_idle(s.q[0]));
+    gate_destroy(&g);
+    close_stage(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_queue_is_made_or_given),
+        cmocka_unit_test(test_a_queue_is_refused),
+        cmocka_unit_test(test_one_ticket_for_what_is_committed_together),
+        cmocka_unit_test(test_a_buffer_is_begun_again_while_it_is_in_flight),
+        cmocka_unit_test(test_what_is_not_to_be_committed_is_refused),
+        cmocka_unit_test(test_what_has_no_meaning_is_refused),
+        cmocka_unit_test(test_the_devices_blocking_sleeps_for_the_feedback),
+        cmocka_unit_test(test_a_commit_sends_few_messages),
+        cmocka_unit_test(test_each_commit_has_options_of_its_own),
+        cmocka_unit_test(test_the_limit_counts_commits),
+        cmocka_unit_test(test_the_feedback_alone_tells_of_the_end),
+        cmocka_unit_test(test_without_its_feedback_it_has_not_ended),
+        cmocka_unit_test(test_failures_have_their_classes),
+        cmocka_unit_test(test_the_domain_decides_before_the_code),
+        cmocka_unit_test(test_waits_and_signals_are_operations_of_the_queue),
+        cmocka_unit_test(test_both_kinds_of_queue_take_turns),
+        cmocka_unit_test(test_a_wait_that_was_given_up_is_a_timeout),
+        cmocka_unit_test(test_a_value_that_comes_late_hides_the_timeout),
+        cmocka_unit_test(test_a_wait_for_a_ticket_that_was_given_up_is_a_timeout),
+        cmocka_unit_test(test_an_error_counts_more_than_a_wait_that_was_given_up),
+        cmocka_unit_test(test_a_failed_producer_lets_its_consumers_go),
+        cmocka_unit_test(test_held_work_keeps_its_recordings),
+        cmocka_unit_test(test_many_of_everything),
+        cmocka_unit_test(test_strict_leaves_it_to_the_host),
+        cmocka_unit_test(test_what_is_left_in_flight_is_kept),
+        cmocka_unit_test(test_release_after_keeps_the_rest),
+        cmocka_unit_test(test_events_stay_until_their_signals_have_come),
+        cmocka_unit_test(test_destroy_calls_back_for_the_last_submission),
+        cmocka_unit_test(test_feedback_comes_on_the_queue_of_the_program),
+        cmocka_unit_test(test_the_trace_and_the_report_tell_of_it),
+        cmocka_unit_test(test_whatever_is_missing_nothing_is_lost),
+        cmocka_unit_test(test_threads_commit_and_wait_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
