@@ -5479,7 +5479,7 @@ GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *c
 }
 
 /* Are they of Metal 4, and is there one? It cannot commit none. */
-GPUSYNC__RARE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *const *buffers, size_t count)
+GPUSYNC__INLINE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *const *buffers, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         void *cls = gpusync__class_of(buffers[i]);
@@ -5490,29 +5490,34 @@ GPUSYNC__RARE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *con
     return count ? GPUSYNC_OK : GPUSYNC_ERROR_UNSUPPORTED;
 }
 
-/* Is one of them in the plan? */
-static bool gpusync__plan_has(const gpusync__plan *plan, void *const *buffers, size_t count)
+/* Is one of them held? Then its recording has still to be committed. Under the order lock. */
+GPUSYNC__RARE bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t count)
 {
-    for (size_t i = 0; plan->options && i < plan->buffer_count; i++) /* held: it has them still */
-        for (size_t k = 0; k < count; k++)
-            if (plan->buffers[i] == buffers[k]) return true;
+    const gpusync__plan *plan = q->line.first ? q->line.first : q->loose.first;
+    while (plan) {
+        for (size_t i = 0; i < plan->buffer_count; i++)
+            for (size_t k = 0; k < count; k++)
+                if (plan->buffers[i] == buffers[k]) return true;
+        bool last = !plan->next && !gpusync__is_loose(plan);
+        plan = last ? q->loose.first : plan->next;
+    }
     return false;
 }
 
-/* A slot for the commit of these command buffers, which it retains, and room for it. One that is in flight may be
-   recorded again, with another allocator, and committed: so that is no error. One that is held has its recording still
-   to be committed. Under the order lock, with a pool. */
-static gpusync_result gpusync__adopt4(gpusync_queue *q, void *const *buffers, size_t count, uint16_t kind,
-                                      gpusync__slot **out)
+/* +0, for the caller's pool. */
+GPUSYNC__RARE void *gpusync__array_of(void *const *buffers, size_t count)
 {
     typedef void *(*array_of)(void *, void *, void *const *, unsigned long);
-    void *all = buffers[0];
-    for (const gpusync__plan *plan = q->line.first; plan; plan = plan->next)
-        if (gpusync__plan_has(plan, buffers, count)) return GPUSYNC_ERROR_ALREADY_TRACKED;
-    for (const gpusync__plan *plan = q->loose.first; plan; plan = plan->next)
-        if (gpusync__plan_has(plan, buffers, count)) return GPUSYNC_ERROR_ALREADY_TRACKED;
-    if (count > 1)
-        all = ((array_of)gpusync__send)(gpusync__class_named("NSArray"), gpusync__sel.arrayWithObjects, buffers, count);
+    return ((array_of)gpusync__send)(gpusync__class_named("NSArray"), gpusync__sel.arrayWithObjects, buffers, count);
+}
+
+/* A slot for the commit of these command buffers, which it retains, and room for it. One that is in flight may be
+   recorded again, with another allocator, and committed: so that is no error. Under the order lock, with a pool. */
+GPUSYNC__INLINE gpusync_result gpusync__adopt4(gpusync_queue *q, void *const *buffers, size_t count, uint16_t kind,
+                                               gpusync__slot **out)
+{
+    void *all = count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
+    if (q->lined && gpusync__holds(q, buffers, count)) return GPUSYNC_ERROR_ALREADY_TRACKED;
     *out = all ? gpusync__slot_new(q, all, kind) : NULL;
     if (!*out) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     GPUSYNC__SET(&(*out)->traits, (uint32_t)GPUSYNC__IS_METAL4);
@@ -5522,7 +5527,8 @@ static gpusync_result gpusync__adopt4(gpusync_queue *q, void *const *buffers, si
 }
 
 /* Give Metal the slot as the feedback handler, and commit. Under the order lock, with a pool. */
-static void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void *options, void *const *buffers, size_t count)
+GPUSYNC__INLINE void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void *options, void *const *buffers,
+                                    size_t count)
 {
     typedef void (*commit4)(void *, void *, void *const *, unsigned long, void *);
     gpusync__send_void_id(options, gpusync__sel.addFeedbackHandler, slot);
@@ -7816,6 +7822,11 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
+GPUSYNC__RARE gpusync_result gpusync__check_submission4(gpusync_queue *q, const gpusync_submission *s)
+{
+    return gpusync__check_classes4(q, s->command_buffers, s->command_buffer_count);
+}
+
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                           gpusync_ticket *ticket)
 {
@@ -7834,8 +7845,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else if (s->command_buffer_count > 1)
         result = gpusync__check_buffers(queue->device, s->command_buffers, s->command_buffer_count);
-    if (queue->metal4 && result == GPUSYNC_OK)
-        result = gpusync__check_classes4(queue, s->command_buffers, s->command_buffer_count);
+    if (queue->metal4 && result == GPUSYNC_OK) result = gpusync__check_submission4(queue, s);
     if (result == GPUSYNC_OK) {
         uint64_t began = gpusync__traced(queue->device) ? gpusync_now_ns() : 0;
         result = gpusync__submit_plan(queue, s, ticket, &agenda);
@@ -8290,7 +8300,7 @@ static void gpusync__disown_plans(gpusync_queue *q)
     gpusync__work_off(q->device, &agenda);
 }
 
-/* Step 8, with Metal 4. Nobody publishes any more. The operations of the queue are in order: so a signal behind the last
+/* Step 8, with Metal 4. Nobody publishes any more. The operations of a queue are in order: so a signal behind the last
    ones tells that they are over. It is not waited for where work is in flight, nor for long. */
 GPUSYNC__RARE void gpusync__drop_signaller(gpusync_queue *q)
 {

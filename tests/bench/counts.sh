@@ -60,6 +60,7 @@ rm -f "$build"/callgrind.*
 if ! timeout 120 valgrind --tool=callgrind --callgrind-out-file="$build/callgrind" --collect-systime=yes \
     --compress-strings=no --compress-pos=no \
     --toggle-collect=gpusync_wait --toggle-collect=gpusync_queue_wait --toggle-collect=gpusync_commit \
+    --toggle-collect=gpusync_commit4 \
     --toggle-collect=count_inline_is_idle --toggle-collect=count_inline_is_done \
     --toggle-collect=gpusync_timeline_query --toggle-collect=gpusync_timeline_wait --toggle-collect=gpusync_wait_many \
     --toggle-collect=count_submit --toggle-collect=count_by_hand \
@@ -165,6 +166,19 @@ commit_row() { # TITLE SCENARIO EVENTS LIMIT EXTRA: messages and retains besides
 # One release comes later, in the handler. Buffers made elsewhere are asked for their queue and retained.
 commit_row "gpusync_commit, own part" commit commit_messages 172 1
 commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 226 3
+
+commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for each command buffer
+    local calls inclusive own out system allocs messages retains
+    read -r calls inclusive own out system allocs <<<"$(counts_of "commit4_$2" gpusync_commit4)"
+    if [ "$calls" -eq 0 ]; then own=999999; fi
+    messages=$(event "commit4_$2" 2) retains=$(event "commit4_$2" 3)
+    judge "$own $3" "$allocs 0" "$(event "commit4_$2" 4) 0" "$system 0" \
+        "$(awk -v m="$messages" -v r="$retains" 'BEGIN { print m + r }') $((4 + 2 * $2))"
+    printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" "$messages" "$retains" "$allocs" "$system" "$verdict"
+}
+
+commit4_row "gpusync_commit4" 1 250
+commit4_row "... of 8 together" 8 1000
 
 hand_row() { # TITLE SCENARIO
     local calls inclusive own out system allocs

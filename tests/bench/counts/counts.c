@@ -258,6 +258,50 @@ static void run_scenario(const scenario *s, bool events)
     ok(gpusync_queue_destroy(queue));
 }
 
+/* -- commits of Metal 4, of this many command buffers each ------------------------------------------------ */
+
+#define MOST_TOGETHER 8u
+
+static void run_commits4(unsigned together, bool events)
+{
+    gpusync_queue_desc desc = {0};
+    gpusync_queue *queue;
+    void *buffers[REPEAT + 1][MOST_TOGETHER], *allocator = metal4_allocator_new(metal_device);
+    uint64_t messages = 0, counts = 0;
+    unsigned long allocated = 0;
+    char name[16];
+    unsigned i, k;
+    desc.metal4 = true;
+    ok(gpusync_queue_create(device, &desc, &queue));
+    for (i = 0; i <= REPEAT; i++)
+        for (k = 0; k < together; k++) {
+            buffers[i][k] = metal4_buffer_new(metal_device);
+            metal4_begin(buffers[i][k], allocator);
+            metal4_end(buffers[i][k]);
+        }
+    snprintf(name, sizeof name, "commit4_%u", together);
+    for (i = 0; i <= REPEAT; i++) {
+        if (i == 1) { /* the first one binds symbols and caches */
+            allocated = allocations;
+            messages = softmetal_thread_messages();
+            counts = softmetal_retain_count_calls();
+            CALLGRIND_ZERO_STATS;
+        }
+        ok(gpusync_commit4(queue, buffers[i], together, NULL));
+    }
+    CALLGRIND_DUMP_STATS_AT(name);
+    messages = softmetal_thread_messages() - messages;
+    counts = softmetal_retain_count_calls() - counts;
+    if (events)
+        printf("%s %g %g %g\n", name, (double)messages / REPEAT, (double)counts / REPEAT,
+               (double)(allocations - allocated) / REPEAT);
+    finish(queue);
+    ok(gpusync_queue_destroy(queue));
+    for (i = 0; i <= REPEAT; i++)
+        for (k = 0; k < together; k++) metal_release(buffers[i][k]);
+    metal_release(allocator);
+}
+
 /* -- submissions beside the same by hand --------------------------------------------------------------
 
    The work is one command buffer that waits for one value, promised by a submission of another queue that the device
@@ -570,6 +614,8 @@ int main(int argc, char **argv)
     size_t i;
     open_device();
     for (i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) run_scenario(&scenarios[i], events);
+    run_commits4(1, events);
+    run_commits4(MOST_TOGETHER, events);
     for (i = 0; i < SHAPES; i++) {
         run_submissions((shape)i, true, events);
         run_submissions((shape)i, false, events);
