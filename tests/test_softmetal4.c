@@ -313,6 +313,50 @@ static void kernels_find_memory_by_its_address(void **state)
     stage4_close(&s);
 }
 
+static void a_queue_lives_until_its_work_is_over(void **state)
+{
+    (void)state;
+    for (int manual = 0; manual < 2; manual++) {
+        stage4 s;
+        stage4_open(&s, manual ? SOFTMETAL_MANUAL : SOFTMETAL_REAL);
+        void *event = GET(s.device, "newSharedEvent");
+        metal4_wait(s.queue, event, 1);
+        on_feedback(&s, 1);
+        void *run = run_of(&s, 1);
+        metal4_signal(s.queue, event, 2);
+        objc_release(s.queue);
+        s.queue = NULL;
+        assert_int_equal(softmetal_live("queue4"), 1);
+        set_event(event, 1);
+        if (manual) softmetal_finish(run);
+        assert_true(event_wait(event, 2, 10000));
+        assert_true(log_reaches(&s.log, 1));
+        assert_true(softmetal_settle(10 * SECOND));
+        assert_int_equal(softmetal_live("queue4"), 0);
+        objc_release(event);
+        stage4_close(&s);
+    }
+}
+
+static void nothing_is_retained(void **state)
+{
+    (void)state;
+    stage4 s;
+    stage4_open(&s, SOFTMETAL_MANUAL);
+    void *event = GET(s.device, "newEvent");
+    metal4_wait(s.queue, event, 1);
+    run_of(&s, 1);
+    assert_int_equal(softmetal_retain_count(s.buffer), 1);
+    assert_int_equal(softmetal_retain_count(s.allocator), 1);
+    assert_int_equal(softmetal_retain_count(s.memory), 1);
+    assert_int_equal(softmetal_retain_count(s.options), 1);
+    assert_int_equal(softmetal_retain_count(event), 1);
+    softmetal_time_out(softmetal_last_buffer(s.queue));
+    softmetal_finish_queue(s.queue);
+    objc_release(event);
+    stage4_close(&s);
+}
+
 /* ----------------------------------------------------------------------------- feedback -- */
 
 static void *serial_queue;
@@ -641,6 +685,30 @@ static void a_fault_does_not_pass_a_wait_of_the_queue(void **state)
     assert_int_equal(softmetal_what_is_due(run), SOFTMETAL_COMPLETE_DUE);
     softmetal_finish(run);
     objc_release(event);
+    stage4_close(&s);
+}
+
+/* Chaos lets runs overlap; no wait is passed. */
+static void an_overlapping_run_passes_no_wait(void **state)
+{
+    (void)state;
+    stage4 s;
+    stage4_open(&s, SOFTMETAL_REAL);
+    softmetal_set_chaos(&(softmetal_chaos){.overlap_per_mille = 1000});
+    void *event = GET(s.device, "newSharedEvent"), *other = GET(s.device, "newSharedEvent");
+    metal4_wait(s.queue, event, 1);
+    on_feedback(&s, 1);
+    run_of(&s, 1);
+    metal4_signal(s.queue, other, 1);
+    sleep_ms(5);
+    assert_int_equal(log_count(&s.log), 0);
+    assert_true(event_value(other) == 0);
+    set_event(event, 1);
+    assert_true(event_wait(other, 1, 10000));
+    assert_int_equal(contents(s.memory)[0], 1);
+    assert_true(softmetal_settle(10 * SECOND));
+    objc_release(event);
+    objc_release(other);
     stage4_close(&s);
 }
 
@@ -1024,6 +1092,37 @@ static void hooks_see_commits(void **state)
     if (softmetal_sees_messages()) assert_int_equal(seen_before, 1);
     assert_int_equal(seen_after, 1);
     softmetal_finish(run);
+    stage4_close(&s);
+}
+
+static void reset_loses_what_was_not_stepped(void **state)
+{
+    (void)state;
+    stage4 s;
+    stage4_open(&s, SOFTMETAL_MANUAL);
+    on_feedback(&s, 1);
+    softmetal_complete(run_of(&s, 1));
+    set_quirks((softmetal_quirks){.options_keep_handlers = true, .status_early = true});
+    softmetal_reset();
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    assert_false(quirks.options_keep_handlers || quirks.status_early);
+    assert_int_equal(log_count(&s.log), 0);
+    assert_int_equal(softmetal_live("run"), 0);
+    assert_int_equal(softmetal_live("block"), 0);
+    objc_release(s.queue);
+    s.queue = metal4_queue_new(s.device); /* of the real clock */
+    on_feedback(&s, 2);
+    void *event = GET(s.device, "newSharedEvent");
+    metal4_wait(s.queue, event, 1);
+    softmetal_hold_handlers(run_of(&s, 2));
+    metal4_signal(s.queue, event, 2);
+    set_event(event, 1);
+    assert_true(event_wait(event, 2, 10000));
+    softmetal_reset();
+    assert_int_equal(log_count(&s.log), 0);
+    assert_int_equal(softmetal_live("run"), 0);
+    objc_release(event);
     stage4_close(&s);
 }
 
@@ -1577,6 +1676,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(kernels_find_memory_by_its_address),
         cmocka_unit_test(feedback_comes_on_its_dispatch_queue),
         cmocka_unit_test(the_manual_clock_keeps_feedback_off_its_dispatch_queue),
+        cmocka_unit_test(a_queue_lives_until_its_work_is_over),
+        cmocka_unit_test(nothing_is_retained),
         cmocka_unit_test(a_commit_takes_the_handlers_out_of_its_options),
         cmocka_unit_test(options_drop_what_no_commit_took),
         cmocka_unit_test(a_feedback_may_be_kept),
@@ -1587,6 +1688,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_wait_holds_all_later_work),
         cmocka_unit_test(a_wait_that_times_out_lets_later_work_run),
         cmocka_unit_test(a_fault_does_not_pass_a_wait_of_the_queue),
+        cmocka_unit_test(an_overlapping_run_passes_no_wait),
         cmocka_unit_test(operations_alone_go_on_by_themselves),
         cmocka_unit_test(both_kinds_of_queue_meet_at_events),
         cmocka_unit_test(the_watchdog_ends_a_wait_of_the_queue),
@@ -1600,6 +1702,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(messages_of_the_other_generation_are_not_understood),
         cmocka_unit_test(descriptors_labels_and_relations_of_metal4),
         cmocka_unit_test(hooks_see_commits),
+        cmocka_unit_test(reset_loses_what_was_not_stepped),
         cmocka_unit_test(threads_commit_to_one_queue),
         cmocka_unit_test(every_broken_rule_of_metal4_aborts),
         cmocka_unit_test(every_rule_of_metal4_has_a_case),

@@ -180,7 +180,7 @@ void *softmetal_buffer_at(void *command_queue, unsigned k);
 /* The buffer ends in Error; its encoded signals never run; what it encoded before is not undone
    and not done. domain NULL is MTLCommandBufferErrorDomain; text NULL a default text. */
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
-/* The same for the next n buffers committed on any queue. */
+/* The same for the next n buffers, or runs, committed on any queue. */
 void softmetal_fail_next(unsigned n, long code);
 /* Total running time of the buffer's work (real clock). */
 void softmetal_set_duration(void *command_buffer, uint64_t ns);

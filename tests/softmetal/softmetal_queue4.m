@@ -16,12 +16,12 @@ static NSString *text_of_code(long code)
 {
     static NSString *const texts[] = {
         @"No error",
-        @"Caused GPU Timeout Error (00000001)",
-        @"Insufficient Permission (to submit GPU work from background) (00000002)",
-        @"Insufficient Memory (00000003)",
-        @"Device Removed (00000004)",
-        @"Access Revoked (00000005)",
-        @"Internal Error (00000006)",
+        @"Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)",
+        @"Insufficient Permission (to submit GPU work from background)",
+        @"Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+        @"Device Removed",
+        @"Access Revoked",
+        @"Internal Error",
     };
     return code >= 0 && code <= 6 ? texts[code] : @"Unknown Error";
 }
