@@ -258,10 +258,10 @@ static void an_allocator_serves_one_buffer_after_another(void **state)
     metal4_allocator_reset(s.allocator);
     assert_int_equal(GET_LONG(s.allocator, "allocatedSize"), 0);
     record_fill(s.buffer, s.allocator, s.memory, 3);
-    record_fill(s.buffer, s.allocator, s.memory, 4); /* the former one is dropped */
+    record_nothing(s.buffer, s.allocator); /* the former one is dropped */
     metal4_commit(s.queue, buffers, 1, NULL);
     softmetal_finish_queue(s.queue);
-    assert_int_equal(contents(s.memory)[0], 4);
+    assert_int_equal(contents(s.memory)[0], 2);
     metal4_begin(second, s.allocator);
     objc_release(second); /* ... and records no longer */
     metal4_allocator_reset(s.allocator);
@@ -387,12 +387,23 @@ static void feedback_comes_on_its_dispatch_queue(void **state)
     assert_true(event_wait(event, 1, 10000));
     sleep_ms(5);
     assert_int_equal(log_count(&s.log), 0);
+    objc_release(queue); /* its last runs are to come */
     __atomic_store_n(&gate, 0, __ATOMIC_RELEASE);
     assert_true(log_reaches(&s.log, 3));
     for (int i = 0; i < 3; i++) assert_int_equal(s.log.order[i], i + 1);
     assert_int_equal(softmetal_dispatches(), 1);
     assert_true(softmetal_settle(10 * SECOND));
+    assert_int_equal(softmetal_live("queue4"), 1);
     objc_release(event);
+
+    set_quirks((softmetal_quirks){.lost_handlers = true});
+    queue = metal4_queue_new_on(s.device, serial_queue);
+    on_feedback(&s, 4);
+    record_nothing(s.buffer, s.allocator);
+    metal4_commit(queue, &s.buffer, 1, s.options);
+    assert_true(softmetal_settle(10 * SECOND));
+    assert_int_equal(log_count(&s.log), 3);
+    assert_int_equal(softmetal_live("block"), 0);
     objc_release(queue);
     dispatch_release(serial_queue);
     stage4_close(&s);
@@ -596,6 +607,24 @@ static void a_removed_device_fails_its_runs(void **state)
         assert_report(&s, "MTL4CommandQueueErrorDomain", 1, 4);
         assert_true(softmetal_settle(10 * SECOND));
         assert_int_equal(contents(s.memory)[0], 0);
+        assert_true(event_value(event) == 0);
+        objc_release(event);
+        stage4_close(&s);
+    }
+}
+
+static void a_removed_device_ends_its_waits(void **state)
+{
+    (void)state;
+    for (int manual = 0; manual < 2; manual++) {
+        stage4 s;
+        stage4_open(&s, manual ? SOFTMETAL_MANUAL : SOFTMETAL_REAL);
+        void *event = GET(s.device, "newSharedEvent");
+        metal4_wait(s.queue, event, 1);
+        metal4_signal(s.queue, event, 2);
+        softmetal_remove_device(s.device);
+        assert_true(softmetal_settle(10 * SECOND));
+        assert_int_equal(softmetal_live("queue_operation"), 0);
         assert_true(event_value(event) == 0);
         objc_release(event);
         stage4_close(&s);
@@ -1399,6 +1428,7 @@ static void case_allocator_gone_while_recording(stage4 *s)
 static void case_allocator_gone_before_commit(stage4 *s)
 {
     record_nothing(s->buffer, s->allocator);
+    metal4_allocator_reset(s->allocator); /* which nobody may look at */
     objc_release(s->allocator);
     metal4_commit(s->queue, &s->buffer, 1, NULL);
 }
@@ -1495,6 +1525,7 @@ static void case_reset_with_run(stage4 *s)
 static void case_reset_with_wait(stage4 *s)
 {
     metal4_wait(s->queue, GET(s->device, "newSharedEvent"), 1);
+    alarm(5); /* at once, and not when it is tired of waiting */
     softmetal_reset();
 }
 static void case_hidden_selector(stage4 *s)
@@ -1685,6 +1716,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(the_wrapper_names_all_its_errors),
         cmocka_unit_test(a_removed_device_fails_its_runs),
+        cmocka_unit_test(a_removed_device_ends_its_waits),
         cmocka_unit_test(a_wait_holds_all_later_work),
         cmocka_unit_test(a_wait_that_times_out_lets_later_work_run),
         cmocka_unit_test(a_fault_does_not_pass_a_wait_of_the_queue),
