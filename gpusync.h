@@ -4146,9 +4146,10 @@ static void gpusync__completed(void *block, void *object)
     if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
         gpusync__agenda agenda = GPUSYNC__NOTHING;
         gpusync_queue *q = slot->queue;
-        bool metal4 = GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4;
-        void *report = metal4 ? object : slot->buffer;
-        unsigned long status = metal4 ? gpusync__feedback_status(report) : gpusync__status(report);
+        void *report = slot->buffer;
+        unsigned long status;
+        if (GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) status = gpusync__feedback_status(report = object);
+        else status = gpusync__status(report);
         if (status == GPUSYNC__STATUS_COMPLETED && slot->kind == GPUSYNC__WORK && !gpusync__traced(q->device)) {
             gpusync__outcome outcome;
             outcome.failed = 0;
@@ -5372,7 +5373,7 @@ typedef struct gpusync__commit_extra {
 
 /* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all else is right with
    it: a buffer that is to be refused must not wait first. NULL: those of a Metal 4 commit, which have been looked at.
-   gpusync__adopt_now takes room again; what is taken here goes back in gpusync__end_commit. No lock is held. */
+   gpusync__adopt_now takes room again; what is taken here goes back in gpusync__end_commits. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *extra)
 {
     extra->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
@@ -5396,9 +5397,9 @@ GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buff
 
 /* The end of a commit that is slow, or could not just be done: that one becomes a submission, or is refused. No lock is
    held. */
-GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *const *buffers, size_t count,
-                                                 gpusync_result result, gpusync__commit_extra *extra,
-                                                 gpusync_ticket *ticket)
+GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const *buffers, size_t count,
+                                                  gpusync_result result, gpusync__commit_extra *extra,
+                                                  gpusync_ticket *ticket)
 {
     if (result == GPUSYNC_NOT_READY) result = gpusync__submit_plain(q, buffers, count, ticket, &extra->held);
     else if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
@@ -5408,6 +5409,14 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *const *
     gpusync__trace_ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, extra->began);
     if (extra->held) gpusync__trace_ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, extra->held);
     return GPUSYNC_OK;
+}
+
+/* The same for one command buffer of the old kind: not of Metal 4, also where that would have to be held. */
+GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result,
+                                                 gpusync__commit_extra *extra, gpusync_ticket *ticket)
+{
+    if (result == GPUSYNC_NOT_READY && q->metal4) result = GPUSYNC_ERROR_UNSUPPORTED;
+    return gpusync__end_commits(q, &buffer, 1, result, extra, ticket);
 }
 
 /* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is held, or something is
@@ -5433,11 +5442,7 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ti
     gpusync__lock(&q->order);
     result = gpusync__commit_ordered(q, buffer, ticket);
     gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK || q->slow_commit) {
-        void *one = buffer; /* not `buffer`, which would have to be in memory all the way */
-        if (result == GPUSYNC_NOT_READY && q->metal4) result = GPUSYNC_ERROR_UNSUPPORTED;
-        result = gpusync__end_commit(q, &one, 1, result, &extra, ticket);
-    }
+    if (result != GPUSYNC_OK || q->slow_commit) result = gpusync__end_commit(q, buffer, result, &extra, ticket);
     return result;
 }
 
@@ -5554,7 +5559,8 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     if (result == GPUSYNC_OK) gpusync__send4(q, slot, options, buffers, count);
     if (options) gpusync__release(options);
     gpusync__order_end_pool(q, pool);
-    if (result != GPUSYNC_OK || q->slow_commit) result = gpusync__end_commit(q, buffers, count, result, &extra, ticket);
+    if (result != GPUSYNC_OK || q->slow_commit)
+        result = gpusync__end_commits(q, buffers, count, result, &extra, ticket);
     return result;
 }
 
@@ -6676,8 +6682,8 @@ GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t 
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
     if (needs > limit || promises > limit || parts > limit) return false;
-    plan->memory_size = needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises +
-                        parts * (sizeof *plan->parts + sizeof *plan->buffers);
+    plan->memory_size =
+        needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises + parts * sizeof *plan->parts;
     plan->memory = gpusync__allocate(plan->device, plan->memory_size, 16);
     if (!plan->memory) return false;
     plan->own_needs = (gpusync__need *)plan->memory;
@@ -6698,7 +6704,7 @@ static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t p
     if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
     if (!plan) return NULL;
     if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
-        !gpusync__plan_room(plan, needs, promises, buffers + 2)) {
+        !gpusync__plan_room(plan, needs, promises, (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
         gpusync__plan_put(q, plan);
         return NULL;
     }
@@ -7551,7 +7557,7 @@ GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__pla
     gpusync_result result = gpusync__adopt4(q, s->command_buffers, s->command_buffer_count, GPUSYNC__PART, &slot);
     if (result != GPUSYNC_OK) return result;
     plan->buffer_count = s->command_buffer_count;
-    plan->buffers = plan->memory ? (void **)(void *)(plan->parts + plan->buffer_count + 2) : plan->few_buffers;
+    plan->buffers = plan->memory ? (void **)(void *)(plan->parts + plan->buffer_count) : plan->few_buffers;
     memcpy(plan->buffers, s->command_buffers, plan->buffer_count * sizeof *plan->buffers);
     return gpusync__add_part(plan, slot);
 }

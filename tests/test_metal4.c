@@ -708,6 +708,25 @@ static void test_held_work_keeps_its_recordings(void **state)
     }
 }
 
+/* In either line, that of the unordered ones too. */
+static void test_what_is_held_is_found_in_either_line(void **state)
+{
+    void *loose, *lined;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    loose = open_on(&s, 0);
+    lined = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(loose), .flags = GPUSYNC_UNORDERED);
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(lined));
+    assert_result(gpusync_commit4(s.q[0], &loose, 1, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_result(gpusync_commit4(s.q[0], &lined, 1, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(loose));
+    assert_ok(gpusync_cancel_held(s.q[0]));
+    assert_ok(gpusync_commit4(s.q[0], &loose, 1, NULL)); /* given up: it is free again */
+    close_stage(&s);
+}
+
 /* More buffers, waits and signals than a plan has places for. */
 static void test_many_of_everything(void **state)
 {
@@ -835,6 +854,63 @@ static void test_events_stay_until_their_signals_have_come(void **state)
         assert_ok(gpusync_timeline_wait(t, 1, SECONDS(20), NULL));
         assert_ok(gpusync_timeline_destroy(t));
     }
+    close_stage(&s);
+}
+
+static void hold_signals(bool held)
+{
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.signals_held = held;
+    softmetal_set_quirks(&quirks);
+}
+
+/* A hook of the thread that destroys: it has nothing to do but to wait for this. */
+static void let_signals_go(void *user)
+{
+    ++*(unsigned *)user;
+    hold_signals(false);
+}
+
+/* The feedback comes before the signal. Who goes then keeps the event all the same: Metal does not. */
+static void test_an_event_outlives_its_timeline_and_its_queue_until_the_signal(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_timeline *first, *second;
+    gpusync_hooks hooks;
+    unsigned yields = 0;
+    void *events[2];
+    stage s;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&hooks, 0, sizeof hooks);
+    hooks.yield = let_signals_go;
+    hooks.user = &yields;
+    device_desc.hooks = &hooks;
+    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
+    first = timeline_over(s.device, &events[0]);
+    second = timeline_over(s.device, &events[1]);
+    hold_signals(true);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(first, 1)));
+    finish(&s, 0);
+    assert_int_equal(value_of(first), 1);
+    assert_ok(gpusync_timeline_destroy(first));
+    metal_release(events[0]); /* the last reference but gpusync's */
+    assert_int_equal(softmetal_live("queue_operation"), 1);
+    hold_signals(false); /* or the next one could not begin */
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    hold_signals(true);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(second, 1)));
+    finish(&s, 0);
+    assert_int_equal(softmetal_retain_count(events[1]), 2); /* the test and the timeline: nobody else */
+    assert_ok(gpusync_timeline_destroy(second));
+    metal_release(events[1]);
+    yields = 0;
+    take_down_queue(&s, 0, false);
+    assert_true(yields > 0);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
     close_stage(&s);
 }
 
@@ -1065,11 +1141,13 @@ int main(void)
         cmocka_unit_test(test_an_error_counts_more_than_a_wait_that_was_given_up),
         cmocka_unit_test(test_a_failed_producer_lets_its_consumers_go),
         cmocka_unit_test(test_held_work_keeps_its_recordings),
+        cmocka_unit_test(test_what_is_held_is_found_in_either_line),
         cmocka_unit_test(test_many_of_everything),
         cmocka_unit_test(test_strict_leaves_it_to_the_host),
         cmocka_unit_test(test_what_is_left_in_flight_is_kept),
         cmocka_unit_test(test_release_after_keeps_the_rest),
         cmocka_unit_test(test_events_stay_until_their_signals_have_come),
+        cmocka_unit_test(test_an_event_outlives_its_timeline_and_its_queue_until_the_signal),
         cmocka_unit_test(test_destroy_calls_back_for_the_last_submission),
         cmocka_unit_test(test_feedback_comes_on_the_queue_of_the_program),
         cmocka_unit_test(test_the_trace_and_the_report_tell_of_it),

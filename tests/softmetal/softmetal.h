@@ -67,6 +67,8 @@ typedef struct softmetal_quirks {
     bool bare_feedback_errors;     /* a feedback has the error itself, with its code, and no wrapper               */
     bool options_keep_handlers;    /* a commit leaves the handlers in its options: they run after the next one too */
     bool signals_die_with_failure; /* signals of a queue between a failed run and the next commit do not fire      */
+    bool signals_held;             /* manual clock: no signal of a queue fires until this is false, and what is
+                                      behind it in the queue does not begin                                        */
 } softmetal_quirks;
 
 void softmetal_get_quirks(softmetal_quirks *out);

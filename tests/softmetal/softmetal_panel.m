@@ -59,6 +59,7 @@ void softmetal_set_quirks(const softmetal_quirks *quirks)
     quirk_words given = {{0, 0}};
     memcpy(&given, quirks, sizeof *quirks);
     copy_words(&quirks_now, &given, sizeof given);
+    sm_advance_operations(); /* signals that were held */
 }
 
 softmetal_chaos sm_chaos(void)
