@@ -29,11 +29,12 @@ static __attribute__((unused)) const char *name_of(gpusync_result result)
 
 /* Where there is no GPU the examples are linked to a software device, which defines these functions: work
    that takes its time, and work that fails. With a real device the weak stand-ins below remain: no work fails
-   on purpose there. Both are called before the commit. */
+   on purpose there. Both are called before the commit; with Metal 4, after softmetal_prepare_run for that commit. */
 void softmetal_set_duration(void *command_buffer, uint64_t ns);
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
+void softmetal_prepare_run(void *command_buffer4, void *command_queue);
 
-static bool real_device; /* known after the first call of either */
+static bool real_device; /* known after the first call of any of them */
 
 __attribute__((weak)) void softmetal_set_duration(void *command_buffer, uint64_t ns)
 {
@@ -48,6 +49,13 @@ __attribute__((weak)) void softmetal_fail(void *command_buffer, const char *doma
     (void)domain;
     (void)code;
     (void)text;
+    real_device = true;
+}
+
+__attribute__((weak)) void softmetal_prepare_run(void *command_buffer4, void *command_queue)
+{
+    (void)command_buffer4;
+    (void)command_queue;
     real_device = true;
 }
 

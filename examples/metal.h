@@ -259,7 +259,8 @@ METAL__FN void metal_encode_signal(void *command_buffer, void *event, uint64_t v
 /* -- Metal 4 ---------------------------------------------------------------------------------- */
 
 /* Fills, copies and kernels go through metal_compute_begin(buffer), as metal_fill, metal_copy, metal_set_pipeline and
-   metal_dispatch send the same messages. Nothing that is committed is kept alive by Metal. */
+   metal_dispatch send the same messages. Nothing that is committed is kept alive by Metal, nothing is made resident
+   for it, and nothing is put in order: what one encoder does may overlap, and so may encoders of one queue. */
 
 /* A Metal 4 queue; +1. NULL where there is no Metal 4. */
 METAL__FN void *metal4_queue_new(void *device) { return metal_get(device, "newMTL4CommandQueue"); }
@@ -285,6 +286,40 @@ METAL__FN void metal4_begin(void *buffer, void *allocator)
     METAL__AS(void, void *)(buffer, metal__sel("beginCommandBufferWithAllocator:"), allocator);
 }
 METAL__FN void metal4_end(void *buffer) { metal_do(buffer, "endCommandBuffer"); }
+/* What this encoder does from here on starts when the copies and kernels are finished that the queue got earlier. */
+METAL__FN void metal4_barrier(void *compute)
+{
+    const unsigned long dispatch_and_blit = 1ul << 27 | 1ul << 28, device = 1; /* MTLStages, MTL4VisibilityOptions */
+    METAL__AS(void, unsigned long, unsigned long, unsigned long)(
+        compute, metal__sel("barrierAfterQueueStages:beforeStages:visibilityOptions:"), dispatch_and_blit,
+        dispatch_and_blit, device);
+}
+
+/* A residency set of these buffers; +1. What the work of a Metal 4 queue uses has to be in one that the queue or the
+   command buffer has. NULL, which is fine below, where there are none: the software device. [pool] */
+METAL__FN void *metal_residency_new(void *device, void *const *buffers, unsigned long count)
+{
+    void *pool = metal_pool_push(), *error = NULL, *set = NULL;
+    void *descriptor = metal_get(metal__class("MTLResidencySetDescriptor"), "new");
+    if (descriptor)
+        set = METAL__AS(void *, void *, void **)(
+            device, metal__sel("newResidencySetWithDescriptor:error:"), descriptor, &error);
+    for (unsigned long i = 0; i < count; i++)
+        METAL__AS(void, void *)(set, metal__sel("addAllocation:"), buffers[i]);
+    metal_do(set, "commit");
+    metal_release(descriptor);
+    metal_pool_pop(pool);
+    return set;
+}
+/* For all work of the queue; for what is in the command buffer. */
+METAL__FN void metal4_queue_use(void *queue, void *set)
+{
+    if (set) METAL__AS(void, void *)(queue, metal__sel("addResidencySet:"), set);
+}
+METAL__FN void metal4_use(void *buffer, void *set)
+{
+    if (set) METAL__AS(void, void *)(buffer, metal__sel("useResidencySet:"), set);
+}
 
 /* What a kernel finds as its buffers: room for `count` of them; +1. [pool] */
 METAL__FN void *metal4_table_new(void *device, unsigned long count)
