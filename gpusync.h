@@ -1265,21 +1265,25 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
 GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
 /* ------------------------------------------------------------------------------------------------- >>api-metal4 --
-   8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue:
-   what then commits is gpusync_commit4 or gpusync_submit. Tickets, questions, waits, callbacks, failures, timelines,
-   the report: all else is as with any queue, and both kinds of queue wait for each other. What is different:
+   8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue.
+   Commit with gpusync_commit4 or gpusync_submit. Tickets, questions, waits, callbacks, failures, timelines, the report:
+   all else is as with any queue, and both kinds of queue wait for each other. What is different:
 
    Buffers     The program makes them ([device newCommandBuffer]), begins them with an allocator, and ends them. Several
-               committed together have one ticket, and count as one in max_in_flight and gpusync_throttle. Metal lets
-               a program begin a committed buffer again, with another allocator, while the GPU works, and commit it
-               again. It does not take one twice that was not begun again: gpusync cannot see that. Do not begin a
-               buffer that is held: the held work would lose its recording.
-   Lifetimes   Metal retains nothing. gpusync retains the command buffers until the feedback. Keep what they use until
-               the ticket is done: gpusync_release_after does. An allocator may be reset then, and not before.
-   End         Metal tells of it in a feedback, and nowhere else: no status shows it earlier. gpusync_poll and a spin
-               see what the feedback has left. If Metal never gives it, the ticket never ends: there is
-               gpusync_queue_destroy_now. Feedbacks come on the feedbackQueue of the MTL4CommandQueueDescriptor: never
-               wait on that queue. Where it is the main queue, do not wait on the main thread.
+               committed together have one ticket, and count as one in max_in_flight and gpusync_throttle. Metal takes
+               a recording once: begin the buffer again before each commit. Metal lets a program do so while the GPU
+               works, with another allocator. gpusync cannot see any of this.
+   Held work   OK is also returned for work that is held (>>api-submissions): to begin such a buffer again takes its
+               recording away. Where work may be held, use other command buffers for what comes next.
+   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback, the queue, and the events of
+               timelines. The rest is the program's: gpusync_release_after keeps it until a ticket is done. So are
+               residency and barriers. An allocator may be reset when every ticket recorded with it is done, well or
+               badly. ERROR_DEVICE_LOST and ERROR_DESTROYED do not say that, nor does gpusync_queue_destroy_now: the GPU
+               may still work.
+   End         Metal tells of it in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only after the
+               feedback. Without one the ticket never ends, and gpusync_queue_destroy never returns: there is
+               gpusync_queue_destroy_now. Feedbacks come on the feedbackQueue of the MTL4CommandQueueDescriptor, which
+               the program keeps: never wait on that queue. Where it is the main queue, do not wait on the main thread.
    Options     MTL4CommitOptions are gpusync's own, one for each commit: Metal takes the handlers out of them. Instead
                of a feedback handler use gpusync_on_done and gpusync_get_info.
    Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them,
@@ -1287,16 +1291,18 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                runs the work. If the value is still not there at the feedback, the ticket fails with
                GPUSYNC_FAILURE_TIMEOUT. Danger: a value that has come meanwhile hides that. With GPUSYNC_STRICT the
                host waits and signals, as elsewhere.
+   Failures    gpusync_error.label is that of the first command buffer, as it is when the failure is found. The ticket
+               is certain.
    Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, the track calls,
-               GPUSYNC_WAIT_BLOCKING (the device's: as HANDLER), submissions without command buffers, the queue of a
-               warm-up: ERROR_UNSUPPORTED. The trace has no scheduled times. */
+               GPUSYNC_WAIT_BLOCKING of a call or a queue (the device's works as HANDLER), submissions without command
+               buffers, the queue of a warm-up: ERROR_UNSUPPORTED. The trace has no scheduled times. */
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
 
     command_buffers  count of them, at least one, each once, ended, of the queue's device. Read during the call.
     After an error nothing was committed.
     Returns  OK: they are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
-             ERROR_ALREADY_TRACKED: one is held. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST;
+             ERROR_ALREADY_TRACKED: this queue holds one. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST;
              ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
     Threads any, one at a time for a command buffer
     Blocks no. Only with a max_in_flight it waits, as gpusync_commit does for a buffer made elsewhere.
@@ -8221,10 +8227,18 @@ static void gpusync__drain(gpusync_queue *q)
     }
 }
 
-/* The device may still use the events of work that is left in flight; and of Metal 4 the queue, which no command buffer
-   retains there. Nobody else keeps them once the plan is gone, so the orphan does, until its handler has come. The
-   caller has a reference to the slot. The plan stays because of the one that is taken here, to the plan's own slot. */
-GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
+/* Add the events that the plan signals. NULL: nothing. */
+static void gpusync__add_signalled(void *array, const gpusync__plan *plan)
+{
+    for (const gpusync__promise *promise = plan ? plan->promises : NULL; promise; promise = promise->along)
+        gpusync__send_void_id(array, gpusync__sel.addObject, promise->timeline->event);
+}
+
+/* The device may still use the events of work that is left in flight. Nobody else keeps them once the plan is gone, so
+   the orphan does, until its handler has come. Of Metal 4 it keeps the queue too, which no command buffer retains, and
+   the events of the plan before it (last), whose signals may not have come. The caller has a reference to the slot. The
+   plan stays because of the one that is taken here, to the plan's own slot. */
+GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot, const gpusync__plan *last)
 {
     bool ended = slot->kind != GPUSYNC__PART || GPUSYNC__GET(&slot->claimed);
     gpusync__slot *work = ended ? NULL : gpusync__ref_ticket(q, slot->ticket);
@@ -8234,8 +8248,8 @@ GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
     if (q->metal4) gpusync__send_void_id(slot->events, gpusync__sel.addObject, q->metal);
     for (const gpusync__need *need = work ? work->plan->needs : NULL; need; need = need->along)
         if (need->event) gpusync__send_void_id(slot->events, gpusync__sel.addObject, need->event);
-    for (const gpusync__promise *promise = work ? work->plan->promises : NULL; promise; promise = promise->along)
-        gpusync__send_void_id(slot->events, gpusync__sel.addObject, promise->timeline->event);
+    gpusync__add_signalled(slot->events, work ? work->plan : NULL);
+    gpusync__add_signalled(slot->events, last);
     gpusync__set_flag(&slot->traits, GPUSYNC__KEEPS_EVENTS); /* after the array: gpusync__last_unref releases it */
     gpusync__pool_pop(pool);
     if (work) gpusync__unref(work);
@@ -8247,14 +8261,17 @@ static void gpusync__orphan_slots(gpusync_queue *q)
 {
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
+    gpusync__plan *last = __atomic_exchange_n(&q->signaller, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *none = NULL;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        gpusync__keep_events(q, slot);
+        gpusync__keep_events(q, slot, last);
         bool orphan = gpusync__orphan(q, slot);
         gpusync__unref(slot);
         unsigned rounds = 0;
         while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
             gpusync__linger(q->device, &rounds);
     }
+    /* Back to its place, unless the next one is there by now. */
+    if (last && !GPUSYNC__SWAP(&q->signaller, &none, last)) gpusync__plan_unref(last);
 }
 
 /* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is ending already.
@@ -8307,7 +8324,7 @@ static void gpusync__disown_plans(gpusync_queue *q)
 }
 
 /* Step 8, with Metal 4. Nobody publishes any more. The operations of a queue are in order: so a signal behind the last
-   ones tells that they are over. It is not waited for where work is in flight, nor for long. */
+   ones tells that they are over. It is not waited for where work is in flight, which keeps the events, nor for long. */
 GPUSYNC__RARE void gpusync__drop_signaller(gpusync_queue *q)
 {
     uint64_t raw = 0, began = gpusync_now_ns();

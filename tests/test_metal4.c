@@ -914,6 +914,31 @@ static void test_an_event_outlives_its_timeline_and_its_queue_until_the_signal(v
     close_stage(&s);
 }
 
+/* Where work is left in flight, that keeps the event: its feedback comes behind the signal. */
+static void test_an_event_outlives_a_queue_that_went_at_once(void **state)
+{
+    gpusync_timeline *t;
+    void *event, *metal, *buffer;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    t = timeline_over(s.device, &event);
+    hold_signals(true);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, 1)));
+    finish(&s, 0);
+    (void)commit_to(s.q[0], buffer = open_on(&s, 0));
+    metal = metal_retain(s.metal[0]);
+    take_down_queue(&s, 0, true);
+    assert_ok(gpusync_timeline_destroy(t));
+    metal_release(event);
+    assert_int_equal(softmetal_live("queue_operation"), 1);
+    hold_signals(false);
+    softmetal_finish(buffer);
+    metal_release(metal);
+    assert_int_equal(softmetal_live("shared_event"), 4); /* the stage's own timelines */
+    close_stage(&s);
+}
+
 /* Destroy pays what it owes, also of the last submission, whose events it keeps the longest. */
 static void test_destroy_calls_back_for_the_last_submission(void **state)
 {
@@ -938,6 +963,9 @@ static void test_destroy_calls_back_for_the_last_submission(void **state)
     close_stage(&s);
 }
 
+void *dispatch_queue_create(const char *label, void *attribute);
+void dispatch_release(void *object);
+
 /* Callbacks, releases and waits are told on the feedback queue that the program chose. */
 static void test_feedback_comes_on_the_queue_of_the_program(void **state)
 {
@@ -950,7 +978,7 @@ static void test_feedback_comes_on_the_queue_of_the_program(void **state)
     open_four(&s, SOFTMETAL_REAL, 1);
     memset(&desc, 0, sizeof desc);
     memset(&o, 0, sizeof o);
-    dispatch = gpusync__dispatch_queue_create("feedback", NULL);
+    dispatch = dispatch_queue_create("feedback", NULL);
     desc.metal_queue = metal = metal4_queue_new_on(s.rig.metal_device, dispatch);
     assert_ok(gpusync_queue_create(s.device, &desc, &queue));
     assert_ok(gpusync_on_done(after(queue, commit_empty_to(queue, NULL)), remember, &o));
@@ -958,7 +986,7 @@ static void test_feedback_comes_on_the_queue_of_the_program(void **state)
     assert_ended(&o, GPUSYNC_OK);
     assert_ok(gpusync_queue_destroy(queue));
     metal_release(metal);
-    gpusync__dispatch_release(dispatch);
+    dispatch_release(dispatch);
     close_stage(&s);
 }
 
@@ -1148,6 +1176,7 @@ int main(void)
         cmocka_unit_test(test_release_after_keeps_the_rest),
         cmocka_unit_test(test_events_stay_until_their_signals_have_come),
         cmocka_unit_test(test_an_event_outlives_its_timeline_and_its_queue_until_the_signal),
+        cmocka_unit_test(test_an_event_outlives_a_queue_that_went_at_once),
         cmocka_unit_test(test_destroy_calls_back_for_the_last_submission),
         cmocka_unit_test(test_feedback_comes_on_the_queue_of_the_program),
         cmocka_unit_test(test_the_trace_and_the_report_tell_of_it),

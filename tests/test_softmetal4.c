@@ -1,7 +1,7 @@
 /* test_softmetal4.c - Metal 4 of the software device: it behaves as Metal does, and aborts where it must
 
    As test_softmetal.c, which has what both generations share. */
-#include "metal.h" /* first: its parameters have names of that one's types */
+#include "../examples/metal.h" /* first: its parameters have names of that one's types */
 #include "softmetal_words.h"
 
 extern void *const MTL4CommandQueueErrorDomain;
