@@ -6983,7 +6983,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     gpusync__tell(q, plan->work.ticket, agenda);
     if (failed) gpusync__log_failures(q);
     /* Last: with its last plan the queue may go. */
-    if (q->metal4 && plan->promises && gpusync__is_issued(plan)) gpusync__keep_signaller(q, plan);
+    if (q->metal4 && plan->promises && gpusync__is_issued(plan) && !plan->disowned) gpusync__keep_signaller(q, plan);
     else gpusync__plan_unref(plan);
 }
 
@@ -8168,7 +8168,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      5. The queue leaves the device's list: the sweep and the report find it no more.
      6. Slots whose handlers have not come become orphans. Handlers that run are waited for.
      7. Plans that are not over end as cancelled. Whoever waits for tickets of the queue is told.
-     8. Callbacks and releases that the queue owes run on this thread. Metal 4: then the last signals have come.
+     8. Callbacks and releases that the queue owes run on this thread. Metal 4 gets what its last signals need.
      9. The device keeps the counts. The memory goes once no slot is the queue's any more.
 
    A device goes when nothing is left of it but itself: gpusync_device_destroy looks for that first, and changes nothing
@@ -8227,32 +8227,104 @@ static void gpusync__drain(gpusync_queue *q)
     }
 }
 
-/* Add the events that the plan signals. NULL: nothing. */
-static void gpusync__add_signalled(void *array, const gpusync__plan *plan)
+/* Add the events that the device may still use of the plan. */
+static void gpusync__add_events(void *array, const gpusync__plan *plan)
 {
-    for (const gpusync__promise *promise = plan ? plan->promises : NULL; promise; promise = promise->along)
+    for (const gpusync__need *need = plan->needs; need; need = need->along)
+        if (need->event) gpusync__send_void_id(array, gpusync__sel.addObject, need->event);
+    for (const gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         gpusync__send_void_id(array, gpusync__sel.addObject, promise->timeline->event);
 }
 
 /* The device may still use the events of work that is left in flight. Nobody else keeps them once the plan is gone, so
-   the orphan does, until its handler has come. Of Metal 4 it keeps the queue too, which no command buffer retains, and
-   the events of the plan before it (last), whose signals may not have come. The caller has a reference to the slot. The
-   plan stays because of the one that is taken here, to the plan's own slot. */
-GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot, const gpusync__plan *last)
+   the orphan does, until its handler has come. The caller has a reference to the slot. The plan stays because of the
+   one that is taken here, to the plan's own slot. */
+GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
 {
     bool ended = slot->kind != GPUSYNC__PART || GPUSYNC__GET(&slot->claimed);
     gpusync__slot *work = ended ? NULL : gpusync__ref_ticket(q, slot->ticket);
-    if (!work && !(q->metal4 && GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED)) return;
+    if (!work) return;
     void *pool = gpusync__pool_push();
     slot->events = gpusync__new_object("NSMutableArray");
-    if (q->metal4) gpusync__send_void_id(slot->events, gpusync__sel.addObject, q->metal);
-    for (const gpusync__need *need = work ? work->plan->needs : NULL; need; need = need->along)
-        if (need->event) gpusync__send_void_id(slot->events, gpusync__sel.addObject, need->event);
-    gpusync__add_signalled(slot->events, work ? work->plan : NULL);
-    gpusync__add_signalled(slot->events, last);
+    gpusync__add_events(slot->events, work->plan);
     gpusync__set_flag(&slot->traits, GPUSYNC__KEEPS_EVENTS); /* after the array: gpusync__last_unref releases it */
     gpusync__pool_pop(pool);
-    if (work) gpusync__unref(work);
+    gpusync__unref(work);
+}
+
+/* With Metal 4 a signal stands behind its commit, and may come after the feedback; nor does anything retain the queue.
+   So a signal of our own goes behind all that the queue has, and a block that waits for that keeps the rest. */
+typedef struct gpusync__keeper_block {
+    gpusync__block head; /* first: what every block begins with */
+    void *kept;          /* an NSMutableArray, to which Metal's copy has a reference */
+} gpusync__keeper_block;
+
+static void gpusync__keeper_copy(void *to, const void *from)
+{
+    (void)to; /* the bytes are there already */
+    gpusync__retain(((const gpusync__keeper_block *)from)->kept);
+}
+
+static void gpusync__keeper_dispose(const void *block)
+{
+    gpusync__release_pooled(((const gpusync__keeper_block *)block)->kept);
+}
+
+/* There is nothing to do: Metal gives the block back after this. */
+static void gpusync__keeper_invoke(void *block, void *event, uint64_t raw)
+{
+    (void)block;
+    (void)event;
+    (void)raw;
+}
+
+static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
+    0, sizeof(gpusync__keeper_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
+};
+
+/* Step 6, before the slots: what has been issued and not published, as an array (+1). NULL: nothing is in flight. */
+GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
+{
+    uint64_t ticket = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q);
+    void *pool = gpusync__pool_push(), *array = ticket == last ? NULL : gpusync__new_object("NSMutableArray");
+    while (ticket++ < last) {
+        gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
+        if (!slot) continue;
+        if (slot->kind == GPUSYNC__PLAN) gpusync__add_events(array, slot->plan);
+        gpusync__unref(slot);
+    }
+    gpusync__pool_pop(pool);
+    return array;
+}
+
+/* Step 8, when nobody publishes any more: have that, and what the last plan that ended signals, kept until the device
+   is past it. Where a part of this cannot be had they are kept for good. */
+GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *array)
+{
+    uint64_t raw;
+    void *pool = gpusync__pool_push(), *event = gpusync__event_take(q->device, &raw);
+    void *listener = gpusync__listener(q->device);
+    if (!array) array = gpusync__new_object("NSMutableArray");
+    if (q->signaller) gpusync__add_events(array, q->signaller);
+    gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
+    if (event && listener) {
+        gpusync__keeper_block block = {
+            {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
+             (void (*)(void *, void *))(void (*)(void))gpusync__keeper_invoke,
+             (const gpusync__block_descriptor *)(const void *)&gpusync__keeper_descriptor},
+            array,
+        };
+        gpusync__send_void_id(array, gpusync__sel.addObject, event);
+        gpusync__send_void_id(array, gpusync__sel.addObject, listener);
+        ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(event, gpusync__sel.notifyListener,
+                                                                            listener, raw + 1, &block);
+        gpusync__encode(q->metal, gpusync__sel.signalEvent, event, raw + 1);
+        gpusync__release(array);
+    }
+    if (event) gpusync__release(event);
+    gpusync__pool_pop(pool);
+    if (q->signaller) gpusync__plan_unref(q->signaller);
+    GPUSYNC__PUT(&q->signaller, NULL);
 }
 
 /* Step 6. The slot belongs to the handler from here on, and the handler touches nothing else: it may come when the
@@ -8261,17 +8333,14 @@ static void gpusync__orphan_slots(gpusync_queue *q)
 {
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
-    gpusync__plan *last = __atomic_exchange_n(&q->signaller, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *none = NULL;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        gpusync__keep_events(q, slot, last);
+        if (!q->metal4) gpusync__keep_events(q, slot);
         bool orphan = gpusync__orphan(q, slot);
         gpusync__unref(slot);
         unsigned rounds = 0;
         while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
             gpusync__linger(q->device, &rounds);
     }
-    /* Back to its place, unless the next one is there by now. */
-    if (last && !GPUSYNC__SWAP(&q->signaller, &none, last)) gpusync__plan_unref(last);
 }
 
 /* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is ending already.
@@ -8323,25 +8392,6 @@ static void gpusync__disown_plans(gpusync_queue *q)
     gpusync__work_off(q->device, &agenda);
 }
 
-/* Step 8, with Metal 4. Nobody publishes any more. The operations of a queue are in order: so a signal behind the last
-   ones tells that they are over. It is not waited for where work is in flight, which keeps the events, nor for long. */
-GPUSYNC__RARE void gpusync__drop_signaller(gpusync_queue *q)
-{
-    uint64_t raw = 0, began = gpusync_now_ns();
-    unsigned rounds = 0;
-    bool come = !gpusync_is_idle(q);
-    void *pool = gpusync__pool_push(), *event = come ? NULL : gpusync__event_take(q->device, &raw);
-    if (event) gpusync__encode(q->metal, gpusync__sel.signalEvent, event, raw + 1);
-    gpusync__pool_pop(pool);
-    while (event && !come && gpusync_now_ns() - began < GPUSYNC__LOST_HANDLER_NS) {
-        come = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue) > raw;
-        if (!come) gpusync__linger(q->device, &rounds);
-    }
-    if (event) gpusync__event_keep(q->device, event, come);
-    gpusync__plan_unref(q->signaller);
-    GPUSYNC__PUT(&q->signaller, NULL);
-}
-
 /* Free slots have no queue, so these go to the free list of all queues. That writes `next`: it is read first. */
 static void gpusync__free_list(gpusync__slot *slot)
 {
@@ -8386,10 +8436,11 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__lock(&dev->lock);
     gpusync__list_remove(&dev->queues, &q->place);
     gpusync__unlock(&dev->lock);
+    void *left = q->metal4 ? gpusync__gather_events(q) : NULL;
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
     gpusync__pay(dev, &q->owing, &q->signaller);
-    if (q->signaller) gpusync__drop_signaller(q);
+    if (left || q->signaller) gpusync__leave_behind(q, left);
     gpusync__pay(dev, &q->owing, NULL);
     if (q->free_plans) gpusync__plans_return(dev, q->free_plans);
     gpusync__lock(&dev->lock);
