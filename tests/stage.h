@@ -712,6 +712,13 @@ static MAYBE_UNUSED void await_status(void *buffer, unsigned long status)
     }
 }
 
+/* The work ends where a poll can see it: in the status; with Metal 4, by the feedback. To be finished all the same. */
+static MAYBE_UNUSED void show_end(void *buffer)
+{
+    if (answers(buffer, "blitCommandEncoder")) softmetal_complete(buffer);
+    else softmetal_finish(buffer);
+}
+
 /* -- what a callback was told --------------------------------------------------------------------------------- */
 
 typedef struct outcome {
@@ -785,6 +792,12 @@ static MAYBE_UNUSED gpusync_ticket submit_failing(stage *s, unsigned i, gpusync_
     void *buffer = OPEN(s->q[i], .label = "the culprit");
     softmetal_fail(buffer, "TestDomain", 42, "it broke");
     return SUBMIT(s->q[i], BUFFERS(buffer), SIGNALS(signal), .flags = SIGNALS_INSIDE, .label = "submission");
+}
+
+/* It will take the device with it: DeviceRemoved, which has a code of its own in Metal 4. */
+static MAYBE_UNUSED void fail_with_the_device(void *buffer)
+{
+    softmetal_fail(buffer, NULL, answers(buffer, "blitCommandEncoder") ? 11 : 4, NULL);
 }
 
 static MAYBE_UNUSED void assert_original(const gpusync_error *error, const char *queue_label, gpusync_ticket ticket)
