@@ -1,5 +1,7 @@
 /* test_submit_failure.c - submissions that fail: who is told, of which failure, and what is never sent to the device
 
+   This also runs on queues of Metal 4.
+
    Proved: the failure of a promise reaches whoever waits for it, on the host, on the device and held; the error is that of
    the first wait that failed, and says which ticket is the origin; what was reached before stays reached. */
 #define GPUSYNC_IMPLEMENTATION
@@ -47,7 +49,7 @@ static void test_the_failure_of_a_promise_reaches_work_that_waits_on_the_device(
     (void)commit_on(&s, 1);
     buffer = open_on(&s, 1);
     ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)), TELL(&told));
-    assert_int_equal(metal_status(buffer), COMMITTED);
+    assert_int_equal(status_of(buffer), COMMITTED);
     finish(&s, 0);
     assert_result(gpusync_poll(s.q[1], ticket), GPUSYNC_NOT_READY); /* its command buffers go on */
     assert_result(gpusync_timeline_wait(s.b, 1, 0, NULL), GPUSYNC_TIMEOUT);
@@ -140,12 +142,12 @@ static void test_a_submission_after_the_failure_ends_at_once(void **state)
         assert_int_equal(calls_of(&told), 1);
         assert_false(ran_here(&told));
         assert_original(&told.error, "first", ticket);
-        assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+        assert_int_equal(status_of(buffer), NOT_ENQUEUED);
         assert_int_equal(softmetal_retain_count(buffer), 1);
         metal_release(buffer);
         error = error_at(s.b, 1);
         assert_original(&error, "first", error.ticket);
-        ticket = SUBMIT(s.q[1], WAITS(at(s.b, 0)), .flags = flags); /* any value of a failed timeline */
+        ticket = SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 0)), .flags = flags); /* any value of a failed timeline */
         error = error_of(s.q[1], ticket);
         assert_original(&error, "first", ticket);
         close_stage(&s);
@@ -258,14 +260,14 @@ static void test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 4);
     culprit = submit_failing(&s, 0, at(s.a, 1));
-    (void)SUBMIT(s.q[1], WAITS(at(s.b, 9)));
+    (void)SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 9)));
     buffers[0] = metal_retain(open_on(&s, 1));
     buffers[1] = metal_retain(open_on(&s, 2));
     buffers[2] = metal_retain(OPEN(s.q[3], WAITS(at(s.a, 1))));
     behind = SUBMIT(s.q[1], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
     among = SUBMIT(s.q[2], BUFFERS(buffers[1]), WAITS(at(s.b, 9), at(s.a, 1)));
     strict = SUBMIT(s.q[3], BUFFERS(buffers[2]), .flags = GPUSYNC_STRICT);
-    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    assert_int_equal(status_of(buffers[2]), NOT_ENQUEUED);
     finish(&s, 0);
     error = error_of(s.q[1], behind);
     assert_original(&error, "first", behind);
@@ -274,9 +276,9 @@ static void test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_
     error = error_of(s.q[3], strict);
     assert_original(&error, "first", strict);
     assert_int_equal(culprit, 1);
-    assert_int_equal(metal_status(buffers[0]), NOT_ENQUEUED);
-    assert_int_equal(metal_status(buffers[1]), NOT_ENQUEUED);
-    assert_int_equal(metal_status(buffers[2]), NOT_ENQUEUED);
+    assert_int_equal(status_of(buffers[0]), NOT_ENQUEUED);
+    assert_int_equal(status_of(buffers[1]), NOT_ENQUEUED);
+    assert_int_equal(status_of(buffers[2]), NOT_ENQUEUED);
     metal_release(buffers[0]);
     metal_release(buffers[1]);
     metal_release(buffers[2]);

@@ -1,5 +1,7 @@
 /* test_submit_refused.c - submissions that are refused: for what, and that nothing has changed then
 
+   This also runs on queues of Metal 4.
+
    Proved: each mistake gets the result that the header names; a refused submission leaves its command buffers the
    caller's, promises nothing and takes no room; what Metal or memory does not give changes nothing. */
 #define GPUSYNC_IMPLEMENTATION
@@ -27,7 +29,7 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     assert_ok(gpusync_timeline_create(other, NULL, &strange));
     buffer = open_on(&s, 0);
     memset(&point, 0, sizeof point);
-    assert_result(gpusync_submit(s.q[0], NULL, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(either_submit(s.q[0], NULL, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, NULL, BUFFERS(buffer));
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .wait_count = 1);
@@ -43,7 +45,7 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1), at(strange, 1)));
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), WAITS(after(strange_queue, 0)));
     assert_int_equal(value_of(s.a), 0);
-    (void)SUBMIT(s.q[0], SIGNALS(at(s.a, 1))); /* none of them has promised it */
+    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 1))); /* none of them has promised it */
     assert_int_equal(commit_to(s.q[0], buffer), 2); /* nor taken a ticket, nor the buffer */
     finish(&s, 0);
     assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
@@ -116,8 +118,8 @@ static void test_a_failed_timeline_promises_nothing(void **state)
     assert_ok(gpusync_timeline_fail(s.a, &reason));
     buffer = open_on(&s, 0);
     REFUSED(GPUSYNC_ERROR_CANCELLED, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.a, 1)));
-    (void)SUBMIT(s.q[0], SIGNALS(at(s.b, 1)));
-    assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.b, 1)));
+    assert_ok(either_discard(s.q[0], buffer));
     finish(&s, 0);
     close_stage(&s);
 }
@@ -152,8 +154,8 @@ static void test_buffers_of_a_refused_submission_are_still_the_callers(void **st
     assert_int_equal(softmetal_outstanding(s.metal[0]), 5);
     assert_int_equal(commit_to(s.q[0], theirs), 3);
     ticket = SUBMIT(s.q[0], BUFFERS(with_head), SIGNALS(at(s.b, 1)));
-    assert_int_equal(metal_status(with_head), NOT_ENQUEUED); /* its wait is still one */
-    assert_ok(gpusync_command_buffer_discard(s.q[0], plain));
+    assert_int_equal(status_of(with_head), NOT_ENQUEUED); /* its wait is still one */
+    assert_ok(either_discard(s.q[0], plain));
     assert_ok(gpusync_timeline_signal(s.a, 1));
     metal_commit(tracked);
     finish(&s, 0);
@@ -179,9 +181,9 @@ static void test_held_buffers_cannot_be_used_again(void **state)
     tickets[0] = SUBMIT(s.q[0], BUFFERS(ours, theirs), WAITS(at(s.a, 1)));
     REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(ours));
     REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(theirs), .flags = GPUSYNC_UNORDERED);
-    assert_result(gpusync_commit(s.q[0], ours, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_result(either_commit(s.q[0], ours, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
     assert_result(gpusync_track(s.q[0], theirs, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
-    assert_result(gpusync_command_buffer_discard(s.q[0], ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    assert_result(either_discard(s.q[0], ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
     assert_ok(gpusync_timeline_signal(s.a, 1));
     finish(&s, 0);
     assert_ok(gpusync_wait(s.q[0], tickets[0], 0));
@@ -201,8 +203,8 @@ static void test_an_enqueued_buffer_cannot_be_held(void **state)
     metal_enqueue(theirs);
     REFUSED(GPUSYNC_ERROR_ENQUEUED, s.q[0], BUFFERS(ours, theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)));
     assert_int_equal(softmetal_outstanding(s.metal[0]), 2);
-    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)));
-    assert_result(gpusync_commit(s.q[0], theirs, &ticket), GPUSYNC_ERROR_ENQUEUED); /* behind what is held */
+    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), WAITS(at(s.a, 1)));
+    assert_result(either_commit(s.q[0], theirs, &ticket), GPUSYNC_ERROR_ENQUEUED); /* behind what is held */
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     ticket = SUBMIT(s.q[0], BUFFERS(theirs, ours), SIGNALS(at(s.b, 1)), .flags = GPUSYNC_UNORDERED); /* is not held */
     assert_ok(gpusync_timeline_signal(s.a, 1));
@@ -250,7 +252,7 @@ static void test_no_room_for_command_buffers_of_our_own(void **state)
     finish(&s, 0);
     (void)commit_on(&s, 0);
     (void)SUBMIT(s.q[0], BUFFERS(buffers[2]), SIGNALS(at(s.a, 1)), .timeout_ns = &none);
-    assert_ok(gpusync_command_buffer_discard(s.q[0], buffers[3]));
+    assert_ok(either_discard(s.q[0], buffers[3]));
     finish(&s, 0);
     for (i = 0; i < 4; i++) buffers[i] = open_on(&s, 0); /* nothing of this ends by itself, so no wait helps */
     REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(buffers[0]), SIGNALS(at(s.a, 2)));
@@ -285,9 +287,9 @@ static void test_more_command_buffers_of_our_own_than_the_queue_has_are_refused(
 static void submit_without_room(outcome *o)
 {
     gpusync_submission submission = {SIGNALS(at(o->stage->a, 1))};
-    o->answers[0] = gpusync_submit(o->stage->q[1], &submission, &o->ticket);
+    o->answers[0] = either_submit(o->stage->q[1], &submission, &o->ticket);
     submission.flags = GPUSYNC_STRICT;
-    o->answers[1] = gpusync_submit(o->stage->q[1], &submission, &o->ticket);
+    o->answers[1] = either_submit(o->stage->q[1], &submission, &o->ticket);
 }
 
 static void test_in_a_callback_nobody_waits_for_room(void **state)
@@ -344,7 +346,7 @@ static void test_what_metal_or_memory_does_not_give_changes_nothing(void **state
             } else {
                 softmetal_fail_creation(step, false);
             }
-            result = gpusync_submit(s.q[0], &submission, &ticket);
+            result = either_submit(s.q[0], &submission, &ticket);
             s.rig.memory.fail_at = 0;
             softmetal_fail_creation(0, false);
             done = result == GPUSYNC_OK;
@@ -353,7 +355,7 @@ static void test_what_metal_or_memory_does_not_give_changes_nothing(void **state
                 assert_int_equal(ticket, GPUSYNC_NO_TICKET);
                 assert_int_equal(softmetal_outstanding(s.metal[0]), 2);
                 assert_int_equal(softmetal_retain_count(buffers[1]), 1);
-                assert_ok(gpusync_submit(s.q[0], &submission, &ticket));
+                assert_ok(either_submit(s.q[0], &submission, &ticket));
             }
             assert_int_equal(ticket, 1);
             finish(&s, 1);
@@ -386,7 +388,7 @@ static void test_a_lost_device_takes_no_submission_and_ends_what_is_held(void **
     assert_int_equal(calls_of(&told), 1);
     assert_int_equal(told.result, GPUSYNC_ERROR_DEVICE_LOST);
     REFUSED(GPUSYNC_ERROR_DEVICE_LOST, s.q[1], BUFFERS(buffer));
-    assert_ok(gpusync_command_buffer_discard(s.q[1], buffer));
+    assert_ok(either_discard(s.q[1], buffer));
     close_stage(&s);
 }
 
@@ -403,7 +405,7 @@ static void test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     (void)submit_failing(&s, 0, at(s.a, 1));
     buffer = OPEN(s.q[1], WAITS(at(s.a, 1)));
-    (void)SUBMIT(s.q[1], WAITS(at(s.b, 9)), SIGNALS(at(s.b, 10))); /* held: so what is behind it is looked after */
+    (void)SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 9)), SIGNALS(at(s.b, 10))); /* held: so what is behind it is looked after */
     REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[1], BUFFERS(buffer), SIGNALS(at(s.b, 10)), .flags = SIGNALS_INSIDE);
     assert_ok(gpusync_cancel_held(s.q[1]));
     ticket = SUBMIT(s.q[1], BUFFERS(buffer));
@@ -421,11 +423,11 @@ static void test_a_refused_signal_is_not_on_its_way(void **state)
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 2);
-    (void)SUBMIT(s.q[0], SIGNALS(at(s.b, 1)));
-    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], SIGNALS(at(s.a, 1), at(s.b, 1)));
+    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.b, 1)));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 1), at(s.b, 1)));
     buffer = metal_retain(open_on(&s, 1));
     ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)));
-    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    assert_int_equal(status_of(buffer), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(s.a, 1));
     finish(&s, 0);
     finish(&s, 1);
@@ -441,7 +443,7 @@ static void test_a_refused_signal_below_others_hides_them_for_no_longer_than_the
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1), at(s.a, 20)));
-    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], SIGNALS(at(s.a, 15), at(s.b, 1)));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 15), at(s.b, 1)));
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 21)));
     ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 21)));
     assert_false(probe_is_listed(s.a));
@@ -460,13 +462,13 @@ static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     buffer = OPEN(s.q[0], WAITS(at(s.a, 1)));
     assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+    assert_ok(either_discard(s.q[0], buffer));
     buffer = metal_retain(OPEN(s.q[0], WAITS(at(s.a, 1))));
     assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
     ticket = commit_to(s.q[0], buffer); /* with the wait at its head */
-    assert_int_equal(metal_status(buffer), NOT_ENQUEUED);
+    assert_int_equal(status_of(buffer), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(s.a, 1));
-    assert_int_equal(metal_status(buffer), COMMITTED);
+    assert_int_equal(status_of(buffer), COMMITTED);
     finish(&s, 0);
     assert_ok(gpusync_poll(s.q[0], ticket));
     metal_release(buffer);
