@@ -1,9 +1,9 @@
 /* test_submit_failure.c - submissions that fail: who is told, of which failure, and what is never sent to the device
 
-   This also runs on queues of Metal 4.
-
    Proved: the failure of a promise reaches whoever waits for it, on the host, on the device and held; the error is that of
-   the first wait that failed, and says which ticket is the origin; what was reached before stays reached. */
+   the first wait that failed, and says which ticket is the origin; what was reached before stays reached.
+
+   This also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
@@ -127,6 +127,7 @@ static void test_a_submission_after_the_failure_ends_at_once(void **state)
     gpusync_ticket culprit, ticket;
     gpusync_error error;
     outcome told;
+    unsigned long owners;
     void *buffer;
     uint32_t flags;
     stage s;
@@ -136,18 +137,20 @@ static void test_a_submission_after_the_failure_ends_at_once(void **state)
         open_stage(&s, SOFTMETAL_MANUAL, 2);
         culprit = submit_failing(&s, 0, at(s.a, 1));
         finish(&s, 0);
-        buffer = metal_queue_command_buffer(s.metal[1]);
+        buffer = their_buffer(s.q[1]);
+        owners = softmetal_retain_count(buffer);
         ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(after(s.q[0], culprit)), SIGNALS(at(s.b, 1)), TELL(&told),
                         .flags = flags);
         assert_int_equal(calls_of(&told), 1);
         assert_false(ran_here(&told));
         assert_original(&told.error, "first", ticket);
         assert_int_equal(status_of(buffer), NOT_ENQUEUED);
-        assert_int_equal(softmetal_retain_count(buffer), 1);
+        assert_int_equal(softmetal_retain_count(buffer), owners);
         metal_release(buffer);
         error = error_at(s.b, 1);
         assert_original(&error, "first", error.ticket);
-        ticket = SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 0)), .flags = flags); /* any value of a failed timeline */
+        /* any value of a failed timeline */
+        ticket = SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 0)), .flags = flags);
         error = error_of(s.q[1], ticket);
         assert_original(&error, "first", ticket);
         close_stage(&s);
@@ -199,7 +202,7 @@ static void test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behin
     assert_result(gpusync_wait(s.q[1], ticket, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
     error = error_of(s.q[1], ticket);
     assert_original(&error, "first", ticket);
-    assert_int_equal(metal_event_value(event), 0);
+    assert_int_equal(metal_event_value(event), metal4_run() ? 1 : 0); /* a queue signals behind failed work, too */
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
     close_stage(&s);
@@ -210,15 +213,18 @@ static void test_one_failing_command_buffer_of_several_fails_the_submission(void
     gpusync_ticket ticket;
     gpusync_error error;
     void *buffers[3];
+    unsigned culprit = metal4_run() ? 0 : 1; /* there they are one run, which has the label of the first */
     unsigned i;
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 1);
-    for (i = 0; i < 3; i++) buffers[i] = OPEN(s.q[0], .label = i == 1 ? "the culprit" : "another");
-    softmetal_fail(buffers[1], "TestDomain", 42, "it broke");
+    for (i = 0; i < 3; i++) buffers[i] = OPEN(s.q[0], .label = i == culprit ? "the culprit" : "another");
+    softmetal_fail(buffers[culprit], "TestDomain", 42, "it broke");
     ticket = SUBMIT(s.q[0], .command_buffers = buffers, .command_buffer_count = 3, SIGNALS(at(s.a, 1)));
-    softmetal_finish(buffers[0]);
-    softmetal_finish(buffers[1]);
+    if (!metal4_run()) {
+        softmetal_finish(buffers[0]);
+        softmetal_finish(buffers[1]);
+    }
     assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
     finish(&s, 0);
     error = error_of(s.q[0], ticket);
@@ -235,6 +241,7 @@ static void test_of_two_failing_command_buffers_the_first_is_told(void **state)
     void *buffers[2];
     stage s;
     (void)state;
+    NOT_ON_METAL4("the command buffers of a submission are one run");
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     buffers[0] = OPEN(s.q[0], .label = "the culprit");
     buffers[1] = OPEN(s.q[0], .label = "another");
@@ -263,10 +270,11 @@ static void test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_
     (void)SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 9)));
     buffers[0] = metal_retain(open_on(&s, 1));
     buffers[1] = metal_retain(open_on(&s, 2));
-    buffers[2] = metal_retain(OPEN(s.q[3], WAITS(at(s.a, 1))));
+    buffers[2] = metal_retain(metal4_run() ? open_on(&s, 3) : OPEN(s.q[3], WAITS(at(s.a, 1))));
     behind = SUBMIT(s.q[1], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
     among = SUBMIT(s.q[2], BUFFERS(buffers[1]), WAITS(at(s.b, 9), at(s.a, 1)));
-    strict = SUBMIT(s.q[3], BUFFERS(buffers[2]), .flags = GPUSYNC_STRICT);
+    if (metal4_run()) strict = SUBMIT(s.q[3], BUFFERS(buffers[2]), WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT);
+    else strict = SUBMIT(s.q[3], BUFFERS(buffers[2]), .flags = GPUSYNC_STRICT);
     assert_int_equal(status_of(buffers[2]), NOT_ENQUEUED);
     finish(&s, 0);
     error = error_of(s.q[1], behind);
@@ -343,6 +351,7 @@ static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
     unsigned i;
     stage s;
     (void)state;
+    NOT_ON_METAL4("no sweep finds the end of a lost feedback");
     open_stage(&s, SOFTMETAL_MANUAL, 4);
     for (i = 0; i < LINKS; i++) {
         buffers[i] = metal_retain(i ? OPEN(s.q[i % 4], WAITS(at(timelines[i - 1], 1))) : open_on(&s, 0));
