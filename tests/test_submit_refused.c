@@ -1,9 +1,9 @@
 /* test_submit_refused.c - submissions that are refused: for what, and that nothing has changed then
 
-   This also runs on queues of Metal 4.
-
    Proved: each mistake gets the result that the header names; a refused submission leaves its command buffers the
-   caller's, promises nothing and takes no room; what Metal or memory does not give changes nothing. */
+   caller's, promises nothing and takes no room; what Metal or memory does not give changes nothing.
+
+   This also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
@@ -29,12 +29,14 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     assert_ok(gpusync_timeline_create(other, NULL, &strange));
     buffer = open_on(&s, 0);
     memset(&point, 0, sizeof point);
-    assert_result(either_submit(s.q[0], NULL, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_submit(s.q[0], NULL, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, NULL, BUFFERS(buffer));
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .wait_count = 1);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .signal_count = 1);
-    REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .command_buffer_count = 1);
+    assert_result(gpusync_submit(s.q[0], &(gpusync_submission){.command_buffer_count = 1}, &ticket),
+                  GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), .flags = 8);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer, NULL));
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer, buffer));
@@ -95,7 +97,7 @@ static void test_values_that_do_not_rise_are_refused(void **state)
         REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), WAITS(at(s.b, GPUSYNC_MAX_VALUE + 1)),
                 .flags = flags);
         assert_int_equal(softmetal_live("command_buffer"), made);
-        assert_int_equal(softmetal_outstanding(s.metal[0]), 1);
+        if (!metal4_run()) assert_int_equal(softmetal_outstanding(s.metal[0]), 1);
         (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.a, 6)), .flags = flags); /* 6 is free */
         finish(&s, 0);
         assert_int_equal(value_of(s.a), 6);
@@ -132,6 +134,7 @@ static void test_buffers_of_a_refused_submission_are_still_the_callers(void **st
     gpusync_ticket ticket;
     stage s;
     (void)state;
+    NOT_ON_METAL4("no buffer there has a head, an owner or a status");
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     with_head = OPEN(s.q[0], WAITS(at(s.a, 1)));
     plain = open_on(&s, 0);
@@ -177,13 +180,15 @@ static void test_held_buffers_cannot_be_used_again(void **state)
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     ours = open_on(&s, 0);
-    theirs = metal_queue_command_buffer(s.metal[0]);
+    theirs = their_buffer(s.q[0]);
     tickets[0] = SUBMIT(s.q[0], BUFFERS(ours, theirs), WAITS(at(s.a, 1)));
     REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(ours));
     REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(theirs), .flags = GPUSYNC_UNORDERED);
     assert_result(either_commit(s.q[0], ours, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
-    assert_result(gpusync_track(s.q[0], theirs, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
-    assert_result(either_discard(s.q[0], ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    if (!metal4_run()) {
+        assert_result(gpusync_track(s.q[0], theirs, &tickets[1]), GPUSYNC_ERROR_ALREADY_TRACKED);
+        assert_result(gpusync_command_buffer_discard(s.q[0], ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    }
     assert_ok(gpusync_timeline_signal(s.a, 1));
     finish(&s, 0);
     assert_ok(gpusync_wait(s.q[0], tickets[0], 0));
@@ -197,6 +202,7 @@ static void test_an_enqueued_buffer_cannot_be_held(void **state)
     void *ours, *theirs;
     stage s;
     (void)state;
+    NOT_ON_METAL4("nothing is enqueued");
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     ours = open_on(&s, 0);
     theirs = metal_queue_command_buffer(s.metal[0]);
@@ -218,19 +224,19 @@ static void test_an_eighth_of_the_room_is_kept_free_of_what_is_held(void **state
 {
     gpusync_ticket passing;
     void *last;
-    unsigned i;
+    unsigned i, most = metal4_run() ? 14 : 7; /* elsewhere each has one of gpusync's own, too */
     stage s;
     (void)state;
     open_stage_with(&s, SOFTMETAL_MANUAL, 1, 16);
-    for (i = 0; i < 7; i++) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, i + 1u)));
+    for (i = 0; i < most; i++) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, i + 1u)));
     last = open_on(&s, 0);
-    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(last), WAITS(at(s.a, 9)));
-    passing = SUBMIT(s.q[0], BUFFERS(last), SIGNALS(at(s.a, 7)), .flags = GPUSYNC_UNORDERED);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(last), WAITS(at(s.a, most + 2)));
+    passing = SUBMIT(s.q[0], BUFFERS(last), SIGNALS(at(s.a, most)), .flags = GPUSYNC_UNORDERED);
     finish(&s, 0);
     finish(&s, 0);
     assert_ok(gpusync_wait(s.q[0], passing, 0));
     assert_ok(gpusync_queue_wait(s.q[0], 0));
-    assert_int_equal(value_of(s.a), 7);
+    assert_int_equal(value_of(s.a), most);
     close_stage(&s);
 }
 
@@ -241,6 +247,7 @@ static void test_no_room_for_command_buffers_of_our_own(void **state)
     unsigned i;
     stage s;
     (void)state;
+    NOT_ON_METAL4("gpusync makes no command buffers there that need room");
     open_stage_with(&s, SOFTMETAL_MANUAL, 1, 4);
     for (i = 0; i < 3; i++) buffers[i] = open_on(&s, 0);
     for (i = 0; i < 2; i++) (void)commit_to(s.q[0], buffers[i]);
@@ -270,6 +277,7 @@ static void test_more_command_buffers_of_our_own_than_the_queue_has_are_refused(
     void *theirs;
     stage s;
     (void)state;
+    NOT_ON_METAL4("gpusync makes no command buffers there that need room");
     open_stage_with(&s, SOFTMETAL_MANUAL, 1, 1);
     assert_ok(gpusync_timeline_expect(s.a, 1)); /* so that it need not be held */
     theirs = metal_queue_command_buffer(s.metal[0]);
@@ -298,6 +306,7 @@ static void test_in_a_callback_nobody_waits_for_room(void **state)
     unsigned i;
     stage s;
     (void)state;
+    NOT_ON_METAL4("gpusync makes no command buffers there that need room");
     memset(&told, 0, sizeof told);
     open_stage_with(&s, SOFTMETAL_MANUAL, 2, 2);
     told.then = submit_without_room;
@@ -323,13 +332,15 @@ static void test_what_metal_or_memory_does_not_give_changes_nothing(void **state
             gpusync_submission submission;
             gpusync_ticket awaited, ticket = 9;
             gpusync_result result;
+            unsigned long owners;
             void *buffers[2];
             size_t i;
             stage s;
             open_stage(&s, SOFTMETAL_MANUAL, 2);
             awaited = commit_on(&s, 1);
-            buffers[0] = OPEN(s.q[0], WAITS(after(s.q[1], awaited)));
-            buffers[1] = metal_queue_command_buffer(s.metal[0]);
+            buffers[0] = metal4_run() ? buffer_of(s.q[0]) : OPEN(s.q[0], WAITS(after(s.q[1], awaited)));
+            buffers[1] = their_buffer(s.q[0]);
+            owners = softmetal_retain_count(buffers[1]);
             memset(&submission, 0, sizeof submission);
             for (i = 0; i < 9; i++) { /* more than there is room for without memory */
                 waits[i] = after(s.q[1], awaited);
@@ -353,8 +364,8 @@ static void test_what_metal_or_memory_does_not_give_changes_nothing(void **state
             if (!done) {
                 assert_int_equal(result, way < 2 ? GPUSYNC_ERROR_OUT_OF_MEMORY : GPUSYNC_ERROR_METAL_NIL);
                 assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-                assert_int_equal(softmetal_outstanding(s.metal[0]), 2);
-                assert_int_equal(softmetal_retain_count(buffers[1]), 1);
+                if (!metal4_run()) assert_int_equal(softmetal_outstanding(s.metal[0]), 2);
+                assert_int_equal(softmetal_retain_count(buffers[1]), owners);
                 assert_ok(either_submit(s.q[0], &submission, &ticket));
             }
             assert_int_equal(ticket, 1);
@@ -379,7 +390,7 @@ static void test_a_lost_device_takes_no_submission_and_ends_what_is_held(void **
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)), TELL(&told));
     buffer = open_on(&s, 1);
-    softmetal_fail(buffer, NULL, 11, NULL);
+    softmetal_fail(buffer, NULL, metal4_run() ? 4 : 11, NULL); /* the device was removed */
     (void)SUBMIT(s.q[1], BUFFERS(buffer));
     buffer = open_on(&s, 1);
     finish(&s, 1);
@@ -402,10 +413,11 @@ static void test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_
     void *buffer;
     stage s;
     (void)state;
+    NOT_ON_METAL4("a command buffer has no waits at its head");
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     (void)submit_failing(&s, 0, at(s.a, 1));
     buffer = OPEN(s.q[1], WAITS(at(s.a, 1)));
-    (void)SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 9)), SIGNALS(at(s.b, 10))); /* held: so what is behind it is looked after */
+    (void)SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(at(s.b, 9)), SIGNALS(at(s.b, 10))); /* held: so is what is behind it */
     REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[1], BUFFERS(buffer), SIGNALS(at(s.b, 10)), .flags = SIGNALS_INSIDE);
     assert_ok(gpusync_cancel_held(s.q[1]));
     ticket = SUBMIT(s.q[1], BUFFERS(buffer));
@@ -459,6 +471,7 @@ static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
     void *buffer;
     stage s;
     (void)state;
+    NOT_ON_METAL4("a command buffer has no waits at its head");
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     buffer = OPEN(s.q[0], WAITS(at(s.a, 1)));
     assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
