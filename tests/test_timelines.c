@@ -1,4 +1,4 @@
-/* test_timelines.c - timelines on the host: raising, waiting, failing, events that others signal, and what is kept of them
+/* test_timelines.c - timelines on the host: raising, waiting, failing, events that others signal, and what is kept
 
    This also runs on queues of Metal 4. */
 #include <string.h>
@@ -372,6 +372,18 @@ static void test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_la
     close_rig(&r);
 }
 
+/* The program itself has the work wait for a value of the event, and has it signalled behind the work. 0: neither. */
+static gpusync_ticket commit_between(rig *r, void *buffer, void *event, uint64_t wait, uint64_t signal)
+{
+    gpusync_ticket ticket;
+    if (wait && metal4_run()) metal4_wait(r->metal_queue, event, wait);
+    else if (wait) metal_encode_wait(buffer, event, wait);
+    if (signal && !metal4_run()) metal_encode_signal(buffer, event, signal);
+    ticket = commit_to(r->queue, buffer);
+    if (signal && metal4_run()) metal4_signal(r->metal_queue, event, signal);
+    return ticket;
+}
+
 static void test_a_signal_reaches_work_that_waits_on_the_device(void **state)
 {
     gpusync_timeline *timeline;
@@ -388,8 +400,7 @@ static void test_a_signal_reaches_work_that_waits_on_the_device(void **state)
     buffer = open_buffer(&r);
     event = gpusync_timeline_metal(timeline, &base);
     assert_int_equal(base, 7);
-    metal_encode_wait(buffer, event, base + 3);
-    assert_ok(either_commit(r.queue, buffer, &ticket));
+    ticket = commit_between(&r, buffer, event, base + 3, 0);
     assert_result(gpusync_wait(r.queue, ticket, MS(2)), GPUSYNC_TIMEOUT);
     assert_ok(gpusync_timeline_signal(timeline, 3));
     assert_ok(gpusync_wait(r.queue, ticket, SECONDS(4)));
@@ -801,8 +812,7 @@ static void test_a_failure_lets_waits_on_the_device_go_on(void **state)
     timeline = timeline_at(r.device, 0);
     buffer = open_buffer(&r);
     event = gpusync_timeline_metal(timeline, &base);
-    metal_encode_wait(buffer, event, base + 1000);
-    assert_ok(either_commit(r.queue, buffer, &ticket));
+    ticket = commit_between(&r, buffer, event, base + 1000, 0);
     assert_result(gpusync_wait(r.queue, ticket, MS(2)), GPUSYNC_TIMEOUT);
     assert_ok(gpusync_timeline_fail(timeline, NULL));
     assert_ok(gpusync_wait(r.queue, ticket, SECONDS(4)));
@@ -903,9 +913,7 @@ static void test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_
 static void encode_and_finish(rig *r, void *event, uint64_t raw)
 {
     void *buffer = open_buffer(r);
-    gpusync_ticket ticket;
-    metal_encode_signal(buffer, event, raw);
-    assert_ok(either_commit(r->queue, buffer, &ticket));
+    (void)commit_between(r, buffer, event, 0, raw);
     softmetal_finish(buffer);
 }
 
@@ -1718,11 +1726,8 @@ static void test_host_and_device_take_turns(void **state)
     event = gpusync_timeline_metal(timeline, &base);
     for (turn = 1; turn < 200; turn += 2) {
         void *buffer = open_buffer(&r);
-        gpusync_ticket ticket;
-        metal_encode_wait(buffer, event, base + turn);
-        metal_encode_signal(buffer, event, base + turn + 1);
         assert_ok(gpusync_timeline_expect(timeline, turn + 1));
-        assert_ok(either_commit(r.queue, buffer, &ticket));
+        (void)commit_between(&r, buffer, event, base + turn, base + turn + 1);
         assert_ok(gpusync_timeline_signal(timeline, turn));
         assert_ok(gpusync_timeline_wait(timeline, turn + 1, SECONDS(4), NULL));
         assert_int_equal(value_of(timeline), turn + 1);
