@@ -8298,7 +8298,7 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 }
 
 /* Step 8, when nobody publishes any more: have that, and what the last plan that ended signals, kept until the device
-   is past it. Where a part of this cannot be had they are kept for good. */
+   is past it. Where a part of this cannot be had they are kept for good. A device that is lost is past all. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *array)
 {
     uint64_t raw;
@@ -8307,7 +8307,9 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *array)
     if (!array) array = gpusync__new_object("NSMutableArray");
     if (q->signaller) gpusync__add_events(array, q->signaller);
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
-    if (event && listener) {
+    if (GPUSYNC__GET(&q->device->lost)) {
+        gpusync__release(array);
+    } else if (event && listener) {
         gpusync__keeper_block block = {
             {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
              (void (*)(void *, void *))(void (*)(void))gpusync__keeper_invoke,
