@@ -1,7 +1,9 @@
 /* test_trace.c - gpusync_set_trace: every event, with the right fields, at the right time; and the wake latencies
 
    Every event is noted, with the thread that told it and whether that held a lock of gpusync's at the time. The manual
-   clock makes the moments: what happens between two of them has a time between theirs. */
+   clock makes the moments: what happens between two of them has a time between theirs.
+
+   It also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
@@ -131,6 +133,9 @@ static const noted *the_value(const trace *t, gpusync_trace_kind kind, const gpu
     return found;
 }
 
+/* How many SCHEDULED a command buffer has: Metal 4 does not tell. */
+static unsigned scheduled(void) { return metal4_run() ? 0 : 1; }
+
 /* Nothing but what the kind has. */
 static void assert_about_ticket(const noted *n, const char *label, gpusync_result result)
 {
@@ -141,6 +146,21 @@ static void assert_about_ticket(const noted *n, const char *label, gpusync_resul
     assert_int_equal(n->event.how, 0);
     if (n->event.kind == GPUSYNC_TRACE_COMPLETED) return;
     assert_true(n->event.gpu_start_s == 0 && n->event.gpu_end_s == 0);
+}
+
+static void assert_scheduled(const trace *t, const gpusync_queue *queue, gpusync_ticket ticket)
+{
+    assert_int_equal(told_of(t, GPUSYNC_TRACE_SCHEDULED, queue, ticket), scheduled());
+    if (scheduled()) assert_about_ticket(the(t, GPUSYNC_TRACE_SCHEDULED, queue, ticket), "traced", GPUSYNC_OK);
+}
+
+/* Its time lies between those of two others. */
+static void assert_scheduled_between(const trace *t, gpusync_trace_kind before, const gpusync_queue *queue,
+                                     gpusync_ticket ticket)
+{
+    uint64_t begun = time_of(t, before, queue, ticket), ended = time_of(t, GPUSYNC_TRACE_COMPLETED, queue, ticket);
+    assert_true(begun <= ended);
+    if (scheduled()) assert_in_range(time_of(t, GPUSYNC_TRACE_SCHEDULED, queue, ticket), begun, ended);
 }
 
 static void assert_about_value(const noted *n, const char *label, gpusync_result result)
@@ -232,11 +252,11 @@ static void test_commit_scheduled_completed(void **state)
     times[4] = gpusync_now_ns();
     softmetal_finish(buffer);
     times[5] = gpusync_now_ns();
-    assert_int_equal(count_of(&t), 3);
-    assert_about_ticket(the(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket), "traced", GPUSYNC_OK);
+    assert_int_equal(count_of(&t), 2 + scheduled());
+    assert_scheduled(&t, r.queue, ticket);
     assert_about_ticket(the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket), "traced", GPUSYNC_OK);
     assert_in_range(time_of(&t, GPUSYNC_TRACE_COMMIT, r.queue, ticket), times[0], times[1]);
-    assert_in_range(time_of(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket), times[2], times[3]);
+    if (scheduled()) assert_in_range(time_of(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket), times[2], times[3]);
     assert_in_range(time_of(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket), times[4], times[5]);
     assert_ok(gpusync_get_info(r.queue, ticket, &info));
     assert_true(the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket)->event.gpu_start_s == info.gpu_start_s);
@@ -248,9 +268,10 @@ static void test_commit_scheduled_completed(void **state)
 static void finish_at_commit(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     unsigned *left = (unsigned *)user;
-    if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit") || !*left) return;
+    if (phase != SOFTMETAL_AFTER || strncmp(selector, "commit", 6) || !*left) return;
     --*left;
-    softmetal_finish(object);
+    if (metal4_run()) softmetal_finish_queue(object);
+    else softmetal_finish(object);
 }
 
 /* A GPU that is quicker than the call: the events arrive in another order, and have their times in this one. */
@@ -266,10 +287,7 @@ static void test_commit_is_before_its_end(void **state)
     ticket = commit_empty(&r, NULL);
     softmetal_set_message_hook(NULL, NULL);
     assert_int_equal(left, 0);
-    assert_true(time_of(&t, GPUSYNC_TRACE_COMMIT, r.queue, ticket) <=
-                time_of(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket));
-    assert_true(time_of(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket) <=
-                time_of(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket));
+    assert_scheduled_between(&t, GPUSYNC_TRACE_COMMIT, r.queue, ticket);
     close_traced(&r, &t);
 }
 
@@ -284,15 +302,20 @@ static void test_no_event_of_what_did_not_happen(void **state)
     (void)state;
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     ticket = commit_empty(&r, &buffer);
-    assert_result(gpusync_commit(r.queue, buffer, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
     memset(&work, 0, sizeof work);
-    work.command_buffers = &buffer;
-    work.command_buffer_count = 1;
-    assert_result(gpusync_submit(r.queue, &work, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    if (metal4_run()) {
+        assert_result(gpusync_commit(r.queue, buffer, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+        assert_result(gpusync_submit(r.queue, &work, NULL), GPUSYNC_ERROR_UNSUPPORTED);
+    } else {
+        assert_result(gpusync_commit(r.queue, buffer, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        work.command_buffers = &buffer;
+        work.command_buffer_count = 1;
+        assert_result(gpusync_submit(r.queue, &work, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    }
     assert_result(gpusync_wait(r.queue, ticket + 1, 0), GPUSYNC_ERROR_INVALID_TICKET);
     assert_int_equal(count_of(&t), 1);
     softmetal_finish(buffer);
-    assert_int_equal(count_of(&t), 3);
+    assert_int_equal(count_of(&t), 2 + scheduled());
     close_traced(&r, &t);
 }
 
@@ -303,6 +326,7 @@ static void test_tracked(void **state)
     void *buffer;
     gpusync_ticket ticket;
     (void)state;
+    NOT_ON_METAL4("no track");
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     buffer = metal_queue_command_buffer(r.metal_queue);
     assert_ok(gpusync_track(r.queue, buffer, &ticket));
@@ -331,6 +355,7 @@ static void test_track_committed(void **state)
     void *buffer;
     gpusync_ticket ticket;
     (void)state;
+    NOT_ON_METAL4("no track");
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     buffer = metal_queue_command_buffer(r.metal_queue);
     metal_commit(buffer);
@@ -351,6 +376,7 @@ static void test_track_committed_and_ended(void **state)
     void *buffer;
     gpusync_ticket ticket;
     (void)state;
+    NOT_ON_METAL4("no track");
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     buffer = metal_queue_command_buffer(r.metal_queue);
     metal_commit(buffer);
@@ -375,7 +401,7 @@ static void test_failed(void **state)
     assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), ignore, NULL));
     softmetal_fail(buffer, NULL, 3, "page fault");
     softmetal_finish(buffer);
-    the(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket);
+    assert_scheduled(&t, r.queue, ticket);
     assert_about_ticket(the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket), "traced", GPUSYNC_ERROR_EXECUTION);
     assert_about_ticket(the(&t, GPUSYNC_TRACE_CALLBACK, r.queue, ticket), "traced", GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
@@ -400,10 +426,10 @@ static void test_submission(void **state)
     ticket = submit_one(&r, &buffer, NULL, signals, ignore);
     assert_int_equal(count_of(&t), 2); /* SUBMIT, ISSUE */
     softmetal_finish(buffer);
-    assert_int_equal(count_of(&t), 6);
+    assert_int_equal(count_of(&t), 5 + scheduled());
     assert_about_ticket(the(&t, GPUSYNC_TRACE_SUBMIT, r.queue, ticket), "the work", GPUSYNC_OK);
     assert_about_ticket(the(&t, GPUSYNC_TRACE_ISSUE, r.queue, ticket), "the work", GPUSYNC_OK);
-    assert_about_ticket(the(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket), "traced", GPUSYNC_OK); /* the queue's */
+    assert_scheduled(&t, r.queue, ticket); /* with the label of the queue */
     assert_about_ticket(the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket), "the work", GPUSYNC_OK);
     assert_about_ticket(the(&t, GPUSYNC_TRACE_CALLBACK, r.queue, ticket), "the work", GPUSYNC_OK);
     assert_about_value(the_value(&t, GPUSYNC_TRACE_SIGNAL, signals, 1), "signals", GPUSYNC_OK);
@@ -438,10 +464,7 @@ static void test_times_are_in_order_of_cause(void **state)
     softmetal_finish_queue(r.metal_queue);
     assert_true(time_of(&t, GPUSYNC_TRACE_SUBMIT, r.queue, ticket) <=
                 time_of(&t, GPUSYNC_TRACE_ISSUE, r.queue, ticket));
-    assert_true(time_of(&t, GPUSYNC_TRACE_ISSUE, r.queue, ticket) <=
-                time_of(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket));
-    assert_true(time_of(&t, GPUSYNC_TRACE_SCHEDULED, r.queue, ticket) <=
-                time_of(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket));
+    assert_scheduled_between(&t, GPUSYNC_TRACE_ISSUE, r.queue, ticket);
     assert_ok(gpusync_timeline_destroy(waits));
     assert_ok(gpusync_timeline_destroy(signals));
     close_traced(&r, &t);
@@ -456,6 +479,7 @@ static void test_every_command_buffer_is_scheduled(void **state)
     gpusync_ticket ticket;
     void *buffers[2];
     (void)state;
+    NOT_ON_METAL4("no scheduled times");
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     memset(&work, 0, sizeof work);
     buffers[0] = open_buffer(&r), buffers[1] = open_buffer(&r);
@@ -481,7 +505,7 @@ static void test_held(void **state)
     waits = new_timeline(&r, "waits");
     ticket = submit_one(&r, &buffer, waits, NULL, NULL);
     plain = commit_empty(&r, &behind); /* lines up */
-    assert_int_equal(softmetal_message_count("commit"), 0);
+    assert_int_equal(softmetal_message_count(metal4_run() ? "commit:count:options:" : "commit"), 0);
     the(&t, GPUSYNC_TRACE_SUBMIT, r.queue, ticket);
     assert_about_ticket(the(&t, GPUSYNC_TRACE_HOLD, r.queue, ticket), "the work", GPUSYNC_OK);
     the(&t, GPUSYNC_TRACE_COMMIT, r.queue, plain);
@@ -595,8 +619,8 @@ static void test_callbacks(void **state)
     assert_int_equal(ran, 3);
     assert_int_equal(first.ended, 2);
     assert_int_equal(told_of(&t, GPUSYNC_TRACE_CALLBACK, r.queue, ticket), 2);
-    assert_int_equal(count_of(&t), 5);
-    assert_true(pthread_equal(t.events[3].thread, pthread_self()));
+    assert_int_equal(count_of(&t), 4 + scheduled());
+    assert_true(pthread_equal(t.events[2 + scheduled()].thread, pthread_self()));
     close_traced(&r, &t);
 }
 
@@ -627,8 +651,10 @@ static void test_wait_inline_and_status(void **state)
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     ticket = commit_empty(&r, &buffer);
     softmetal_complete(buffer);
-    assert_ok(gpusync_wait(r.queue, ticket, 0));
-    assert_wait(&t, r.queue, ticket, GPUSYNC_ENDED_STATUS, GPUSYNC_OK);
+    if (!metal4_run()) { /* it has no status */
+        assert_ok(gpusync_wait(r.queue, ticket, 0));
+        assert_wait(&t, r.queue, ticket, GPUSYNC_ENDED_STATUS, GPUSYNC_OK);
+    }
     softmetal_finish(buffer);
     (void)count_of(&t);
     t.count = 0;
@@ -687,6 +713,7 @@ static void test_wait_spin(void **state)
     completer c = {NULL, 0};
     gpusync_ticket ticket;
     (void)state;
+    NOT_ON_METAL4("no status to look at");
     if (!softmetal_sees_messages()) skip();
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     memset(&options, 0, sizeof options);
@@ -833,15 +860,15 @@ static void test_nothing_costs_when_unset(void **state)
     assert_true(softmetal_dispatched(SECONDS(20))); /* nothing is in flight, callbacks included */
     trace_on(&t, r.device);
     with = cost_of_a_round(&r, timeline, 3);
-    assert_int_equal(softmetal_message_count("addScheduledHandler:"), 2);
-    assert_int_equal(with.messages, without.messages + 2);
+    assert_int_equal(softmetal_message_count("addScheduledHandler:"), 2 * scheduled());
+    assert_int_equal(with.messages, without.messages + 2 * scheduled());
     assert_int_equal(with.calls, without.calls);
     assert_true(count_of(&t) > 10);
     assert_ok(gpusync_set_trace(r.device, NULL, NULL));
     (void)count_of(&t);
     t.count = 0;
     again = cost_of_a_round(&r, timeline, 4);
-    assert_int_equal(softmetal_message_count("addScheduledHandler:"), 2);
+    assert_int_equal(softmetal_message_count("addScheduledHandler:"), 2 * scheduled());
     assert_memory_equal(&again, &without, sizeof again);
     locks = probe_locks_taken();
     assert_ok(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER));
@@ -860,6 +887,7 @@ static void test_unset_leaves_the_limit_of_a_queue(void **state)
     trace t;
     rig r;
     (void)state;
+    NOT_ON_METAL4("its buffers take room at the commit");
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     queue_desc.max_in_flight = 1;
@@ -889,32 +917,32 @@ static void test_set_unset_and_set_again(void **state)
     (void)state;
     open_traced(&r, &t, SOFTMETAL_MANUAL);
     late = queue_new(r.device);
-    assert_ok(gpusync_command_buffer(late, NULL, &buffer));
-    assert_ok(gpusync_commit(late, buffer, &ticket));
+    assert_ok(either_buffer(late, NULL, &buffer));
+    assert_ok(either_commit(late, buffer, &ticket));
     softmetal_finish(buffer);
     assert_ok(gpusync_wait(late, ticket, 0));
-    assert_int_equal(count_of(&t), 5);
+    assert_int_equal(count_of(&t), 4 + scheduled());
     assert_string_equal(the(&t, GPUSYNC_TRACE_COMMIT, late, ticket)->label, ""); /* it has none */
 
     memset(&desc, 0, sizeof desc);
     desc.metal_device = r.metal_device;
     assert_ok(gpusync_device_create(&desc, &other));
     of_other = queue_new(other);
-    assert_ok(gpusync_command_buffer(of_other, NULL, &buffer));
-    assert_ok(gpusync_commit(of_other, buffer, NULL));
+    assert_ok(either_buffer(of_other, NULL, &buffer));
+    assert_ok(either_commit(of_other, buffer, NULL));
     softmetal_finish(buffer);
-    assert_int_equal(count_of(&t), 5);
+    assert_int_equal(count_of(&t), 4 + scheduled());
 
     trace_on(&second, r.device);
     assert_ok(gpusync_wait(r.queue, commit_empty(&r, &buffer), 0) == GPUSYNC_TIMEOUT ? GPUSYNC_OK : GPUSYNC_TIMEOUT);
     softmetal_finish(buffer);
-    assert_int_equal(count_of(&t), 5);
-    assert_int_equal(second.count, 5);
+    assert_int_equal(count_of(&t), 4 + scheduled());
+    assert_int_equal(second.count, 4 + scheduled());
     assert_ok(gpusync_set_trace(r.device, NULL, NULL));
     assert_result(gpusync_set_trace(NULL, note, &t), GPUSYNC_ERROR_INVALID_ARGUMENT);
     commit_empty(&r, &buffer);
     softmetal_finish(buffer);
-    assert_int_equal(second.count, 5);
+    assert_int_equal(second.count, 4 + scheduled());
     assert_ok(gpusync_queue_destroy(of_other));
     assert_ok(gpusync_device_destroy(other));
     assert_ok(gpusync_queue_destroy(late));
@@ -997,7 +1025,7 @@ static void test_every_event_once(void **state)
     assert_int_equal(told(&t, GPUSYNC_TRACE_COMMIT), total / 2);
     assert_int_equal(told(&t, GPUSYNC_TRACE_SUBMIT), total / 2);
     assert_int_equal(told(&t, GPUSYNC_TRACE_ISSUE), total / 2);
-    assert_int_equal(told(&t, GPUSYNC_TRACE_SCHEDULED), total);
+    assert_int_equal(told(&t, GPUSYNC_TRACE_SCHEDULED), total * scheduled());
     assert_int_equal(told(&t, GPUSYNC_TRACE_COMPLETED), total);
     assert_int_equal(told(&t, GPUSYNC_TRACE_CALLBACK), total);
     assert_int_equal(told(&t, GPUSYNC_TRACE_WAIT_BEGIN), total + 1);
@@ -1014,7 +1042,7 @@ static void test_every_event_once(void **state)
         assert_false(seen[e->ticket] & bit);
         seen[e->ticket] = (uint8_t)(seen[e->ticket] | bit);
     }
-    for (ticket = 1; ticket <= total; ticket++) assert_int_equal(seen[ticket], 15);
+    for (ticket = 1; ticket <= total; ticket++) assert_int_equal(seen[ticket], 14 + scheduled());
     free(seen);
     r.queue = NULL;
     close_traced(&r, &t);
@@ -1126,7 +1154,7 @@ static void test_other_waits_have_no_latency(void **state)
     ticket = commit_empty(&r, &buffer);
     assert_result(gpusync_wait(r.queue, ticket, MS(2)), GPUSYNC_TIMEOUT);
     softmetal_complete(buffer);
-    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+    if (!metal4_run()) assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     softmetal_finish(buffer);
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     stats = stats_of(r.queue);
