@@ -2,7 +2,9 @@
    that fails takes nothing; and what gpusync makes for itself it uses again
 
    STRESS  "full": a million submissions without an allocation, and longer rounds of threads
-   SEED    of all that is random; printed, default from the clock */
+   SEED    of all that is random; printed, default from the clock
+
+   It also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
@@ -35,7 +37,7 @@ typedef struct cargo {
     void *imported[2];
     void *producer; /* the command buffer behind most of the waits, borrowed */
     gpusync_point waits[MANY], head[2], signals[MANY];
-    void *buffers[ITS_BUFFERS]; /* +1: of gpusync; of Metal; of gpusync, with waits at its head */
+    void *buffers[ITS_BUFFERS]; /* +1: of gpusync; of Metal; of gpusync, with waits at its head. Or three of Metal 4 */
     unsigned calls;
     gpusync_result told;
     gpusync_ticket ticket;
@@ -65,9 +67,9 @@ static void produce(cargo *s)
     gpusync_ticket tickets[2];
     void *buffer;
     int i;
-    assert_ok(gpusync_command_buffer(s->other, NULL, &buffer));
-    assert_ok(gpusync_commit(s->other, buffer, &tickets[0]));
-    assert_ok(gpusync_command_buffer(s->other, NULL, &s->producer));
+    assert_ok(either_buffer(s->other, NULL, &buffer));
+    assert_ok(either_commit(s->other, buffer, &tickets[0]));
+    assert_ok(either_buffer(s->other, NULL, &s->producer));
     for (i = 0; i < 3; i++) promises[i] = at(s->in[i], 1);
     memset(&submission, 0, sizeof submission);
     submission.command_buffers = &s->producer;
@@ -84,6 +86,11 @@ static void produce(cargo *s)
 
 static void make_buffers(cargo *s)
 {
+    int i;
+    if (metal4_run()) {
+        for (i = 0; i < ITS_BUFFERS; i++) s->buffers[i] = metal_retain(open_buffer(&s->r));
+        return;
+    }
     s->buffers[0] = metal_retain(open_buffer(&s->r));
     s->buffers[1] = metal_queue_command_buffer(s->r.metal_queue);
     assert_ok(make_behind(s->r.queue, NULL, s->head, 2, &s->buffers[2]));
@@ -125,7 +132,7 @@ static gpusync_submission describe(cargo *s)
 static gpusync_result submit(cargo *s)
 {
     gpusync_submission submission = describe(s);
-    return gpusync_submit(s->r.queue, &submission, &s->ticket);
+    return either_submit(s->r.queue, &submission, &s->ticket);
 }
 
 /* The program gives away what it has: from here on all lives by gpusync alone. */
@@ -134,6 +141,14 @@ static void give_up_buffers(cargo *s)
     int i;
     for (i = 0; i < ITS_BUFFERS; i++) metal_release(s->buffers[i]);
     for (i = 0; i < 2; i++) metal_release(s->imported[i]);
+}
+
+/* Those of Metal 4 are the stage's alone. */
+static void assert_let_go_of_buffers(const cargo *s)
+{
+    int i;
+    assert_int_equal(softmetal_live("command_buffer"), 0);
+    for (i = 0; i < ITS_BUFFERS && metal4_run(); i++) assert_int_equal(owners_of(s->buffers[i]), 1);
 }
 
 static void drop_timeline(gpusync_timeline **timeline)
@@ -169,9 +184,9 @@ static void cargo_close(cargo *s)
     has_returned();
     s->r.queue = NULL;
     assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_let_go_of_buffers(s);
     assert_int_equal(softmetal_live("block"), 0);
-    assert_int_equal(softmetal_live("error"), 0);
+    if (!metal4_run()) assert_int_equal(softmetal_live("error"), 0); /* those runs stay until rig_close */
     if (!gpusync_device_is_lost(s->r.device)) assert_int_equal(events_out(s->r.device), 0);
     rig_close(&s->r);
     assert_int_equal(softmetal_live("shared_event"), 0);
@@ -188,7 +203,7 @@ static void ends_well(cargo *s)
 
 static void fails(cargo *s)
 {
-    softmetal_fail(s->buffers[1], NULL, 8, "on purpose");
+    softmetal_fail(s->buffers[metal4_run() ? 0 : 1], NULL, 8, "on purpose"); /* the first stands for the run */
     finish_both(s);
 }
 
@@ -209,7 +224,7 @@ static void lose_all_handlers(void *metal_queue)
     void *buffer;
     unsigned k;
     for (k = 0; (buffer = softmetal_buffer_at(metal_queue, k)) != NULL; k++)
-        if (metal_status(buffer) >= 2) softmetal_lose_handlers(buffer);
+        if (status_of(buffer) >= 2) softmetal_lose_handlers(buffer);
 }
 
 /* Destroy finds by itself how it ended. */
@@ -260,14 +275,14 @@ static void end_in_flight(void (*ending)(cargo *s), gpusync_result expected)
     give_up_buffers(&s);
     destroy_timelines(&s);
     live = softmetal_live("command_buffer");
-    assert_int_equal(live, 2 + ITS_BUFFERS + 2); /* the producers, the three, and ours before and after them */
-    assert_int_equal(softmetal_live("shared_event"), 3 + MANY + 3); /* a timeline each, a ticket each */
+    if (!metal4_run()) assert_int_equal(live, 2 + ITS_BUFFERS + 2); /* the producers, the three, ours around them */
+    assert_int_equal(softmetal_live("shared_event"), 3 + MANY + (metal4_run() ? 2 : 3)); /* a timeline each, a ticket each */
     assert_int_equal(CALLED(s.calls), 0);
     ending(&s);
     assert_true(softmetal_settle(SECONDS(10)));
     if (s.r.queue) {
         assert_int_equal(CALLED(s.calls), 1);
-        assert_int_equal(softmetal_live("command_buffer"), 0); /* not only when the queue goes */
+        assert_let_go_of_buffers(&s); /* not only when the queue goes */
     }
     metal_release(queues[0]);
     metal_release(queues[1]);
@@ -298,7 +313,7 @@ static void test_what_a_lost_device_had_is_let_go(void **state)
 static void test_what_a_destroyed_queue_had_in_flight_is_let_go(void **state)
 {
     (void)state;
-    end_in_flight(is_destroyed_without_handlers, GPUSYNC_OK);
+    if (!metal4_run()) end_in_flight(is_destroyed_without_handlers, GPUSYNC_OK);
     end_in_flight(is_destroyed_in_flight, GPUSYNC_ERROR_CANCELLED);
     end_in_flight(queue_of_its_waits_is_destroyed, GPUSYNC_ERROR_CANCELLED);
 }
@@ -350,7 +365,7 @@ static void end_held(void (*ending)(cargo *s), gpusync_result expected, uint32_t
     submission = describe(&s);
     submission.flags = flags;
     assert_ok(submit_as_told(s.r.queue, &submission, &s.ticket));
-    assert_int_equal(metal_status(s.buffers[0]), 0);
+    assert_int_equal(status_of(s.buffers[0]), 0);
     give_up_buffers(&s);
     for (i = 1; i < 3; i++) drop_timeline(&s.in[i]);
     for (i = 0; i < MANY; i++) drop_timeline(&s.out[i]);
@@ -360,7 +375,7 @@ static void end_held(void (*ending)(cargo *s), gpusync_result expected, uint32_t
     assert_result(s.told, expected);
     softmetal_finish_queue(s.metal_other); /* what was in flight has nothing to do with it any more */
     assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(softmetal_live("command_buffer"), 0);
+    assert_let_go_of_buffers(&s);
     cargo_close(&s);
     assert_int_equal(CALLED(s.calls), 1);
 }
@@ -400,7 +415,7 @@ static snapshot take_snapshot(cargo *s, void *object)
     shot.buffers = softmetal_live("command_buffer");
     shot.events = events_out(s->r.device);
     for (i = 0; i < ITS_BUFFERS; i++) shot.owners[i] = softmetal_retain_count(s->buffers[i]);
-    for (i = 0; i < ITS_BUFFERS; i++) shot.status[i] = metal_status(s->buffers[i]);
+    for (i = 0; i < ITS_BUFFERS; i++) shot.status[i] = status_of(s->buffers[i]);
     shot.objects = object ? softmetal_retain_count(object) : 0;
     shot.rooms = rooms_taken(s->r.queue);
     shot.committed = stats_of(s->r.queue).commits;
@@ -496,14 +511,17 @@ static unsigned fail_every_step(action act, int fault)
 static void test_a_submission_that_fails_at_any_step_leaves_all_as_it_was(void **state)
 {
     (void)state;
-    assert_int_equal(fail_every_step(do_submit, CREATIONS), 2 + 2); /* events of two tickets, command buffers of ours */
-    assert_int_equal(fail_every_step(do_submit, ALLOCATIONS), 1);   /* room for more than the few */
+    /* events of two tickets; command buffers of ours, or options */
+    assert_int_equal(fail_every_step(do_submit, CREATIONS), 2 + (metal4_run() ? 1 : 2));
+    /* room for more than the few; of Metal 4 also the first job of the queue */
+    assert_int_equal(fail_every_step(do_submit, ALLOCATIONS), 1 + metal4_run());
     assert_true(fail_every_step(do_submit, C_LIBRARY) > 0);
 }
 
 static void test_a_command_buffer_with_waits_that_fails_at_any_step_leaves_all_as_it_was(void **state)
 {
     (void)state;
+    NOT_ON_METAL4("no encode_wait");
     assert_int_equal(fail_every_step(do_make_buffer, CREATIONS), 2 + 1);
     assert_int_equal(fail_every_step(do_make_buffer, ALLOCATIONS), 0); /* submissions that were over left some */
     assert_true(fail_every_step(do_make_buffer, C_LIBRARY) > 0);
@@ -573,12 +591,12 @@ static void assert_all_may_be_held(cargo *s)
     submission.flags = GPUSYNC_STRICT; /* no command buffer but this one */
     do {
         buffer = open_buffer(&s->r);
-        result = gpusync_submit(s->r.queue, &submission, NULL);
+        result = either_submit(s->r.queue, &submission, NULL);
         held += result == GPUSYNC_OK;
     } while (result == GPUSYNC_OK);
     assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
     assert_int_equal(held, 64 - 64 / 8);
-    assert_ok(gpusync_command_buffer_discard(s->r.queue, buffer));
+    assert_ok(either_discard(s->r.queue, buffer));
     assert_ok(gpusync_cancel_held(s->r.queue));
 }
 
@@ -594,7 +612,7 @@ static void refuse(void (*spoil)(cargo *s, gpusync_submission *submission), gpus
     submission = describe(&s);
     spoil(&s, &submission);
     before = take_snapshot(&s, NULL);
-    assert_result(gpusync_submit(s.r.queue, &submission, &s.ticket), expected);
+    assert_result(either_submit(s.r.queue, &submission, &s.ticket), expected);
     assert_int_equal(s.ticket, GPUSYNC_NO_TICKET);
     assert_unchanged(&s, NULL, &before);
     assert_int_equal(CALLED(s.calls), 0);
@@ -606,7 +624,7 @@ static void refuse(void (*spoil)(cargo *s, gpusync_submission *submission), gpus
     finish_both(&s);
     assert_int_equal(CALLED(s.calls), 1);
     assert_ok(s.told);
-    assert_all_may_be_held(&s);
+    if (!metal4_run()) assert_all_may_be_held(&s); /* it has no limit */
     cargo_close(&s);
 }
 
@@ -617,6 +635,7 @@ static void test_a_submission_that_is_refused_at_its_last_item_leaves_all_as_it_
     refuse(spoil_wait, GPUSYNC_ERROR_INVALID_TICKET);
     refuse(spoil_order, GPUSYNC_ERROR_NOT_RISING);
     refuse(spoil_by_failure, GPUSYNC_ERROR_EXECUTION);
+    if (metal4_run()) return; /* its buffers are of no queue, and are not enqueued */
     refuse(spoil_buffer, GPUSYNC_ERROR_WRONG_QUEUE);
     refuse(spoil_by_enqueue, GPUSYNC_ERROR_ENQUEUED);
 }
@@ -673,7 +692,7 @@ static void test_an_object_is_released_after_its_ticket_once(void **state)
     release_after(fails);
     release_after(what_it_waits_for_fails);
     release_after(device_is_lost);
-    release_after(is_destroyed_without_handlers);
+    if (!metal4_run()) release_after(is_destroyed_without_handlers);
     release_after(is_destroyed_in_flight);
     release_after(queue_of_its_waits_is_destroyed);
 }
@@ -725,7 +744,7 @@ static void test_events_are_used_again(void **state)
     rig r;
     gpusync_queue *other;
     long live = 0;
-    unsigned i;
+    unsigned i, keeps = metal4_run() ? 1 : 0; /* Metal 4: the last submission that signals, until the next one has ended */
     (void)state;
     rig_open(&r, SOFTMETAL_REAL);
     other = queue_new(r.device);
@@ -734,11 +753,11 @@ static void test_events_are_used_again(void **state)
         gpusync_timeline *timeline;
         gpusync_point waits[2], signal;
         gpusync_ticket ticket;
-        void *buffer = open_buffer(&r);
+        void *buffer = open_buffer(&r), *waiting;
         softmetal_hang(buffer);
         metal_retain(buffer);
         assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
-        assert_ok(gpusync_commit(r.queue, buffer, &ticket));
+        assert_ok(either_commit(r.queue, buffer, &ticket));
         waits[0] = waits[1] = after(r.queue, ticket);
         signal = at(timeline, 1);
         memset(&submission, 0, sizeof submission);
@@ -746,19 +765,25 @@ static void test_events_are_used_again(void **state)
         submission.wait_count = 2;
         submission.signals = &signal;
         submission.signal_count = 1;
-        assert_ok(gpusync_submit(other, &submission, &ticket));
+        if (metal4_run()) {
+            waiting = buffer_of(other);
+            submission.command_buffers = &waiting;
+            submission.command_buffer_count = 1;
+        }
+        assert_ok(either_submit(other, &submission, &ticket));
         softmetal_unhang(buffer);
         metal_release(buffer);
         assert_ok(gpusync_timeline_destroy(timeline));
         assert_ok(gpusync_wait(other, ticket, SECONDS(20)));
         let_them_end();
-        if (i == 0) live = softmetal_live("shared_event");
+        if (i <= keeps) live = softmetal_live("shared_event");
         assert_int_equal(softmetal_live("shared_event"), live);
     }
-    assert_int_equal(live, 3);
-    if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count("newSharedEvent"), 3);
-    assert_int_equal(events_out(r.device), 0);
+    assert_int_equal(live, 3 + 3 * keeps);
+    if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count("newSharedEvent"), live);
+    assert_int_equal(events_out(r.device), 3 * keeps);
     assert_ok(gpusync_queue_destroy(other));
+    assert_int_equal(events_out(r.device), 0);
     rig_close(&r);
 }
 
@@ -776,7 +801,7 @@ static gpusync_ticket submit_in_turn(gpusync_queue *const *queues, gpusync_timel
     gpusync_point waits[2], signal = at(timeline, i);
     gpusync_ticket ticket;
     void *buffer;
-    assert_ok(gpusync_command_buffer(queues[i % 2], NULL, &buffer));
+    assert_ok(either_buffer(queues[i % 2], NULL, &buffer));
     memset(&submission, 0, sizeof submission);
     waits[0] = at(timeline, i - 1);
     waits[1] = after(queues[(i + 1) % 2], last);
@@ -821,7 +846,7 @@ static void test_submissions_in_the_steady_state_allocate_nothing(void **state)
     sleep_once(&r);
     hung = metal_retain(open_buffer(&r));
     softmetal_hang(hung);
-    assert_ok(gpusync_commit(r.queue, hung, &ticket));
+    assert_ok(either_commit(r.queue, hung, &ticket));
     for (i = 1; i <= count; i++) {
         void *object = i % 5 == 0 ? metal_buffer_new(r.metal_device, 1) : NULL;
         ticket = submit_in_turn(queues, timeline, i, ticket, &calls);
@@ -857,7 +882,7 @@ static long hold_many(rig *r, gpusync_queue *queue, unsigned count)
     submission.wait_count = 1;
     submission.flags = GPUSYNC_STRICT; /* no command buffers: as many as one likes */
     calls = r->memory.calls;
-    while (count--) assert_ok(gpusync_submit(queue, &submission, NULL));
+    while (count--) assert_ok(either_submit(queue, &submission, NULL));
     assert_ok(gpusync_timeline_signal(timeline, 1));
     calls = r->memory.calls - calls;
     assert_true(gpusync_is_idle(queue));
@@ -874,6 +899,7 @@ static void test_a_queue_gathers_no_jobs(void **state)
     unsigned i, round;
     rig r;
     (void)state;
+    NOT_ON_METAL4("submissions have command buffers");
     rig_open(&r, SOFTMETAL_MANUAL);
     first = hold_many(&r, r.queue, MANY_HELD);
     assert_true(first > 10);
@@ -891,6 +917,7 @@ static void test_the_jobs_of_a_queue_that_goes_are_there_for_the_next(void **sta
     unsigned i;
     long kept = 0;
     (void)state;
+    NOT_ON_METAL4("submissions have command buffers");
     rig_open(&r, SOFTMETAL_MANUAL);
     for (i = 0; i < 20; i++) {
         gpusync_queue *queue;
@@ -991,8 +1018,9 @@ static void submit_order(worker *w, order *o)
     gpusync_result result;
     void *buffers[2];
     int i, count = (int)below(w, 3);
+    if (metal4_run() && count == 0) count = 1;
     memset(&submission, 0, sizeof submission);
-    for (i = 0; i < count; i++) check(gpusync_command_buffer(c->queues[o->queue], NULL, &buffers[i]) == GPUSYNC_OK);
+    for (i = 0; i < count; i++) check(either_buffer(c->queues[o->queue], NULL, &buffers[i]) == GPUSYNC_OK);
     submission.flags = (uint32_t)below(w, 4) * GPUSYNC_STRICT | (below(w, 2) ? SIGNALS_INSIDE : 0);
     if (!(submission.flags & GPUSYNC_UNORDERED)) pthread_mutex_lock(&c->entering[o->queue]);
     submission.wait_count = draw_points(w, o, waits);
@@ -1009,7 +1037,7 @@ static void submit_order(worker *w, order *o)
     check(result == GPUSYNC_ERROR_EXECUTION); /* of the timeline, as it has failed */
     o->refused = true;
     for (i = 0; i < count; i++)
-        check(gpusync_command_buffer_discard(c->queues[o->queue], buffers[i]) == GPUSYNC_OK);
+        check(either_discard(c->queues[o->queue], buffers[i]) == GPUSYNC_OK);
 }
 
 static bool is_answer(gpusync_result result)
