@@ -7,7 +7,9 @@
    add up; nothing is left over.
 
    STRESS  factor for the length, default 1; "full": 20,000 iterations for each of the eight threads
-   SEED    of all that is random; printed, default from the clock */
+   SEED    of all that is random; printed, default from the clock
+
+   It also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
@@ -119,7 +121,7 @@ typedef struct job {
 
 static void encode_bytes(task *t, job *j)
 {
-    void *blit = metal_blit_begin(j->buffer);
+    void *blit = encoder_of(j->buffer);
     metal_fill(blit, t->memory, 0, BYTES, j->value);
     metal_copy(blit, t->memory, 0, t->memory, BYTES, BYTES);
     metal_end(blit);
@@ -137,7 +139,7 @@ static void make_buffer(task *t, job *j, bool foreign)
     if (foreign) {
         j->buffer = metal_queue_command_buffer(j->ledger->metal_queue);
     } else {
-        gpusync_result result = gpusync_command_buffer(j->ledger->queue, NULL, &j->buffer);
+        gpusync_result result = either_buffer(j->ledger->queue, NULL, &j->buffer);
         check(result == GPUSYNC_OK, "%s", gpusync_result_string(result));
         metal_retain(j->buffer);
     }
@@ -159,10 +161,10 @@ static void commit_tracked(task *t, job *j)
 
 static void commit_somehow(task *t, job *j)
 {
-    switch (below(&t->random, 10)) {
+    switch (metal4_run() ? 3 + below(&t->random, 7) : below(&t->random, 10)) {
     case 0: /* made elsewhere */
         make_buffer(t, j, true);
-        check(gpusync_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
+        check(either_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
         break;
     case 1:
         make_buffer(t, j, true);
@@ -175,13 +177,13 @@ static void commit_somehow(task *t, job *j)
         break;
     case 3: /* a buffer that is not used */
         make_buffer(t, j, false);
-        check(gpusync_command_buffer_discard(j->ledger->queue, j->buffer) == GPUSYNC_OK, "discard");
+        check(either_discard(j->ledger->queue, j->buffer) == GPUSYNC_OK, "discard");
         metal_release(j->buffer);
         commit_somehow(t, j);
         return;
     default:
         make_buffer(t, j, false);
-        check(gpusync_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
+        check(either_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
     }
     issued(j->ledger, j->ticket);
 }
@@ -208,11 +210,11 @@ static gpusync_result wait_with_options(task *t, const job *j)
     spin.yield_iterations = (uint32_t)below(&t->random, 100);
     spin.max_spin_ns = below(&t->random, 2) ? 0 : below(&t->random, 20000);
     options.spin = &spin;
-    options.mode = (gpusync_wait_mode)below(&t->random, 4);
+    options.mode = (gpusync_wait_mode)below(&t->random, metal4_run() ? 3 : 4); /* it has no BLOCKING */
     options.error = &error;
     result = gpusync_wait_ex(j->ledger->queue, j->ticket, GPUSYNC_FOREVER, &options);
     if (result == GPUSYNC_ERROR_EXECUTION)
-        check(error.ticket == j->ticket && error.code == 1 && error.failure == GPUSYNC_FAILURE_OTHER,
+        check(error.ticket == j->ticket && error.code == (metal4_run() ? 6 : 1) && error.failure == GPUSYNC_FAILURE_OTHER,
               "error of ticket %llx, code %lld", (unsigned long long)error.ticket, (long long)error.code);
     return result;
 }
@@ -267,7 +269,7 @@ static gpusync_result wait_somehow(task *t, const job *j)
 /* The buffer's own status is the truth. */
 static void settle_job(task *t, job *j, gpusync_result result)
 {
-    unsigned long status = metal_status(j->buffer);
+    unsigned long status = status_of(j->buffer);
     unsigned char truth = j->dropped ? CANCELLED : status == 5 ? FAILED : WELL;
     check(j->dropped || status >= 4, "waited with %s, but status is %lu", gpusync_result_string(result), status);
     judge(t->arena, j->ticket, result, truth);
@@ -302,7 +304,7 @@ static void *quiet_worker(void *argument)
         j.ledger = &t->arena->ledgers[t->index % t->arena->queues];
         j.value = (unsigned char)(1 + i % 255);
         make_buffer(t, &j, false);
-        check(gpusync_commit(j.ledger->queue, j.buffer, &j.ticket) == GPUSYNC_OK, "commit");
+        check(either_commit(j.ledger->queue, j.buffer, &j.ticket) == GPUSYNC_OK, "commit");
         issued(j.ledger, j.ticket);
         settle_job(t, &j, gpusync_wait(j.ledger->queue, j.ticket, GPUSYNC_FOREVER));
     }
@@ -397,16 +399,19 @@ static void *waiter(void *argument)
 static void *maker(void *argument)
 {
     task *t = (task *)argument;
+    gpusync_queue_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.metal4 = metal4_run();
     while (!GET(&t->arena->over)) {
         gpusync_queue *queue = NULL;
         gpusync_ticket ticket = 0;
         gpusync_result result;
         uint64_t n = below(&t->random, 5);
-        check(gpusync_queue_create(t->arena->rig.device, NULL, &queue) == GPUSYNC_OK, "queue_create");
+        check(gpusync_queue_create(t->arena->rig.device, &desc, &queue) == GPUSYNC_OK, "queue_create");
         while (n-- > 0) {
             void *buffer;
-            check(gpusync_command_buffer(queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
-            check(gpusync_commit(queue, buffer, &ticket) == GPUSYNC_OK, "commit");
+            check(either_buffer(queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+            check(either_commit(queue, buffer, &ticket) == GPUSYNC_OK, "commit");
         }
         result = gpusync_wait(queue, ticket, below(&t->random, 2) ? 0 : GPUSYNC_FOREVER);
         check(of_many(result) || result == GPUSYNC_TIMEOUT, "%s", gpusync_result_string(result));
