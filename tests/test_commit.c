@@ -342,7 +342,8 @@ static void let_overtake(void *user, softmetal_phase phase, void *object, const 
     overtaking *o = (overtaking *)user;
     if (strcmp(selector, "commit") == 0 && phase == SOFTMETAL_AFTER)
         o->order[__atomic_fetch_add(&o->commits, 1, __ATOMIC_SEQ_CST)] = object;
-    if (strcmp(selector, handler_selector()) != 0 || phase != SOFTMETAL_BEFORE || object == o->second || o->begun) return;
+    if (strcmp(selector, handler_selector()) != 0 || phase != SOFTMETAL_BEFORE) return;
+    if (object == o->second || o->begun) return;
     o->begun = true;
     o->thread = start(overtaker_body, o);
     {   /* it must not come through; were it allowed to, this is plenty of time */

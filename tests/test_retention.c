@@ -276,7 +276,8 @@ static void end_in_flight(void (*ending)(cargo *s), gpusync_result expected)
     destroy_timelines(&s);
     live = softmetal_live("command_buffer");
     if (!metal4_run()) assert_int_equal(live, 2 + ITS_BUFFERS + 2); /* the producers, the three, ours around them */
-    assert_int_equal(softmetal_live("shared_event"), 3 + MANY + (metal4_run() ? 2 : 3)); /* a timeline each, a ticket each */
+    /* a timeline each, a ticket each */
+    assert_int_equal(softmetal_live("shared_event"), 3 + MANY + (metal4_run() ? 2 : 3));
     assert_int_equal(CALLED(s.calls), 0);
     ending(&s);
     assert_true(softmetal_settle(SECONDS(10)));
@@ -744,7 +745,7 @@ static void test_events_are_used_again(void **state)
     rig r;
     gpusync_queue *other;
     long live = 0;
-    unsigned i, keeps = metal4_run() ? 1 : 0; /* Metal 4: the last submission that signals, until the next one has ended */
+    unsigned i, keeps = metal4_run() ? 1 : 0; /* the last submission that signals, until the next has ended */
     (void)state;
     rig_open(&r, SOFTMETAL_REAL);
     other = queue_new(r.device);
