@@ -1282,8 +1282,9 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                may still work.
    End         Metal tells of it in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only after the
                feedback. Without one the ticket never ends, and gpusync_queue_destroy never returns: there is
-               gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks come on the feedbackQueue of the MTL4CommandQueueDescriptor, which
-               the program keeps: never wait on that queue. Where it is the main queue, do not wait on the main thread.
+               gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks come on the
+               feedbackQueue of the MTL4CommandQueueDescriptor, which the program keeps: never wait on that queue. Where
+               it is the main queue, do not wait on the main thread.
    Options     MTL4CommitOptions are gpusync's own, one for each commit: Metal takes the handlers out of them. Instead
                of a feedback handler use gpusync_on_done and gpusync_get_info.
    Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them,
