@@ -5634,7 +5634,7 @@ static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool extern
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q && buffer) result = q->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : gpusync__enter_working(q);
+    if (q && buffer) result = gpusync__enter_working(q);
     if (result == GPUSYNC_OK) {
         uint64_t began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
         void *pool = gpusync__pool_push();
@@ -7927,7 +7927,6 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync__need need;
     gpusync__promise promise;
     if (!q || !buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q->metal4) return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__enter_working(q);
     if (result != GPUSYNC_OK) return result;
     result = waits ? gpusync__need_point(q->device, point, false, &need)

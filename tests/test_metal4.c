@@ -271,6 +271,10 @@ static void test_what_has_no_meaning_is_refused(void **state)
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     assert_result(gpusync_track_committed(s.q[0], buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
     REFUSED(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[0], WAITS(at(s.b, 1)), BUFFERS(open_on(&s, 0)));
+    assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED); /* nor behind held work */
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_ok(gpusync_cancel_held(s.q[0]));
     assert_result(gpusync_warmup_start(s.device, &(gpusync_warmup_desc){.queue = s.q[0]}, &warmup),
                   GPUSYNC_ERROR_UNSUPPORTED);
     assert_null(warmup);
