@@ -171,6 +171,19 @@ static MAYBE_UNUSED unsigned long status_of(void *buffer)
     return metal_status(answers(buffer, "status") ? buffer : softmetal_run_of(buffer));
 }
 
+/* For hooks at messages. Is it the commit of this buffer, at SOFTMETAL_AFTER? (With Metal 4: or a later commit.) */
+static MAYBE_UNUSED bool commits(void *object, const char *selector, void *buffer)
+{
+    if (answers(buffer, "status")) return object == buffer && strcmp(selector, "commit") == 0;
+    return strcmp(selector, "commit:count:options:") == 0 && status_of(buffer) >= 2;
+}
+
+/* ... Is this what a handler asks how the work has ended: the buffer, or a feedback of Metal 4? */
+static MAYBE_UNUSED bool is_asked_by_handlers(void *object, void *buffer)
+{
+    return object == buffer || (answers(object, "GPUEndTime") && !answers(object, "status"));
+}
+
 /* -- a device with one queue ------------------------------------------------------------------------------------ */
 
 typedef struct rig {

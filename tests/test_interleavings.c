@@ -4,7 +4,9 @@
    at a message (softmetal_set_message_hook), in a hook of gpusync, or where the library takes or lets go of a lock
    (probe.h). Each names the rule of the header that it goes red without.
 
-   A number in a name is that of the interleaving, 1 to 24; test_interleavings_of_submissions.c has 12 to 17, and 24. */
+   A number in a name is that of the interleaving, 1 to 24; test_interleavings_of_submissions.c has 12 to 17, and 24.
+
+   It also runs on queues of Metal 4. */
 #include "../examples/fiber.h"
 #include <pthread.h>
 #include <signal.h>
@@ -19,7 +21,7 @@ static void finish_buffer(void *buffer)
     softmetal_finish(buffer);
 }
 
-/* Finishes a buffer on the device's side at the n-th message with this name to it. */
+/* Finishes a buffer on the device's side at the n-th message with this name to it, or to its feedback. */
 typedef struct trap {
     void *buffer;
     const char *selector;
@@ -31,7 +33,10 @@ typedef struct trap {
 static void trap_hook(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     trap *t = (trap *)user;
-    if (phase != t->phase || object != t->buffer || strcmp(selector, t->selector) != 0) return;
+    if (phase != t->phase) return;
+    if (strcmp(t->selector, "commit") == 0 ? !commits(object, selector, t->buffer)
+                                           : !is_asked_by_handlers(object, t->buffer) || strcmp(selector, t->selector) != 0)
+        return;
     if (t->countdown == 0 || --t->countdown != 0) return;
     t->act(t->buffer);
 }
@@ -46,6 +51,7 @@ static void test_interleaving_01_late_handler_does_not_end_a_later_ticket(void *
     unsigned i;
     rig r;
     (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
     rig_open(&r, SOFTMETAL_MANUAL);
     t1 = commit_empty(&r, &first);
     softmetal_complete(first);
@@ -70,6 +76,7 @@ static void test_interleaving_02_handler_drops_the_buffer_while_a_poller_sends_s
     gpusync_ticket ticket;
     rig r;
     (void)state;
+    NOT_ON_METAL4("nobody reads a status");
     if (!softmetal_sees_messages()) skip();
     rig_open(&r, SOFTMETAL_MANUAL);
     ticket = commit_empty(&r, &t.buffer);
@@ -92,6 +99,7 @@ static void test_interleaving_03_poller_and_handler_both_see_the_error(void **st
     uint64_t cursor = 0;
     rig r;
     (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
     rig_open(&r, SOFTMETAL_MANUAL);
     ticket = commit_empty(&r, &t.buffer);
     softmetal_fail(t.buffer, NULL, 3, "page fault");
@@ -479,6 +487,7 @@ static void test_interleaving_10_handler_after_the_wait_has_returned(void **stat
     gpusync_stats stats;
     rig r;
     (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
     rig_open(&r, SOFTMETAL_MANUAL);
     ticket = commit_empty(&r, &buffer);
     softmetal_complete(buffer);
@@ -589,6 +598,7 @@ static void test_interleaving_11_waiter_registers_before_the_handler_looks(void 
     ticket = commit_empty(&r, &t.buffer);
     early.buffer = t.buffer;
     softmetal_set_message_hook(trap_hook, &t); /* completes just after the waiter has read "scheduled" */
+    if (metal4_run()) softmetal_complete(t.buffer); /* which nobody can read there */
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     softmetal_set_message_hook(NULL, NULL);
     assert_int_equal(early.left_early, 1);
@@ -608,7 +618,7 @@ static struct {
 static void dawdle(void *user, gpusync_result result, const gpusync_error *error)
 {
     (void)user, (void)result, (void)error;
-    while (metal_status(dawdling.buffer) < 4) sched_yield();
+    while (status_of(dawdling.buffer) < 4) sched_yield();
     PUT(&dawdling.over, true);
 }
 
@@ -628,16 +638,17 @@ static void test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket
     other = queue_new(r.device);
     first = buffer_behind(r.queue, NULL);
     softmetal_hang(first);
-    assert_ok(gpusync_commit(r.queue, first, &ticket));
+    ticket = commit_to(r.queue, first);
     assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), dawdle, NULL));
     ticket = commit_empty(&r, NULL);
     wait.queue = r.queue;
     wait.ticket = ticket;
-    dawdling.buffer = buffer_behind(other, &wait);
-    assert_ok(gpusync_commit(other, dawdling.buffer, &waiting));
-    assert_true(metal_status(dawdling.buffer) >= 2); /* the device waits */
+    dawdling.buffer = buffer_behind(other, metal4_run() ? NULL : &wait);
+    if (metal4_run()) waiting = SUBMIT(other, WAITS(wait), BUFFERS(dawdling.buffer));
+    else waiting = commit_to(other, dawdling.buffer);
+    assert_true(status_of(dawdling.buffer) >= 2); /* the device waits */
     last = buffer_behind(other, NULL);
-    assert_ok(gpusync_commit(other, last, &behind));
+    behind = commit_to(other, last);
     softmetal_unhang(first);
     while (!GET(&dawdling.over)) sched_yield();
     assert_ok(gpusync_wait(other, waiting, SECONDS(2)));
@@ -787,6 +798,7 @@ static void test_work_whose_status_is_completed_has_ended_for_who_asks(void **st
 {
     unsigned n;
     (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
     for (n = 1; check_ask_in_the_handler(n, false); n++) {
     }
     assert_true(n > 1);
@@ -885,6 +897,7 @@ static void test_interleaving_20_a_poller_that_is_held_up_holds_nobody_up(void *
 {
     unsigned n;
     (void)state;
+    NOT_ON_METAL4("nobody reads a status");
     for (n = 1; check_held_up(n); n++) {
     }
     assert_true(n > 1);
@@ -897,6 +910,7 @@ static void test_an_untracked_buffer_stays_for_who_reads_its_status(void **state
     void *buffer;
     rig r;
     (void)state;
+    NOT_ON_METAL4("nothing can be tracked");
     rig_open(&r, SOFTMETAL_MANUAL);
     memset(&held_up, 0, sizeof held_up);
     buffer = held_up.buffer = metal_queue_command_buffer(r.metal_queue);
@@ -964,9 +978,71 @@ static void test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_ma
 {
     unsigned n;
     (void)state;
+    NOT_ON_METAL4("only the handler ends a ticket");
     for (n = 1; check_late_handler(n); n++) {
     }
     assert_true(n > 2);
+}
+
+/* A handler is stopped before its n-th lock; a callback is listed, so that it has to tell of its ticket. */
+static void stop_before_a_lock(void *unused)
+{
+    (void)unused;
+    PUT(&held_up.stopped, true);
+    while (!GET(&held_up.goes)) sched_yield();
+}
+
+static void *run_the_handler(void *argument)
+{
+    softmetal_run_handler(held_up.buffer, 0);
+    PUT(&held_up.done, true);
+    return argument;
+}
+
+static void count_end(void *user, gpusync_result result, const gpusync_error *error)
+{
+    if (result == GPUSYNC_OK && !error) COUNT((unsigned *)user);
+}
+
+/* False: it takes no so many. *told: it was stopped when its ticket had ended. */
+static bool check_late_teller(int n, bool *told)
+{
+    gpusync_ticket_info before;
+    gpusync_ticket later;
+    unsigned calls = 0;
+    pthread_t thread;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    held_up.ticket = commit_empty(&r, &held_up.buffer);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, held_up.ticket), count_end, &calls));
+    softmetal_complete(held_up.buffer);
+    softmetal_set_dispatch_threads(0);
+    probe_at_lock(n, stop_before_a_lock, NULL);
+    thread = start(run_the_handler, NULL);
+    while (!GET(&held_up.stopped) && !GET(&held_up.done)) sched_yield();
+    (void)probe_has_acted(); /* who comes from here on is not stopped */
+    *told = GET(&held_up.stopped) && gpusync_is_done(r.queue, held_up.ticket);
+    later = use_the_ring_up(&r, &before);
+    PUT(&held_up.goes, true);
+    join(thread);
+    softmetal_release_block(held_up.buffer, 0);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_int_equal(GET(&calls), 1);
+    close_untouched(&r, later, &before);
+    return held_up.stopped;
+}
+
+/* Rule: boards know tickets, not entries: the entry is another ticket's when the handler tells of its own. */
+static void test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_tell(void **state)
+{
+    unsigned tellers = 0;
+    bool told;
+    int n;
+    (void)state;
+    for (n = 1; check_late_teller(n, &told); n++) tellers += told;
+    assert_true(tellers > 0);
 }
 
 /* -- 22 ----------------------------------------------------------------------------------------- */
@@ -974,6 +1050,7 @@ static void test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_ma
 /* Interleaving 22: room is there, is taken, is given back while a waiter registers. A commit of a buffer that gpusync
    did not make takes room and then gets no memory for its ticket; in between somebody else found the queue full and
    went to sleep. He is told, for nobody else will tell him. */
+enum { CROWD = 256 }; /* tickets that a queue has place for without more memory */
 static struct {
     memory_log memory;
     gpusync_queue *queue;
@@ -985,11 +1062,15 @@ static struct {
 
 static __thread bool has_no_memory;
 
-static void *make_a_buffer(void *argument)
+static void *wait_for_room_in_the_crowd(void *argument)
 {
     uint64_t limit = SECONDS(60);
     gpusync_command_buffer_desc desc;
     void *buffer = NULL;
+    if (is_metal4(crowded.queue)) {
+        crowded.result = gpusync_throttle(crowded.queue, CROWD + 1, limit);
+        return argument;
+    }
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = &limit;
     crowded.result = gpusync_command_buffer(crowded.queue, &desc, &buffer);
@@ -1001,7 +1082,7 @@ static void *make_a_buffer(void *argument)
 static void *crowded_allocate(void *user, size_t size, size_t alignment)
 {
     if (!has_no_memory) return memory_allocate(user, size, alignment);
-    if (COUNT(&crowded.came) == 0) crowded.sleeper = start(make_a_buffer, NULL);
+    if (COUNT(&crowded.came) == 0) crowded.sleeper = start(wait_for_room_in_the_crowd, NULL);
     while (!GET(&crowded.parked)) sched_yield();
     return NULL;
 }
@@ -1021,7 +1102,6 @@ static void unpark_in_the_crowd(void *user, gpusync_waiter *waiter)
 
 static void test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on(void **state)
 {
-    enum { TICKETS = 256 }; /* that a queue has place for without more memory */
     gpusync_hooks hooks = {NULL, park_in_the_crowd, unpark_in_the_crowd, NULL};
     gpusync_allocator allocator = {crowded_allocate, memory_release, &crowded.memory};
     gpusync_device_desc device_desc;
@@ -1039,16 +1119,16 @@ static void test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on(v
     device_desc.hooks = &hooks;
     device_desc.allocator = &allocator;
     device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
-    queue_desc.max_command_buffer_count = TICKETS + 1;
+    if (metal4_run()) queue_desc.max_in_flight = CROWD + 1;
+    else queue_desc.max_command_buffer_count = CROWD + 1;
     assert_ok(gpusync_device_create(&device_desc, &device));
-    crowded.queue = queue_of_kind(QUEUE_OF_THE_PROGRAM, device, &queue_desc); /* the stranger's is not counted */
-    for (i = 0; i < TICKETS; i++) {
-        assert_ok(gpusync_command_buffer(crowded.queue, NULL, &buffer));
-        assert_ok(gpusync_commit(crowded.queue, buffer, NULL));
-    }
-    buffer = metal_queue_command_buffer(gpusync_queue_metal(crowded.queue));
+    /* the stranger's is not counted; with Metal 4 every commit waits for room */
+    crowded.queue = queue_of_kind(metal4_run() ? QUEUE_OF_METAL4 : QUEUE_OF_THE_PROGRAM, device, &queue_desc);
+    for (i = 0; i < CROWD; i++) (void)commit_empty_to(crowded.queue, NULL);
+    buffer = metal4_run() ? kept_buffer_of(crowded.queue)
+                          : metal_queue_command_buffer(gpusync_queue_metal(crowded.queue));
     has_no_memory = true;
-    result = gpusync_commit(crowded.queue, buffer, NULL);
+    result = either_commit(crowded.queue, buffer, NULL);
     has_no_memory = false;
     assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
     assert_int_equal(crowded.came, 1);
@@ -1061,6 +1141,7 @@ static void test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on(v
     softmetal_finish_queue(gpusync_queue_metal(crowded.queue));
     assert_ok(gpusync_queue_destroy(crowded.queue));
     assert_ok(gpusync_device_destroy(device));
+    drop_recordings();
     assert_int_equal(crowded.memory.live, 0);
 }
 
@@ -1071,15 +1152,36 @@ static struct {
     unsigned parks, unparks, told;
 } room;
 
+/* With a command buffer; with Metal 4 that is committed. */
+static void *buffer_with_room(const uint64_t *timeout_ns)
+{
+    gpusync_command_buffer_desc desc;
+    gpusync_result result;
+    void *buffer;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = timeout_ns;
+    if (metal4_run()) {
+        if (timeout_ns && gpusync_throttle(room.r.queue, 1, *timeout_ns) != GPUSYNC_OK) return NULL;
+        (void)commit_empty(&room.r, &buffer);
+        return buffer;
+    }
+    result = gpusync_command_buffer(room.r.queue, &desc, &buffer);
+    if (timeout_ns && result != GPUSYNC_OK) return NULL;
+    assert_ok(result);
+    return buffer;
+}
+
+static void give_room_of(void *buffer)
+{
+    if (metal4_run()) softmetal_finish(buffer);
+    else assert_ok(gpusync_command_buffer_discard(room.r.queue, buffer));
+}
+
 static void *take_the_room(void *unused)
 {
     static const uint64_t at_once = 0;
-    gpusync_command_buffer_desc desc;
-    (void)unused;
-    memset(&desc, 0, sizeof desc);
-    desc.timeout_ns = &at_once;
-    if (gpusync_command_buffer(room.r.queue, &desc, &room.second) != GPUSYNC_OK) room.second = NULL;
-    return NULL;
+    room.second = buffer_with_room(&at_once);
+    return unused;
 }
 
 static void others_take_it(void *unused) { join(start(take_the_room, unused)); }
@@ -1108,7 +1210,7 @@ static void park_for_room(void *user, gpusync_waiter *waiter, uint64_t deadline_
         room.second = NULL;
         room.unparks = 0;
         room.parks++;
-        assert_ok(gpusync_command_buffer_discard(room.r.queue, second));
+        give_room_of(second);
         room.told += room.unparks;
     } else if (room.first) {
         room_comes();
@@ -1134,16 +1236,17 @@ static void wait_for_room_at(int n, int m)
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.hooks = &hooks;
     device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
-    queue_desc.max_command_buffer_count = 1;
+    if (metal4_run()) queue_desc.max_in_flight = 1;
+    else queue_desc.max_command_buffer_count = 1;
     rig_open_with(&room.r, SOFTMETAL_MANUAL, device_desc, queue_desc);
     (void)commit_empty(&room.r, &room.first);
     room.taken_at = m;
     probe_at_lock(n, room_comes_and_goes, NULL);
-    assert_ok(gpusync_command_buffer(room.r.queue, NULL, &third));
+    third = buffer_with_room(NULL);
     (void)probe_has_acted();
     assert_int_equal(room.told, room.parks);
-    assert_ok(gpusync_command_buffer_discard(room.r.queue, third));
-    if (room.second) assert_ok(gpusync_command_buffer_discard(room.r.queue, room.second));
+    give_room_of(third);
+    if (room.second) give_room_of(room.second);
     if (room.first) softmetal_finish(room.first);
     rig_close(&room.r);
 }
@@ -1407,7 +1510,7 @@ static void test_completion_before_commit_returns(void **state)
     at_commit.queue = r.queue;
     at_commit.idle = false;
     softmetal_set_message_hook(trap_hook, &t);
-    assert_ok(gpusync_commit(r.queue, t.buffer, &ticket));
+    assert_ok(either_commit(r.queue, t.buffer, &ticket));
     softmetal_set_message_hook(NULL, NULL);
     assert_int_equal(t.countdown, 0);
     assert_true(at_commit.idle);
@@ -1438,6 +1541,7 @@ static void test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold(void
     void *buffer;
     rig r;
     (void)state;
+    NOT_ON_METAL4("nothing can be tracked");
     if (!softmetal_sees_messages()) skip();
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
     buffer = metal_queue_command_buffer(r.metal_queue);
@@ -1645,6 +1749,7 @@ static void test_a_ticket_is_given_up_or_done_and_never_first_one_and_then_the_o
 {
     int place;
     (void)state;
+    NOT_ON_METAL4("nothing can be tracked");
     assert_true(check_given_up(0, it_ends_and_is_polled));
     assert_true(check_given_up(0, it_ends_with_its_handler_and_is_polled));
     for (place = 1; check_given_up(place, it_ends_and_is_polled); place++) {
@@ -1676,6 +1781,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again),
         cmocka_unit_test(test_interleaving_20_a_poller_that_is_held_up_holds_nobody_up),
         cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_mark),
+        cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_tell),
         cmocka_unit_test(test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on),
         cmocka_unit_test(test_interleaving_22_who_waits_for_room_is_told_though_it_was_there_a_moment_ago),
         cmocka_unit_test(test_interleaving_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list),
