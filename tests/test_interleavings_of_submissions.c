@@ -4,7 +4,9 @@
    (softmetal_set_message_hook), in a hook of gpusync, or where the library takes or lets go of a lock (probe.h), stands
    for the other thread; a race at a lock is replayed at every such place of a call, by number, until there is no further
    one. Each test names the rule of the header that it goes red without. At the end every order of the steps of four
-   submissions is tried. Numbers are those of the list that test_interleavings.c begins: 12 to 17, and 24. */
+   submissions is tried. Numbers are those of the list that test_interleavings.c begins: 12 to 17, and 24.
+
+   It also runs on queues of Metal 4. */
 static void asserted(void);
 #define GPUSYNC_ASSERT(condition) ((condition) ? asserted() : abort())
 #define GPUSYNC_IMPLEMENTATION
@@ -29,8 +31,8 @@ static void open_sleepy_stage(stage *s, const gpusync_hooks *hooks, gpusync_log_
 }
 
 /* A submission of one command buffer, which carries the wait at its head and the signal at its end: so that each of its
-   steps is one step of one buffer. (STRICT ones wait and signal on the host.) What its callback was told is noted here
-   as well. */
+   steps is one step of one buffer. (STRICT ones wait and signal on the host; with Metal 4 the queue does, which is no
+   step.) What its callback was told is noted here as well. */
 typedef struct job {
     gpusync_queue *queue;
     gpusync_point wait, signal; /* all zero: none */
@@ -56,13 +58,14 @@ static void job_called_back(void *user, gpusync_result result, const gpusync_err
 }
 
 static size_t job_waits(const job *j) { return j->wait.timeline || j->wait.queue; }
+static bool waits_outside(const job *j) { return j->flags & GPUSYNC_STRICT || is_metal4(j->queue); }
 
 static gpusync_result job_try(job *j)
 {
     gpusync_submission s;
     memset(&s, 0, sizeof s);
     s.waits = &j->wait;
-    s.wait_count = j->flags & GPUSYNC_STRICT ? job_waits(j) : 0;
+    s.wait_count = waits_outside(j) ? job_waits(j) : 0;
     s.signals = &j->signal;
     s.signal_count = j->signal.timeline != NULL;
     s.command_buffers = &j->buffer;
@@ -75,7 +78,7 @@ static gpusync_result job_try(job *j)
 
 static void job_open(job *j)
 {
-    assert_ok(make_behind(j->queue, NULL, &j->wait, j->flags & GPUSYNC_STRICT ? 0 : job_waits(j), &j->buffer));
+    assert_ok(make_behind(j->queue, NULL, &j->wait, waits_outside(j) ? 0 : job_waits(j), &j->buffer));
     metal_retain(j->buffer);
 }
 
@@ -93,7 +96,7 @@ static void job_over(job *j)
 
 #define JOB(...) ((job){__VA_ARGS__})
 
-static bool is_committed(const job *j) { return metal_status(j->buffer) >= 2; }
+static bool is_committed(const job *j) { return status_of(j->buffer) >= 2; }
 
 static gpusync_result poll_job(const job *j) { return gpusync_poll(j->queue, j->ticket); }
 
@@ -103,6 +106,18 @@ static void run_handler(job *j)
 {
     softmetal_run_handler(j->buffer, 0);
     softmetal_release_block(j->buffer, 0);
+}
+
+/* The work ends, and whoever asks sees it. With Metal 4 that is when its handler has run. */
+static void end_job(job *j)
+{
+    softmetal_complete(j->buffer);
+    if (metal4_run()) run_handler(j);
+}
+
+static void run_late_handler(job *j)
+{
+    if (!metal4_run()) run_handler(j);
 }
 
 static void wait_for_call(job *j)
@@ -191,7 +206,8 @@ enum { S1_COMPLETES, S1_HANDLER, S2_COMPLETES, S2_HANDLER };
 static void check_two_promises(const permutation *p, bool killed, bool ask)
 {
     gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
-    bool s1_complete = false, s2_complete = false;
+    const unsigned s1_ends = metal4_run() ? S1_HANDLER : S1_COMPLETES, s2_ends = metal4_run() ? S2_HANDLER : S2_COMPLETES;
+    bool s1_over = false, s2_over = false; /* for who asks */
     job s1, s2;
     unsigned i;
     stage s;
@@ -206,16 +222,16 @@ static void check_two_promises(const permutation *p, bool killed, bool ask)
         if (p->steps[i] == S1_HANDLER) run_handler(&s1);
         if (p->steps[i] == S2_COMPLETES) softmetal_complete(s2.buffer);
         if (p->steps[i] == S2_HANDLER) run_handler(&s2);
-        s1_complete |= p->steps[i] == S1_COMPLETES;
-        s2_complete |= p->steps[i] == S2_COMPLETES;
-        if (!s1_complete) assert_true(believed(s.t[0]) < 5);
+        s1_over |= p->steps[i] == s1_ends;
+        s2_over |= p->steps[i] == s2_ends;
+        if (!s1_over) assert_true(believed(s.t[0]) < 5);
         if (killed) assert_true(believed(s.t[0]) < 5 || believed(s.t[0]) == FAILED);
         if (!ask) continue;
         if (i % 2) (void)poll_job(&s2); /* by the ticket first: it may not hide anything from who asks for the value */
-        assert_result(value_result(s.t[0], 5), s1_complete ? expected : GPUSYNC_TIMEOUT);
-        assert_result(value_result(s.t[0], 6), s1_complete && (killed || s2_complete) ? expected : GPUSYNC_TIMEOUT);
-        assert_result(poll_job(&s1), s1_complete ? expected : GPUSYNC_NOT_READY);
-        assert_result(poll_job(&s2), s2_complete ? GPUSYNC_OK : GPUSYNC_NOT_READY); /* waits for nothing */
+        assert_result(value_result(s.t[0], 5), s1_over ? expected : GPUSYNC_TIMEOUT);
+        assert_result(value_result(s.t[0], 6), s1_over && (killed || s2_over) ? expected : GPUSYNC_TIMEOUT);
+        assert_result(poll_job(&s1), s1_over ? expected : GPUSYNC_NOT_READY);
+        assert_result(poll_job(&s2), s2_over ? GPUSYNC_OK : GPUSYNC_NOT_READY); /* waits for nothing */
     }
     assert_int_equal(believed(s.t[0]), killed ? FAILED : 6);
     assert_result(value_result(s.t[0], 5), expected);
@@ -264,10 +280,10 @@ static void test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_promi
         assert_ok(gpusync_timeline_signal(s.t[0], 9));
         assert_int_equal(believed(s.t[0]), 4);
         assert_result(value_result(s.t[0], 9), GPUSYNC_TIMEOUT);
-        softmetal_complete(s1.buffer);
+        end_job(&s1);
         assert_result(value_result(s.t[0], 9), killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
         assert_result(value_result(s.t[0], 5), killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-        run_handler(&s1);
+        run_late_handler(&s1);
         job_over(&s1);
         close_stage(&s);
         killed = !killed;
@@ -366,6 +382,7 @@ static void test_interleaving_13_a_consumer_that_ends_first_is_published_after_i
     (void)state;
     for (i = 0; i < 2; i++) {
         check_13_producer_tells_by_its_handler(i == 1);
+        if (metal4_run()) continue; /* nobody can see it by that */
         check_13_producer_is_seen_by_its_status(i == 1, false);
         check_13_producer_is_seen_by_its_status(i == 1, true);
     }
@@ -384,20 +401,20 @@ static void test_interleaving_13_a_consumer_of_a_ticket_gets_the_failure_of_the_
         producer = JOB(.queue = s.q[0]);
         job_open(&producer);
         softmetal_fail(producer.buffer, NULL, 3, "killed");
-        if (plain) assert_ok(gpusync_commit(s.q[0], producer.buffer, &producer.ticket));
+        if (plain) producer.ticket = commit_to(s.q[0], producer.buffer);
         else assert_ok(job_try(&producer));
         consumer = JOB(.queue = s.q[1]);
         consumer.wait.queue = s.q[0];
         consumer.wait.ticket = producer.ticket;
         job_submit(&consumer);
-        softmetal_complete(producer.buffer);
+        end_job(&producer);
         assert_result(poll_job(&producer), GPUSYNC_ERROR_EXECUTION); /* and lets the device go on */
         assert_result(poll_job(&consumer), GPUSYNC_NOT_READY);
         assert_true(is_marked(&producer));
         softmetal_finish(consumer.buffer);
         assert_called(&consumer, GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(consumer.error.code, 3);
-        run_handler(&producer);
+        run_late_handler(&producer);
         job_over(&producer);
         job_over(&consumer);
         close_stage(&s);
@@ -467,7 +484,10 @@ typedef struct stop {
 static void stop_hook(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     stop *p = (stop *)user;
-    if (phase != p->phase || object != p->object || strcmp(selector, p->selector) != 0) return;
+    if (phase != p->phase) return;
+    if (strcmp(p->selector, "commit") == 0 ? !commits(object, selector, p->object)
+                                           : object != p->object || strcmp(selector, p->selector) != 0)
+        return;
     if (__atomic_sub_fetch(&p->countdown, 1, __ATOMIC_SEQ_CST) != 0) return;
     gate_wait(&p->entered);
     gate_wait(&p->leave);
@@ -570,15 +590,14 @@ static void test_interleaving_15_a_callback_that_ends_other_work_does_not_wait_f
     raise_behind_its_back(s.t[0], 2); /* lets the consumer pass on the device */
     softmetal_finish(consumer.buffer);
     assert_int_equal(calls_of_job(&consumer), 0);
-    assert_ok(gpusync_command_buffer(s.q[1], NULL, &calling));
-    metal_retain(calling);
+    calling = kept_buffer_of(s.q[1]);
     memset(&submission, 0, sizeof submission);
     submission.command_buffers = &calling;
     submission.command_buffer_count = 1;
     submission.on_complete = fail_in_callback;
     failing.timeline = s.t[0];
     failing.returned = 0;
-    assert_ok(gpusync_submit(s.q[1], &submission, NULL));
+    assert_ok(either_submit(s.q[1], &submission, NULL));
     job_open(&passing);
     stop_at(&at_commit, passing.buffer, "commit", SOFTMETAL_AFTER);
     thread = start(submit_body, &passing);
@@ -618,12 +637,14 @@ typedef struct stopped_commit {
     void *buffer;
     gate entered, leave;
     gpusync_queue *queue;
+    bool stopped;
 } stopped_commit;
 
 static void stop_in_commit(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     stopped_commit *in = (stopped_commit *)user;
-    if (phase != SOFTMETAL_AFTER || object != in->buffer || strcmp(selector, "commit") != 0) return;
+    if (phase != SOFTMETAL_AFTER || GET(&in->stopped) || !commits(object, selector, in->buffer)) return;
+    PUT(&in->stopped, true);
     gate_wait(&in->entered);
     gate_wait(&in->leave);
 }
@@ -631,7 +652,7 @@ static void stop_in_commit(void *user, softmetal_phase phase, void *object, cons
 static void *commit_body(void *argument)
 {
     stopped_commit *in = (stopped_commit *)argument;
-    assert_ok(gpusync_commit(in->queue, in->buffer, NULL));
+    assert_ok(either_commit(in->queue, in->buffer, NULL));
     return NULL;
 }
 
@@ -653,7 +674,7 @@ static void test_interleaving_15_a_signal_in_a_callback_lets_work_go_while_anoth
     submission.command_buffer_count = 1;
     submission.on_complete = signal_in_callback;
     submission.user = s.t[0];
-    assert_ok(gpusync_submit(s.q[1], &submission, NULL));
+    assert_ok(either_submit(s.q[1], &submission, NULL));
     memset(&in, 0, sizeof in);
     gate_init(&in.entered, 2);
     gate_init(&in.leave, 2);
@@ -666,11 +687,11 @@ static void test_interleaving_15_a_signal_in_a_callback_lets_work_go_while_anoth
     softmetal_finish(buffer);
     assert_true(softmetal_dispatched(SECONDS(20))); /* the callback has come to its end */
     assert_int_equal(value_of(s.t[0]), 1);
-    assert_int_equal(metal_status(waiting), 0); /* it could go, and cannot yet */
+    assert_int_equal(status_of(waiting), 0); /* it could go, and cannot yet */
     gate_wait(&in.leave);
     join(thread);
     softmetal_set_message_hook(NULL, NULL);
-    assert_int_equal(metal_status(waiting), 2);
+    assert_int_equal(status_of(waiting), 2);
     metal_release(waiting);
     assert_int_equal(held_on(s.device, s.q[0]), 0);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
@@ -714,6 +735,7 @@ static bool is_raised_at(int place)
     gpusync_point signals[2];
     gpusync_ticket ticket;
     pthread_t waiter;
+    void *buffer;
     bool raised;
     rig r;
     memset(&device_desc, 0, sizeof device_desc);
@@ -732,8 +754,11 @@ static bool is_raised_at(int place)
     signals[1] = at(second, 3); /* does not rise: the call fails, after the promise of the first */
     submission.signals = signals;
     submission.signal_count = 2;
+    buffer = metal4_run() ? buffer_of(r.queue) : NULL; /* where none at all would be the reason */
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = buffer != NULL;
     probe_at_timeline_lock(second, place, signal_ten, first);
-    assert_result(gpusync_submit(r.queue, &submission, &ticket), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(either_submit(r.queue, &submission, &ticket), GPUSYNC_ERROR_NOT_RISING);
     raised = probe_has_acted();
     if (!raised) signal_ten(first);
     join(waiter);
@@ -810,10 +835,11 @@ static bool goes_at(int place, bool inside)
     d.event = metal_retain(gpusync_timeline_metal(d.timeline, &d.base));
     assert_ok(gpusync_timeline_expect(d.timeline, 5));
     wait = at(d.timeline, 7);
-    assert_ok(make_behind(d.r.queue, NULL, &wait, 1, &buffer));
+    assert_ok(make_behind(d.r.queue, NULL, &wait, !metal4_run(), &buffer));
     if (inside) probe_at_any_lock(place, destroy_it_up_to_the_lock, &d);
     else probe_at_timeline_lock(d.timeline, place, destroy_it_now, &d);
-    assert_ok(gpusync_commit(d.r.queue, buffer, &ticket));
+    if (metal4_run()) ticket = SUBMIT(d.r.queue, WAITS(wait), BUFFERS(buffer));
+    else ticket = commit_to(d.r.queue, buffer);
     (void)probe_has_acted();
     if (!d.destroys) assert_ok(gpusync_timeline_destroy(d.timeline));
     else if (inside) join(d.destroyer);
@@ -835,7 +861,7 @@ static void test_interleaving_17_a_timeline_goes_before_held_work_registers_with
 
 static void test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event(void **state)
 {
-    int place = 1;
+    int place = metal4_run() ? 2 : 1; /* a submission that names it takes a reference behind its first lock */
     (void)state;
     while (goes_at(place, true)) place++;
     assert_true(place > 5);
@@ -852,6 +878,7 @@ static void test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lo
     void *lost, *waiting;
     rig r;
     (void)state;
+    NOT_ON_METAL4("a lost handler is lost for good");
     rig_open(&r, SOFTMETAL_REAL);
     softmetal_get_timing(&timing);
     timing.watchdog_ns = SECONDS(2);
@@ -987,6 +1014,7 @@ static void check_refusal_against_a_signal(uint32_t flags)
 static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission(void **state)
 {
     (void)state;
+    NOT_ON_METAL4("a command buffer cannot be enqueued");
     if (!softmetal_sees_messages()) skip();
     check_refusal_against_a_signal(GPUSYNC_STRICT);
     check_refusal_against_a_signal(0);
@@ -999,8 +1027,9 @@ static job *at_once;
 static void finish_at_commit(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     (void)user;
-    if (phase != SOFTMETAL_AFTER || object != at_once->buffer || strcmp(selector, "commit") != 0) return;
+    if (phase != SOFTMETAL_AFTER || !at_once || !commits(object, selector, at_once->buffer)) return;
     softmetal_finish(at_once->buffer);
+    at_once = NULL;
 }
 
 /* Rule: a submission is not over before it was announced. This one ends inside its own commit, under the order lock of
@@ -1055,6 +1084,7 @@ static void test_a_callback_comes_though_only_a_poller_saw_the_end(void **state)
     job one;
     stage s;
     (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
     open_sleepy_stage(&s, NULL, NULL);
     one = JOB(.queue = s.q[0]);
     job_submit(&one);
@@ -1075,6 +1105,7 @@ static void test_a_callback_whose_handlers_have_come_or_are_lost_comes(void **st
 {
     late_producer l;
     (void)state;
+    NOT_ON_METAL4("a lost handler is lost for good");
     late_producer_open(&l, false);
     softmetal_complete(l.producer.buffer);
     softmetal_lose_handlers(l.producer.buffer);
@@ -1108,13 +1139,18 @@ static void test_a_callback_that_fails_a_timeline_has_others_called(void **state
 {
     gpusync_submission submission;
     late_producer l;
+    void *buffer;
     (void)state;
     late_producer_open(&l, true);
     failing.timeline = l.s.t[0];
     failing.returned = 0;
     memset(&submission, 0, sizeof submission);
     submission.on_complete = fail_in_callback;
-    assert_ok(gpusync_submit(l.s.q[1], &submission, NULL)); /* over within the call */
+    submission.command_buffers = &buffer;
+    buffer = metal4_run() ? buffer_of(l.s.q[1]) : NULL; /* it takes no submission without */
+    submission.command_buffer_count = buffer != NULL;
+    assert_ok(either_submit(l.s.q[1], &submission, NULL)); /* over within the call */
+    if (buffer) softmetal_finish(buffer);
     assert_true(softmetal_dispatched(SECONDS(20)));
     assert_int_equal(failing.returned, 1);
     assert_true(is_marked(&l.consumer));
@@ -1148,7 +1184,8 @@ static void peek_now(void)
 static void peek_at_error(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     (void)user;
-    if (phase == SOFTMETAL_BEFORE && object == peek.failed->buffer && strcmp(selector, "error") == 0) peek_now();
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "error") != 0) return;
+    if (is_asked_by_handlers(object, peek.failed->buffer)) peek_now();
 }
 
 static void test_nothing_is_told_between_the_claim_and_the_record(void **state)
@@ -1171,7 +1208,7 @@ static void test_nothing_is_told_between_the_claim_and_the_record(void **state)
     softmetal_set_message_hook(peek_at_error, NULL);
     run_handler(&failed);
     softmetal_set_message_hook(NULL, NULL);
-    assert_int_equal(peek.calls, 1);
+    assert_int_equal(peek.calls, metal4_run() ? 2 : 1); /* what a status says on others is asked of a feedback first */
     assert_result(peek.failed_result, GPUSYNC_NOT_READY);
     assert_result(peek.dependent_result, GPUSYNC_NOT_READY);
     assert_result(peek.value_result, GPUSYNC_TIMEOUT);
@@ -1310,7 +1347,7 @@ static void test_cancel_comes_while_a_signal_is_about_to_tell(void **state)
     assert_true(gpusync_is_idle(s.q[0]));
     job_over(&held);
     job_over(&later);
-    assert_int_equal(softmetal_live("command_buffer"), 0);
+    if (!metal4_run()) assert_int_equal(softmetal_live("command_buffer"), 0);
     close_stage(&s);
 }
 
@@ -1445,9 +1482,8 @@ static unsigned check_destroy_against_a_handler(unsigned n)
     unsigned count;
     stage s;
     open_sleepy_stage(&s, &hooks, NULL);
-    assert_ok(gpusync_command_buffer(s.q[1], NULL, &buffer));
-    metal_retain(buffer);
-    assert_ok(gpusync_commit(s.q[1], buffer, NULL));
+    buffer = kept_buffer_of(s.q[1]);
+    (void)commit_to(s.q[1], buffer);
     softmetal_complete(buffer);
     stop_at(&halfway, NULL, "", SOFTMETAL_BEFORE);
     softmetal_set_message_hook(NULL, NULL);
@@ -1637,12 +1673,14 @@ static void run_note_commit(void *user, softmetal_phase phase, void *object, con
 {
     run *r = (run *)user;
     unsigned i;
-    if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit") != 0) return;
+    if (phase != SOFTMETAL_AFTER) return;
     for (i = 0; i < JOBS; i++)
-        if (r->jobs[i].buffer == object) r->commit_number[i] = ++r->commits;
+        if (r->jobs[i].buffer && !r->commit_number[i] && commits(object, selector, r->jobs[i].buffer))
+            r->commit_number[i] = ++r->commits;
 }
 
-/* On each queue the device goes in order, and no further than what has been signalled. */
+/* On each queue the device goes in order, and no further than what has been signalled. (Killed work does not wait, but
+   a queue of Metal 4 does.) */
 static bool run_can_complete(const run *r, unsigned i)
 {
     gpusync_timeline *t = r->s->t[r->sh->wait_timeline[i]];
@@ -1651,7 +1689,7 @@ static bool run_can_complete(const run *r, unsigned i)
     void *event = probe_event_of(t, &base);
     if (!r->commit_number[i] || r->complete[i]) return false;
     if (r->commit_number[other] && r->commit_number[other] < r->commit_number[i] && !r->complete[other]) return false;
-    return r->jobs[i].wait.timeline == NULL || r->sh->killed[i] ||
+    return r->jobs[i].wait.timeline == NULL || (r->sh->killed[i] && !metal4_run()) ||
            metal_event_value(event) >= r->sh->wait_value[i] + base;
 }
 
@@ -1683,7 +1721,7 @@ static void run_submit(run *r, unsigned i)
     /* its signal is too late, or the timeline has failed */
     run_check(r, sh->signal_value[i] && (result == GPUSYNC_ERROR_NOT_RISING || result == GPUSYNC_ERROR_EXECUTION), i,
               "is refused for no reason");
-    assert_ok(gpusync_command_buffer_discard(j->queue, j->buffer));
+    assert_ok(either_discard(j->queue, j->buffer));
 }
 
 /* Does this job promise a value of the timeline up to this one? */
@@ -1693,12 +1731,13 @@ static bool run_promises(const run *r, unsigned i, unsigned t, uint64_t limit)
            r->sh->signal_value[i] <= limit;
 }
 
-/* Could a look find, now, that it has ended well? */
+/* Could a look find, now, that it has ended well? With Metal 4 its handler must have run. */
 static bool run_is_knowable(const run *r, unsigned i, unsigned depth)
 {
     unsigned k, t = r->sh->wait_timeline[i];
     bool covered = false;
     if (depth > JOBS || r->refused[i] || !r->complete[i] || r->sh->killed[i]) return false;
+    if (metal4_run() && !r->handled[i]) return false;
     if (r->sh->wait_value[i] == 0) return true;
     if (believed(r->s->t[t]) == FAILED) return false;
     for (k = 0; k < JOBS; k++) {
