@@ -6,6 +6,9 @@
    signals a timeline without waiting for the value before his own; so the model can say what fails, and with whose
    error. Its signals may be in any of a step's command buffers; then who waits for them goes on while the rest runs.
 
+   Some queues are of Metal 4. Their steps wait and signal in the submission alone, have command buffers, and are one run of
+   the device; their commits neither wait nor signal.
+
    Between the steps come mishaps: what is held on a queue is cancelled, a queue or a timeline is destroyed, while work
    that names it is made, held or in flight. What names it later is left out, and whoever relies on that is told. The
    model knows whom a mishap may touch, and with which result; everything else has to end as if there were none.
@@ -141,6 +144,7 @@ struct program {
     bool mute;    /* steps do not read what others write */
     unsigned fail_per_mille;
     int queues, timelines, steps, mishaps;
+    bool metal4[QUEUES]; /* of what kind the queues are */
     gpusync_queue *queue[QUEUES];
     bool queue_gone[QUEUES];   /* destroyed, or about to be */
     const void *used[CALLERS]; /* the queue or timeline that each of them is calling */
@@ -156,6 +160,7 @@ static struct coverage {
     uint64_t spread, ahead;              /* steps that signal in several buffers; that a mishap found made */
     uint64_t lost, ended, flying;        /* ... held for certain; ended by what befell their queue; these in flight */
     uint64_t left, given_up, unpromised; /* ... that waited for what nobody had promised */
+    uint64_t steps4, across;             /* steps of Metal 4; waits of one kind of queue for the other that went well */
 } coverage;
 
 static uint64_t draw(program *p)
@@ -187,6 +192,8 @@ static unsigned char stamp_of(const step *s)
     return (unsigned char)(s->index + 1);
 }
 
+static bool is_of_metal4(const step *s) { return s->kind != HOST && s->program->metal4[s->queue]; }
+
 /* -- saying what is wrong ----------------------------------------------------------------------------- */
 
 static void print_step(const step *s)
@@ -195,7 +202,7 @@ static void print_step(const step *s)
     int i;
     print_message("%3d %s", s->index, kinds[s->kind]);
     if (s->kind != HOST)
-        print_message(" on queue %d%s%s%s, %d buffers", s->queue, s->flags & SIGNALS_INSIDE ? " open" : "",
+        print_message(" on queue %d%s%s%s%s, %d buffers", s->queue, is_of_metal4(s) ? " of Metal 4" : "", s->flags & SIGNALS_INSIDE ? " open" : "",
                       s->flags & GPUSYNC_STRICT ? " strict" : "", s->flags & GPUSYNC_UNORDERED ? " unordered" : "",
                       s->buffers);
     for (i = 0; i < s->edges; i++) {
@@ -326,7 +333,8 @@ static void draw_promise_again(program *p, step *s)
 
 static void draw_promises(program *p, step *s)
 {
-    int count = chance(p, 300) ? 0 : s->kind == HOST ? 1 : 1 + number(p, 3), first, i;
+    bool bare = s->kind == COMMIT && is_of_metal4(s);
+    int count = bare || chance(p, 300) ? 0 : s->kind == HOST ? 1 : 1 + number(p, 3), first, i;
     if (count > p->timelines) count = p->timelines;
     first = number(p, p->timelines);
     for (i = 0; i < count; i++) draw_promise(p, s, (first + i) % p->timelines);
@@ -347,6 +355,7 @@ static void make_promises_known(program *p, const step *s)
 /* Where buffers may overlap, a wait must be at the head of one, or on the host, or no work may follow it. */
 static int draw_head(program *p, const step *s)
 {
+    if (is_of_metal4(s)) return -1;
     if (s->kind == COMMIT) return 0;
     if (s->kind == HOST || s->buffers == 0) return -1;
     if (p->overlap && !(s->flags & GPUSYNC_STRICT)) return number(p, s->buffers);
@@ -381,8 +390,8 @@ static int first_place(const step *s, const promise *made)
 /* All at the end, or in whatever command buffers. */
 static void draw_places(program *p, step *s)
 {
-    bool inside = s->buffers && (s->kind == COMMIT || s->flags & SIGNALS_INSIDE);
-    bool spread = !p->plain && s->buffers && s->kind == SUBMIT && chance(p, 500);
+    bool inside = s->buffers && !is_of_metal4(s) && (s->kind == COMMIT || s->flags & SIGNALS_INSIDE);
+    bool spread = !p->plain && s->buffers && !is_of_metal4(s) && s->kind == SUBMIT && chance(p, 500);
     int last = inside ? s->buffers - 1 : s->buffers, i, k;
     for (i = 0; i < s->promises; i++) {
         promise *made = &s->promise[i];
@@ -417,7 +426,9 @@ static void draw_step(program *p, int index)
     s->queue = number(p, p->queues);
     s->fails = s->line = -1;
     s->buffers = s->kind == HOST ? 0 : s->kind == COMMIT ? 1 : number(p, STEP_BUFFERS + 1);
+    if (is_of_metal4(s)) s->buffers = 1 + number(p, STEP_BUFFERS);
     if (s->kind == SUBMIT) draw_flags(p, s);
+    if (is_of_metal4(s) && s->kind == COMMIT) waits = 0;
     while (index && waits-- > 0) /* mostly for one of the last six */
         wait_for_step(p, s, chance(p, 300) ? number(p, index) : index - 1 - number(p, index < 6 ? index : 6));
     draw_promises(p, s);
@@ -425,8 +436,9 @@ static void draw_step(program *p, int index)
     draw_heads(p, s);
     draw_places(p, s);
     if (s->buffers && chance(p, p->fail_per_mille)) s->fails = number(p, s->buffers);
+    if (s->fails >= 0 && is_of_metal4(s)) s->fails = 0; /* they are one run, which has the first one's name */
     s->code = codes[number(p, 5)];
-    s->late_waits = chance(p, 100);
+    s->late_waits = chance(p, 100) && !is_of_metal4(s);
 }
 
 /* Has everything been submitted whose ticket the step needs, and what its queue has to get first? */
@@ -580,6 +592,7 @@ static void draw_program(program *p, uint64_t seed, uint64_t (*source)(void))
     p->steps = 2 + number(p, STEPS - 1);
     p->overlap = chance(p, 300);
     p->fail_per_mille = rates[number(p, 4)];
+    for (i = 0; i < p->queues && !p->plain; i++) p->metal4[i] = chance(p, 400);
     for (i = 0; i < p->timelines; i++) {
         p->line[i].initial = p->line[i].last = chance(p, 500) ? 0 : below(p, 1000);
         p->line[i].signaller = -1;
@@ -685,7 +698,7 @@ static void encode_cells(const step *s, int k, void *blit)
 static void encode(step *s, int k, void *buffer)
 {
     program *p = s->program;
-    void *blit = metal_blit_begin(buffer);
+    void *blit = encoder_of(buffer);
     size_t at;
     int i;
     if (k == 0 && s->line >= 0 && !p->mute) metal_copy(blit, p->step[s->line].memory, STAMP, s->memory, LINE, 1);
@@ -733,7 +746,7 @@ static void *new_buffer(const step *s, const gpusync_command_buffer_desc *desc)
 {
     gpusync_result result;
     void *buffer;
-    do result = gpusync_command_buffer(s->program->queue[s->queue], desc, &buffer);
+    do result = either_buffer(s->program->queue[s->queue], desc, &buffer);
     while (goes_again(s->program, result));
     assert_ok(result);
     return buffer;
@@ -824,7 +837,7 @@ static void refuse(step *s, const gpusync_error *error)
     s->error = *error;
     s->result = error->result;
     for (k = 0; k < s->buffers && s->made[k] && !GET(&s->program->queue_gone[s->queue]); k++)
-        assert_ok(gpusync_command_buffer_discard(s->program->queue[s->queue], s->made[k]));
+        assert_ok(either_discard(s->program->queue[s->queue], s->made[k]));
     fail_promises(s);
     PUT(&s->state, REFUSED);
 }
@@ -911,8 +924,12 @@ static gpusync_result encode_signals(const step *s)
 
 static gpusync_result commit(const step *s, gpusync_ticket *ticket)
 {
+    gpusync_queue *q = s->program->queue[s->queue];
     gpusync_result result;
-    do result = gpusync_commit(s->program->queue[s->queue], s->made[0], ticket);
+    int k;
+    for (k = 0; k < s->buffers && is_of_metal4(s); k++) end_recording(s->made[k]);
+    do result = is_of_metal4(s) ? gpusync_commit4(q, s->made, (size_t)s->buffers, ticket)
+                                : gpusync_commit(q, s->made[0], ticket);
     while (goes_again(s->program, result));
     return result;
 }
@@ -938,7 +955,7 @@ static gpusync_result submit_all(step *s, gpusync_ticket *ticket)
     submission.user = s;
     submission.label = label;
     submission.flags = s->flags & ~SIGNALS_INSIDE;
-    do result = gpusync_submit(p->queue[s->queue], &submission, ticket);
+    do result = either_submit(p->queue[s->queue], &submission, ticket);
     while (goes_again(p, result));
     return result;
 }
@@ -1161,12 +1178,12 @@ static void open_program(program *p, softmetal_clock clock)
     queue_desc.max_command_buffer_count = 256; /* so that whoever submits everything never waits for room */
     queue_desc.label = "queue 0";
     device_desc.hooks = p->hooks;
-    rig_open_with(&p->r, clock, device_desc, queue_desc);
+    rig_open_on(&p->r, clock, p->metal4[0] ? QUEUE_OF_METAL4 : QUEUE_OF_GPUSYNC, device_desc, queue_desc);
     p->queue[0] = p->r.queue;
     for (i = 1; i < p->queues; i++) {
         snprintf(label, sizeof label, "queue %d", i);
         queue_desc.label = label;
-        p->queue[i] = queue_of_kind(QUEUE_OF_GPUSYNC, p->r.device, &queue_desc);
+        p->queue[i] = queue_of_kind(p->metal4[i] ? QUEUE_OF_METAL4 : QUEUE_OF_GPUSYNC, p->r.device, &queue_desc);
     }
     for (i = 0; i < p->timelines; i++) {
         gpusync_timeline_desc desc;
@@ -1608,6 +1625,11 @@ static bool signals_in_several(const step *s)
 static void count_step(const program *p, const step *s)
 {
     int i;
+    coverage.steps4 += is_of_metal4(s);
+    for (i = 0; i < s->edges && s->kind != HOST && s->result == GPUSYNC_OK; i++) {
+        const step *other = &p->step[s->edge[i].step];
+        coverage.across += other->kind != HOST && is_of_metal4(other) != is_of_metal4(s);
+    }
     coverage.hosts += s->kind == HOST;
     coverage.spread += s->state == ISSUED && signals_in_several(s);
     coverage.lost += s->lost;

@@ -103,6 +103,8 @@ static void tell_coverage(void)
                   (unsigned long long)c->mishaps, (unsigned long long)c->ended, (unsigned long long)c->flying,
                   (unsigned long long)c->lost, (unsigned long long)c->left, (unsigned long long)c->given_up,
                   (unsigned long long)c->unpromised, (unsigned long long)c->ahead, (unsigned long long)c->spread);
+    print_message("%llu steps on queues of Metal 4, %llu waits of one kind of queue for the other\n",
+                  (unsigned long long)c->steps4, (unsigned long long)c->across);
 }
 
 static void test_random_programs_end_as_the_model_says(void **state)
@@ -126,6 +128,7 @@ static void test_random_programs_end_as_the_model_says(void **state)
     /* it was no walk in the park */
     assert_true(coverage.held > coverage.programs && coverage.skipped && coverage.saved && coverage.hosts);
     assert_true(coverage.failed && coverage.inherited && coverage.refused);
+    assert_true(coverage.steps4 && coverage.across);
     assert_true(coverage.mishaps && coverage.ended && coverage.lost && coverage.left && coverage.spread);
 }
 
