@@ -17,6 +17,9 @@
 #define OPENS 8
 #define WORKS 48
 #define EVENTS 8
+#define FOURS 6       /* command buffers of Metal 4 */
+#define PARTS4 3      /* ... that are committed together, at most */
+#define ALLOCATORS 256
 #define MADE_BY_METAL 80 /* command buffers, in a queue of ours; gpusync is told less */
 
 typedef struct machine {
@@ -32,6 +35,8 @@ typedef struct lane {
     void *metal; /* borrowed: gpu has it */
     int device, warming;
     bool given;   /* the Metal queue is ours */
+    bool metal4;
+    bool limited; /* by a max_in_flight */
     bool forgets; /* failures push each other out */
     uint64_t cursor;
 } lane;
@@ -54,10 +59,20 @@ typedef struct opened {
     gpusync_ticket ticket;
 } opened;
 
+typedef struct four {
+    void *buffer;         /* +1; NULL: there is none */
+    void *run;            /* +1: of its last commit; NULL: it was not committed since it began */
+    int device, lane;     /* lane: of that commit, or -1 */
+    gpusync_ticket ticket;
+    bool ended;           /* recorded, and not committed */
+    int recording;        /* into this allocator */
+} four;
+
 typedef struct work {
     gpusync_ticket ticket;
     int lane;
-    void *buffers[2]; /* +1, or NULL */
+    void *buffers[2]; /* +1, or NULL; with Metal 4 the run */
+    int recordings[PARTS4]; /* of Metal 4: 1 + allocator; 0: none */
     bool waits;       /* for something that may fail */
     bool tracked;     /* committed by its owner, perhaps never */
     bool done, over;
@@ -71,10 +86,14 @@ static struct {
     tide tides[TIMELINES];
     opened opens[OPENS];
     work works[WORKS];
+    four fours[FOURS];
+    void *allocators[ALLOCATORS]; /* +1: Metal keeps none of them */
+    int allocator_count;
     void *events[EVENTS]; /* +1: others may signal them */
     int event_count, work_count, running;
     gpusync_warmup *warmup;
     int warmup_device;
+    bool mixed;                /* some queues are of Metal 4 */
     bool gentle;               /* nothing outlives its queue, no device is lost */
     bool short_of_memory, nil; /* in this call */
     bool warmed_short;         /* the warm-up began with too little memory: its waits tell that */
@@ -159,6 +178,8 @@ static tide *some_tide(int device)
     return NULL;
 }
 
+static bool is_metal4_buffer(void *buffer) { return answers(buffer, "endCommandBuffer"); }
+
 static opened *some_open(int of_lane)
 {
     unsigned n = byte(), i;
@@ -240,6 +261,12 @@ static bool any_in_flight(void)
 
 /* -- what holds at any time --------------------------------------------------------------------------- */
 
+/* Ended, by its ticket, and not given up: its allocators may be reset. */
+static bool has_run4(const work *w, gpusync_result result)
+{
+    return metal_status(w->buffers[0]) >= 4 && (result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION);
+}
+
 static void check_work(work *w)
 {
     const lane *l = &world.lanes[w->lane];
@@ -260,6 +287,8 @@ static void check_work(work *w)
         must(lost, "the device is not lost");
         return;
     }
+    for (i = 0; i < PARTS4 && !w->over; i++)
+        if (w->recordings[i] && has_run4(w, now)) metal4_allocator_reset(world.allocators[w->recordings[i] - 1]);
     w->over = true;
     w->told = now;
     for (i = 0; i < 2; i++) {
@@ -412,6 +441,8 @@ static void make_device(void)
     if (how & 64) answer(gpusync_set_trace(m->device, on_trace, NULL), GPUSYNC_OK);
 }
 
+static void drop_fours_of(int device);
+
 static bool is_in_use(int device)
 {
     int i;
@@ -430,10 +461,36 @@ static void destroy_device(int i)
         answer(gpusync_device_destroy(m->device), GPUSYNC_ERROR_IN_USE);
         return;
     }
+    drop_fours_of(i);
     answer(gpusync_device_destroy(m->device), GPUSYNC_OK);
     must(m->memory.live == 0, "the allocator has %ld blocks out", m->memory.live);
     metal_release(m->metal);
     memset(m, 0, sizeof *m);
+}
+
+/* What a queue of Metal 4 cannot be. False: it was tried. */
+static bool want_metal4(lane *l, gpusync_queue_desc *desc)
+{
+    machine *m = &world.machines[l->device];
+    unsigned how = byte();
+    l->metal4 = !(how & 1);
+    if (!l->metal4) return true;
+    l->given = how & 2;
+    desc->metal4 = !l->given || how & 4;
+    if (how >= 32) return true;
+    if (how & 8) desc->wait_mode = GPUSYNC_WAIT_BLOCKING;
+    else desc->metal_queue = metal_queue_new(gpusync_device_metal(m->device), MADE_BY_METAL);
+    desc->metal4 = true;
+    may(l->device, gpusync_queue_create(m->device, desc, &l->queue), GPUSYNC_ERROR_UNSUPPORTED);
+    must(!l->queue, "a queue that cannot be");
+    metal_release(desc->metal_queue);
+    return false;
+}
+
+static void *new_metal_queue(int device, bool metal4)
+{
+    void *metal = gpusync_device_metal(world.machines[device].device);
+    return metal4 ? metal4_queue_new(metal) : metal_queue_new(metal, MADE_BY_METAL);
 }
 
 static void make_queue(void)
@@ -453,10 +510,12 @@ static void make_queue(void)
     desc.label = how & 4 ? "a queue" : NULL;
     desc.max_command_buffer_count = how & 8 ? 2 + below_of(8) : 0;
     desc.max_in_flight = how & 16 ? 1 + below_of(4) : 0;
+    l->limited = desc.max_in_flight != 0;
     desc.error_log_count = l->forgets ? 1 + below_of(2) : 0;
+    if (world.mixed && !want_metal4(l, &desc)) return;
     if (l->given) {
         bool foreign = world.machines[other].device && (how & 128);
-        given = metal_queue_new(gpusync_device_metal(world.machines[foreign ? other : device].device), MADE_BY_METAL);
+        given = new_metal_queue(foreign ? other : device, l->metal4);
         desc.metal_queue = given;
         if (foreign && gpusync_device_metal(m->device) != gpusync_device_metal(world.machines[other].device)) {
             may(device, gpusync_queue_create(m->device, &desc, &l->queue), INVALID);
@@ -470,6 +529,7 @@ static void make_queue(void)
     if (l->queue) {
         l->metal = gpusync_queue_metal(l->queue);
         must(!given || l->metal == given, "another queue");
+        must(is_metal4(l->queue) == l->metal4, "a queue of the other kind");
         gpu_add(l->metal);
     }
     metal_release(given);
@@ -485,6 +545,8 @@ static void forget_lane(lane *l)
         metal_release(world.opens[i].buffer);
         world.opens[i].buffer = NULL;
     }
+    for (i = 0; i < FOURS; i++)
+        if (world.fours[i].lane == index_of(l)) world.fours[i].lane = -1;
     l->queue = NULL;
 }
 
@@ -493,11 +555,28 @@ static bool is_warming(const lane *l)
     return world.warmup && l->warming;
 }
 
+static void finish_all(void);
+
+/* Does work wait for a value, and that for a promise below it? Perhaps of work that waits for the first: the program's
+   mistake. Only the failing of the timeline ends that, and it may be gone: then destroy would not return. */
+static bool may_wait_for_itself(const lane *l)
+{
+    static char text[16384];
+    gpusync_report(world.machines[l->device].device, text, sizeof text);
+    return strstr(text, "signalled, after value") != NULL;
+}
+
 static void destroy_queue(lane *l, bool now)
 {
     bool lost = world.machines[l->device].losable;
     int i, k;
     if (is_warming(l)) return;
+    /* BUG: where the device is lost the events of a queue of Metal 4 go at once, though the GPU may work still. */
+    if (l->metal4 && lost) finish_all();
+    if (!now && may_wait_for_itself(l)) {
+        finish_all();
+        now = true;
+    }
     if (fuzz_tells) fprintf(stderr, "  queue %d goes%s\n", index_of(l), now ? " now" : "");
     come_to_rest_now(); /* no callback is in a call of what goes, */
     world.destroying = true; /* ... and none makes one */
@@ -611,7 +690,7 @@ static void make_buffer_by_gpusync(void)
     gpusync_point points[3];
     size_t i, count;
     uint64_t time = some_time();
-    if (!l || !o || (!l->given && softmetal_outstanding(l->metal) > 40)) return;
+    if (!l || l->metal4 || !o || (!l->given && softmetal_outstanding(l->metal) > 40)) return;
     memset(&desc, 0, sizeof desc);
     memset(o, 0, sizeof *o);
     desc.timeout_ns = &time;
@@ -631,7 +710,7 @@ static void make_buffer_by_metal(void)
 {
     lane *l = some_lane();
     opened *o = free_open();
-    if (!l || !o || !l->given || softmetal_outstanding(l->metal) + 40 > MADE_BY_METAL) return;
+    if (!l || l->metal4 || !o || !l->given || softmetal_outstanding(l->metal) + 40 > MADE_BY_METAL) return;
     memset(o, 0, sizeof *o);
     o->buffer = metal_queue_command_buffer(l->metal);
     o->lane = index_of(l);
@@ -684,7 +763,8 @@ static void commit_one(void)
     if (!o) return;
     l = one_in(16) ? some_lane() : &world.lanes[o->lane];
     if (index_of(l) != o->lane) {
-        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_WRONG_QUEUE);
+        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket),
+            l->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_ERROR_WRONG_QUEUE);
         return;
     }
     if (one_in(8)) some_fault();
@@ -783,6 +863,8 @@ static void fail_a_buffer(void)
     softmetal_fail(o->buffer, one_in(8) ? "another domain" : NULL, code, one_in(4) ? "" : "it fails");
 }
 
+#include "calls4.h"
+
 static void submit_some(void)
 {
     lane *l = some_lane();
@@ -796,7 +878,8 @@ static void submit_some(void)
     bool headed = false;
     tally *over;
     size_t i;
-    if (!l) return;
+    if (l && l->metal4) submit4_some(l);
+    if (!l || l->metal4) return;
     memset(&submission, 0, sizeof submission);
     memset(signals, 0, sizeof signals);
     memset(promises, 0, sizeof promises);
@@ -1071,7 +1154,7 @@ static void warm_up(void)
     gpusync_error error;
     void *pipeline = &desc;
     size_t i;
-    if (!l) return;
+    if (!l || (l->metal4 && !world.warmup)) return;
     if (world.warmup) {
         gpusync_result result;
         i = below_of(4);
@@ -1151,7 +1234,8 @@ static void unstick(unsigned idle)
         for (k = 0; (buffer = softmetal_buffer_at(gpu.queues[i], k)) != NULL; k++) {
             softmetal_due due = softmetal_what_is_due(buffer);
             if (due == SOFTMETAL_WAIT_DUE) softmetal_time_out(buffer);
-            else if (due != SOFTMETAL_FAULT_DUE) continue;
+            if (due == SOFTMETAL_WAIT_DUE && answers(gpu.queues[i], "commit:count:")) return; /* its run goes on */
+            if (due != SOFTMETAL_WAIT_DUE && due != SOFTMETAL_FAULT_DUE) continue;
             softmetal_finish(buffer);
             return;
         }
@@ -1173,10 +1257,28 @@ static void give_up_held(void)
     else encode_some();
 }
 
+static void do_something4(void)
+{
+    switch (below_of(8)) {
+    case 0:
+    case 1: make_four(); break;
+    case 2: record_again(); break;
+    case 3:
+    case 4: commit4_some(); break;
+    case 5:
+    case 6: submit_some(); break;
+    default: refuse4(); break;
+    }
+}
+
 static void do_something(void)
 {
     lane *l;
     tide *t;
+    if (world.mixed && one_in(2)) {
+        do_something4();
+        return;
+    }
     switch (below_of(36)) {
     case 0: make_device(); break;
     case 1: make_queue(); break;
@@ -1280,20 +1382,36 @@ static void destroy_all(void)
     finish_all();
     gpu_forget();
     while (world.event_count > 0) metal_release(world.events[--world.event_count]);
+    while (world.allocator_count > 0) metal_release(world.allocators[--world.allocator_count]);
 }
 
-static void play_calls(void)
+/* Ways in which devices may differ. */
+static void draw_quirks(void)
+{
+    softmetal_quirks quirks;
+    unsigned how = byte();
+    softmetal_get_quirks(&quirks);
+    quirks.bare_feedback_errors = how & 1;
+    quirks.options_keep_handlers = how & 2;
+    /* Not signals_die_with_failure: what the last signals need, and the queue, would stay for good. */
+    softmetal_set_quirks(&quirks);
+}
+
+static void play_calls(bool mixed)
 {
     unsigned how = byte(), more;
     int i;
     memset(&world, 0, sizeof world);
     for (i = 0; i < WORKS; i++) world.works[i].lane = -1;
+    for (i = 0; i < FOURS; i++) world.fours[i].lane = -1;
+    world.mixed = mixed;
     world.gentle = how & 1;
     world.leaving = -1;
     gpu.in_order = how & 2;
     gpu.unstick = unstick;
     gpu.idle = 0;
     softmetal_set_clock(SOFTMETAL_MANUAL);
+    if (mixed) draw_quirks();
     make_device();
     make_queue();
     more = how >> 3;

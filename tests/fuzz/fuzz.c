@@ -1,7 +1,8 @@
 /* fuzz.c - bytes to sequences of public calls
 
    The first byte says what an input is: a program of submit_graphs.h, judged by the model (programs.h), or calls as they come,
-   with objects that are destroyed, devices that are lost, and faults (calls.h). Every input ends with everything
+   with objects that are destroyed, devices that are lost, and faults (calls.h), and perhaps with queues of Metal 4 among
+   the others (calls4.h). Every input ends with everything
    destroyed: no memory of the allocators' is left then, and no object of Metal's.
 
    FUZZ_TELL=1   tells every call, with its result where that is judged
@@ -12,7 +13,9 @@
 
 static const char *const kinds[] = {"device", "queue",        "command_buffer", "encoder",       "buffer",
                                     "event",  "shared_event", "library",        "function",      "pipeline",
-                                    "error",  "block",        "wrapper",        "dispatch_queue"};
+                                    "error",  "block",        "wrapper",        "dispatch_queue", "queue4",
+                                    "run",    "allocator",    "feedback",       "commit_options", "command_buffer4",
+                                    "queue_operation"};
 
 static void check_nothing_is_left(void)
 {
@@ -76,6 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     void *pool;
+    unsigned kind;
     if (size < 2) return 0;
     __atomic_fetch_add(&inputs, 1, __ATOMIC_SEQ_CST);
     pool = metal_pool_push();
@@ -85,8 +89,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     clock_now = SECONDS(1000);
     gpu.idle = gpu.yields = 0;
     softmetal_reset();
-    if (byte() & 1)
-        play_calls();
+    kind = byte();
+    if (kind & 1)
+        play_calls(kind % 32 == 21);
     else
         play_program();
     metal_pool_pop(pool);

@@ -421,14 +421,18 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         submission.signals = points;
         submission.signal_count = 1;
         points[0].queue = queue; /* a ticket cannot be signalled */
-        answer(gpusync_submit(queue, &submission, NULL), INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
+        answer(gpusync_submit(queue, &submission, NULL), queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID,
+               queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
         break;
     case 49:
         submission.waits = points;
         submission.wait_count = 1;
         points[0].queue = queue;
         points[0].ticket = queue ? unknown : 1;
-        answer(gpusync_submit(queue, &submission, &ticket), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID,
+        answer(gpusync_submit(queue, &submission, &ticket),
+               !queue             ? INVALID
+               : is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED
+                                  : GPUSYNC_ERROR_INVALID_TICKET,
                queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
         break;
     case 50:

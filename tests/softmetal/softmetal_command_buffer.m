@@ -217,7 +217,7 @@ SoftMetalCommandBuffer *sm_command_buffer_new(sm_entry entry, SoftMetalAnyQueue 
     sm_cond_init(&buffer->changed);
     if (sm_is_operation(buffer)) return buffer;
     pthread_mutex_lock(&buffer->engine->lock);
-    buffer->counted = true;
+    buffer->counted = entry == SM_ENTRY_BUFFER;
     join_the_living(buffer);
     pthread_mutex_unlock(&buffer->engine->lock);
     return buffer;
@@ -303,6 +303,7 @@ void sm_commit(SoftMetalCommandBuffer *buffer)
     if (buffer->entry == SM_ENTRY_RUN) {
         engine->newest_run = buffer;
         engine->newest_run_failed = false;
+        buffer->counted = true;
         engine->outstanding++;
     }
     buffer->follows_failure = engine->newest_run_failed;
