@@ -175,17 +175,22 @@ bool sm_wait_is_over(SoftMetalCommandBuffer *operation)
     return operation->executed || is_removed(operation) || sm_event_value(wait->object) >= wait->value;
 }
 
-/* It has left the line. Who sees a signal may destroy the event: from there on the operation has a reference. */
-static void carry_out(SoftMetalCommandBuffer *operation)
+/* Who sees a signal may destroy the event: from there on the operation has a reference. */
+static void take_effect(SoftMetalCommandBuffer *operation)
 {
-    sm_engine *engine = operation->engine;
     const sm_command *command = &operation->recorded.commands[0];
     bool dead = operation->follows_failure && sm_quirks().signals_die_with_failure;
     SoftMetalEvent *event = [command->object retain];
-    sm_engine_retain(engine);
     sm_end_uses(operation);
     if (operation->entry == SM_ENTRY_SIGNAL && !dead && !is_removed(operation)) sm_event_raise(event, command->value);
     [event release];
+}
+
+/* It has left the line, and goes. */
+static void let_operation_go(SoftMetalCommandBuffer *operation)
+{
+    sm_engine *engine = operation->engine;
+    sm_engine_retain(engine);
     sm_let_go(operation);
     sm_engine_release(engine);
 }
@@ -201,10 +206,11 @@ void sm_perform_operation(SoftMetalCommandBuffer *operation)
     const sm_command *command = &operation->recorded.commands[0];
     if (operation->entry == SM_ENTRY_WAIT) /* however it ends, later work runs */
         sm_event_device_wait(command->object, command->value, &operation->engine->device->removed);
+    take_effect(operation); /* before it leaves the line: another worker has the next one then */
     pthread_mutex_lock(&operation->engine->lock);
     leave_line(operation);
     pthread_mutex_unlock(&operation->engine->lock);
-    carry_out(operation);
+    let_operation_go(operation);
 }
 
 static bool find_due(sm_engine *engine, void *found)
@@ -223,7 +229,8 @@ void sm_advance_operations(void)
     for (;;) {
         SoftMetalCommandBuffer *operation = nil;
         if (__atomic_load_n(&stepped_queues, __ATOMIC_RELAXED) == 0 || sm_for_each_engine(find_due, &operation)) return;
-        carry_out(operation);
+        take_effect(operation);
+        let_operation_go(operation);
     }
 }
 
