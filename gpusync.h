@@ -1279,7 +1279,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                timelines. The rest is the program's: gpusync_release_after keeps it until a ticket is done. So are
                residency and barriers. An allocator may be reset when every ticket recorded with it is done, well or
                badly. ERROR_DEVICE_LOST and ERROR_DESTROYED do not say that, nor does gpusync_queue_destroy_now: the GPU
-               may still work.
+               may still work. What a lost device has in flight when its queue goes is kept for good.
    End         Metal tells of it in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only after the
                feedback. Without one the ticket never ends, and gpusync_queue_destroy never returns: there is
                gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks come on the
@@ -5547,6 +5547,16 @@ GPUSYNC__INLINE void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void 
     ((commit4)gpusync__send)(q->metal, gpusync__sel.commit4, buffers, count, options);
 }
 
+/* gpusync__before_commit for Metal 4. What is held might go while this waits for room: so it is looked for first. */
+GPUSYNC__RARE gpusync_result gpusync__before_commit4(gpusync_queue *q, void *const *buffers, size_t count,
+                                                     gpusync__commit_extra *extra)
+{
+    gpusync__lock(&q->order);
+    bool held = gpusync__holds(q, buffers, count);
+    gpusync__order_end(q);
+    return held ? GPUSYNC_ERROR_ALREADY_TRACKED : gpusync__before_commit(q, NULL, extra);
+}
+
 /* As gpusync__commit. */
 static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket)
 {
@@ -5555,7 +5565,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     gpusync_result result = buffers[0] ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (count > 1) result = gpusync__check_buffers(q->device, buffers, count);
     if (result == GPUSYNC_OK) result = gpusync__check_classes4(q, buffers, count);
-    if (result == GPUSYNC_OK && q->slow_commit) result = gpusync__before_commit(q, NULL, &extra);
+    if (result == GPUSYNC_OK && q->slow_commit) result = gpusync__before_commit4(q, buffers, count, &extra);
     if (result != GPUSYNC_OK) return result;
     void *pool = gpusync__pool_push(), *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
     gpusync__lock(&q->order);
@@ -8298,16 +8308,16 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 }
 
 /* Step 8, when nobody publishes any more: have that, and what the last plan that ended signals, kept until the device
-   is past it. Where a part of this cannot be had they are kept for good. A device that is lost is past all. */
-GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *array)
+   is past it. Where a part of this cannot be had, or that signal never comes, they are kept for good. Only for a device
+   that is lost, and has nothing in flight, there is nothing to keep. */
+GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
     uint64_t raw;
     void *pool = gpusync__pool_push(), *event = gpusync__event_take(q->device, &raw);
-    void *listener = gpusync__listener(q->device);
-    if (!array) array = gpusync__new_object("NSMutableArray");
+    void *listener = gpusync__listener(q->device), *array = left ? left : gpusync__new_object("NSMutableArray");
     if (q->signaller) gpusync__add_events(array, q->signaller);
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
-    if (GPUSYNC__GET(&q->device->lost)) {
+    if (GPUSYNC__GET(&q->device->lost) && !left) {
         gpusync__release(array);
     } else if (event && listener) {
         gpusync__keeper_block block = {

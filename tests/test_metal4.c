@@ -733,6 +733,30 @@ static void test_what_is_held_is_found_in_either_line(void **state)
     close_stage(&s);
 }
 
+/* Neither does a commit that has to wait for room first: what is held may go meanwhile. */
+static void test_what_is_held_is_refused_before_the_wait_for_room(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_ticket ticket;
+    void *held;
+    stage s;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_in_flight = 1;
+    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
+    held = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(held));
+    assert_result(gpusync_commit4(s.q[0], &held, 1, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED); /* it does not wait */
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    assert_ok(gpusync_queue_wait(s.q[0], 0));
+    (void)commit_on(&s, 0); /* there is room */
+    close_stage(&s);
+}
+
 /* More buffers, waits and signals than a plan has places for. */
 static void test_many_of_everything(void **state)
 {
@@ -1167,6 +1191,7 @@ int main(void)
         cmocka_unit_test(test_a_failed_producer_lets_its_consumers_go),
         cmocka_unit_test(test_held_work_keeps_its_recordings),
         cmocka_unit_test(test_what_is_held_is_found_in_either_line),
+        cmocka_unit_test(test_what_is_held_is_refused_before_the_wait_for_room),
         cmocka_unit_test(test_many_of_everything),
         cmocka_unit_test(test_strict_leaves_it_to_the_host),
         cmocka_unit_test(test_what_is_left_in_flight_is_kept),

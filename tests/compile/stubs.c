@@ -52,6 +52,7 @@ int main(void)
     UNSUPPORTED(gpusync_command_buffer_discard(queue, buffer));
 
     UNSUPPORTED(gpusync_commit(queue, buffer, &ticket));
+    UNSUPPORTED(gpusync_commit4(queue, &buffer, 1, &ticket));
     UNSUPPORTED(gpusync_track(queue, buffer, &ticket));
     UNSUPPORTED(gpusync_track_committed(queue, buffer, &ticket));
     UNSUPPORTED(gpusync_untrack(queue, 1));

@@ -36,7 +36,6 @@ typedef struct lane {
     int device, warming;
     bool given;   /* the Metal queue is ours */
     bool metal4;
-    bool limited; /* by a max_in_flight */
     bool forgets; /* failures push each other out */
     uint64_t cursor;
 } lane;
@@ -510,7 +509,6 @@ static void make_queue(void)
     desc.label = how & 4 ? "a queue" : NULL;
     desc.max_command_buffer_count = how & 8 ? 2 + below_of(8) : 0;
     desc.max_in_flight = how & 16 ? 1 + below_of(4) : 0;
-    l->limited = desc.max_in_flight != 0;
     desc.error_log_count = l->forgets ? 1 + below_of(2) : 0;
     if (world.mixed && !want_metal4(l, &desc)) return;
     if (l->given) {
@@ -571,8 +569,7 @@ static void destroy_queue(lane *l, bool now)
     bool lost = world.machines[l->device].losable;
     int i, k;
     if (is_warming(l)) return;
-    /* BUG: where the device is lost the events of a queue of Metal 4 go at once, though the GPU may work still. */
-    if (l->metal4 && lost) finish_all();
+    if (l->metal4 && lost) finish_all(); /* what is in flight there is kept for good: nothing tells of its end */
     if (!now && may_wait_for_itself(l)) {
         finish_all();
         now = true;

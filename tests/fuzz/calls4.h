@@ -149,8 +149,7 @@ static void commit_held_again(const four *f)
     buffers[count++] = f->buffer;
     if (world.machines[l->device].losable || !is_held4(f)) return;
     if (fuzz_tells) fprintf(stderr, "    buffer %d of Metal 4, which is held\n", (int)(f - world.fours));
-    /* BUG: with a max_in_flight it waits for room first, and what is held may go meanwhile: it is committed twice then. */
-    if (!l->limited && one_in(2)) {
+    if (one_in(2)) {
         may(l->device, gpusync_commit4(l->queue, buffers, count, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
     } else {
         memset(&submission, 0, sizeof submission);
