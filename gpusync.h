@@ -742,7 +742,7 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT 
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_device_metal(const gpusync_device *GPUSYNC_OPT device);
 
-/** The MTLCommandQueue.    Returns the object, borrowed; NULL for NULL.
+/** The MTLCommandQueue, or MTL4CommandQueue.    Returns the object, borrowed; NULL for NULL.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_OPT queue);
 
@@ -1274,12 +1274,16 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                a recording once: begin the buffer again before each commit. Metal lets a program do so while the GPU
                works, with another allocator. gpusync cannot see any of this.
    Held work   OK is also returned for work that is held (>>api-submissions): to begin such a buffer again takes its
-               recording away. Where work may be held, use other command buffers for what comes next.
-   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback, the queue, and the events of
-               timelines. The rest is the program's: gpusync_release_after keeps it until a ticket is done. So are
-               residency and barriers. An allocator may be reset when every ticket recorded with it is done, well or
-               badly. ERROR_DEVICE_LOST and ERROR_DESTROYED do not say that, nor does gpusync_queue_destroy_now: the GPU
-               may still work. What a lost device has in flight when its queue goes is kept for good.
+               recording away. Where work may be held, use other command buffers for what comes next. One that another
+               queue holds is not noticed.
+   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. It keeps the queue and the
+               events of timelines until all signals have come: so destroy sends the queue a signal of its own, and
+               does not wait for it. If that never comes, or Metal has no event for it, they are kept for good; so is
+               what a lost device has in flight when its queue goes. The rest is the program's, also residency and
+               barriers: gpusync_release_after keeps it until a ticket is done, but see gpusync_queue_destroy_now. An
+               allocator may be reset when every ticket recorded with it is done: OK, ERROR_EXECUTION, ERROR_CANCELLED
+               or ERROR_RESULT_UNKNOWN of a wait or poll. ERROR_DEVICE_LOST and ERROR_DESTROYED do not say that, nor
+               does anything after gpusync_queue_destroy_now: the GPU may still work.
    End         Metal tells of it in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only after the
                feedback. Without one the ticket never ends, and gpusync_queue_destroy never returns: there is
                gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks come on the
@@ -1287,16 +1291,16 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                it is the main queue, do not wait on the main thread.
    Options     MTL4CommitOptions are gpusync's own, one for each commit: Metal takes the handlers out of them. Instead
                of a feedback handler use gpusync_on_done and gpusync_get_info.
-   Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them,
-   signals     and a wait holds back all that is committed later, too. When one takes too long, Metal gives it up, and
-               runs the work. If the value is still not there at the feedback, the ticket fails with
-               GPUSYNC_FAILURE_TIMEOUT. Danger: a value that has come meanwhile hides that. With GPUSYNC_STRICT the
-               host waits and signals, as elsewhere.
+   Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them.
+   signals     A wait holds back all that is committed later, GPUSYNC_UNORDERED too. When one takes too long, Metal
+               gives it up, and runs the work, and what is behind it. If the value is still not there at the feedback,
+               the ticket of the submission fails with GPUSYNC_FAILURE_TIMEOUT, once what it waited for has ended too.
+               Danger: a value that has come meanwhile hides that. With GPUSYNC_STRICT the host waits and signals.
    Failures    gpusync_error.label is that of the first command buffer, as it is when the failure is found. The ticket
                is certain.
    Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, the track calls,
-               GPUSYNC_WAIT_BLOCKING of a call or a queue (the device's works as HANDLER), submissions without command
-               buffers, the queue of a warm-up: ERROR_UNSUPPORTED. The trace has no scheduled times. */
+               GPUSYNC_WAIT_BLOCKING of the queue or in gpusync_wait_ex (elsewhere it works as HANDLER), submissions
+               without command buffers, the queue of a warm-up: ERROR_UNSUPPORTED. The trace has no scheduled times. */
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
 
@@ -1306,7 +1310,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
              ERROR_ALREADY_TRACKED: this queue holds one. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST;
              ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
     Threads any, one at a time for a command buffer
-    Blocks no. Only with a max_in_flight it waits, as gpusync_commit does for a buffer made elsewhere.
+    Blocks no. Only with a max_in_flight or max_command_buffer_count it waits, as gpusync_commit does for a buffer made
+           elsewhere. (gpusync_submit does not.)
     Owns retains the buffers until the feedback. Cost: the messages new, addFeedbackHandler: and commit:count:options:;
          for each buffer a retain; of several also an array.   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
@@ -2196,8 +2201,9 @@ struct gpusync_queue {
     gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
-    gpusync__plan *signaller;  /* of Metal 4: the last one with signals that has ended; see gpusync__keep_signaller */
-    gpusync__slot *returned;   /* free slots, pushed without a lock, taken whole */
+    gpusync__plan
+        *signaller; /* of Metal 4: of those with signals that have ended, the last; see gpusync__keep_signaller */
+    gpusync__slot *returned; /* free slots, pushed without a lock, taken whole */
     /* slots: that are the queue's: not free, and not orphaned. Destroy waits for them.
        wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
     uint32_t slots, wanted, on_agenda;
@@ -2810,13 +2816,19 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
 
 static inline bool gpusync__traced(const gpusync_device *dev) { return dev->trace != NULL; }
 
+/* May gpusync have to wait for room where Metal would not? Metal 4 has no limit that it waits for. */
+static bool gpusync__is_limited(const gpusync_queue *q)
+{
+    return q->max_in_flight < (q->metal4 ? UINT32_MAX : q->limit);
+}
+
 /* Two things of a queue depend on the trace: no wait takes the short way, and each commit takes the slow one. */
 static void gpusync__flag_trace(gpusync_queue *q)
 {
     bool on = gpusync__traced(q->device);
     if (on) gpusync__set_flag(&q->flags, GPUSYNC__TRACED);
     else __atomic_fetch_and(&q->flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
-    q->slow_commit = on || q->max_in_flight < q->limit;
+    q->slow_commit = on || gpusync__is_limited(q);
 }
 
 /* An event of the trace, of now: number is a ticket of the queue or, where that is NULL, a value of the timeline.
@@ -5386,7 +5398,7 @@ GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buff
     extra->began = gpusync__traced(q->device) ? gpusync_now_ns() : 0;
     extra->held = 0;
     extra->admitted = false;
-    if (q->max_in_flight >= q->limit) return GPUSYNC_OK;
+    if (!gpusync__is_limited(q)) return GPUSYNC_OK;
     gpusync_result result = GPUSYNC_OK;
     if (buffer) {
         void *pool = gpusync__pool_push();
@@ -5586,7 +5598,7 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue && command_buffers && count) result = gpusync__enter_working(queue);
+    if (queue && command_buffers && count && count <= UINT32_MAX / 2) result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
         result = queue->metal4 ? gpusync__commit4(queue, command_buffers, count, &issued) : GPUSYNC_ERROR_UNSUPPORTED;
         gpusync__leave(queue);
@@ -6944,12 +6956,20 @@ GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__ou
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* Metal 4 retains no event, and the feedback may come before the signal behind the work (believed). So the last plan
-   that has ended keeps the events that it signals, until the next one has: its work is behind that signal. The caller's
-   reference goes there. The queue may go after the last line: gpusync__destroy waits for all plans but this one. */
+/* Metal 4 retains no event, and the feedback may come before the signal behind the work (believed). So of the plans
+   that have ended, the one that was issued last keeps the events that it signals: the signals of those before it are in
+   front of its work. The caller's reference goes there, or is given back. The queue may go after that: gpusync__destroy
+   waits for all plans but this one. */
 GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan)
 {
-    plan = __atomic_exchange_n(&q->signaller, plan, __ATOMIC_SEQ_CST);
+    gpusync_device *dev = q->device;
+    gpusync__lock(&dev->plan_lock);
+    gpusync__plan *kept = q->signaller;
+    if (!kept || kept->issued_ns <= plan->issued_ns) { /* both of one clock, read under the order lock */
+        GPUSYNC__PUT(&q->signaller, plan);
+        plan = kept;
+    }
+    gpusync__unlock(&dev->plan_lock);
     if (plan) gpusync__plan_unref(plan);
 }
 

@@ -227,6 +227,8 @@ static void test_what_is_not_to_be_committed_is_refused(void **state)
     REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], NULL, 1);
     REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, 0);
     REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, 2); /* twice the same */
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, SIZE_MAX);
+    REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, (size_t)1 << 60);
     REFUSES(GPUSYNC_ERROR_UNSUPPORTED, s.q[1], both, 1);      /* a queue of the old kind */
     both[1] = NULL;
     REFUSES(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], both, 2);
@@ -350,8 +352,15 @@ static void test_each_commit_has_options_of_its_own(void **state)
     }
 }
 
+static void *unhang_soon(void *buffer)
+{
+    softmetal_unhang(buffer);
+    return NULL;
+}
+
 static void test_the_limit_counts_commits(void **state)
 {
+    pthread_t thread;
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     void *buffers[6];
@@ -372,6 +381,18 @@ static void test_the_limit_counts_commits(void **state)
     (void)commit_four(&s, buffers + 4, 2); /* waits for room */
     assert_ok(gpusync_queue_wait(s.q[0], SECONDS(20)));
     assert_true(stats_of(s.q[0]).commits == 3);
+    close_stage(&s);
+
+    queue_desc.max_in_flight = 0;
+    queue_desc.max_command_buffer_count = 2; /* nobody else holds it to that */
+    open_stage_on(&s, SOFTMETAL_REAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
+    for (i = 0; i < 6; i++) end_recording(buffers[i] = buffer_of(s.q[0]));
+    softmetal_hang(buffers[0]);
+    for (i = 0; i < 2; i++) (void)commit_four(&s, buffers + i, 1);
+    thread = start(unhang_soon, buffers[0]);
+    (void)commit_four(&s, buffers + 2, 1);
+    assert_true(COMPLETED <= status_of(buffers[0]));
+    join(thread);
     close_stage(&s);
 
     open_four(&s, SOFTMETAL_MANUAL, 1); /* without one there is none: Metal 4 has none */
@@ -928,6 +949,32 @@ static void test_an_event_outlives_its_timeline_and_its_queue_until_the_signal(v
     close_stage(&s);
 }
 
+/* Feedbacks may come in any order. What counts is the order of the queue: the signal behind A is in front of B. */
+static void test_an_event_outlives_feedbacks_in_another_order(void **state)
+{
+    gpusync_timeline *t;
+    void *event, *a, *b;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    t = timeline_over(s.device, &event);
+    a = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(a), SIGNALS(at(s.a, 1)));
+    b = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(b), SIGNALS(at(t, 1)));
+    softmetal_complete(a);
+    hold_signals(true); /* that of B */
+    softmetal_complete(b);
+    softmetal_finish(b);
+    softmetal_finish(a);
+    assert_int_equal(value_of(t), 1);
+    assert_ok(gpusync_timeline_destroy(t));
+    metal_release(event);
+    assert_int_equal(softmetal_live("queue_operation"), 1);
+    hold_signals(false);
+    close_stage(&s);
+}
+
 /* Work is left in flight, and its signals and those before it come after that. */
 static void test_events_outlive_a_queue_that_went_at_once(void **state)
 {
@@ -1198,6 +1245,7 @@ int main(void)
         cmocka_unit_test(test_release_after_keeps_the_rest),
         cmocka_unit_test(test_events_stay_until_their_signals_have_come),
         cmocka_unit_test(test_an_event_outlives_its_timeline_and_its_queue_until_the_signal),
+        cmocka_unit_test(test_an_event_outlives_feedbacks_in_another_order),
         cmocka_unit_test(test_events_outlive_a_queue_that_went_at_once),
         cmocka_unit_test(test_destroy_calls_back_for_the_last_submission),
         cmocka_unit_test(test_feedback_comes_on_the_queue_of_the_program),
