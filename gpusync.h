@@ -2201,9 +2201,8 @@ struct gpusync_queue {
     gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
-    gpusync__plan
-        *signaller; /* of Metal 4: of those with signals that have ended, the last; see gpusync__keep_signaller */
-    gpusync__slot *returned; /* free slots, pushed without a lock, taken whole */
+    gpusync__plan *signaller;  /* of Metal 4: see gpusync__keep_signaller */
+    gpusync__slot *returned;   /* free slots, pushed without a lock, taken whole */
     /* slots: that are the queue's: not free, and not orphaned. Destroy waits for them.
        wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
     uint32_t slots, wanted, on_agenda;
@@ -4156,9 +4155,8 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
    touched: the queue may be gone. `object` is the feedback of a Metal 4 commit, valid during the call. Else it is not
    looked at: tools that check or capture put objects of their own around Metal's. Metal gives the thread no promise of
-   a pool. Good work that nobody can cancel needs no claim. An
-   orphan's handler (gpusync__orphan) leaves ORPHANED before it gives up its reference, with gpusync__unref, which reads
-   the two the other way round. */
+   a pool. Good work that nobody can cancel needs no claim. An orphan's handler (gpusync__orphan) leaves ORPHANED before
+   it gives up its reference, with gpusync__unref, which reads the two the other way round. */
 static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
@@ -7865,6 +7863,7 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
+/* Not part of gpusync_submit: there each submission would pay for the loop. */
 GPUSYNC__RARE gpusync_result gpusync__check_submission4(gpusync_queue *q, const gpusync_submission *s)
 {
     return gpusync__check_classes4(q, s->command_buffers, s->command_buffer_count);
@@ -8110,10 +8109,10 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
                             gpusync__class_responds(cls, gpusync__sel.signalEvent) &&
                             gpusync__class_responds(cls, gpusync__sel.waitForEvent)
                       : desc->metal4;
+    bool there = given || gpusync__class_responds(cls, gpusync__sel.newQueue4);
     if (q->metal4) q->options_class = gpusync__class_named("MTL4CommitOptions");
-    if ((q->metal4 && (!q->options_class || desc->wait_mode == GPUSYNC_WAIT_BLOCKING ||
-                       (!given && !gpusync__class_responds(cls, gpusync__sel.newQueue4)))) ||
-        (!q->metal4 && (desc->metal4 || (given && !gpusync__class_responds(cls, gpusync__sel.commandBuffer)))))
+    else there = !desc->metal4 && (!given || gpusync__class_responds(cls, gpusync__sel.commandBuffer));
+    if (!there || (q->metal4 && (!q->options_class || desc->wait_mode == GPUSYNC_WAIT_BLOCKING)))
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (given) {
         void *device = gpusync__send_id(given, gpusync__sel.device);
