@@ -70,16 +70,7 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address)
 {
     return options >> 4 & 15;
 }
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    [label release];
-    label = copy;
-}
+SM_HAS_LABEL
 - (void)didModifyRange:(sm_range)range
 {
     SM_REQUIRE(range.length <= length && range.location <= length - range.length, BLIT_RANGE, "didModifyRange:");
@@ -133,16 +124,7 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
 {
     return device;
 }
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    [label release];
-    label = copy;
-}
+SM_HAS_LABEL
 - (void)pushDebugGroup:(NSString *)name
 {
     SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:");

@@ -50,16 +50,7 @@ static id make_encoder(SoftMetalCommandBuffer4 *buffer)
 {
     return device;
 }
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    [label release];
-    label = copy;
-}
+SM_HAS_LABEL
 
 - (void)beginCommandBufferWithAllocator:(id)wanted
 {
@@ -156,16 +147,7 @@ static id make_encoder(SoftMetalCommandBuffer4 *buffer)
 {
     return SM_DESCRIPTOR;
 }
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    [label release];
-    label = copy;
-}
+SM_HAS_LABEL
 - (void)dealloc
 {
     [label release];
@@ -208,16 +190,7 @@ static id make_encoder(SoftMetalCommandBuffer4 *buffer)
 {
     return SM_DESCRIPTOR;
 }
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    [label release];
-    label = copy;
-}
+SM_HAS_LABEL
 - (unsigned long)maxBufferBindCount
 {
     return count;

@@ -128,6 +128,18 @@ bool sm_has_pool(void);
 /* [[object retain] autorelease] for what a method hands to the program, NSString included. */
 id sm_handed_out(id object);
 NSString *sm_new_string(const char *text); /* +1 */
+/* The methods of a label that one thread at a time uses. The class has `label`, and releases it in dealloc. */
+#define SM_HAS_LABEL                      \
+    -(NSString *)label                    \
+    {                                     \
+        return sm_handed_out(label);      \
+    }                                     \
+    -(void)setLabel : (NSString *)text    \
+    {                                     \
+        NSString *copy = [text copy];     \
+        [label release];                  \
+        label = copy;                     \
+    }
 
 /* ---------------------------------------------------------------------------- >>block -- */
 

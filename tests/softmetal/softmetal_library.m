@@ -225,16 +225,7 @@ void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *funct
 {
     return sm_handed_out(names);
 }
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    [label release];
-    label = copy;
-}
+SM_HAS_LABEL
 - (id)newFunctionWithName:(NSString *)name
 {
     SM_REQUIRE(name, NIL_ARGUMENT, "newFunctionWithName:");

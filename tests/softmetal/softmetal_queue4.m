@@ -355,16 +355,7 @@ static void hook_after(SoftMetalQueue4 *queue, bool sent, const char *selector)
 {
     return SM_DESCRIPTOR;
 }
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    [label release];
-    label = copy;
-}
+SM_HAS_LABEL
 - (id)feedbackQueue
 {
     return feedback_queue;
