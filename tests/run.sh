@@ -17,6 +17,7 @@
 # RUN      command put in front of every program (valgrind, setarch ...)
 # LOGS     where the outputs are kept; default: next to each program
 #
+# Says at the end once more what failed: who sees only the last lines of a long run sees that.
 # Ends with exactly one line "N passed, N failed".
 
 set -u
@@ -24,7 +25,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 limit=${TIME_LIMIT:-120}
 expect=${EXPECT:-$here/expect}
 longest=400 # lines of a failed program's output that are shown
-passed=0 failed=0 skipped=0 left_out=0
+passed=0 failed=0 skipped=0 left_out=0 failures=
 bad='autorelease called without pool'
 bad="$bad|(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|^[^ ]+:[0-9]+:[0-9]+: runtime error: "
 bad="$bad|==[0-9]+== (Invalid (read|write|free)|Conditional jump|Use of uninit|Process terminating)"
@@ -67,11 +68,21 @@ why_of() { # STATUS
     esac
 }
 
+gist() { # LOG: what was found wrong, and the end
+    { LC_ALL=C grep -aE '^\[ +(ERROR|LINE|FAILED) +\]|Sanitizer: ' "$1" | head -n 9; LC_ALL=C tail -n 3 "$1"; } |
+        awk '!seen[$0]++ { print "    | " substr($0, 1, 200) }'
+}
+
 report() { # NAME PASSED FAILED SECONDS REASON LOG
-    printf '%-36s %4d passed, %d failed  %3d s%s\n' "$1" "$2" "$3" "$4" "${5:+  <-- $5}"
+    local line
+    line=$(printf '%-36s %4d passed, %d failed  %3d s%s' "$1" "$2" "$3" "$4" "${5:+  <-- $5}")
+    echo "$line"
     passed=$((passed + $2))
     failed=$((failed + $3))
-    if [ "$3" -gt 0 ] && [ -n "$6" ]; then show "$6"; fi
+    if [ "$3" -gt 0 ]; then
+        show "$6"
+        failures+=$line$'\n'$(gist "$6")$'\n'
+    fi
 }
 
 log_of() { # PROGRAM
@@ -189,5 +200,6 @@ if [ $((passed + failed)) -eq 0 ] && [ "$skipped" -eq 0 ]; then
     echo "nothing was run"
     failed=1
 fi
+if [ -n "$failures" ]; then printf 'What failed:\n%s' "$failures"; fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
