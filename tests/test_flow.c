@@ -8,23 +8,26 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Time passes in the park hook alone, and as fast as the test likes. */
-static uint64_t passed_ns;
+/* Where it is not 0 it is the clock: a look at it takes 100 ns, and a sleep in the park hook as long as it should. */
+static uint64_t planned_ns;
+
+static uint64_t plan(void) { return __atomic_add_fetch(&planned_ns, 100, __ATOMIC_SEQ_CST); }
 
 #ifdef __APPLE__
 static uint64_t hooked_clock(clockid_t id)
 {
-    return clock_gettime_nsec_np(id) + __atomic_load_n(&passed_ns, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&planned_ns, __ATOMIC_SEQ_CST) ? plan() : clock_gettime_nsec_np(id);
 }
 #define clock_gettime_nsec_np hooked_clock
 #else
 static int hooked_clock(clockid_t id, struct timespec *now)
 {
-    int result = clock_gettime(id, now);
-    uint64_t ns = (uint64_t)now->tv_nsec + __atomic_load_n(&passed_ns, __ATOMIC_SEQ_CST);
-    now->tv_sec += (time_t)(ns / 1000000000u);
+    uint64_t ns;
+    if (__atomic_load_n(&planned_ns, __ATOMIC_SEQ_CST) == 0) return clock_gettime(id, now);
+    ns = plan();
+    now->tv_sec = (time_t)(ns / 1000000000u);
     now->tv_nsec = (long)(ns % 1000000000u);
-    return result;
+    return 0;
 }
 #define clock_gettime hooked_clock
 #endif
@@ -63,7 +66,7 @@ static void flow_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     if (deadline_ns <= now) return;
     if (deadline_ns - now > MS(50)) deadline_ns = now + MS(50); /* it may return early */
     if (softmetal_timers() && softmetal_next_timer() <= MS(50)) softmetal_fire_timer();
-    __atomic_fetch_add(&passed_ns, deadline_ns - now, __ATOMIC_SEQ_CST);
+    PUT(&planned_ns, deadline_ns);
     f->slept_ns += deadline_ns - now;
 }
 
@@ -85,7 +88,7 @@ static void open_flow_with(flow *f, gpusync_queue_desc desc, gpusync_callback_mo
     hooks.user = f;
     device_desc.hooks = &hooks;
     device_desc.callback_mode = mode;
-    PUT(&passed_ns, 0);
+    PUT(&planned_ns, SECONDS(1000));
     rig_open_with(&f->r, SOFTMETAL_MANUAL, device_desc, desc);
     assert_ok(gpusync_timeline_create(f->r.device, NULL, &f->t));
 }
@@ -912,7 +915,7 @@ static void test_destroy_ends_the_wait(void **state)
             memset(&device_desc, 0, sizeof device_desc);
             memset(&desc, 0, sizeof desc);
             desc.max_in_flight = 1;
-            PUT(&passed_ns, 0);
+            PUT(&planned_ns, 0);
             rig_open_with(&r, now ? SOFTMETAL_MANUAL : SOFTMETAL_REAL, device_desc, desc);
             metal = metal_retain(r.metal_queue);
             job.queue = r.queue;
@@ -1022,7 +1025,7 @@ static void race_for_room(uint32_t limit, bool elsewhere)
     memset(&desc, 0, sizeof desc);
     memset(&race, 0, sizeof race);
     desc.max_in_flight = limit;
-    PUT(&passed_ns, 0);
+    PUT(&planned_ns, 0);
     rig_open_with(&race.r, SOFTMETAL_REAL, device_desc, desc);
     race.limit = limit;
     race.elsewhere = elsewhere;
@@ -1064,7 +1067,7 @@ static void test_each_end_lets_one_in(void **state)
     memset(&device_desc, 0, sizeof device_desc);
     memset(&desc, 0, sizeof desc);
     desc.max_in_flight = 1;
-    PUT(&passed_ns, 0);
+    PUT(&planned_ns, 0);
     rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, desc);
     commit_empty(&r, &buffer);
     for (i = 0; i < WAITERS; i++) {
