@@ -1363,7 +1363,7 @@ static void test_timed_out_waiter_is_not_there_for_a_late_handler(void **state)
     (void)state;
     open_counting(&r, &count);
     ticket = commit_empty(&r, &buffer);
-    assert_result(gpusync_wait(r.queue, ticket, MS(200)), GPUSYNC_TIMEOUT); /* long enough to come as far as the park */
+    assert_result(gpusync_wait(r.queue, ticket, MS(400)), GPUSYNC_TIMEOUT); /* long enough to come as far as the park */
     assert_int_equal(count.parks, 1);
     softmetal_finish(buffer);
     assert_int_equal(count.unparks, 0);
@@ -1410,7 +1410,7 @@ static void test_done_at_the_deadline_wins(void **state)
         device_desc.spin = &none;
         rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
         ticket = commit_empty(&r, &late.buffer);
-        result = gpusync_wait(r.queue, ticket, MS(1));
+        result = gpusync_wait(r.queue, ticket, MS(100));
         if (!probe_has_acted()) last = late.place;
         assert_result(result, last ? GPUSYNC_TIMEOUT : GPUSYNC_OK);
         if (last) softmetal_finish(late.buffer);
