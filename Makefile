@@ -29,9 +29,10 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
 	$(filter check test-compile test-valgrind test-counts test-growth fuzz fuzz-proof,$(MAKECMDGOALS)),check,$(if \
+	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if \
-	$(filter run examples bench-device,$(MAKECMDGOALS)),run)))))
+	$(filter run examples bench-device,$(MAKECMDGOALS)),run))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -99,6 +100,11 @@ TIME ?= 60
 fuzz_options = CC='$(if $(findstring clang,$(CC)),$(CC),clang)' SANITIZE=address,undefined CFLAGS='-O1 -g' BUILD='$(top)'
 fuzz_compile = $(CC) $(CFLAGS) $(SANITIZE) -fsanitize=fuzzer $(warnings) $(includes) $(test_flags) $(cmocka_flags)
 fuzz_libs = $(SOFTMETAL_LDLIBS) $(cmocka_libs) -lpthread -lm
+
+# Threads count atomically: else counters are lost, and some become negative. No function has to be inlined: so a branch
+# of an inline function counts once, and not once for each place that calls it.
+coverage_options = CC=gcc SANITIZE= BUILD='$(top)/coverage' \
+	CFLAGS='-O0 --coverage -fprofile-update=atomic -DNDEBUG -Dalways_inline=unused'
 
 # What the sanitizers are told. Their reports also count as failures when a program goes on.
 export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=$(if $(darwin),0,1)
@@ -223,11 +229,20 @@ fuzz: ## bytes to public calls, for TIME seconds, with libFuzzer, ASan and UBSan
 fuzz-proof: ## faults are planted in copies of gpusync.h: the fuzzer finds each
 	+$(MAKE) --no-print-directory $(fuzz_options) prove-fuzz
 
+coverage: ## lines and branches of gpusync.h that the tests run, by gcc; fails below the limits of tests/coverage.sh
+	$(if $(darwin),echo 'coverage: its options and limits are for gcc on Linux'; exit 1,)
+	+$(MAKE) --no-print-directory $(coverage_options) run-coverage
+
 test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md and examples/README.md
 	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/readme.sh
 
 programs: $(test_programs) $(example_programs)
+
+run-coverage: $(test_programs) $(example_programs)
+	find '$(BUILD)' -name '*.gcda' -delete
+	$(run_tests) $(test_programs) --metal4 $(metal4_programs) --examples $(example_programs)
+	tests/coverage.sh '$(BUILD)'
 
 run-fuzz: $(BUILD)/fuzz/fuzz
 	TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)' tests/fuzz/fuzz.sh $<
@@ -256,7 +271,8 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
 .PHONY: help run test check bench bench-device bench-five bench-chart examples install clean deps loop test-device test-valgrind test-compile test-readme \
-	test-counts test-growth test-known-red fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants programs force
+	test-counts test-growth test-known-red fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants coverage run-coverage \
+	programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
 

