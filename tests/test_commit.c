@@ -545,6 +545,13 @@ static void test_a_buffer_has_the_options_that_it_was_made_with(void **state)
     assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
     assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 0);
     assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    memset(&desc, 0, sizeof desc);
+    desc.log_state = log; /* that alone */
+    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
+    assert_int_equal(metal_number(buffer, "errorOptions"), 0);
+    assert_int_equal(softmetal_retain_count(log), 2);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    assert_int_equal(softmetal_retain_count(log), 1);
     metal_release(log);
     rig_close(&r);
 }
@@ -1759,7 +1766,10 @@ static void test_every_result_and_failure_has_a_text_of_its_own(void **state)
 {
     int i, k;
     (void)state;
-    for (i = GPUSYNC_ERROR_IN_USE; i <= GPUSYNC_NOT_READY; i++) {
+#define SAYS(name, value, text) assert_string_equal(gpusync_result_string(GPUSYNC_##name), text);
+    GPUSYNC_RESULTS(SAYS)
+#undef SAYS
+    for (i = GPUSYNC_ERROR_COMPILE; i <= GPUSYNC_NOT_READY; i++) {
         const char *text = gpusync_result_string((gpusync_result)i);
         assert_true(text[0]);
         assert_string_not_equal(text, gpusync_result_string((gpusync_result)999));

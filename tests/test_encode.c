@@ -447,6 +447,88 @@ static void test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neithe
     close_idle_stage(&p);
 }
 
+/* What gpusync has put into a buffer needs a commit by gpusync. One that the program has committed all the same is
+   refused by each call, and is still open: its promise stands until the discard. */
+static void test_what_waits_or_signals_is_refused_once_the_program_has_committed_it(void **state)
+{
+    gpusync_ticket ticket = 99;
+    void *buffer;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = signaller(p.q[0], at(p.a, 1));
+    metal_commit(buffer);
+    assert_result(gpusync_track_committed(p.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_result(gpusync_commit(p.q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    REFUSED(GPUSYNC_ERROR_ALREADY_COMMITTED, p.q[0], BUFFERS(buffer));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, p.q[1], SIGNALS(at(p.a, 1)));
+    assert_int_equal(rooms_taken(p.q[0]), 1);
+    assert_ok(gpusync_queue_wait(p.q[0], 0)); /* there is no ticket of it */
+    softmetal_finish(buffer);
+    discard(p.q[0], buffer);
+    assert_int_equal(rooms_taken(p.q[0]), 0);
+    assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_TIMEOUT);
+    (void)SUBMIT(p.q[1], SIGNALS(at(p.a, 2)));
+    finish_queue(p.q[1]);
+    assert_ok(gpusync_timeline_wait(p.a, 2, 0, NULL));
+    close_idle_stage(&p);
+}
+
+static void test_on_a_lost_device_nothing_is_encoded(void **state)
+{
+    uint64_t signals = 0, waits = 0;
+    void *buffer, *killed;
+    unsigned long owners;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = metal_queue_command_buffer(p.metal[0]);
+    owners = softmetal_retain_count(buffer);
+    killed = open_on(&p, 1);
+    fail_with_the_device(killed);
+    (void)commit_to(p.q[1], killed);
+    softmetal_finish(killed);
+    assert_true(gpusync_device_is_lost(p.device));
+    (void)sent("encodeSignalEvent:value:", &signals);
+    (void)sent("encodeWaitForEvent:value:", &waits);
+    assert_result(gpusync_encode_wait(p.q[0], buffer, at(p.a, 1)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.b, 1)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(sent("encodeSignalEvent:value:", &signals) + sent("encodeWaitForEvent:value:", &waits), 0);
+    assert_int_equal(softmetal_retain_count(buffer), owners);
+    drop(buffer);
+    close_idle_stage(&p);
+}
+
+/* The queue of the ticket is gone, and a newer one is there: it is not taken for that. */
+static void test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queues_about(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_queue *newer;
+    void *buffer, *producer, *metal;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    metal = metal_retain(p.metal[1]);
+    producer = metal_retain(open_on(&p, 1));
+    ticket = commit_to(p.q[1], producer);
+    buffer = kept_buffer_after(p.q[0], after(p.q[1], ticket));
+    newer = queue_new(p.device);
+    (void)commit_empty_to(newer, NULL); /* with a ticket of that number */
+    take_down_queue(&p, 1, true);
+    ticket = commit_to(p.q[0], buffer);
+    softmetal_finish_queue(p.metal[0]);
+    assert_result(gpusync_wait(p.q[0], ticket, 0), GPUSYNC_ERROR_DESTROYED);
+    softmetal_finish_queue(metal);
+    finish_queue(newer);
+    assert_ok(gpusync_queue_destroy(newer));
+    metal_release(metal);
+    drop(producer);
+    drop(buffer);
+    close_idle_stage(&p);
+}
+
 /* Found by a hash, which grows. */
 static void test_hundreds_of_open_buffers_are_told_apart(void **state)
 {
@@ -1124,6 +1206,9 @@ int main(void)
         cmocka_unit_test(test_without_memory_nothing_has_changed),
         cmocka_unit_test(test_any_buffer_of_the_queue_will_do),
         cmocka_unit_test(test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neither_waits_nor_signals),
+        cmocka_unit_test(test_what_waits_or_signals_is_refused_once_the_program_has_committed_it),
+        cmocka_unit_test(test_on_a_lost_device_nothing_is_encoded),
+        cmocka_unit_test(test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queues_about),
         cmocka_unit_test(test_hundreds_of_open_buffers_are_told_apart),
         cmocka_unit_test(test_a_submission_takes_along_what_is_in_its_buffers),
         cmocka_unit_test(test_what_is_in_a_buffer_is_not_encoded_again),

@@ -509,6 +509,27 @@ static void test_failures_have_their_classes(void **state)
             }
 }
 
+/* One that has none inside, and no user info to look for it in, is told as it is. */
+static void test_an_error_with_nothing_inside_is_told_as_it_is(void **state)
+{
+    gpusync_error error;
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    end_recording(buffer = OPEN(s.q[0], .label = "the culprit"));
+    softmetal_fail(buffer, "MTL4CommandQueueErrorDomain", 1, "nobody knows");
+    ticket = commit_four(&s, &buffer, 1);
+    finish(&s, 0);
+    error = error_of(s.q[0], ticket);
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.code, 1);
+    assert_string_equal(error.domain, "MTL4CommandQueueErrorDomain");
+    assert_string_equal(error.message, "nobody knows");
+    close_stage(&s);
+}
+
 /* The domain decides before the code: the numbers of the one mean other things in the other. */
 static void test_the_domain_decides_before_the_code(void **state)
 {
@@ -1229,6 +1250,7 @@ int main(void)
         cmocka_unit_test(test_the_feedback_alone_tells_of_the_end),
         cmocka_unit_test(test_without_its_feedback_it_has_not_ended),
         cmocka_unit_test(test_failures_have_their_classes),
+        cmocka_unit_test(test_an_error_with_nothing_inside_is_told_as_it_is),
         cmocka_unit_test(test_the_domain_decides_before_the_code),
         cmocka_unit_test(test_waits_and_signals_are_operations_of_the_queue),
         cmocka_unit_test(test_both_kinds_of_queue_take_turns),

@@ -75,6 +75,12 @@ static gpusync_ticket commit(unsigned char value)
     return ticket;
 }
 
+static void test_the_version_is_that_of_the_header(void **state)
+{
+    (void)state;
+    assert_int_equal(gpusync_version(), GPUSYNC_VERSION);
+}
+
 static void test_nothing_committed(void **state)
 {
     NEEDS_DEVICE();
@@ -220,6 +226,7 @@ static void test_a_full_queue(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_version_is_that_of_the_header),
         cmocka_unit_test_setup_teardown(test_nothing_committed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_way_to_wait, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_order_and_times, set_up, tear_down),

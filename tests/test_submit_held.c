@@ -913,6 +913,12 @@ static void test_cancel_leaves_alone_what_is_on_the_device(void **state)
     close_idle_stage(&s);
 }
 
+static void test_cancel_needs_a_queue(void **state)
+{
+    (void)state;
+    assert_result(gpusync_cancel_held(NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -948,6 +954,7 @@ int main(void)
         cmocka_unit_test(test_a_command_buffer_that_is_held_is_refused_everywhere),
         cmocka_unit_test(test_cancel_ends_what_is_held_and_all_that_waits_for_it),
         cmocka_unit_test(test_cancel_leaves_alone_what_is_on_the_device),
+        cmocka_unit_test(test_cancel_needs_a_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,12 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     assert_result(gpusync_submit(s.q[0], &(gpusync_submission){.command_buffer_count = 1}, &ticket),
                   GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_result(gpusync_submit(s.q[0], &(gpusync_submission){BUFFERS(NULL)}, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_submit(s.q[0], &(gpusync_submission){.waits = &point, .wait_count = SIZE_MAX}, &ticket),
+                  GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_submit(s.q[0], &(gpusync_submission){.signals = &point, .signal_count = UINT32_MAX}, &ticket),
+                  GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), .flags = 8);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer, NULL));
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer, buffer));
@@ -123,6 +129,31 @@ static void test_a_failed_timeline_promises_nothing(void **state)
     (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.b, 1)));
     assert_ok(either_discard(s.q[0], buffer));
     finish(&s, 0);
+    close_stage(&s);
+}
+
+/* A host that is to wait for a value which others signal needs the listener to tell it. */
+static void test_strict_work_for_a_value_of_others_needs_a_listener(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    void *event, *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    timeline = timeline_over(s.device, &event);
+    buffer = open_on(&s, 0);
+    softmetal_hide_class("MTLSharedEventListener");
+    REFUSED(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], BUFFERS(buffer), WAITS(at(timeline, 1)), .flags = GPUSYNC_STRICT);
+    softmetal_hide_class(NULL);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(timeline, 1)), .flags = GPUSYNC_STRICT);
+    assert_int_equal(status_of(buffer), NOT_ENQUEUED);
+    metal_event_signal(event, 1);
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
     close_stage(&s);
 }
 
@@ -495,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_tickets_that_are_none_are_refused),
         cmocka_unit_test(test_values_that_do_not_rise_are_refused),
         cmocka_unit_test(test_a_failed_timeline_promises_nothing),
+        cmocka_unit_test(test_strict_work_for_a_value_of_others_needs_a_listener),
         cmocka_unit_test(test_buffers_of_a_refused_submission_are_still_the_callers),
         cmocka_unit_test(test_held_buffers_cannot_be_used_again),
         cmocka_unit_test(test_an_enqueued_buffer_cannot_be_held),

@@ -1373,6 +1373,10 @@ static void test_spin_and_mode_are_those_of_the_options(void **state)
     options.mode = GPUSYNC_WAIT_HANDLER;
     assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, 1, &options, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(log.yields, 7);
+    options.mode = GPUSYNC_WAIT_BLOCKING; /* as HANDLER */
+    assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, MS(1), &options, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait_many(points, 1, GPUSYNC_WAIT_ALL, MS(1), &options, NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(log.yields, 7);
     options.mode = (gpusync_wait_mode)9;
     assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_ok(gpusync_timeline_destroy(timeline));

@@ -2039,6 +2039,12 @@ static void test_bad_input(void **state)
     assert_result(gpusync_warmup_start(p.r.device, &desc, &w), GPUSYNC_ERROR_INVALID_ARGUMENT);
     desc.jobs = &job;
     assert_result(gpusync_warmup_start(p.r.device, &desc, &w), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    job.run = never;
+    desc.job_count = SIZE_MAX / sizeof job + 2; /* times the size of one: a small number */
+    assert_result(gpusync_warmup_start(p.r.device, &desc, &w), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    list[0] = from_source(both, "add");
+    desc = listing(list, SIZE_MAX / 2 + 2);
+    assert_result(gpusync_warmup_start(p.r.device, &desc, &w), GPUSYNC_ERROR_INVALID_ARGUMENT);
     desc = listing(NULL, 0);
     assert_ok(gpusync_device_create(NULL, &device));
     queue = queue_new(device);
