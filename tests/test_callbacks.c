@@ -1814,6 +1814,61 @@ static void test_destroy_lets_a_callback_finish(void **state)
     close_idle_stage(&s);
 }
 
+static void *destroy_timeline_body(void *timeline)
+{
+    must(gpusync_timeline_destroy((gpusync_timeline *)timeline) == GPUSYNC_OK, "destroy");
+    return NULL;
+}
+
+/* The destroy of a timeline waits for a callback that runs. Meanwhile every call says so, and changes nothing. */
+static void test_calls_during_the_destroy_of_a_timeline_say_destroyed(void **state)
+{
+    outcome o[2] = {{0}, {0}};
+    gpusync_point point;
+    gpusync_ticket ticket;
+    size_t which;
+    pthread_t thread;
+    void *buffer;
+    gate g;
+    stage s;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    buffer = buffer_of(s.q[0]);
+    gate_init(&g, 2);
+    o[0].then = stay;
+    o[0].gate = &g;
+    on_value(s.a, 1, &o[0]);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    gate_wait(&g);
+    thread = start(destroy_timeline_body, s.a);
+    while (gpusync_timeline_wait(s.a, 2, 0, NULL) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+    point = at(s.a, 2);
+    assert_result(gpusync_timeline_signal(s.a, 2), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_timeline_expect(s.a, 2), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_timeline_fail(s.a, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_timeline_wait(s.a, 2, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which),
+                  GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_on_done(point, remember, &o[1]), GPUSYNC_ERROR_DESTROYED);
+    REFUSED(GPUSYNC_ERROR_DESTROYED, s.q[0], BUFFERS(buffer), WAITS(point));
+    REFUSED(GPUSYNC_ERROR_DESTROYED, s.q[0], BUFFERS(buffer), WAITS(at(s.b, 1)), SIGNALS(at(s.c, 1), point));
+    if (!metal4_run()) {
+        assert_result(gpusync_encode_wait(s.q[0], buffer, point), GPUSYNC_ERROR_DESTROYED);
+        assert_result(gpusync_encode_signal(s.q[0], buffer, point), GPUSYNC_ERROR_DESTROYED);
+    }
+    assert_int_equal(calls_so_far(&o[0]), 0);
+    gate_wait(&g);
+    join(thread);
+    s.a = NULL;
+    assert_int_equal(calls_of(&o[0]), 1);
+    assert_int_equal(calls_of(&o[1]), 0);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.c, 1))); /* it waits for nothing, and 1 is free */
+    finish_stage(&s);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    gate_destroy(&g);
+    close_idle_stage(&s);
+}
+
 /* Threads register with tickets and values, old and new, of two queues, while work ends well and badly. */
 typedef struct hammer {
     stage *s;
@@ -2212,6 +2267,7 @@ int main(void)
         cmocka_unit_test(test_the_loss_of_the_device_calls_back),
         cmocka_unit_test(test_no_callback_is_lost_or_run_twice_when_its_queue_goes),
         cmocka_unit_test(test_destroy_lets_a_callback_finish),
+        cmocka_unit_test(test_calls_during_the_destroy_of_a_timeline_say_destroyed),
         cmocka_unit_test(test_many_threads_register_and_each_registration_is_called_once),
         cmocka_unit_test(test_a_poll_loop_dispatches_and_goes_on_ticking),
         cmocka_unit_test(test_a_poll_loop_is_woken_by_a_byte_from_a_callback),

@@ -724,6 +724,48 @@ static void test_a_callback_of_one_device_registers_with_another(void **state)
     }
 }
 
+static void stay_and_wait(outcome *o)
+{
+    gate_wait(o->gate); /* it is here */
+    gate_wait(o->gate);
+    answer(o, gpusync_wait(o->queue, o->ticket, GPUSYNC_FOREVER));
+}
+
+/* Callbacks of two devices run at once, and the first to begin is the first to end. The other is known as one still. */
+static void test_callbacks_of_two_devices_run_at_once(void **state)
+{
+    outcome o[2] = {{0}, {0}};
+    second_device two;
+    gate gates[2];
+    gpusync_ticket ticket;
+    stage s;
+    int i;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    open_second(&two);
+    ticket = commit_on(&s, 0);
+    for (i = 0; i < 2; i++) {
+        gate_init(&gates[i], 2);
+        o[i].then = stay_and_wait;
+        o[i].gate = &gates[i];
+        o[i].queue = s.q[0];
+        o[i].ticket = ticket;
+        on_done(i ? two.queue : s.q[0], GPUSYNC_NO_TICKET, &o[i]);
+        gate_wait(&gates[i]);
+    }
+    for (i = 0; i < 2; i++) {
+        gate_wait(&gates[i]);
+        while (calls_so_far(&o[i]) < 1) sched_yield();
+        assert_int_equal(o[i].answered, 1);
+        assert_result(o[i].answers[0], GPUSYNC_ERROR_WOULD_DEADLOCK);
+    }
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    for (i = 0; i < 2; i++) gate_destroy(&gates[i]);
+    close_second(&two);
+    close_idle_stage(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -742,6 +784,7 @@ int main(void)
         cmocka_unit_test(test_cancel_inside_a_callback_nests_no_callbacks),
         cmocka_unit_test(test_a_callback_in_destroy_may_submit_to_other_queues),
         cmocka_unit_test(test_a_callback_of_one_device_registers_with_another),
+        cmocka_unit_test(test_callbacks_of_two_devices_run_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -510,6 +510,63 @@ static void test_a_device_is_found_in_the_list_when_there_is_no_default_one(void
     assert_int_equal(softmetal_live("device"), devices);
 }
 
+/* A device without an allocator has its memory from the C library. */
+static void test_without_an_allocator_the_c_library_may_have_no_memory_either(void **state)
+{
+    gpusync_timeline *timeline = NULL;
+    gpusync_device *device;
+    (void)state;
+    softmetal_reset();
+    assert_ok(gpusync_device_create(NULL, &device));
+    probe_memory.fail_after = false;
+    probe_memory.fail_at = 1;
+    assert_result(gpusync_timeline_create(device, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_null(timeline);
+    assert_int_equal(probe_memory.fail_at, 0);
+    assert_ok(gpusync_timeline_create(device, NULL, &timeline));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_device_destroy(device));
+}
+
+/* What a device shares with dispatch queues outlives it, and the next device gets it. Where there is none to be had no
+   device is made, and nothing stays of it. */
+static void test_what_outlives_a_device_may_not_be_had(void **state)
+{
+    gpusync_device_desc desc;
+    gpusync_allocator allocator;
+    gpusync_device *devices[64];
+    memory_log memory;
+    gpusync_result result = GPUSYNC_OK;
+    long alive, live;
+    size_t count = 0;
+    (void)state;
+    softmetal_reset();
+    memset(&desc, 0, sizeof desc);
+    memset(&memory, 0, sizeof memory);
+    allocator.allocate = memory_allocate;
+    allocator.release = memory_release;
+    allocator.user = &memory;
+    desc.allocator = &allocator;
+    while (true) {
+        alive = memory.live;
+        live = softmetal_live(NULL);
+        probe_memory.fail_after = false;
+        probe_memory.fail_at = 1; /* of the C library: the allocator gives */
+        result = gpusync_device_create(&desc, &devices[count]);
+        if (result != GPUSYNC_OK) break;
+        assert_true(++count < LENGTH(devices));
+    }
+    assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(probe_memory.fail_at, 0);
+    assert_null(devices[count]);
+    assert_int_equal(memory.live, alive);
+    assert_int_equal(softmetal_live(NULL), live);
+    assert_ok(gpusync_device_create(&desc, &devices[count]));
+    count++;
+    while (count--) assert_ok(gpusync_device_destroy(devices[count]));
+    assert_int_equal(memory.live, 0);
+}
+
 /* An argument is a pattern of the names of the tests to run: test_a_*. */
 /* The empty command buffer of a warm-up has no slot: that is the warm-up's result, not a reason to wait on. */
 static void test_a_blocking_warm_up_without_memory_for_its_command_buffer_returns(void **state)
@@ -550,6 +607,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_nil_command_buffer_of_gpusyncs_own_gives_its_place_back),
         cmocka_unit_test(test_a_nil_metal_queue_makes_no_queue),
         cmocka_unit_test(test_a_device_is_found_in_the_list_when_there_is_no_default_one),
+        cmocka_unit_test(test_without_an_allocator_the_c_library_may_have_no_memory_either),
+        cmocka_unit_test(test_what_outlives_a_device_may_not_be_had),
         cmocka_unit_test(test_a_blocking_warm_up_without_memory_for_its_command_buffer_returns),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -575,6 +575,41 @@ static void test_without_max_in_flight_a_commit_never_waits(void **state)
     close_flow(&f);
 }
 
+/* There is no room. A buffer that is to be refused is told so at once: nobody has to make room for that. */
+static void test_what_is_to_be_refused_does_not_wait_for_room_first(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc desc;
+    gpusync_queue *another;
+    gpusync_ticket ticket = 99;
+    void *working, *of_another, *committed;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("a buffer there has neither a queue nor a status");
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&desc, 0, sizeof desc);
+    desc.max_in_flight = 1;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, desc);
+    another = queue_new(r.device);
+    of_another = made_elsewhere_for(another);
+    committed = made_elsewhere_for(r.queue);
+    metal_commit(committed);
+    (void)commit_empty(&r, &working);
+    must_return_within(20);
+    assert_result(gpusync_commit(r.queue, of_another, &ticket), GPUSYNC_ERROR_WRONG_QUEUE);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_result(gpusync_commit(r.queue, committed, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    assert_result(gpusync_commit(r.queue, working, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    has_returned();
+    assert_int_equal(rooms_taken(r.queue), 1);
+    metal_release(of_another);
+    softmetal_finish(committed);
+    metal_release(committed);
+    softmetal_finish(working);
+    assert_ok(gpusync_queue_destroy(another));
+    rig_close(&r);
+}
+
 typedef struct commit_job {
     flow *f;
     void *buffer;
@@ -1114,6 +1149,7 @@ int main(void)
         cmocka_unit_test(test_a_commit_from_elsewhere_waits_for_room_too),
         cmocka_unit_test(test_before_a_commit_from_elsewhere_a_throttle_has_the_time_limit),
         cmocka_unit_test(test_without_max_in_flight_a_commit_never_waits),
+        cmocka_unit_test(test_what_is_to_be_refused_does_not_wait_for_room_first),
         cmocka_unit_test(test_two_commits_from_elsewhere_do_not_share_one_room),
         cmocka_unit_test(test_a_wait_that_nothing_can_end_is_an_error_after_a_second),
         cmocka_unit_test(test_a_buffer_that_track_refused_is_in_the_way_once),

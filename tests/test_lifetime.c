@@ -476,10 +476,15 @@ static void test_calls_during_a_destroy_say_destroyed(void **state)
     watch w;
     unsigned long owners;
     void *buffer, *own, *made;
+    gpusync_queue *another;
+    gpusync_timeline *t;
     gpusync_ticket ticket;
+    outcome o = {0};
     rig r;
     (void)state;
     rig_open_watched(&r, SOFTMETAL_MANUAL, &w, &no_spin, 0);
+    another = queue_new(r.device);
+    t = timeline_new(r.device);
     own = metal4_run() ? kept_buffer_of(r.queue) : metal_queue_command_buffer(r.metal_queue);
     owners = softmetal_retain_count(own);
     ticket = commit_empty(&r, &buffer);
@@ -492,6 +497,18 @@ static void test_calls_during_a_destroy_say_destroyed(void **state)
     assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_DESTROYED);
     assert_result(gpusync_get_info(r.queue, ticket, &info), GPUSYNC_ERROR_DESTROYED);
     assert_result(either_commit(r.queue, own, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_cancel_held(r.queue), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_on_done(after(r.queue, ticket), remember, &o), GPUSYNC_ERROR_DESTROYED);
+    REFUSED(GPUSYNC_ERROR_DESTROYED, r.queue, BUFFERS(own), SIGNALS(at(t, 1)));
+    made = buffer_of(another);
+    REFUSED(GPUSYNC_ERROR_DESTROYED, another, BUFFERS(made), WAITS(after(r.queue, ticket)), SIGNALS(at(t, 1)));
+    if (!metal4_run()) {
+        assert_result(gpusync_encode_wait(r.queue, own, at(t, 1)), GPUSYNC_ERROR_DESTROYED);
+        assert_result(gpusync_encode_signal(r.queue, own, at(t, 1)), GPUSYNC_ERROR_DESTROYED);
+        assert_result(gpusync_encode_wait(another, made, after(r.queue, ticket)), GPUSYNC_ERROR_DESTROYED);
+    }
+    assert_ok(gpusync_timeline_signal(t, 1)); /* which nobody has promised */
+    assert_ok(either_discard(another, made));
     if (!metal4_run()) {
         assert_result(gpusync_command_buffer(r.queue, NULL, &made), GPUSYNC_ERROR_DESTROYED);
         assert_result(gpusync_track(r.queue, own, NULL), GPUSYNC_ERROR_DESTROYED);
@@ -506,6 +523,9 @@ static void test_calls_during_a_destroy_say_destroyed(void **state)
     join(d.thread);
     assert_ok(d.result);
     r.queue = NULL;
+    assert_int_equal(calls_of(&o), 0);
+    assert_ok(gpusync_timeline_destroy(t));
+    assert_ok(gpusync_queue_destroy(another));
     rig_close(&r);
 }
 

@@ -271,6 +271,25 @@ static void test_many_waits_and_signals_of_one_submission(void **state)
     close_stage(&s);
 }
 
+/* Without a wait, and more than there is room for in most submissions. */
+static void test_many_signals_and_no_wait(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)),
+                    SIGNALS(at(s.a, 1), at(s.b, 1), at(s.c, 1), at(s.d, 1), at(s.a, 2), at(s.b, 7)));
+    assert_int_equal(value_of(s.a), 0);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_int_equal(value_of(s.a), 2);
+    assert_int_equal(value_of(s.b), 7);
+    assert_int_equal(value_of(s.c), 1);
+    assert_int_equal(value_of(s.d), 1);
+    close_stage(&s);
+}
+
 /* == real work: bytes that show the order ====================================================================== */
 
 /* Ways to order work: with a command buffer in front and one behind; with waits and signals inside the work itself; on
@@ -931,6 +950,7 @@ int main(void)
         cmocka_unit_test(test_several_command_buffers_run_in_their_order_and_end_as_one),
         cmocka_unit_test(test_command_buffers_may_come_from_anywhere),
         cmocka_unit_test(test_many_waits_and_signals_of_one_submission),
+        cmocka_unit_test(test_many_signals_and_no_wait),
         cmocka_unit_test(test_host_and_device_hand_a_byte_on_by_turns),
         cmocka_unit_test(test_a_diamond_over_four_queues),
         cmocka_unit_test(test_one_producer_and_a_consumer_on_each_queue),

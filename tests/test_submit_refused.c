@@ -301,6 +301,80 @@ static void test_no_room_for_command_buffers_of_our_own(void **state)
     close_stage(&s);
 }
 
+/* Four have room, and so many may not be held. A ticket holds nothing back: room may come. For a value that nobody has
+   promised it would have to be held. */
+static void test_without_room_the_kind_of_wait_tells_whether_room_may_come(void **state)
+{
+    uint64_t none = 0;
+    void *buffers[4];
+    gpusync_ticket ticket;
+    unsigned i;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("gpusync makes no command buffers there that need room");
+    open_stage_with(&s, SOFTMETAL_MANUAL, 2, 4);
+    ticket = commit_on(&s, 1);
+    for (i = 0; i < 4; i++) buffers[i] = open_on(&s, 0);
+    REFUSED(GPUSYNC_TIMEOUT, s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]), WAITS(after(s.q[1], ticket)),
+            .timeout_ns = &none);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]),
+            WAITS(after(s.q[1], ticket), at(s.a, 1)), .timeout_ns = &none);
+    assert_ok(either_discard(s.q[0], buffers[3])); /* room for one of its own */
+    ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]), WAITS(after(s.q[1], ticket)),
+                    .timeout_ns = &none);
+    finish(&s, 1);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    close_stage(&s);
+}
+
+/* The first ticket stays open, while others behind it come and go: until there is no place for one more, and no memory
+   to make any. Then the submission, and the commit of a buffer with a signal in it, change nothing. */
+static void test_without_a_place_for_the_ticket_nothing_is_submitted(void **state)
+{
+    int encoded;
+    (void)state;
+    for (encoded = 0; encoded < (metal4_run() ? 1 : 2); encoded++) {
+        gpusync_result result = GPUSYNC_OK;
+        gpusync_ticket ticket = 0, first, last = 0;
+        void *buffer = NULL, *oldest;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 1);
+        first = commit_to(s.q[0], oldest = metal_retain(open_on(&s, 0)));
+        while (result == GPUSYNC_OK) {
+            uint64_t next = last + 1;
+            buffer = metal_retain(open_on(&s, 0));
+            if (encoded) assert_ok(gpusync_encode_signal(s.q[0], buffer, at(s.a, next)));
+            if (last) { /* the first has made what they all need */
+                s.rig.memory.fail_after = true;
+                s.rig.memory.fail_at = 1;
+            }
+            if (encoded) result = gpusync_commit(s.q[0], buffer, &ticket);
+            else result = TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffer));
+            s.rig.memory.fail_at = 0;
+            if (result != GPUSYNC_OK) break;
+            last = ticket;
+            softmetal_finish(buffer);
+            metal_release(buffer);
+            assert_true(last < 10000);
+        }
+        assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+        assert_true(last > 100);
+        if (encoded) ticket = commit_to(s.q[0], buffer);
+        else ticket = SUBMIT(s.q[0], BUFFERS(buffer));
+        assert_int_equal(ticket, last + 1);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_poll(s.q[0], ticket));
+        assert_result(gpusync_poll(s.q[0], first), GPUSYNC_NOT_READY);
+        softmetal_finish(oldest);
+        assert_ok(gpusync_wait(s.q[0], GPUSYNC_EVERYTHING, 0));
+        metal_release(buffer);
+        metal_release(oldest);
+        close_stage(&s);
+    }
+}
+
 /* One in front and one behind never fit in a queue of one, however long the call might wait. */
 static void test_more_command_buffers_of_our_own_than_the_queue_has_are_refused(void **state)
 {
@@ -532,6 +606,8 @@ int main(void)
         cmocka_unit_test(test_an_enqueued_buffer_cannot_be_held),
         cmocka_unit_test(test_an_eighth_of_the_room_is_kept_free_of_what_is_held),
         cmocka_unit_test(test_no_room_for_command_buffers_of_our_own),
+        cmocka_unit_test(test_without_room_the_kind_of_wait_tells_whether_room_may_come),
+        cmocka_unit_test(test_without_a_place_for_the_ticket_nothing_is_submitted),
         cmocka_unit_test(test_more_command_buffers_of_our_own_than_the_queue_has_are_refused),
         cmocka_unit_test(test_in_a_callback_nobody_waits_for_room),
         cmocka_unit_test(test_what_metal_or_memory_does_not_give_changes_nothing),

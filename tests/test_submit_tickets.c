@@ -705,6 +705,26 @@ static void test_promises_and_signals_of_others_on_one_event(void **state)
     close_foreign(&f);
 }
 
+/* Others signal 5, which lets the work run. A promise of 3 is open, so nobody sees 5: nor that the work has ended. */
+static void test_work_that_others_let_go_ends_with_the_promise_that_hides_its_value(void **state)
+{
+    gpusync_ticket hiding, hidden;
+    foreign_stage f;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    hidden = SUBMIT(f.stage.q[0], BUFFERS(open_on(&f.stage, 0)), WAITS(at(f.timeline, 5)));
+    hiding = SUBMIT(f.stage.q[1], BUFFERS(open_on(&f.stage, 1)), SIGNALS(at(f.timeline, 3)), .flags = GPUSYNC_STRICT);
+    signal_abroad(&f, NULL, 0, 5);
+    finish(&f.stage, 0);
+    assert_result(gpusync_poll(f.stage.q[0], hidden), GPUSYNC_NOT_READY);
+    assert_true(value_of(f.timeline) < 3);
+    finish(&f.stage, 1);
+    assert_ok(gpusync_wait(f.stage.q[1], hiding, 0));
+    assert_ok(gpusync_wait(f.stage.q[0], hidden, 0));
+    assert_int_equal(value_of(f.timeline), 5);
+    close_foreign(&f);
+}
+
 static void test_a_value_signalled_by_others_before_the_call_is_not_waited_for(void **state)
 {
     gpusync_ticket ticket;
@@ -987,6 +1007,7 @@ int main(void)
         cmocka_unit_test(test_work_that_waits_for_an_imported_timeline_goes_to_the_device_at_once),
         cmocka_unit_test(test_a_strict_submission_is_told_by_the_event_when_others_signal),
         cmocka_unit_test(test_promises_and_signals_of_others_on_one_event),
+        cmocka_unit_test(test_work_that_others_let_go_ends_with_the_promise_that_hides_its_value),
         cmocka_unit_test(test_a_value_signalled_by_others_before_the_call_is_not_waited_for),
         cmocka_unit_test(test_the_value_of_failure_on_an_event_of_others_fails_who_waits_on_the_device),
         cmocka_unit_test(test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed),

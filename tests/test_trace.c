@@ -1163,6 +1163,36 @@ static void test_other_waits_have_no_latency(void **state)
     rig_close(&r);
 }
 
+static double clock_offset_s; /* of the device's clock */
+static double another_clock(void) { return (double)gpusync_now_ns() / 1e9 + clock_offset_s; }
+static double no_clock(void) { return 0; }
+
+/* A time that lies ahead, or more than ten seconds back, is none of the program's clock. 0: the device tells none. */
+static void test_times_of_another_clock_make_no_latency(void **state)
+{
+    static const uint64_t none[GPUSYNC_LATENCIES];
+    static const double offsets[] = {1000, -11, 0};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(offsets); i++) {
+        gpusync_stats stats;
+        wait_job job;
+        void *buffer;
+        rig r;
+        rig_open_hooked(&r, SOFTMETAL_MANUAL, NULL, 0);
+        clock_offset_s = offsets[i];
+        softmetal_set_gpu_clock(offsets[i] != 0 ? another_clock : no_clock);
+        wait_job_start(&job, r.queue, commit_empty(&r, &buffer), GPUSYNC_FOREVER);
+        await_sleepers(r.device, 1);
+        softmetal_finish(buffer);
+        assert_ok(wait_job_join(&job));
+        stats = stats_of(r.queue);
+        assert_int_equal(stats.waits_sleep, 1);
+        assert_memory_equal(stats.wake_latencies, none, sizeof none);
+        rig_close(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1194,6 +1224,7 @@ int main(void)
         cmocka_unit_test(test_every_event_once),
         cmocka_unit_test(test_wake_latencies),
         cmocka_unit_test(test_other_waits_have_no_latency),
+        cmocka_unit_test(test_times_of_another_clock_make_no_latency),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

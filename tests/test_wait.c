@@ -622,6 +622,41 @@ static void test_queue_wait_is_not_extended_by_later_commits(void **state)
     rig_close(&r);
 }
 
+/* BLOCKING: Metal waits for one command buffer after the other. What has ended before its turn is passed. */
+static void test_a_blocking_wait_for_everything_passes_what_has_ended(void **state)
+{
+    gpusync_wait_options options;
+    wait_job job;
+    void *buffers[3];
+    unsigned i;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("Metal has no wait there");
+    memset(&options, 0, sizeof options);
+    memset(&job, 0, sizeof job);
+    options.mode = GPUSYNC_WAIT_BLOCKING;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 3; i++) {
+        commit_empty(&r, &buffers[i]);
+        metal_retain(buffers[i]);
+    }
+    softmetal_finish(buffers[1]);
+    assert_ok(gpusync_poll(r.queue, 2));
+    job.queue = r.queue;
+    job.ticket = GPUSYNC_EVERYTHING;
+    job.timeout_ns = GPUSYNC_FOREVER;
+    job.options = &options;
+    job.thread = start(wait_job_body, &job);
+    while (softmetal_message_count("waitUntilCompleted") < 1) sched_yield();
+    softmetal_finish(buffers[0]);
+    while (softmetal_message_count("waitUntilCompleted") < 2) sched_yield();
+    softmetal_finish(buffers[2]);
+    assert_ok(wait_job_join(&job));
+    assert_int_equal(softmetal_message_count("waitUntilCompleted"), 2);
+    for (i = 0; i < 3; i++) metal_release(buffers[i]);
+    rig_close(&r);
+}
+
 static void test_a_ticket_that_ends_before_an_earlier_one_is_done_for_poll_and_wait_only(void **state)
 {
     void *buffers[3];
@@ -737,6 +772,40 @@ static void test_device_wait_waits_for_the_last_queue_as_for_the_first(void **st
     }
     for (i = 0; i < MANY_QUEUES; i++) assert_ok(gpusync_queue_destroy(queues[i]));
     r.queue = first;
+    rig_close(&r);
+}
+
+typedef struct more_queues {
+    rig *r;
+    gpusync_queue *made[9];
+} more_queues;
+
+static void make_more_queues(void *argument)
+{
+    more_queues *m = (more_queues *)argument;
+    size_t i;
+    for (i = 0; i < LENGTH(m->made); i++) m->made[i] = queue_new(m->r->device);
+    (void)commit_empty_to(m->made[LENGTH(m->made) - 1], NULL);
+}
+
+/* There are more queues than it had room for, and while it gets room for those, more are made. */
+static void test_device_wait_covers_queues_that_are_made_while_it_begins(void **state)
+{
+    gpusync_queue *queues[16];
+    more_queues more;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    more.r = &r;
+    for (i = 0; i < LENGTH(queues); i++) queues[i] = queue_new(r.device); /* and r.queue */
+    probe_at_lock(2, make_more_queues, &more);
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
+    assert_true(probe_has_acted());
+    finish_queue(more.made[LENGTH(more.made) - 1]);
+    assert_ok(gpusync_device_wait(r.device, 0));
+    for (i = 0; i < LENGTH(queues); i++) assert_ok(gpusync_queue_destroy(queues[i]));
+    for (i = 0; i < LENGTH(more.made); i++) assert_ok(gpusync_queue_destroy(more.made[i]));
     rig_close(&r);
 }
 
@@ -1272,10 +1341,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_done_at_the_deadline_wins_also_when_no_time_was_left_to_park),
         cmocka_unit_test(test_done_at_the_deadline_of_a_park_wins),
         cmocka_unit_test(test_queue_wait_is_not_extended_by_later_commits),
+        cmocka_unit_test(test_a_blocking_wait_for_everything_passes_what_has_ended),
         cmocka_unit_test(test_a_ticket_that_ends_before_an_earlier_one_is_done_for_poll_and_wait_only),
         cmocka_unit_test(test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twice),
         cmocka_unit_test(test_device_wait_covers_every_queue_up_to_what_it_had_committed),
         cmocka_unit_test(test_device_wait_waits_for_the_last_queue_as_for_the_first),
+        cmocka_unit_test(test_device_wait_covers_queues_that_are_made_while_it_begins),
         cmocka_unit_test(test_device_wait_tells_a_timeout_before_an_error),
         cmocka_unit_test(test_a_lost_handler_costs_time_and_no_hang),
         cmocka_unit_test(test_a_status_that_comes_after_the_handlers_is_no_hang),

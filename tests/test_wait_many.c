@@ -1317,6 +1317,40 @@ static void test_a_failure_ends_a_wait_for_all_or_a_failure(void **state)
         }
 }
 
+/* Work of the queue has failed before, or none has. What ends well now keeps the sleeper asleep either way. */
+static void test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep(void **state)
+{
+    int before;
+    (void)state;
+    for (before = 0; before < 2; before++) {
+        gpusync_timeline *timeline;
+        gpusync_point points[2];
+        sleep_log log;
+        many_job job;
+        void *buffer;
+        rig r;
+        open_rig(&r, SOFTMETAL_MANUAL, &log);
+        timeline = timeline_at(r.device, 0);
+        if (before) {
+            commit_empty(&r, &buffer);
+            softmetal_fail(buffer, NULL, 3, "killed");
+            softmetal_finish(buffer);
+        }
+        points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
+        points[1] = gpusync_at_value(timeline, 1);
+        many_job_start(&job, points, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER);
+        await_sleepers(r.device, 2);
+        softmetal_finish(buffer);
+        assert_int_equal(log.unparks, 0);
+        assert_ok(gpusync_timeline_signal(timeline, 1));
+        assert_ok(many_job_join(&job));
+        assert_int_equal(job.which, 2);
+        assert_int_equal(log.unparks, 1);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        close_rig(&r);
+    }
+}
+
 /* -- options ----------------------------------------------------------------------------------------- */
 
 /* The error is that of the point that `which` names, whatever failed after it, or before. */
@@ -1535,6 +1569,7 @@ int main(void)
         cmocka_unit_test(test_eight_threads_with_random_signals_and_waits_agree_with_what_was_signalled),
         cmocka_unit_test(test_whatever_memory_is_missing_nothing_is_lost),
         cmocka_unit_test(test_a_failure_ends_a_wait_for_all_or_a_failure),
+        cmocka_unit_test(test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep),
         cmocka_unit_test(test_the_error_is_that_of_the_point_that_is_named),
         cmocka_unit_test(test_spin_and_mode_are_those_of_the_options),
         cmocka_unit_test(test_a_failure_among_everything_ends_a_wait_for_all_or_a_failure),

@@ -745,6 +745,48 @@ static void test_blocking_with_an_error(void **state)
     place_close(&p);
 }
 
+static void memory_ends(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    place *p = (place *)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, LIBRARY_LATER) != 0) return;
+    p->r.memory.fail_after = true;
+    __atomic_store_n(&p->r.memory.fail_at, 1, __ATOMIC_SEQ_CST);
+}
+
+static void see_it_linger(void *user)
+{
+    place *p = (place *)user;
+    inn_await(&p->inn, &p->inn.yields, 5);
+}
+
+/* There is none to sleep with: it yields until all is done, and does not come back before. */
+static void test_blocking_without_memory_to_sleep(void **state)
+{
+    gpusync_pipeline_desc list[] = {from_source(both, "add")};
+    gpusync_warmup_desc desc = listing(list, 1);
+    gpusync_device_desc device_desc;
+    gpusync_warmup_job job;
+    place p;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.spin = &no_spin; /* so who yields lingers */
+    place_open_with(&p, device_desc);
+    job.run = see_it_linger;
+    job.user = &p;
+    desc.jobs = &job;
+    desc.job_count = 1;
+    desc.blocking = true;
+    softmetal_set_message_hook(memory_ends, &p);
+    assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+    assert_progress(p.warmup, GPUSYNC_OK, 3, 3);
+    assert_int_equal(inn_read(&p.inn, &p.inn.parks), 0);
+    __atomic_store_n(&p.r.memory.fail_at, 0, __ATOMIC_SEQ_CST);
+    assert_result(gpusync_warmup_wait(p.warmup, 0), GPUSYNC_ERROR_OUT_OF_MEMORY); /* the device's part needed some */
+    assert_non_null(pipeline_of(p.warmup, 0));
+    place_close(&p);
+}
+
 static void never(void *user)
 {
     (void)user;
@@ -1586,6 +1628,53 @@ static void test_destroy_during_a_job(void **state)
     place_close(&p);
 }
 
+typedef struct asker_in_a_job {
+    place *p;
+    gpusync_result results[2];
+    void *out;
+} asker_in_a_job;
+
+static void ask_behind_the_door(void *user)
+{
+    asker_in_a_job *a = (asker_in_a_job *)user;
+    door_pass(&a->p->door);
+    a->results[0] = gpusync_warmup_wait(a->p->warmup, GPUSYNC_FOREVER);
+    a->results[1] = gpusync_warmup_pipeline(a->p->warmup, 0, GPUSYNC_FOREVER, &a->out, NULL);
+}
+
+/* The job that destroy waits for may still ask, and is told. */
+static void test_a_job_that_asks_during_destroy_is_told(void **state)
+{
+    gpusync_pipeline_desc list[] = {from_source(both, "add")};
+    gpusync_warmup_desc desc = listing(list, 1);
+    gpusync_warmup_job job;
+    asker_in_a_job a;
+    destroyer d;
+    sleeper s;
+    place p;
+    (void)state;
+    place_open(&p);
+    a.p = &p;
+    a.out = &a;
+    job.run = ask_behind_the_door;
+    job.user = &a;
+    desc.jobs = &job;
+    desc.job_count = 1;
+    assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+    door_await(&p.door);
+    sleeper_start(&s, &p, true);
+    inn_await(&p.inn, &p.inn.asleep, 1);
+    destroyer_start(&d, &p);
+    await_destroy(&s);
+    assert_false(__atomic_load_n(&d.over, __ATOMIC_SEQ_CST));
+    door_open(&p.door);
+    destroyer_join(&d);
+    assert_result(a.results[0], GPUSYNC_ERROR_DESTROYED);
+    assert_result(a.results[1], GPUSYNC_ERROR_DESTROYED);
+    assert_null(a.out);
+    place_close(&p);
+}
+
 static void test_the_device_cannot_go_first(void **state)
 {
     int disabled;
@@ -2226,6 +2315,7 @@ int main(void)
         cmocka_unit_test(test_a_job_gets_pipelines),
         cmocka_unit_test(test_blocking),
         cmocka_unit_test(test_blocking_with_an_error),
+        cmocka_unit_test(test_blocking_without_memory_to_sleep),
         cmocka_unit_test(test_disabled),
         cmocka_unit_test(test_disabled_compiles_nothing_else),
         cmocka_unit_test(test_disabled_and_never_asked),
@@ -2251,6 +2341,7 @@ int main(void)
         cmocka_unit_test(test_destroy_ends_waits),
         cmocka_unit_test(test_destroy_waits_for_waiters),
         cmocka_unit_test(test_destroy_during_a_job),
+        cmocka_unit_test(test_a_job_that_asks_during_destroy_is_told),
         cmocka_unit_test(test_the_device_cannot_go_first),
         cmocka_unit_test(test_in_a_callback),
         cmocka_unit_test(test_blocking_in_a_callback),
