@@ -1047,6 +1047,46 @@ static void test_what_comes_before_work_is_in_the_line_is_seen_there(void **stat
     comes_in_between(fail_b, GPUSYNC_UNORDERED, GPUSYNC_ERROR_EXECUTION);
 }
 
+static void finish_it(void *buffer) { softmetal_finish(buffer); }
+
+/* So is the loss of the device, wherever it comes: whoever told of that did not see the work yet. */
+static void test_a_loss_before_work_is_in_the_line_is_seen_there(void **state)
+{
+    bool acted = true;
+    unsigned taken = 0;
+    int n;
+    (void)state;
+    for (n = 1; acted; n++) {
+        void *buffer, *killed;
+        gpusync_ticket ticket = 0;
+        gpusync_result result;
+        stage p;
+        open_stage(&p, SOFTMETAL_MANUAL, 2);
+        killed = open_on(&p, 1);
+        fail_with_the_device(killed);
+        (void)commit_to(p.q[1], killed);
+        buffer = kept_buffer_of(p.q[0]);
+        must_return_within(20);
+        probe_at_lock(n, finish_it, killed);
+        result = TRY_SUBMIT(p.q[0], &ticket, BUFFERS(buffer), WAITS(at(p.b, 1)), SIGNALS(at(p.a, 1)));
+        acted = probe_has_acted();
+        has_returned();
+        if (!acted) softmetal_finish(killed);
+        assert_true(gpusync_device_is_lost(p.device));
+        if (result == GPUSYNC_OK) {
+            taken++;
+            assert_result(gpusync_wait(p.q[0], ticket, 0), GPUSYNC_ERROR_DEVICE_LOST);
+            assert_int_equal(held_on(p.device, p.q[0]), 0); /* ended, not left where nobody comes by */
+            drop(buffer);
+        } else {
+            assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+            discard(p.q[0], buffer);
+        }
+        close_idle_stage(&p);
+    }
+    assert_true(n > 3 && taken > 1);
+}
+
 static void test_a_buffer_that_comes_twice_is_refused_however_many_there_are(void **state)
 {
     enum { COUNT = 40 };
@@ -1225,6 +1265,7 @@ int main(void)
         cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
         cmocka_unit_test(test_a_refused_signal_gives_back_its_room),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
+        cmocka_unit_test(test_a_loss_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_a_buffer_that_comes_twice_is_refused_however_many_there_are),
         cmocka_unit_test(test_what_was_joined_to_a_submission_has_no_reference_left_when_it_is_spare),
         cmocka_unit_test(test_threads_encode_wait_and_discard_at_once),

@@ -1317,12 +1317,14 @@ static void test_a_failure_ends_a_wait_for_all_or_a_failure(void **state)
         }
 }
 
-/* Work of the queue has failed before, or none has. What ends well now keeps the sleeper asleep either way. */
+/* Work of the queue has failed before, or none has. What ends well now keeps the sleeper asleep either way; and so does
+   everything, of a queue on which nothing has failed. */
 static void test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep(void **state)
 {
-    int before;
+    int way;
     (void)state;
-    for (before = 0; before < 2; before++) {
+    for (way = 0; way < 3; way++) {
+        bool before = way == 1, everything = way == 2;
         gpusync_timeline *timeline;
         gpusync_point points[2];
         sleep_log log;
@@ -1337,6 +1339,7 @@ static void test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep(void **
             softmetal_finish(buffer);
         }
         points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
+        if (everything) points[0].ticket = GPUSYNC_EVERYTHING;
         points[1] = gpusync_at_value(timeline, 1);
         many_job_start(&job, points, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER);
         await_sleepers(r.device, 2);
@@ -1413,6 +1416,45 @@ static void test_spin_and_mode_are_those_of_the_options(void **state)
     assert_int_equal(log.yields, 7);
     options.mode = (gpusync_wait_mode)9;
     assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+static void *wait_blocking(void *argument)
+{
+    many_job *job = (many_job *)argument;
+    gpusync_wait_options options;
+    memset(&options, 0, sizeof options);
+    options.mode = GPUSYNC_WAIT_BLOCKING;
+    job->result = gpusync_wait_many(job->points, job->count, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, &options, &job->which);
+    return NULL;
+}
+
+/* BLOCKING works as HANDLER: inside Metal it could not be told of the second point. */
+static void test_a_wait_for_many_never_waits_inside_metal(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_point points[2];
+    many_job job;
+    void *buffer;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(r.device, 0);
+    points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
+    points[1] = gpusync_at_value(timeline, 1);
+    memset(&job, 0, sizeof job);
+    job.points = points;
+    job.count = 2;
+    must_return_within(20);
+    job.thread = start(wait_blocking, &job);
+    await_sleepers(r.device, 2);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    assert_ok(many_job_join(&job));
+    has_returned();
+    assert_int_equal(job.which, 1);
+    assert_int_equal(softmetal_message_count("waitUntilCompleted"), 0);
+    softmetal_finish(buffer);
     assert_ok(gpusync_timeline_destroy(timeline));
     close_rig(&r);
 }
@@ -1572,6 +1614,7 @@ int main(void)
         cmocka_unit_test(test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep),
         cmocka_unit_test(test_the_error_is_that_of_the_point_that_is_named),
         cmocka_unit_test(test_spin_and_mode_are_those_of_the_options),
+        cmocka_unit_test(test_a_wait_for_many_never_waits_inside_metal),
         cmocka_unit_test(test_a_failure_among_everything_ends_a_wait_for_all_or_a_failure),
         cmocka_unit_test(test_the_error_of_a_point_that_went_is_not_that_of_another),
         cmocka_unit_test(test_a_wait_for_all_sees_a_failure_in_the_middle_of_its_spin),
