@@ -1089,6 +1089,318 @@ static void listeners_may_be_deaf_to_the_host(void **state)
     stage_close(&s);
 }
 
+/* ------------------------------------------------------------- quirks against what README.md believes -- */
+
+static void listeners_may_be_deaf_to_the_past(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *listener = listener_new();
+    softmetal_set_quirks(&(softmetal_quirks){.deaf_to_the_past = true});
+    set_event(event, 1);
+    on_event(event, listener, 1, &s.log, 1);
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 0);
+    set_event(event, 2);
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 1);
+    objc_release(event);
+    objc_release(listener);
+    stage_close(&s);
+}
+
+static void set_watchdog(uint64_t ns)
+{
+    softmetal_timing timing;
+    softmetal_get_timing(&timing);
+    timing.watchdog_ns = ns;
+    softmetal_set_timing(&timing);
+}
+
+static void the_device_may_be_deaf_to_the_host(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *other = queue_new(s.device);
+    void *deaf = buffer_in(s.queue), *hears = buffer_in(s.queue), *signal = buffer_in(other);
+    softmetal_set_quirks(&(softmetal_quirks){.deaf_device = true});
+    set_watchdog(20 * MS);
+    set_event(event, 1);
+    encode_wait(deaf, event, 1);
+    commit(deaf);
+    wait_done(deaf);
+    assert_int_equal(status(deaf), FAILED);
+    encode_signal(signal, event, 2);
+    commit(signal);
+    wait_done(signal);
+    encode_wait(hears, event, 2);
+    commit(hears);
+    wait_done(hears);
+    assert_int_equal(status(hears), COMPLETED);
+    objc_release(other);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void waits_may_be_open(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *buffer = buffer_in(s.queue);
+    softmetal_set_quirks(&(softmetal_quirks){.open_waits = true});
+    encode_wait(buffer, event, 1);
+    commit(buffer);
+    wait_done(buffer);
+    assert_int_equal(status(buffer), COMPLETED);
+    assert_int_equal(event_value(event), 0);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void signals_may_be_early(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *buffer = buffer_in(s.queue), *memory = memory_new(s.device, 16);
+    softmetal_set_quirks(&(softmetal_quirks){.early_signals = true});
+    fill(buffer, memory, 1);
+    encode_signal(buffer, event, 1);
+    softmetal_hang(buffer);
+    commit(buffer);
+    assert_true(event_wait(event, 1, 10000));
+    assert_int_equal(contents(memory)[0], 0);
+    assert_true(status(buffer) < COMPLETED);
+    softmetal_unhang(buffer);
+    wait_done(buffer);
+    assert_int_equal(contents(memory)[0], 1);
+    objc_release(memory);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void signals_may_overtake(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *slow = buffer_in(s.queue), *quick = buffer_in(s.queue);
+    softmetal_hang(slow);
+    commit(slow);
+    softmetal_set_quirks(&(softmetal_quirks){.overtaking_signals = true});
+    encode_signal(quick, event, 1);
+    commit(quick);
+    assert_int_equal(event_value(event), 1);
+    assert_true(status(quick) < COMPLETED);
+    softmetal_unhang(slow);
+    wait_done(quick);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void the_killed_may_signal(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    set_watchdog(20 * MS);
+    for (int alive = 0; alive < 2; alive++) {
+        void *never = GET(s.device, "newSharedEvent"), *event = GET(s.device, "newSharedEvent");
+        void *buffer = buffer_in(s.queue);
+        softmetal_set_quirks(&(softmetal_quirks){.signals_of_the_killed = alive});
+        encode_wait(buffer, never, 1);
+        encode_signal(buffer, event, 1);
+        commit(buffer);
+        wait_done(buffer);
+        assert_int_equal(status(buffer), FAILED);
+        assert_int_equal(event_value(event), alive);
+        objc_release(event);
+        objc_release(never);
+    }
+    stage_close(&s);
+}
+
+static void events_may_not_be_kept(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *kept = buffer_in(s.queue), *bare = buffer_in(s.queue);
+    encode_signal(kept, event, 1);
+    assert_int_equal(softmetal_retain_count(event), 2);
+    softmetal_set_quirks(&(softmetal_quirks){.events_not_kept = true});
+    encode_signal(bare, event, 2);
+    assert_int_equal(softmetal_retain_count(event), 2);
+    commit(kept);
+    commit(bare);
+    wait_done(bare);
+    assert_int_equal(event_value(event), 2);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void handlers_may_run_backwards(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *buffer = buffer_in(s.queue);
+    softmetal_set_quirks(&(softmetal_quirks){.handlers_backwards = true});
+    for (int i = 0; i < 3; i++) on_completed(buffer, &s.log, i);
+    commit(buffer);
+    wait_done(buffer);
+    assert_int_equal(log_count(&s.log), 3);
+    for (int i = 0; i < 3; i++) assert_int_equal(s.log.order[i], 2 - i);
+    stage_close(&s);
+    assert_int_equal(s.log.disposed, 3);
+}
+
+static void a_dealloc_may_be_silent(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    softmetal_set_quirks(&(softmetal_quirks){.silent_dealloc = true});
+    void *pool = objc_autoreleasePoolPush();
+    on_completed(buffer_in(s.queue), &s.log, 1);
+    objc_autoreleasePoolPop(pool);
+    assert_int_equal(log_count(&s.log), 0);
+    assert_int_equal(s.log.disposed, 1);
+    stage_close(&s);
+}
+
+static void own_address_invoke(void *self, void *buffer)
+{
+    block *b = self;
+    b->log->given = self;
+    handler_invoke(self, buffer);
+}
+
+static void global_blocks_may_be_copied(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    for (int copied = 0; copied < 2; copied++) {
+        void *buffer = buffer_in(s.queue);
+        block b = global_block((any_function)own_address_invoke, &s.log, 1);
+        softmetal_set_quirks(&(softmetal_quirks){.global_blocks_copied = copied});
+        DO1(buffer, "addCompletedHandler:", &b);
+        commit(buffer);
+        wait_done(buffer);
+        assert_int_equal(log_count(&s.log), copied + 1);
+        assert_true((s.log.given != (void *)&b) == copied);
+    }
+    stage_close(&s);
+}
+
+static void a_status_may_be_autoreleased(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *buffer = buffer_in(s.queue), *pool = objc_autoreleasePoolPush();
+    unsigned long before = softmetal_retain_count(buffer);
+    (void)status(buffer);
+    assert_int_equal(softmetal_retain_count(buffer), before);
+    softmetal_set_quirks(&(softmetal_quirks){.status_autoreleases = true});
+    (void)status(buffer);
+    assert_int_equal(softmetal_retain_count(buffer), before + 1);
+    objc_autoreleasePoolPop(pool);
+    assert_int_equal(softmetal_retain_count(buffer), before);
+    stage_close(&s);
+}
+
+static void uncommitted_buffers_may_be_free(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 1);
+    softmetal_set_quirks(&(softmetal_quirks){.uncommitted_are_free = true});
+    void *first = buffer_in(s.queue), *second = buffer_in(s.queue);
+    assert_int_equal(softmetal_outstanding(s.queue), 0);
+    softmetal_hang(first);
+    commit(first);
+    assert_int_equal(softmetal_outstanding(s.queue), 1);
+    softmetal_unhang(first);
+    wait_done(first);
+    assert_int_equal(softmetal_outstanding(s.queue), 0);
+    commit(second);
+    wait_done(second);
+    stage_close(&s);
+}
+
+static void places_may_come_early(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    for (int early = 0; early < 2; early++) {
+        void *buffer = buffer_in(s.queue);
+        softmetal_set_quirks(&(softmetal_quirks){.early_places = early});
+        __atomic_store_n(&s.log.gate, 1, __ATOMIC_RELEASE);
+        on_completed(buffer, &s.log, 1);
+        commit(buffer);
+        while (!__atomic_load_n(&s.log.inside, __ATOMIC_ACQUIRE)) sleep_ms(1);
+        assert_int_equal(softmetal_outstanding(s.queue), early ? 0 : 1);
+        __atomic_store_n(&s.log.gate, 0, __ATOMIC_RELEASE);
+        wait_done(buffer);
+        assert_int_equal(softmetal_outstanding(s.queue), 0);
+    }
+    stage_close(&s);
+}
+
+static void nothing_compiled_invoke(void *self, void *result, void *error)
+{
+    block *b = self;
+    (void)result, (void)error;
+    log_add(b->log, b->number);
+}
+
+static void compilations_may_answer_twice_and_know_every_name(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    for (int quirky = 0; quirky < 2; quirky++) {
+        block b = stack_block((any_function)nothing_compiled_invoke, &s.log, 1);
+        unsigned before = log_count(&s.log);
+        softmetal_set_quirks(&(softmetal_quirks){.compiled_twice = quirky, .any_function = quirky});
+        SEND_WITH(void, (void *, void *, void *, void *, void *), s.device,
+                  "newLibraryWithSource:options:completionHandler:", string("kernel void k()"), NULL, &b);
+        assert_true(softmetal_settle(10 * SECOND));
+        assert_int_equal(log_count(&s.log) - before, quirky + 1);
+        void *error = NULL;
+        void *library = SEND_WITH(void *, (void *, void *, void *, void *, void **), s.device,
+                                  "newLibraryWithSource:options:error:", string("kernel void k()"), NULL, &error);
+        void *function = GET1(library, "newFunctionWithName:", string("another"));
+        assert_true((function != NULL) == quirky);
+        objc_release(function);
+        objc_release(library);
+    }
+    stage_close(&s);
+}
+
+static void an_unlock_may_look_again(void **state)
+{
+    (void)state;
+    stage s;
+    uint32_t lock = 0;
+    if (!softmetal_has_dispatch()) skip(); /* a Mac's own lock */
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    softmetal_set_quirks(&(softmetal_quirks){.late_unlock = true});
+    os_unfair_lock_lock(&lock);
+    lock |= 1; /* somebody may be asleep */
+    uint64_t begin = now_ns();
+    os_unfair_lock_unlock(&lock);
+    assert_true(now_ns() - begin >= MS); /* a sleep is never too short */
+    assert_int_equal(lock, 0);
+    stage_close(&s);
+}
+
 static void note_thread(void *log)
 {
     log_add(log, 1);
@@ -2718,6 +3030,21 @@ int main(int argc, char **argv)
         cmocka_unit_test(queues_meet_at_events),
         cmocka_unit_test(the_watchdog_ends_a_wait_for_ever),
         cmocka_unit_test(listeners_may_be_deaf_to_the_host),
+        cmocka_unit_test(listeners_may_be_deaf_to_the_past),
+        cmocka_unit_test(the_device_may_be_deaf_to_the_host),
+        cmocka_unit_test(waits_may_be_open),
+        cmocka_unit_test(signals_may_be_early),
+        cmocka_unit_test(signals_may_overtake),
+        cmocka_unit_test(the_killed_may_signal),
+        cmocka_unit_test(events_may_not_be_kept),
+        cmocka_unit_test(handlers_may_run_backwards),
+        cmocka_unit_test(a_dealloc_may_be_silent),
+        cmocka_unit_test(global_blocks_may_be_copied),
+        cmocka_unit_test(a_status_may_be_autoreleased),
+        cmocka_unit_test(uncommitted_buffers_may_be_free),
+        cmocka_unit_test(places_may_come_early),
+        cmocka_unit_test(compilations_may_answer_twice_and_know_every_name),
+        cmocka_unit_test(an_unlock_may_look_again),
         cmocka_unit_test(a_listener_may_have_a_dispatch_queue),
         cmocka_unit_test(messages_are_counted),
         cmocka_unit_test(nil_answers_zero_and_arguments_arrive),

@@ -63,6 +63,24 @@ typedef struct softmetal_quirks {
     bool deaf_listeners;        /* setSignaledValue: makes no listener's block run (reported of some systems). It
                                    runs when the GPU signals its value or a higher one. A block that is registered
                                    for a value already reached runs                                                */
+    bool deaf_to_the_past;      /* a listener's block that is registered for a value already reached does not run
+                                   before the event rises again                                                    */
+    bool deaf_device;           /* real clock: waits of the device do not see what setSignaledValue: set           */
+    bool open_waits;            /* a wait in a command buffer passes at once                                       */
+    bool early_signals;         /* signals in a command buffer fire after the first waits in it, before any work   */
+    bool overtaking_signals;    /* a command buffer of one signal fires it at its commit                           */
+    bool signals_of_the_killed; /* a command buffer that a wait ends with an error fires its signals               */
+    bool events_not_kept;       /* a command buffer has no reference to its events, nor a claim on them            */
+    bool handlers_backwards;    /* completed handlers run in the opposite order (not those that are stepped)       */
+    bool silent_dealloc;        /* a buffer that was never committed drops its handlers                            */
+    bool global_blocks_copied;  /* a handler that is a global block is copied to the heap                          */
+    bool status_autoreleases;   /* status autoreleases the buffer                                                  */
+    bool uncommitted_are_free;  /* a command buffer counts against its queue's limit from commit on                */
+    bool early_places;          /* real clock: the place in the queue is given back before the handlers run        */
+    bool compiled_twice;        /* completion handlers of compilations run twice                                   */
+    bool any_function;          /* newFunctionWithName: makes a function of every name                             */
+    bool late_unlock;           /* Linux: who lets go of an os_unfair_lock that somebody may wait for reads it again, a
+                                   millisecond later                                                               */
     /* Of Metal 4; see there. */
     bool bare_feedback_errors;     /* a feedback has the error itself, with its code, and no wrapper               */
     bool options_keep_handlers;    /* a commit leaves the handlers in its options: they run after the next one too */

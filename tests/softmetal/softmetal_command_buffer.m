@@ -217,7 +217,7 @@ SoftMetalCommandBuffer *sm_command_buffer_new(sm_entry entry, SoftMetalAnyQueue 
     sm_cond_init(&buffer->changed);
     if (sm_is_operation(buffer)) return buffer;
     pthread_mutex_lock(&buffer->engine->lock);
-    buffer->counted = entry == SM_ENTRY_BUFFER;
+    buffer->counted = entry == SM_ENTRY_BUFFER && !SM_QUIRK(uncommitted_are_free);
     join_the_living(buffer);
     pthread_mutex_unlock(&buffer->engine->lock);
     return buffer;
@@ -287,11 +287,19 @@ static void begin_life_of_work(SoftMetalCommandBuffer *buffer)
     buffer->schedule_due = sm_after(sm_now(), sm_draw(timing.schedule));
 }
 
+static void overtake(SoftMetalCommandBuffer *buffer)
+{
+    const sm_command *command = buffer->recorded.commands;
+    if (buffer->entry != SM_ENTRY_BUFFER || buffer->recorded.command_count != 1 || command->kind != SM_SIGNAL) return;
+    sm_event_raise(command->object, command->value);
+}
+
 void sm_commit(SoftMetalCommandBuffer *buffer)
 {
     sm_engine *engine = buffer->engine;
     bool operation = sm_is_operation(buffer);
     count_uses(buffer);
+    if (SM_QUIRK(overtaking_signals)) overtake(buffer);
     [buffer retain]; /* Metal's own reference, until sm_let_go */
     pthread_mutex_lock(&engine->lock);
     if (!operation) begin_life_of_work(buffer);
@@ -300,6 +308,10 @@ void sm_commit(SoftMetalCommandBuffer *buffer)
     engine->unsettled++;
     if (!buffer->in_line) join_line(buffer);
     set_status(buffer, SM_COMMITTED);
+    if (buffer->entry == SM_ENTRY_BUFFER && !buffer->counted) { /* see uncommitted_are_free */
+        buffer->counted = true;
+        engine->outstanding++;
+    }
     if (buffer->entry == SM_ENTRY_RUN) {
         engine->newest_run = buffer;
         engine->newest_run_failed = false;
@@ -453,12 +465,22 @@ void sm_end_handlers(SoftMetalCommandBuffer *buffer)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
+static void give_place_back(SoftMetalCommandBuffer *buffer)
+{
+    pthread_mutex_lock(&buffer->engine->lock);
+    free_place(buffer);
+    pthread_mutex_unlock(&buffer->engine->lock);
+}
+
 void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose)
 {
     bool late_release = sm_quirks().blocks_released_late;
     store_gpu_times(buffer);
-    for (unsigned k = 0; k < buffer->completed_blocks.count; k++) {
-        sm_block *held = &buffer->completed_blocks.items[k];
+    bool backwards = SM_QUIRK(handlers_backwards);
+    unsigned count = buffer->completed_blocks.count;
+    if (SM_QUIRK(early_places)) give_place_back(buffer);
+    for (unsigned k = 0; k < count; k++) {
+        sm_block *held = &buffer->completed_blocks.items[backwards ? count - 1 - k : k];
         if (!lose) call(held, buffer);
         if (!late_release) sm_block_drop(held);
     }
@@ -534,7 +556,7 @@ static void encode_event(SoftMetalCommandBuffer *buffer, sm_command_kind kind, i
     require_no_encoder(buffer, SM_RULE_EVENT_WITH_ENCODER, what);
     sm_check_argument(event, [SoftMetalEvent class], what);
     require_same_device(buffer, ((SoftMetalEvent *)event)->device, what);
-    sm_refer(&buffer->recorded, event);
+    if (!SM_QUIRK(events_not_kept)) sm_refer(&buffer->recorded, event);
     sm_command *command = sm_record(&buffer->recorded, kind);
     command->object = event;
     command->value = value;
@@ -608,6 +630,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     bool sent = sm_arrived(self, _cmd);
     unsigned long now = __atomic_load_n(&status, __ATOMIC_ACQUIRE);
     if (now >= SM_COMPLETED) (void)__atomic_load_n(&worked, __ATOMIC_ACQUIRE);
+    if (SM_QUIRK(status_autoreleases)) [[self retain] autorelease];
     if (sent) sm_hook_after(self, "status");
     return now;
 }
@@ -744,7 +767,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     if (!sm_is_operation(self)) leave_the_living(self);
     pthread_mutex_unlock(&engine->lock);
     for (unsigned k = 0; !committed && k < completed_blocks.count; k++) {
-        if (!lose) call(&completed_blocks.items[k], self);
+        if (!lose && !SM_QUIRK(silent_dealloc)) call(&completed_blocks.items[k], self);
         sm_block_drop(&completed_blocks.items[k]);
     }
     drop_blocks(&scheduled_blocks);

@@ -236,10 +236,12 @@ static void post_all(SoftMetalEvent *event, sm_notification *due)
     }
 }
 
-static void raise_event(SoftMetalEvent *event, uint64_t value, bool heard)
+static void raise_event(SoftMetalEvent *event, uint64_t value, bool by_device)
 {
+    bool heard = by_device || !sm_quirks().deaf_listeners;
     pthread_mutex_lock(&event->lock);
     sm_notification *due = NULL;
+    if (by_device && value > event->device_value) event->device_value = value;
     if (value > event->value) {
         __atomic_store_n(&event->value, value, __ATOMIC_RELEASE);
         if (heard) due = take_due(event, value);
@@ -258,12 +260,17 @@ void sm_event_raise(SoftMetalEvent *event, uint64_t value)
 /* Device waits look at the removal of the device, and at the watchdog, this often. */
 #define DEVICE_WAIT_SLICE SM_MILLISECOND
 
+static bool seen_by_device(SoftMetalEvent *event, uint64_t value)
+{
+    return (SM_QUIRK(deaf_device) ? event->device_value : event->value) >= value;
+}
+
 sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed)
 {
     uint64_t start = sm_now();
     sm_wait_result result = SM_WAIT_REACHED;
     pthread_mutex_lock(&event->lock);
-    while (event->value < value) {
+    while (!seen_by_device(event, value)) {
         softmetal_timing timing;
         sm_timing(&timing);
         uint64_t now = sm_now(), end = sm_after(start, timing.watchdog_ns);
@@ -356,7 +363,7 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 {
     bool sent = sm_arrived(self, _cmd);
     if (sent) [self retain]; /* the hook still names it */
-    raise_event(self, wanted, !sm_quirks().deaf_listeners);
+    raise_event(self, wanted, false);
     if (sent) {
         sm_hook_after(self, "setSignaledValue:");
         [self release];
@@ -373,7 +380,7 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
     note->value = wanted;
     note->block = sm_block_take(block);
     pthread_mutex_lock(&lock);
-    bool due = value >= wanted;
+    bool due = value >= wanted && !SM_QUIRK(deaf_to_the_past);
     if (!due) {
         sm_notification **end = &notifications; /* at the end: equal values run in order */
         while (*end) end = &(*end)->next;

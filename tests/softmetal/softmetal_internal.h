@@ -372,6 +372,7 @@ typedef struct sm_notification sm_notification;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t value;          /* written under the lock, also read without it */
+    uint64_t device_value;   /* the highest that a device signalled; for the quirk deaf_device */
     SoftMetalDevice *device; /* +1; nil for a shared event */
     NSString *label;
     sm_notification *notifications; /* not due yet */
@@ -640,6 +641,8 @@ void sm_dispatch(id queue, void *context, void (*function)(void *)); /* not coun
 /* Counts what begins anywhere: a look at many things is good when it has not changed meanwhile. */
 void sm_note_activity(void);
 softmetal_quirks sm_quirks(void);
+bool sm_quirk_at(size_t offset); /* one of them, for places that are passed often */
+#define SM_QUIRK(name) sm_quirk_at(offsetof(softmetal_quirks, name))
 void sm_timing(softmetal_timing *out);
 softmetal_chaos sm_chaos(void);
 softmetal_clock sm_clock(void);

@@ -158,6 +158,7 @@ static void answer(compilation *work, id result, id error)
 {
     sm_block_check(&work->block);
     ((compile_block)work->block.block)(result, error);
+    if (SM_QUIRK(compiled_twice)) ((compile_block)work->block.block)(result, error);
     sm_block_drop(&work->block);
     [result release];
     [error release];
@@ -229,7 +230,7 @@ SM_HAS_LABEL
 - (id)newFunctionWithName:(NSString *)name
 {
     SM_REQUIRE(name, NIL_ARGUMENT, "newFunctionWithName:");
-    if (sm_creation_fails() || ![names containsObject:name]) return nil;
+    if (sm_creation_fails() || !([names containsObject:name] || SM_QUIRK(any_function))) return nil;
     SoftMetalFunction *function = [[SoftMetalFunction alloc] init];
     function->device = [device retain];
     function->name = [name copy];

@@ -265,12 +265,20 @@ struct block_header {
     void *isa;
     uint32_t flags, reserved;
     void *invoke;
+    const struct block_descriptor {
+        unsigned long reserved, size;
+    } *descriptor;
 };
 
 extern void *_Block_copy(const void *block);
 extern void _Block_release(const void *block);
 extern void *_NSConcreteGlobalBlock[32], *_NSConcreteStackBlock[32], *_NSConcreteMallocBlock[32];
 
+#ifdef __APPLE__
+#define BLOCK_ONE UINT32_C(2) /* in the count of a heap block; the lowest bit is another flag there */
+#else
+#define BLOCK_ONE UINT32_C(1)
+#endif
 #define BLOCK_NEEDS_FREE (UINT32_C(1) << 24)
 #define BLOCK_IS_GLOBAL (UINT32_C(1) << 28)
 
@@ -295,9 +303,21 @@ sm_block sm_block_take(void *block)
     return sm_block_take_again(block);
 }
 
+/* As _Block_copy makes of a block on the stack; to be freed by _Block_release. */
+static void *copy_of_global(const struct block_header *header)
+{
+    struct block_header *copy = malloc(header->descriptor->size);
+    SM_REQUIRE(copy, INTERNAL, "out of memory");
+    memcpy(copy, header, header->descriptor->size);
+    copy->isa = _NSConcreteMallocBlock;
+    copy->flags = (copy->flags & ~(BLOCK_IS_GLOBAL | BLOCK_COUNT_BITS)) | BLOCK_NEEDS_FREE | BLOCK_ONE;
+    return copy;
+}
+
 sm_block sm_block_take_again(void *block)
 {
-    sm_block held = {.block = _Block_copy(block), .state = SM_BLOCK_WAITING};
+    bool copied = SM_QUIRK(global_blocks_copied) && ((struct block_header *)block)->flags & BLOCK_IS_GLOBAL;
+    sm_block held = {.block = copied ? copy_of_global(block) : _Block_copy(block), .state = SM_BLOCK_WAITING};
     const struct block_header *header = held.block;
     SM_REQUIRE(header, NIL_ARGUMENT, "block");
     held.isa = header->isa;

@@ -37,7 +37,7 @@ void softmetal_set_timing(const softmetal_timing *timing)
 
 /* Words: read often, and without a lock. */
 typedef struct quirk_words {
-    uint64_t words[2];
+    uint64_t words[4];
 } quirk_words;
 static quirk_words quirks_now;
 _Static_assert(sizeof(softmetal_quirks) <= sizeof quirks_now, "quirks are bytes of these words");
@@ -50,13 +50,17 @@ softmetal_quirks sm_quirks(void)
     memcpy(&quirks, &read, sizeof quirks);
     return quirks;
 }
+bool sm_quirk_at(size_t offset)
+{
+    return __atomic_load_n((const bool *)&quirks_now + offset, __ATOMIC_RELAXED);
+}
 void softmetal_get_quirks(softmetal_quirks *out)
 {
     *out = sm_quirks();
 }
 void softmetal_set_quirks(const softmetal_quirks *quirks)
 {
-    quirk_words given = {{0, 0}};
+    quirk_words given = {{0}};
     memcpy(&given, quirks, sizeof *quirks);
     copy_words(&quirks_now, &given, sizeof given);
     sm_advance_operations(); /* signals that were held */

@@ -289,7 +289,7 @@ static void wait_for_room(sm_engine *engine)
                    engine->outstanding, engine->limit);
         pthread_cond_wait(&engine->room, &engine->lock);
     }
-    engine->outstanding++;
+    if (!SM_QUIRK(uncommitted_are_free)) engine->outstanding++;
     pthread_mutex_unlock(&engine->lock);
 }
 
