@@ -32,7 +32,7 @@ deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(mac
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if \
-	$(filter run examples bench-device,$(MAKECMDGOALS)),run))))))
+	$(filter run examples bench-device beliefs,$(MAKECMDGOALS)),run))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -136,6 +136,7 @@ test_programs := $(TESTS:%=$(BUILD)/tests/%)
 metal4_programs := $(patsubst %,$(BUILD)/tests/%,$(filter $(both_kinds),$(TESTS)))
 example_programs := $(EXAMPLES:%=$(BUILD)/examples/%)
 device_programs := $(portable:%=$(BUILD)/device/%)
+beliefs := $(BUILD)/$(if $(darwin),device,beliefs)/beliefs
 tell_left_out := $(if $(left_out),echo 'left out for lack of libuv: examples/event_loop.c')
 run_tests := RUN='$(RUN)' tests/run.sh
 
@@ -196,6 +197,12 @@ loop: $(stress:%=$(BUILD)/tests/%) ## run the stress tests N times, until one fa
 test-device: $(if $(darwin),$(device_programs)) ## on a Mac: the portable tests on the real Metal device
 	$(if $(darwin),,echo 'test-device: this is no Mac, there is no real Metal device'; exit 1)
 	$(run_tests) $(device_programs)
+
+beliefs: $(beliefs) ## build the probes of tests/on-a-mac.sh: for the Mac's GPU, elsewhere for softmetal
+	echo 'built: $<'
+
+test-beliefs: $(BUILD)/tests/test_beliefs $(BUILD)/beliefs/beliefs ## the probes, on softmetal turned against each belief
+	KNOBS=all TIME_LIMIT=600 $(run_tests) $< --examples $(BUILD)/beliefs/beliefs
 
 test-valgrind: $(VALGRIND:%=$(BUILD)/tests/%) ## the tests named in VALGRIND= under valgrind
 	RUN='valgrind -q --error-exitcode=99 --trace-children=no --leak-check=no --suppressions=tests/valgrind.supp' tests/run.sh $^
@@ -270,9 +277,9 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
-.PHONY: help run test check bench bench-device bench-five bench-chart examples install clean deps loop test-device test-valgrind test-compile test-readme \
-	test-counts test-growth test-known-red fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants coverage run-coverage \
-	programs force
+.PHONY: help run test check bench bench-device bench-five bench-chart examples install clean deps loop test-device \
+	beliefs test-beliefs test-valgrind test-compile test-readme test-counts test-growth test-known-red \
+	fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants coverage run-coverage programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
 
@@ -282,7 +289,7 @@ $(top)/.gitignore:
 
 # Changes when the compiler or its options do, and then everything is compiled again.
 $(BUILD)/flags: force | $(top)/.gitignore
-	mkdir -p $(BUILD)/tests/known_red $(BUILD)/fuzz $(BUILD)/examples $(BUILD)/bench $(BUILD)/device
+	mkdir -p $(BUILD)/tests/known_red $(BUILD)/fuzz $(BUILD)/examples $(BUILD)/bench $(BUILD)/device $(BUILD)/beliefs
 	echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' | cmp -s - $@ || \
 		echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' > $@
 
@@ -345,8 +352,18 @@ $(BUILD)/fuzz/fuzz: tests/fuzz/fuzz.c $(BUILD)/fuzz/fuzz_calls.h $(SOFTMETAL_LIB
 $(BUILD)/bench/bench: $(bench:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench)) $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) $(call library_of,$(jansson),jansson) -lpthread -lm
 
+$(BUILD)/beliefs/%.o: tests/beliefs/%.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) $(test_flags)
+
+$(BUILD)/beliefs/beliefs: $(BUILD)/beliefs/beliefs.o $(SOFTMETAL_LIB)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) -lpthread -lm
+
+$(BUILD)/device/beliefs: $(BUILD)/beliefs/beliefs.o
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(frameworks) -lpthread -lm
+
 $(BUILD)/device/bench: $(bench_device:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench_device))
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(frameworks) $(call library_of,$(jansson),jansson) -lpthread -lm
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/tests/known_red/*.d $(BUILD)/fuzz/*.d \
-	$(BUILD)/examples/*.d $(BUILD)/bench/*.d)
+	$(BUILD)/examples/*.d $(BUILD)/bench/*.d $(BUILD)/beliefs/*.d)

@@ -434,6 +434,8 @@ macho_part() {
             check "$target: tests/${file##*/}" macho $target c c11 "$file" "${impl[@]}" -- "${c_warnings[@]}" \
                 -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -Wno-deprecated-declarations -isystem "$out/include" -I"$root/tests" -I"$root/tests/softmetal"
         done
+        check "$target: tests/beliefs" macho $target c c11 "$root/tests/beliefs/beliefs.c" -- "${c_warnings[@]}" \
+            -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -Wno-deprecated-declarations
         read -r -a files < <(sed -n 's/^bench_device := //p' "$root/Makefile")
         files=("${files[@]/#/$root/tests/bench/}")
         check "$target: make bench-device" macho $target c c11 "${files[@]/%/.c}" "$src/implementation.c" -- \

@@ -481,6 +481,22 @@ static int darwin_close(int file)
 {
     return (int)kept(close(file));
 }
+/* The bits of PROT_ and MAP_PRIVATE are the same on both, MAP_ANON is not. */
+#define DARWIN_MAP_ANON 0x1000
+static void *darwin_mmap(void *at, size_t size, int access, int flags, int file, off_t offset)
+{
+    if (flags != (MAP_PRIVATE | DARWIN_MAP_ANON)) broken("mmap: flags %#x", flags);
+    at = mmap(at, size, access, MAP_PRIVATE | MAP_ANONYMOUS, file, offset);
+    return (void *)(uintptr_t)kept((long)(intptr_t)at);
+}
+static int darwin_mprotect(void *at, size_t size, int access)
+{
+    return (int)kept(mprotect(at, size, access));
+}
+static int darwin_setenv(const char *name, const char *value, int replace)
+{
+    return (int)kept(setenv(name, value, replace));
+}
 static int darwin_dup2(int file, int as)
 {
     return (int)kept(dup2(file, as));
@@ -735,7 +751,8 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(pthread_create, darwin_thread_create), OURS(pthread_join, darwin_thread_join),
     OURS(pthread_attr_init, darwin_attr_init), OURS(pthread_attr_destroy, darwin_attr_destroy),
     OURS(pthread_attr_setstacksize, darwin_attr_setstacksize),
-    OURS(pthread_once, darwin_once_call), SAME(pthread_self), SAME(pthread_equal), SAME(sched_yield),
+    OURS(pthread_once, darwin_once_call), SAME(pthread_self), SAME(pthread_equal), SAME(pthread_detach),
+    SAME(sched_yield),
     SAME(os_unfair_lock_lock), SAME(os_unfair_lock_trylock), SAME(os_unfair_lock_unlock),
     SAME(dispatch_queue_create), SAME(dispatch_get_global_queue), SAME(dispatch_time), SAME(dispatch_async_f),
     SAME(dispatch_after_f), SAME(dispatch_retain), SAME(dispatch_release),
@@ -764,7 +781,8 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(pipe, darwin_pipe), OURS(read, darwin_read), OURS(write, darwin_write), OURS(close, darwin_close),
     OURS(signal, darwin_signal), OURS(raise, darwin_raise),
     OURS(dup2, darwin_dup2), OURS(mkstemp, darwin_mkstemp), OURS(unlink, darwin_unlink), OURS(fork, darwin_fork),
-    OURS(poll, darwin_poll), OURS(waitpid, darwin_waitpid),
+    OURS(poll, darwin_poll), OURS(waitpid, darwin_waitpid), OURS(setenv, darwin_setenv),
+    OURS(mmap, darwin_mmap), OURS(mprotect, darwin_mprotect),
     OURS(fcntl, darwin_fcntl), OURS(execl, darwin_execl), OURS(dlsym, darwin_dlsym),
 
     OURS(getcontext, darwin_context_save), OURS(setcontext, darwin_setcontext), OURS(swapcontext, darwin_swapcontext),

@@ -45,7 +45,7 @@ build() { # ARCH KIND STANDARD NAME...
     shift 3
     for name in "$@"; do
         newer "$out/$arch/$kind/$name" "$root/$kind/$name.c" "$root"/gpusync.h "$root"/tests/*.h \
-            "$root"/tests/softmetal/*.h "$root"/examples/*.h "$root"/tests/compile/implementation.c "$here"/build.sh \
+            "$root"/tests/softmetal/*.h "$root"/tests/beliefs/*.h "$root"/examples/*.h "$root"/tests/compile/implementation.c "$here"/build.sh \
             "$out/$arch/flags" || continue
         while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
         make_program "$arch" "$kind" "$name" "$standard" &
@@ -55,11 +55,14 @@ build() { # ARCH KIND STANDARD NAME...
 start=$SECONDS
 headers
 for arch in $archs; do
-    mkdir -p "$out/$arch/tests" "$out/$arch/examples"
+    mkdir -p "$out/$arch/tests/beliefs" "$out/$arch/examples"
     echo "${MACHO_CFLAGS:-}" | cmp -s - "$out/$arch/flags" || echo "${MACHO_CFLAGS:-}" >"$out/$arch/flags"
     runner "$arch"
     build "$arch" tests c11 ${tests[@]+"${tests[@]}"}
     build "$arch" examples c99 ${examples[@]+"${examples[@]}"}
+done
+for arch in $archs; do
+    case " ${tests[*]-} " in *" test_beliefs "*) build "$arch" tests/beliefs c11 beliefs ;; esac
 done
 wait
 echo "built for $archs in $((SECONDS - start)) s"
@@ -71,6 +74,7 @@ for arch in $archs; do
     dir=$out/$arch programs=()
     for name in ${tests[@]+"${tests[@]}"}; do programs+=("$dir/tests/$name"); done
     programs+=(--examples)
+    [ ! -e "$dir/tests/beliefs/beliefs" ] || programs+=("$dir/tests/beliefs/beliefs") # as make test-beliefs runs it
     for name in ${examples[@]+"${examples[@]}"}; do programs+=("$dir/examples/$name"); done
     RUN="$dir/macho-run" LOGS=$dir/logs TIME_LIMIT=${TIME_LIMIT:-300} "$root/tests/run.sh" "${programs[@]}" |
         tee "$dir/run.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
