@@ -31,7 +31,7 @@ deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(mac
 	$(filter check test-compile test-valgrind test-counts test-growth fuzz fuzz-proof,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five,$(MAKECMDGOALS)),bench,$(if \
-	$(filter test test-% bench loop programs,$(MAKECMDGOALS)),test,$(if \
+	$(filter test test-% bench loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
 	$(filter run examples bench-device beliefs,$(MAKECMDGOALS)),run))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
@@ -240,6 +240,9 @@ coverage: ## lines and branches of gpusync.h that the tests run, by gcc; fails b
 	$(if $(darwin),echo 'coverage: its options and limits are for gcc on Linux'; exit 1,)
 	+$(MAKE) --no-print-directory $(coverage_options) run-coverage
 
+test-model: ## the order of memory, with the model checker GenMC in GENMC=; ONLY= some of it
+	GENMC='$(GENMC)' MODEL='$(MODEL)' BUILD='$(abspath $(top))' tests/model/model.sh $(if $(ONLY),'$(ONLY)')
+
 test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md and examples/README.md
 	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/readme.sh
@@ -270,6 +273,7 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  PARTS           of make test-compile: matrix ways symbols stubs strict objc copies macho
 ##  TIME SEED INPUT of make fuzz: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
+##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
 ##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c
@@ -279,7 +283,8 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 
 .PHONY: help run test check bench bench-device bench-five bench-chart examples install clean deps loop test-device \
 	beliefs test-beliefs test-valgrind test-compile test-readme test-counts test-growth test-known-red \
-	fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants coverage run-coverage programs force
+	fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants coverage run-coverage test-model \
+	programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
 

@@ -1,0 +1,146 @@
+/* callbacks.c - what is due is called, once, and sweeps come while there is a reason */
+
+#include "rig.h"
+
+static int called;
+static void callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    assert(result == GPUSYNC_OK);
+    __atomic_fetch_add(&called, 1, __ATOMIC_RELAXED);
+}
+/* What the dispatch queue was asked for, in a thread that is joined with whoever asked. */
+static void dispatch(void)
+{
+    for (int i = LOAD(&calls_asked); i > 0; i--) gpusync__answer(&post);
+}
+
+/* A callback is registered for a ticket, while its handler runs. */
+static void *handler(void *unused)
+{
+    finish(0, WELL);
+    return unused;
+}
+static void *registrar(void *unused)
+{
+    gpusync_result result = gpusync_on_done(gpusync_at_ticket(&Q, 1), callback, NULL);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void registered_meanwhile(void)
+{
+    commit(0);
+    pthread_t one = start(registrar, 0), other = start(handler, 0);
+    join(one);
+    join(other);
+    assert(calls_asked == 1);
+    dispatch();
+    assert(called == 1 && Q.owing == 0 && !D.due && post.refs == 1);
+}
+
+/* A callback becomes due, while the dispatch queue is about to look for what was due before. */
+static gpusync__note *make_note(void)
+{
+    gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 0);
+    return gpusync__note_new(&D, &goal, callback, NULL);
+}
+static gpusync__note *note;
+static void *becomes_due(void *unused)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__push_due(&D, &note->due, &agenda);
+    gpusync__ask_for_calls(&D, &agenda);
+    return unused;
+}
+static void *answers(void *unused)
+{
+    gpusync__answer(&post);
+    return unused;
+}
+static void asked_meanwhile(void)
+{
+    note = make_note();
+    post.asked = 1; /* for an earlier one, which destroy has paid */
+    post.refs = 2;
+    pthread_t one = start(becomes_due, 0), other = start(answers, 0);
+    join(one);
+    join(other);
+    dispatch();
+    assert(called == 1 && Q.owing == 0 && !D.due && post.refs == 1 && !D.calling);
+}
+
+/* The dispatch queue calls one, while destroy pays what its own object is owed: each is called once, one at a time. */
+static int inside_callback;
+static void alone(void *user, gpusync_result result, const gpusync_error *error)
+{
+    assert(__atomic_exchange_n(&inside_callback, 1, __ATOMIC_RELAXED) == 0);
+    callback(user, result, error);
+    STORE(&inside_callback, 0);
+}
+static void *pays(void *unused)
+{
+    gpusync__pay(&D, &Q.owing, NULL);
+    return unused;
+}
+static void paid_meanwhile(void)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    note = make_note();
+    note->fn = alone;
+    gpusync__push_due(&D, &note->due, &agenda);
+    post.asked = 1;
+    post.refs = 2;
+    pthread_t one = start(pays, 0), other = start(answers, 0);
+    join(one);
+    join(other);
+    dispatch();
+    assert(called == 1 && Q.owing == 0 && !D.due && post.refs == 1 && !D.calling);
+}
+
+/* Somebody falls asleep for work whose handler is lost, while the last sweep looks for a reason to go on: a timer is on
+   its way for as long as somebody sleeps. */
+static void *sleeps(void *unused)
+{
+    gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
+    gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void *sweeps(void *unused)
+{
+    gpusync__sweep(&post);
+    return unused;
+}
+static void sweep_for_sleeper(void)
+{
+    commit(0);
+    post.refs = 2;
+    start(sleeps, 0);
+    join(start(sweeps, 0));
+    if (!lost(0)) return; /* it has still to fall asleep: there is an order in which it has */
+    assert(LOAD(&sweeps_asked) > 0);
+    finish(0, WELL); /* so that it wakes up */
+}
+
+/* The same for a call that got no room, and may ask again. */
+static void *asks_for_room(void *unused)
+{
+    gpusync_result result = gpusync__wait_below(&Q, 1, NOW - 1);
+    assert(result == GPUSYNC_TIMEOUT);
+    return unused;
+}
+static void sweep_for_room(void)
+{
+    commit(0);
+    post.refs = 2;
+    pthread_t one = start(asks_for_room, 0), other = start(sweeps, 0);
+    join(one);
+    join(other);
+    assert(LOAD(&sweeps_asked) > 0);
+}
+
+int main(void)
+{
+    begin();
+    CASE();
+    return 0;
+}

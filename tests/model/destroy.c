@@ -1,0 +1,264 @@
+/* destroy.c - nobody touches what was destroyed
+
+   When a queue or timeline is freed, its memory is written here: plain, so that this races with every access that is
+   not ordered before it. */
+
+#include "rig.h"
+
+static int freed;
+static void overwrite_queue(void)
+{
+    volatile struct gpusync_queue *q = &Q;
+    q->device = NULL;
+    q->metal = NULL;
+    q->ring = NULL;
+    q->head.completed = q->head.committed = 99;
+    q->flags = q->outstanding = q->inside = q->board.count = q->tracked = q->owing = q->slots = q->wanted = 99;
+    q->returned = q->free_slots = NULL;
+    q->board.lists[GPUSYNC__OTHERS].head = 99;
+    q->open_count = q->lined = q->refused = 99;
+    q->free_plans = q->signaller = NULL;
+    q->log_count = q->logged = q->covered = 99;
+    q->place.beside[1] = NULL;
+}
+static void overwrite_timeline(void)
+{
+    volatile struct gpusync_timeline *t = &T;
+    t->device = NULL;
+    t->event = NULL;
+    t->value = t->kept = t->on_event = 99;
+    t->flags = t->inside = t->refs = t->owing = t->board.count = t->promised = 99;
+    t->listenings[0] = NULL;
+    t->place.beside[1] = NULL;
+}
+static void overwrite(void *user, void *memory, size_t size)
+{
+    if (memory == &Q) overwrite_queue();
+    if (memory == &T) overwrite_timeline();
+    if (memory == &Q || memory == &T) freed++;
+}
+
+/* A queue goes (HOW: gpusync_queue_destroy, gpusync_queue_destroy_now), while the handler of its command buffer runs or
+   comes. WITH: also while somebody polls or waits, who was inside before. Every slot is free in the end. */
+#ifndef HOW
+#define HOW gpusync_queue_destroy_now
+#endif
+static void *destroyer(void *with)
+{
+    if (with) __VERIFIER_assume(LOAD(&Q.inside) != 0); /* a call that is inside, not one that begins */
+    gpusync_result result = HOW(&Q);
+    assert(result == GPUSYNC_OK);
+    return NULL;
+}
+static void *handler(void *unused)
+{
+    finish(0, WELL);
+    return unused;
+}
+static void *poller(void *unused)
+{
+    gpusync_result result = gpusync_poll(&Q, 1);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_NOT_READY || result == GPUSYNC_ERROR_DESTROYED);
+    return unused;
+}
+static void *waiter(void *unused) /* what comes before it sleeps is as in a poll */
+{
+    gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
+    if (!gpusync__enter(&Q)) return unused;
+    gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
+    gpusync__leave(&Q);
+    return unused;
+}
+static void all_slots_are_free(void)
+{
+    int count = 0;
+    for (gpusync__slot *s = gpusync__global.returned; s; s = s->next) assert(count++ < MODEL_SLOTS);
+    for (gpusync__slot *s = gpusync__global.free; s; s = s->next) assert(count++ < MODEL_SLOTS);
+    assert(count == MODEL_SLOTS);
+}
+static void queue(void)
+{
+    D.allocator.release = overwrite;
+    commit(0);
+    pthread_t one = start(handler, 0), two = start(destroyer, 0);
+    join(one);
+    join(two);
+    assert(freed == 1 && B[0].live == 0);
+    all_slots_are_free();
+}
+#ifndef WITH
+#define WITH poller
+#endif
+static void queue_with(void)
+{
+    D.allocator.release = overwrite;
+    commit(0);
+    pthread_t one = start(handler, 0), two = start(destroyer, 1), three = start(WITH, 0);
+    join(one);
+    join(two);
+    assert(!lost(0));
+    join(three);
+    assert(freed == 1 && B[0].live == 0);
+    all_slots_are_free();
+}
+
+/* A queue goes, while somebody sleeps in it for work whose handler comes only after that: destroy wakes the sleeper. */
+static void *waiter_in_vain(void *unused)
+{
+    gpusync_result result = gpusync_wait_ex(&Q, 1, GPUSYNC_FOREVER, NULL);
+    assert(result == GPUSYNC_ERROR_DESTROYED);
+    return unused;
+}
+static void queue_with_sleeper(void)
+{
+    D.allocator.release = overwrite;
+    nobody_else_wakes = true;
+    commit(0);
+    pthread_t one = start(waiter_in_vain, 0), two = start(destroyer, 1);
+    join(one);
+    join(two);
+    assert(freed == 1);
+    finish(0, WELL);
+    assert(B[0].live == 0);
+    all_slots_are_free();
+}
+
+/* A sweep walks the queues of the device, while the only one goes. */
+static void *sweeper(void *unused)
+{
+    gpusync__sweep(&post);
+    return unused;
+}
+static void swept(void)
+{
+    D.allocator.release = overwrite;
+    D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL;
+    post.refs = 2;
+    commit(0);
+    pthread_t one = start(handler, 0), two = start(destroyer, 0), three = start(sweeper, 0);
+    join(one);
+    join(two);
+    join(three);
+    assert(freed == 1 && B[0].live == 0 && post.refs == (LOAD(&sweeps_asked) ? 2 : 1));
+    all_slots_are_free();
+}
+
+/* A commit of Metal 4, whose feedback comes while the queue goes. Nobody but the slot retains the command buffer, and
+   what the device may still use is kept. */
+static void *feedback(void *unused)
+{
+    gpusync__completed(B[0].handler, &B[4]);
+    return unused;
+}
+static void metal4(void)
+{
+    void *buffers[1] = {&B[0]};
+    gpusync_ticket ticket;
+    D.allocator.release = overwrite;
+    Q.metal4 = true;
+    Q.limit = Q.max_in_flight = UINT32_MAX;
+    B[0].live = 1; /* the program's, which lets go of it after the commit */
+    gpusync_result result = gpusync_commit4(&Q, buffers, 1, &ticket);
+    assert(result == GPUSYNC_OK && ticket == 1 && B[0].live == 2 && B[0].handler == &slab.slots[0]);
+    gpusync__release(&B[0]);
+    pthread_t one = start(feedback, 0), two = start(destroyer, 0);
+    join(one);
+    join(two);
+    assert(freed == 1 && B[0].live == 0);
+    all_slots_are_free();
+}
+
+/* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)
+   for a sweep. After that nobody touches the device. */
+#ifndef ASKED
+#define ASKED answers
+#endif
+static void *answers(void *unused)
+{
+    gpusync__answer(&post);
+    return unused;
+}
+static void *closes(void *unused)
+{
+    gpusync__close_post(&D);
+    *(void *volatile *)&D.queues.end[0] = NULL;
+    *(void *volatile *)&D.timelines.end[0] = NULL;
+    *(volatile uint32_t *)&D.due_count = 99;
+    *(void *volatile *)&D.post = NULL;
+    return unused;
+}
+static void closed_post(void)
+{
+    post.refs = 2;
+    post.asked = 1;
+    D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL;
+    D.queues.root = D.queues.end[0] = D.queues.end[1] = NULL;
+    pthread_t one = start(ASKED, 0), two = start(closes, 0);
+    join(one);
+    join(two);
+    assert(gpusync__global.posts == &post && post.refs == 0);
+}
+
+/* A timeline goes, while the block of its listener runs or comes: the value is signalled by others. Who has the last
+   reference puts the registration on the free list. */
+static gpusync__listening listening;
+static void *block_runs(void *unused)
+{
+    gpusync__listener_block block = {{0}, &listening};
+    gpusync__listener_invoke(&block, &event_value, 1);
+    gpusync__listener_dispose(&block);
+    return unused;
+}
+static void *timeline_destroyer(void *with)
+{
+    if (with) __VERIFIER_assume(LOAD(&T.inside) != 0);
+    gpusync_result result = gpusync_timeline_destroy(&T);
+    assert(result == GPUSYNC_OK);
+    return NULL;
+}
+static void listened(void)
+{
+    D.allocator.release = overwrite;
+    listening = (gpusync__listening){2, GPUSYNC__ARMED, &D, &T, 1, NULL}; /* the list's, and that of Metal's block */
+    T.listenings[0] = &listening;
+    T.flags = GPUSYNC__OUTSIDE;
+    STORE(&event_value, 1);
+    pthread_t one = start(block_runs, 0), two = start(timeline_destroyer, 0);
+    join(one);
+    join(two);
+    assert(freed == 1 && listening.refs == 0 && gpusync__global.listenings == &listening && !listening.next);
+}
+
+/* A timeline goes, while a wait sleeps in it, or (WITH_TIMELINE=signals) while somebody signals. */
+#ifndef WITH_TIMELINE
+#define WITH_TIMELINE waits
+#endif
+static void *waits(void *unused)
+{
+    gpusync_result result = gpusync_timeline_wait(&T, 2, GPUSYNC_FOREVER, NULL);
+    assert(result == GPUSYNC_ERROR_DESTROYED);
+    return unused;
+}
+static void *signals(void *unused)
+{
+    gpusync_result result = gpusync_timeline_signal(&T, 1);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
+    return unused;
+}
+static void timeline(void)
+{
+    D.allocator.release = overwrite;
+    nobody_else_wakes = true;
+    pthread_t one = start(WITH_TIMELINE, 0), two = start(timeline_destroyer, 1);
+    join(one);
+    join(two);
+    assert(freed == 1);
+}
+
+int main(void)
+{
+    begin();
+    CASE();
+    return 0;
+}

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""header.py - gpusync.h as a model checker can take it
+
+    header.py GPUSYNC_H OUT            the header as it is shipped
+    header.py GPUSYNC_H OUT MUTANT     with one fault of mutants.py
+    header.py GPUSYNC_H --check        every edit and every mutant against the header; writes nothing
+
+Only what a model checker cannot run is exchanged: messages to Metal, the clock, copies of whole structures, and counts
+that no answer depends on (statistics, times for the spin). No other atomic access, and no fence, is touched.
+
+Each text that is to be exchanged has to be in the header exactly as often as it says here. If it is not, this says
+which one and fails: then the header has changed, and whoever changed it decides what the model has instead.
+"""
+
+import sys
+
+from mutants import MUTANTS
+
+# What is there, what the model has instead, and how often it is there (1 where nothing is said).
+EDITS = [
+    # Messages. rig.h answers them, by the type of the result and the selector.
+    ("#define GPUSYNC__AS(result) ((result(*)(void *, void *))gpusync__send)",
+     "#define GPUSYNC__AS(result) MODEL_SEND(result)"),
+    ("#define GPUSYNC__AS1(result, argument) ((result(*)(void *, void *, argument))gpusync__send)",
+     "#define GPUSYNC__AS1(result, argument) MODEL_SEND1(result, argument)"),
+    ("((void (*)(void *, void *, void *, uint64_t))gpusync__send)(", "model_encode("),
+    ("((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(", "model_notify(", 2),
+    ("((commit4)gpusync__send)(", "model_commit4("),
+    ("((pipeline_later)gpusync__send)(", "model_pipeline("),
+    ("((library_later)gpusync__send)(", "model_library("),
+    # The selectors are constants of the model, so that comparing them costs no events.
+    ("static struct gpusync__selectors {", "static const struct gpusync__selectors {"),
+    ("#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);",
+     "#define GPUSYNC__REGISTER(name, text) (void)gpusync__sel_register(text);"),
+    # The clock is the harness's.
+    ("    return clock_gettime_nsec_np(CLOCK_UPTIME_RAW);\n"
+     "#else\n"
+     "    struct timespec now;\n"
+     "    clock_gettime(CLOCK_MONOTONIC, &now);\n"
+     "    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;\n",
+     "#error\n"
+     "#else\n"
+     "    return model_now();\n"),
+    # A pause in a spin.
+    ("#define GPUSYNC__PAUSE() __builtin_ia32_pause()", "#define GPUSYNC__PAUSE() ((void)0)"),
+    ("#define GPUSYNC__PAUSE() __asm__ __volatile__(\"isb\")", "#define GPUSYNC__PAUSE() ((void)0)"),
+    # Copies of structures: field by field, without the texts.
+    ("    *record = *error;", "    copy_error(record, error);"),
+    ("        made[q->log_begin % q->log_most] = q->last_failure;",
+     "        copy_error(&made[q->log_begin % q->log_most], &q->last_failure);"),
+    ("    *to = *from;", "    copy_error(to, from);"),
+    ("        *error = q->log[at % q->log_size];", "        copy_error(error, &q->log[at % q->log_size]);"),
+    ("    if (error) *error = t->error;", "    if (error) copy_error(error, &t->error);"),
+    ("        plan->error = *error;", "        copy_error(&plan->error, error);"),
+    ("    if (error) note->error = *error;", "    if (error) copy_error(&note->error, error);"),
+    ("        if (failed) error = t->error;", "        if (failed) copy_error(&error, &t->error);"),
+    ("wait->error) *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
+    ("*error = c->error;", "copy_error(error, &c->error);"),
+    ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
+    ("    watch.goal = *goal;", "    copy_goal(&watch.goal, goal);"),
+    # Text for the log.
+    ("    va_start(arguments, format);\n"
+     "    vsnprintf(text, sizeof text, format, arguments);\n"
+     "    va_end(arguments);\n"
+     "    gpusync__make_plain(text, strlen(text));\n",
+     "    (void)arguments;\n    (void)format;\n    text[0] = 0;\n"),
+    # Counts that no answer depends on. They are relaxed, so they order nothing.
+    ("#define GPUSYNC__COUNT(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))",
+     "#define GPUSYNC__COUNT(p) ((void)(p))"),
+    ("const gpusync__outcome *outcome)\n{\n    double seconds;\n",
+     "const gpusync__outcome *outcome)\n{\n    double seconds;\n    return;\n"),
+    ("        if (failed || slot->kind != GPUSYNC__WORK) GPUSYNC__SET(&q->took_ns[slot->ticket % "
+     "GPUSYNC__TAKEN], 0);\n",
+     ""),
+    ("    if (failed || plan->delayed) GPUSYNC__SET(&q->took_ns[plan->work.ticket % GPUSYNC__TAKEN], 0);\n", ""),
+    # Smaller, so that loops end soon.
+    ("#define GPUSYNC__SLAB_SLOTS 63", "#define GPUSYNC__SLAB_SLOTS MODEL_SLOTS"),
+    ("#define GPUSYNC__LISTENINGS 64", "#define GPUSYNC__LISTENINGS 1"),
+]
+
+
+def exchange(text, what, edits):
+    """The text with all edits, and what is wrong with them."""
+    wrong = []
+    for old, new, *often in edits:
+        count, there = often[0] if often else 1, text.count(old)
+        if there != count:
+            wrong.append(f"{what}: this is there {there} times, not {count}:\n{old}")
+        elif old == new:
+            wrong.append(f"{what}: changes nothing:\n{old}")
+        text = text.replace(old, new)
+    return text, wrong
+
+
+def main():
+    if len(sys.argv) not in (3, 4) or (len(sys.argv) == 4 and sys.argv[3] not in MUTANTS):
+        sys.exit(f"usage: header.py GPUSYNC_H OUT|--check [MUTANT]\nmutants: {' '.join(MUTANTS)}")
+    with open(sys.argv[1], encoding="utf-8") as file:
+        shipped = file.read()
+    _, wrong = exchange(shipped, "edit", EDITS)
+    names = list(MUTANTS) if sys.argv[2] == "--check" else sys.argv[3:]
+    for name in names:
+        mutant, more = exchange(shipped, f"mutant {name}", MUTANTS[name])
+        wrong += more
+    if wrong:
+        sys.exit("header.py: gpusync.h has changed\n" + "\n".join(wrong))
+    if sys.argv[2] != "--check":
+        made, wrong = exchange(mutant if names else shipped, "edit, after the mutant", EDITS)
+        if wrong:
+            sys.exit("header.py: the mutant is in the way of an edit\n" + "\n".join(wrong))
+        with open(sys.argv[2], "w", encoding="utf-8") as file:
+            file.write(made)
+
+
+main()

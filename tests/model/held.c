@@ -1,0 +1,249 @@
+/* held.c - held work goes, or ends, whoever comes first
+
+   The pump tries the order lock: so these run with WEAK_LOCK, which is acquire and release and no more. */
+
+#include "rig.h"
+
+/* A submission that the host has to wait for (STRICT) comes in, while the value that it needs is signalled, or the
+   timeline fails, or both. In the end it was issued, or it has failed. Nothing is left wanted, listed or owed. */
+static void *buffers[1] = {&B[0]};
+static gpusync_point point = {.timeline = &T, .value = 1};
+static gpusync_submission strict = {
+    .waits = &point, .wait_count = 1, .command_buffers = buffers, .command_buffer_count = 1, .flags = GPUSYNC_STRICT};
+static void *submits(void *submission)
+{
+    gpusync_ticket ticket;
+    gpusync_result result = gpusync_submit(&Q, (gpusync_submission *)submission, &ticket);
+    assert(result == GPUSYNC_OK);
+    return NULL;
+}
+static void *signals(void *unused)
+{
+    gpusync_result result = gpusync_timeline_signal(&T, 1);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION);
+    return unused;
+}
+static void *fails(void *unused)
+{
+    gpusync_result result = gpusync_timeline_fail(&T, NULL);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void nothing_is_left(void)
+{
+    assert(gpusync_is_idle(&Q) && Q.owing == 0 && T.refs == 1 && T.board.count == 0);
+    assert(!Q.wanted && !Q.on_agenda && !Q.lined && !Q.line.first && !Q.stirred && !Q.held_buffers);
+}
+static void against_signal(void)
+{
+    have_plans(1);
+    B[0].status = 0;
+    pthread_t one = start(submits, (long)&strict), other = start(signals, 0);
+    join(one);
+    join(other);
+    assert(B[0].status == 2 && !gpusync_is_idle(&Q)); /* issued: nobody has to look for it */
+    finish(0, WELL);
+    assert(B[0].live == 0);
+    nothing_is_left();
+}
+static void has_failed(void)
+{
+    gpusync_result result = gpusync_wait(&Q, 1, 0);
+    assert(B[0].status == 0 && B[0].live == 1 && result == GPUSYNC_ERROR_EXECUTION && Q.log_count == 1);
+    nothing_is_left();
+}
+static void against_failure(void)
+{
+    have_plans(1);
+    B[0].status = 0;
+    pthread_t one = start(submits, (long)&strict), other = start(fails, 0);
+    join(one);
+    join(other);
+    has_failed();
+}
+static void against_both(void)
+{
+    have_plans(1);
+    B[0].status = 0;
+    pthread_t one = start(submits, (long)&strict), two = start(signals, 0), three = start(fails, 0);
+    join(one);
+    join(two);
+    join(three);
+    if (B[0].status != 2) {
+        has_failed();
+        return;
+    }
+    finish(0, WELL);
+    assert(B[0].live == 0);
+    nothing_is_left();
+}
+
+/* The same against the loss of the device: the held work ends. */
+static void *loses(void *unused)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__lose(&D, &agenda);
+    gpusync__work_off(&D, &agenda);
+    return unused;
+}
+static void *submits_or_not(void *unused)
+{
+    gpusync_ticket ticket;
+    gpusync_result result = gpusync_submit(&Q, &strict, &ticket);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DEVICE_LOST);
+    return unused;
+}
+static void against_loss(void)
+{
+    have_plans(1);
+    B[0].status = 0;
+    pthread_t one = start(submits_or_not, 0), other = start(loses, 0);
+    join(one);
+    join(other);
+    assert(B[0].status == 0 && B[0].live == 1);
+    nothing_is_left();
+}
+
+/* Something about a held plan changes. Whoever changes it has the queue pumped, while another thread has the order
+   lock, or does the same for another plan. In the end the pump has looked at each, and nothing is wanted. */
+static void *stirs(void *i)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__stir(&plans[(long)i], &agenda);
+    gpusync__run(&D, &agenda);
+    return NULL;
+}
+static void *orders(void *unused)
+{
+    gpusync__lock(&Q.order);
+    gpusync__order_end(&Q);
+    return unused;
+}
+static void hold(gpusync__plan *plan)
+{
+    plan->device = &D;
+    plan->work.queue = &Q;
+    plan->flags = GPUSYNC_UNORDERED;
+    plan->lined = true;
+    plan->missing = 1; /* it stays where it is */
+}
+static void pump(void)
+{
+    hold(&plans[0]);
+    pthread_t one = start(stirs, 0), other = start(orders, 0);
+    join(one);
+    join(other);
+    assert(!Q.wanted && !Q.on_agenda && !Q.inside && !Q.stirred);
+}
+static void two_pumps(void)
+{
+    hold(&plans[0]);
+    hold(&plans[1]);
+    pthread_t one = start(stirs, 0), other = start(stirs, 1);
+    join(one);
+    join(other);
+    assert(!Q.wanted && !Q.on_agenda && !Q.inside && !Q.stirred);
+}
+
+/* Work that signals 1 is on the device. A submission that waits for 1 comes in while that work ends well. It is issued,
+   and ends well too. */
+static void *more_buffers[1] = {&B[1]};
+static gpusync_submission first = {
+    .signals = &point, .signal_count = 1, .command_buffers = buffers, .command_buffer_count = 1};
+static gpusync_submission second = {
+    .waits = &point, .wait_count = 1, .command_buffers = more_buffers, .command_buffer_count = 1};
+static void *ends(void *unused)
+{
+    finish(0, WELL);
+    finish(2, WELL); /* our own, with the signal */
+    return unused;
+}
+static void on_the_device(void)
+{
+    have_plans(2);
+    for (int i = 0; i < 4; i++) B[i].status = 0;
+    made = 2;
+    submits(&first);
+    made = 3;
+    pthread_t one = start(submits, (long)&second), other = start(ends, 0);
+    join(one);
+    join(other);
+    assert(B[1].status == 2);
+    if (B[3].status == 2) finish(3, WELL); /* our own, with the wait */
+    finish(1, WELL);
+    gpusync_result result = gpusync_wait(&Q, 1, 0), result2 = gpusync_wait(&Q, 2, 0);
+    assert(result == GPUSYNC_OK && result2 == GPUSYNC_OK && Q.log_count == 0 && T.value == 1 && !T.promised);
+    nothing_is_left();
+}
+
+/* A held plan is issued, while another plan comes to need its ticket. That need is told that it can go to the device,
+   or sees it. */
+static gpusync__need need;
+static void *announces(void *unused)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__lock(&Q.order);
+    gpusync__issue_plan(&plans[0], NOW);
+    gpusync__unlock(&Q.order);
+    gpusync__announce(&plans[0], &agenda);
+    return unused;
+}
+static void *seeks(void *unused)
+{
+    gpusync__seek(&need);
+    return unused;
+}
+static void need_of_held(void)
+{
+    have_plans(2);
+    gpusync__plan *held = gpusync__plan_new(&Q, 0, 0, 0);
+    gpusync__plan *other = gpusync__plan_new(&Q, 0, 0, 0);
+    assert(held == &plans[0] && other);
+    gpusync__enter_ring(&Q, &held->work, 1, GPUSYNC__OPEN);
+    held->running = held->part_count = 0;
+    need.plan = other;
+    need.queue = &Q;
+    need.queue_number = 1;
+    need.node.number = 1;
+    held->unresolved++; /* so that it does not end here */
+    pthread_t one = start(announces, 0), two = start(seeks, 0);
+    join(one);
+    join(two);
+    assert(need.stage != GPUSYNC__AWAITED && !need.blocks);
+}
+
+/* gpusync__is_stuck counts what is tracked and not committed, while an open command buffer is committed. */
+static void *counts(void *unused)
+{
+    (void)gpusync__is_stuck(&Q);
+    return unused;
+}
+static void *commits_open(void *unused)
+{
+    gpusync_ticket ticket;
+    gpusync_result result = gpusync_commit(&Q, &B[2], &ticket);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void stuck(void)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    B[0].status = 0;
+    made = 2;
+    gpusync_result result = gpusync_command_buffer(&Q, NULL, &buffer);
+    assert(result == GPUSYNC_OK && buffer == &B[2]);
+    result = gpusync_track(&Q, &B[0], &ticket);
+    assert(result == GPUSYNC_OK && !Q.index);
+    pthread_t one = start(counts, 0), other = start(commits_open, 0);
+    join(one);
+    join(other);
+    assert(!gpusync__is_stuck(&Q) && Q.outstanding == 2);
+}
+
+int main(void)
+{
+    begin();
+    CASE();
+    return 0;
+}

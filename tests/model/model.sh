@@ -1,0 +1,277 @@
+#!/usr/bin/env bash
+# model.sh - gpusync.h under a model checker: every order of its threads that C11's memory model allows
+#
+#   GENMC=DIRECTORY tests/model/model.sh [NAME...]
+#
+# GENMC   a directory with GenMC 0.10.3, built with LLVM 14: see "The order of memory" in tests/README.md
+# NAME    of properties or mutants, patterns as of the shell: ticket 'room*'. Default: all
+# MODEL   rc11 (default), or imm: the model of the hardware. Mutants run with rc11 only
+# BUILD   where the headers are made (build)
+# LIMIT   seconds for one of them; default 300
+#
+# A property has to be green: GenMC explores all executions, and there are some. One that is known to be red has to be
+# red. A mutant, which is the header with one fault, has to be red for a violation that GenMC names. Prints a line for
+# each, and ends with exactly one line "N passed, N failed".
+
+set -u
+cd "$(dirname "$0")" || exit 1
+root=../..
+model=${MODEL:-rc11}
+limit=${LIMIT:-300}
+names=${*:-*}
+how="build it so: clone https://github.com/MPI-SWS/genmc at its tag v0.10.3; apt-get install clang-14 llvm-14-dev \
+libclang-14-dev libffi-dev libedit-dev zlib1g-dev autoconf automake; autoreconf --install; \
+./configure --with-llvm=/usr/lib/llvm-14; make"
+
+stop() {
+    echo "model.sh: $1" >&2
+    exit 1
+}
+case $model in rc11 | imm) ;; *) stop "MODEL=$model: rc11 or imm" ;; esac
+[ -n "${GENMC:-}" ] || stop "GENMC= names no directory with GenMC; $how"
+if [ ! -x "$GENMC/genmc" ] || [ ! -e "$GENMC/include/genmc.h" ]; then stop "there is no GenMC in '$GENMC'; $how"; fi
+for tool in clang-14 opt-14 python3; do
+    command -v "$tool" >/dev/null || stop "$tool is missing (Debian: clang-14 llvm-14 python3)"
+done
+GENMC=$(cd "$GENMC" && pwd) || exit 1
+work=${BUILD:-$root/build}/model
+mkdir -p "$work" || exit 1
+work=$(cd "$work" && pwd)
+trap 'rm -rf "$work/now"' EXIT
+
+# ---------------------------------------------------------------- one run
+# run HEADER FILE CASE FLAG...: leaves `verdict` (green, red, or what else came of it), `why`, `executions`, `seconds`
+run() {
+    local header=$1 file=$2 case=$3 status now=$work/now
+    shift 3
+    verdict=broken why='' executions=0 seconds=0
+    mkdir -p "$now"
+    if ! clang-14 -c -emit-llvm -O0 -g -Xclang -disable-O0-optnone -fno-builtin -w -D__CONFIG_GENMC_INODE_DATA_SIZE=64 \
+        -I "$GENMC/include" -I "$header" -I . -DCASE="$case" "$@" -o "$now/all.bc" "$file.c" 2>"$now/log" ||
+        ! opt-14 -passes='always-inline,function(sroa),cgscc(inline),function(sroa,early-cse<memssa>,dce),globaldce' \
+            -inline-threshold=20000 -o "$now/some.bc" "$now/all.bc" 2>>"$now/log"; then
+        why="does not compile"
+        return
+    fi
+    # GenMC's cache of instructions forgets some of them. It takes loops for spins that are none, and leaves executions
+    # out. Its estimate costs as much as a short run.
+    timeout "$limit" "$GENMC/genmc" "--$model" --disable-estimation --disable-loop-jump-threading \
+        --disable-function-inliner --disable-instruction-caching --disable-spin-assume --input-from-bitcode-file \
+        -- "$now/some.bc" >"$now/log" 2>&1
+    status=$?
+    executions=$(sed -n 's/^Number of complete executions explored: //p' "$now/log")
+    seconds=$(sed -n 's/^Total wall-clock time: \(.*\)s$/\1/p' "$now/log")
+    why=$(sed -n 's/^\(Error: .*\|Assertion violation: .*\)/\1/p' "$now/log" | tail -n 1)
+    case $status in
+    0) verdict=green ;;
+    42) verdict=red ;;
+    124) why="not through after $limit s" ;;
+    *) why="GenMC ended with $status: $(tail -n 1 "$now/log")" ;;
+    esac
+    if [ $verdict = green ] && ! grep -q '^No errors were detected' "$now/log"; then verdict=broken why="no verdict"; fi
+    if [ $verdict = green ] && [ "${executions:-0}" -eq 0 ]; then verdict=broken why="no execution is complete"; fi
+    return 0
+}
+
+# ---------------------------------------------------------------- all of them
+passed=0 failed=0 shipped=
+is_wanted() {
+    local pattern
+    set -f
+    for pattern in $names; do
+        # shellcheck disable=SC2254
+        case $1 in $pattern) return 0 ;; esac
+    done
+    return 1
+}
+has_header() { # DIRECTORY [MUTANT]
+    mkdir -p "$1"
+    python3 -B header.py "$root/gpusync.h" "$1/model_gpusync.h" "${@:2}" 2>"$1/log"
+}
+tell() { # WANTED NAME TEXT
+    if [ "$verdict" = "$1" ]; then
+        passed=$((passed + 1))
+        printf '%-6s %-34s %7s executions %7.1f s  %s\n' "$verdict" "$2" "${executions:-?}" "${seconds:-0}" "$3"
+    else
+        failed=$((failed + 1))
+        printf 'FAILED %-34s is %s, not %s: %s\n' "$2" "$verdict" "$1" "$why"
+    fi
+}
+declare -A how_to_run=() colour=()
+property() { # COLOUR NAME FILE CASE FLAG...
+    colour[$2]=$1
+    how_to_run[$2]="${*:3}"
+    is_wanted "$2" || return 0
+    if [ -z "$shipped" ]; then
+        has_header "$work/shipped" || stop "$(cat "$work/shipped/log")"
+        shipped=$work/shipped
+    fi
+    run "$shipped" "${@:3}"
+    tell "$1" "$2" "$3.c${why:+: $why}"
+}
+green() { property green "$@"; }
+known() { property red "$@"; } # a defect of the header: green is a failure, so that whoever mends it moves the line
+mutant() { # NAME PROPERTY
+    [ "$model" = rc11 ] && is_wanted "$1" || return 0
+    case ${colour[$2]:-} in
+    green) ;;
+    red)
+        echo "left out: $1: its property, $2, is red without it"
+        return
+        ;;
+    *) stop "mutant $1: there is no property $2" ;;
+    esac
+    if has_header "$work/mutant" "$1"; then
+        # shellcheck disable=SC2086
+        run "$work/mutant" ${how_to_run[$2]}
+    else
+        verdict=broken why=$(tail -n +2 "$work/mutant/log" | head -n 2 | tr '\n' ' ')
+    fi
+    tell red "$1" "$2: ${why:0:100}"
+}
+
+start=$SECONDS
+echo "-- properties, $model"
+# A wake-up
+green ticket wake ticket
+green everything wake ticket -DWHAT=GPUSYNC_EVERYTHING
+green neighbours wake neighbours
+green all-of-two wake neighbours -DKIND=GPUSYNC__ALL
+green value wake value
+green value-of-others wake outside
+green callback-of-others wake outside_callback
+green room wake room -DLIMIT=1
+green room-passed-on wake room_for_two -DLIMIT=1
+green all-points wake many
+green any-point wake many -DHOW=GPUSYNC_WAIT_ANY
+green handlers-begin wake handlers
+green waiter-again wake waiter_again
+green entry-again wake entry_again -DRING=2 -DMODEL_SLOTS=4
+# Never early
+green prefix prefix two_ends
+green between-two-loads prefix between
+green seen-when-idle prefix seen_after
+green seen-in-status prefix seen_in_status
+green external prefix external_work
+# Used again
+green slot-again reuse slot
+green slot-list reuse slot_list -DMODEL_SLOTS=3
+green plan-list reuse plan_list
+green orphan reuse orphan
+# Failure
+green failure-known-first failure known_first
+green failures-logged failure log_hook
+# Timelines
+green timeline-rises timeline rises
+green timeline-fails timeline fails
+green sleeper-of-two-signals timeline sleeper
+green sleeper-of-failure timeline sleeper_of_failed
+green listeners timeline listeners
+# Held work
+green held-signalled held against_signal -DWEAK_LOCK
+green held-device-lost held against_loss -DWEAK_LOCK
+green pump held pump -DWEAK_LOCK
+green two-pumps held two_pumps -DWEAK_LOCK
+green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
+green need-of-held held need_of_held -DWEAK_LOCK
+green room-that-is-stuck held stuck -DWEAK_LOCK
+# Callbacks, sweeps
+green callback-registered callbacks registered_meanwhile
+green callback-asked-for callbacks asked_meanwhile
+green callback-paid callbacks paid_meanwhile
+green sweep-for-sleeper callbacks sweep_for_sleeper
+green sweep-for-room callbacks sweep_for_room
+# Destroy
+green destroy-now-handler destroy queue
+green destroy-handler destroy queue -DHOW=gpusync_queue_destroy
+green destroy-now-poller destroy queue_with
+green destroy-poller destroy queue_with -DHOW=gpusync_queue_destroy
+green destroy-now-waiter destroy queue_with -DWITH=waiter
+green destroy-now-sleeper destroy queue_with_sleeper
+green destroy-now-sweep destroy swept
+green destroy-now-feedback destroy metal4
+green close-callbacks destroy closed_post
+green close-sweeps destroy closed_post -DASKED=sweeper
+green destroy-timeline-listener destroy listened
+green destroy-timeline-waiter destroy timeline
+green destroy-timeline-signal destroy timeline -DWITH_TIMELINE=signals
+# Warm-up
+green warm-up-asked warmup asked
+green warm-up-destroyed warmup destroyed
+green warm-up-destroyed-waiter warmup destroyed_with
+green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
+echo "-- known to be red, $model"
+known handlers-seen wake handlers -DSEES=1
+known held-failed held against_failure -DWEAK_LOCK
+[ "$model" = rc11 ] && echo "-- mutants"
+mutant weak-everywhere ticket
+mutant tell-looks-relaxed ticket
+mutant listed-with-release ticket
+mutant no-look-after-listing ticket
+mutant told-before-the-mark ticket
+mutant note-not-looked-at callback-registered
+mutant mark-with-release prefix
+mutant advance-by-one neighbours
+mutant others-looked-for-relaxed room
+mutant room-is-not-passed-on room-passed-on
+mutant state-read-relaxed handlers-begin
+mutant handler-looks-relaxed handlers-begin
+mutant reference-counted-relaxed slot-again
+mutant first-reference-relaxed slot-again
+mutant last-reference-relaxed slot-again
+mutant slot-pushed-relaxed slot-list
+mutant slot-counted-before-it-is-back destroy-now-handler
+mutant completed-not-looked-at entry-again
+mutant plans-taken-one-by-one plan-list
+mutant plans-lost plan-list
+mutant orphan-never-runs orphan
+mutant state-before-count orphan
+mutant wanted-is-only-read pump
+mutant wanted-not-looked-at pump
+mutant counted-before-doomed held-failed
+mutant lined-up-without-a-look held-signalled
+mutant device-has-it-relaxed need-of-held
+mutant agenda-cleared-after-the-pump two-pumps
+mutant loss-not-looked-at held-device-lost
+mutant inside-counted-relaxed destroy-now-sweep
+mutant closing-read-first destroy-now-sweep
+mutant left-relaxed destroy-now-poller
+mutant slots-not-waited-for destroy-now-handler
+mutant running-handler-not-waited-for destroy-now-handler
+mutant turned-without-a-swap destroy-now-handler
+mutant sleepers-not-woken destroy-now-sleeper
+mutant sleepers-looked-for-relaxed destroy-now-sleeper
+mutant sleepers-of-values-not-woken destroy-timeline-waiter
+mutant listening-not-orphaned destroy-timeline-listener
+mutant listening-not-waited-for destroy-timeline-listener
+mutant listening-let-go-relaxed destroy-timeline-listener
+mutant device-read-before-inside close-callbacks
+mutant post-closed-with-release close-callbacks
+mutant timer-looked-for-relaxed sweep-for-sleeper
+mutant timer-taken-back-late sweep-for-sleeper
+mutant refused-relaxed sweep-for-room
+mutant asked-cleared-after-the-look callback-asked-for
+mutant due-not-asked-for callback-asked-for
+mutant two-callbacks-at-once callback-paid
+mutant logging-cleared-with-release failures-logged
+mutant logged-without-a-second-look failures-logged
+mutant hint-before-outside value-of-others
+mutant outside-read-relaxed value-of-others
+mutant outside-read-before-the-list callback-of-others
+mutant committed-read-first between-two-loads
+mutant idle-read-relaxed seen-when-idle
+mutant no-fence-behind-a-status seen-in-status
+mutant recorded-after-the-mark failure-known-first
+mutant failed-flag-left-out failure-known-first
+mutant claimed-by-everybody failure-known-first
+mutant value-before-the-error timeline-fails
+mutant raised-without-telling sleeper-of-two-signals
+mutant asked-after-the-look warm-up-asked
+mutant done-stored-with-release warm-up-asked
+mutant warm-up-inside-not-looked-at warm-up-destroyed-waiter
+mutant warm-up-does-not-fail warm-up-destroyed-waiter
+mutant pending-falls-first warm-up-destroyed
+[ $((passed + failed)) -gt 0 ] || stop "no property and no mutant is called '$names'"
+echo "$((SECONDS - start)) s"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

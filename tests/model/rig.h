@@ -1,0 +1,570 @@
+/* rig.h - a device, a queue, a timeline and a Metal for one execution of a model checker
+
+   A harness includes this once. It brings in model_gpusync.h, which header.py has made of gpusync.h, and around it what
+   the header needs of the world: Metal's objects, libdispatch, locks, hooks, memory. Objects are made by initialisers,
+   so that they cost no events. What a harness does not use costs nothing.
+
+   What Metal and the hooks do is as weak as it may be. A status and an event are stored with release and read relaxed:
+   the header has fences for that. A lock is acquire and release. An unpark orders what a mutex orders. No access here
+   is sequentially consistent: so none can stand in for one that the header lacks.
+
+     MODEL_SLOTS   slots of the only slab; default 2
+     RING          entries of the queue's ring, a power of two; default 4
+     LIMIT         command buffers that the queue allows; default 64
+     WEAK_LOCK     a lock of C atomics. GenMC's own never fails in a trylock, so where the pump tries a lock it is this */
+
+#include <assert.h>
+#include <genmc.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef MODEL_SLOTS
+#define MODEL_SLOTS 2
+#endif
+#ifndef RING
+#define RING 4
+#endif
+#ifndef LIMIT
+#define LIMIT 64
+#endif
+
+/* ---------------------------------------------------------------- what the header asks of libc
+
+   GenMC knows no condition variables. Nobody waits on one: there are hooks. */
+
+typedef int pthread_cond_t;
+typedef int pthread_condattr_t;
+#define pthread_cond_init(cond, attributes) ((void)0)
+#define pthread_cond_destroy(cond) ((void)0)
+#define pthread_cond_wait(cond, mutex) 0
+#define pthread_cond_timedwait(cond, mutex, at) 0
+#define pthread_cond_signal(cond) ((void)0)
+#define pthread_condattr_init(attributes) ((void)0)
+#define pthread_condattr_setclock(attributes, clock) ((void)0)
+#define pthread_condattr_destroy(attributes) ((void)0)
+#undef pthread_equal
+#define pthread_equal(one, other) ((one) == (other))
+
+/* A structure is zeroed field by field, for a model checker takes no access that is wider or narrower than another one
+   of the same place. One that is not known here ends the run, if it is ever reached. */
+struct gpusync__goal;
+struct gpusync__watch;
+struct gpusync__need;
+struct gpusync_error;
+struct gpusync_submission;
+static void zero_goal(struct gpusync__goal *goal, size_t size);
+static void zero_watches(struct gpusync__watch *watches, size_t size);
+static void zero_need(struct gpusync__need *need, size_t size);
+static void zero_error(struct gpusync_error *error, size_t size);
+static void zero_submission(struct gpusync_submission *submission, size_t size);
+static void zero_rest_of_slot(char *from, size_t size);
+/* The rig's is zero. */
+static void *zero_memory(void *memory, size_t size) { return memory; }
+static void zero_unknown(void *memory, size_t size) { assert(!"zeroes what is not known"); }
+#define memset(to, value, size) \
+    _Generic((to), struct gpusync__goal *: zero_goal, struct gpusync__watch *: zero_watches,                           \
+        struct gpusync__need *: zero_need, struct gpusync_error *: zero_error,                                         \
+        struct gpusync_submission *: zero_submission, char *: zero_rest_of_slot, void *: zero_memory,                  \
+        default: zero_unknown)(to, size)
+
+static void copy_bits(void *to, const void *from, size_t size)
+{
+    assert(size == sizeof(uint64_t));
+    *(uint64_t *)to = *(const uint64_t *)from;
+}
+static void copy_no_text(void *to, const void *from, size_t size) {}
+static void copy_pointers(void *to, const void *from, size_t size)
+{
+    for (size_t i = 0; i < size / sizeof(void *); i++) ((void **)to)[i] = ((void *const *)from)[i];
+}
+static void copy_unknown(void *to, const void *from, size_t size) { assert(!"copies what is not known"); }
+#define memcpy(to, from, size) \
+    _Generic((to), uint64_t *: copy_bits, double *: copy_bits, char *: copy_no_text, void **: copy_pointers,           \
+        default: copy_unknown)(to, from, size)
+
+#define posix_memalign(memory, alignment, size) 12 /* ENOMEM: the slab of the rig is all there is */
+
+/* No text is ever looked at. */
+#define strlen(text) ((size_t)0)
+#define strcmp(one, other) 1
+#define strstr(text, part) NULL
+
+/* ---------------------------------------------------------------- what the header asks of Metal */
+
+static uint64_t model_now(void);
+static void *send_id(void *self, void *sel);
+static unsigned long send_ulong(void *self, void *sel);
+static double send_double(void *self, void *sel) { return 0; }
+static long send_long(void *self, void *sel) { return 0; }
+static const char *send_text(void *self, void *sel) { return NULL; }
+static void send_void(void *self, void *sel);
+static void send_void_id(void *self, void *sel, void *other);
+static void send_void_value(void *self, void *sel, uint64_t value);
+static void *send_id_id(void *self, void *sel, void *other);
+static void *send_unknown(void *self, void *sel, ...)
+{
+    assert(!"sends what is not known");
+    return NULL;
+}
+#define MODEL_SEND(result)                                           \
+    _Generic((result(*)(void *, void *))0, void *(*)(void *, void *) \
+             : send_id, unsigned long (*)(void *, void *)            \
+             : send_ulong, double (*)(void *, void *)                \
+             : send_double, long (*)(void *, void *)                 \
+             : send_long, const char *(*)(void *, void *)            \
+             : send_text, void (*)(void *, void *)                   \
+             : send_void)
+#define MODEL_SEND1(result, argument)                                                 \
+    _Generic((result(*)(void *, void *, argument))0, void (*)(void *, void *, void *) \
+             : send_void_id, void (*)(void *, void *, uint64_t)                       \
+             : send_void_value, void *(*)(void *, void *, void *)                     \
+             : send_id_id, default                                                    \
+             : send_unknown)
+static void model_encode(void *object, void *sel, void *event, uint64_t value);
+static void model_notify(void *event, void *sel, void *listener, uint64_t value, void *block);
+static void model_commit4(void *queue, void *sel, void *const *buffers, unsigned long count, void *options);
+static void model_pipeline(void *device, void *sel, void *function, void *block);
+static void model_library(void *device, void *sel, void *text, void *options, void *block);
+
+static void copy_goal(struct gpusync__goal *to, const struct gpusync__goal *from);
+static void copy_error(struct gpusync_error *to, const struct gpusync_error *from);
+
+#define GPUSYNC_ASSERT(condition) assert(condition)
+#define GPUSYNC_IMPLEMENTATION
+#define GPUSYNC_STATIC
+#define GPUSYNC_OBJC 1
+#include "model_gpusync.h"
+
+/* ---------------------------------------------------------------- structures, field by field */
+
+static void zero_goal(gpusync__goal *g, size_t size)
+{
+    g->queue = NULL;
+    g->timeline = NULL;
+    g->kind = 0;
+    g->draining = g->handlers = false;
+    g->ticket = g->covered = 0;
+    g->late = NULL;
+    g->at.slab = NULL;
+    g->at.next = 0;
+}
+static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
+{
+    to->queue = from->queue;
+    to->timeline = from->timeline;
+    to->kind = from->kind;
+    to->draining = from->draining;
+    to->handlers = from->handlers;
+    to->ticket = from->ticket;
+    to->covered = from->covered;
+    to->late = from->late;
+    to->at.slab = from->at.slab;
+    to->at.next = from->at.next;
+}
+static void zero_node(gpusync__node *node) { node->linked = false; } /* the rest gets a value when it is listed */
+static void zero_watches(gpusync__watch *w, size_t size)
+{
+    for (size_t i = 0; i < size / sizeof *w; i++) {
+        zero_node(&w[i].node);
+        zero_goal(&w[i].goal, 0);
+        w[i].waiter = NULL;
+        w[i].hints = 0;
+        w[i].left = false;
+        w[i].result = GPUSYNC_OK;
+        w[i].since_ns = 0;
+    }
+}
+static void zero_need(gpusync__need *n, size_t size)
+{
+    zero_node(&n->node);
+    n->plan = NULL;
+    n->queue = NULL;
+    n->timeline = NULL;
+    n->event = NULL;
+    n->raw = n->queue_number = 0;
+    n->stage = n->rank = 0;
+    n->encoded = n->any_end = n->far = n->blocks = n->heard = n->queued = false;
+    n->next = n->along = NULL;
+}
+static void zero_error(gpusync_error *e, size_t size)
+{
+    e->result = GPUSYNC_OK;
+    e->failure = GPUSYNC_FAILURE_NONE;
+    e->ticket = 0;
+    e->code = 0;
+    e->dropped = 0;
+}
+static void copy_error(gpusync_error *to, const gpusync_error *from)
+{
+    to->result = from->result;
+    to->failure = from->failure;
+    to->ticket = from->ticket;
+    to->code = from->code;
+    to->dropped = from->dropped;
+}
+static void zero_submission(gpusync_submission *s, size_t size)
+{
+    s->waits = s->signals = NULL;
+    s->command_buffers = NULL;
+    s->wait_count = s->signal_count = s->command_buffer_count = 0;
+    s->flags = 0;
+    s->label = NULL;
+    s->on_complete = NULL;
+    s->user = NULL;
+    s->timeout_ns = NULL;
+}
+/* gpusync__slot_free: from `was_open` on. Plain, as it is there. */
+static void zero_rest_of_slot(char *from, size_t size)
+{
+    gpusync__slot *slot = (gpusync__slot *)(void *)(from - offsetof(gpusync__slot, was_open));
+    assert(size == sizeof *slot - offsetof(gpusync__slot, was_open));
+    slot->was_open = 0;
+    slot->claimed = slot->roomless = slot->traits = 0;
+    slot->plan = NULL;
+    slot->events = NULL;
+    slot->scheduled_ns = slot->ended_ns = 0;
+}
+
+/* ---------------------------------------------------------------- Metal */
+
+#define SELECTOR(name, text) .name = (void *)(text),
+static const struct gpusync__selectors gpusync__sel = {GPUSYNC__SELECTORS(SELECTOR)};
+
+#define LOAD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+#define STORE(p, value) __atomic_store_n(p, value, __ATOMIC_RELAXED)
+
+/* A command buffer, or the feedback of a commit of Metal 4. `live`: references; ours are counted, and Metal's one. */
+typedef struct command_buffer {
+    _Alignas(16) uint64_t status;
+    uint64_t live;
+    void *handler;
+    uint64_t failed;
+} command_buffer;
+#define COMMITTED     \
+    {                 \
+        2, 1, NULL, 0 \
+    }
+#define UNCOMMITTED   \
+    {                 \
+        0, 1, NULL, 0 \
+    }
+#define BUFFERS 6
+static command_buffer B[BUFFERS] = {COMMITTED, COMMITTED, COMMITTED, COMMITTED, COMMITTED, COMMITTED};
+static int metal_queue, metal_device, metal_class, metal_object;
+static uint64_t event_value; /* of the only event */
+static int made;             /* which command buffer the Metal queue makes next */
+
+static bool is_buffer(const void *object)
+{
+    return (const command_buffer *)object >= B && (const command_buffer *)object < B + BUFFERS;
+}
+/* A message to a command buffer that nobody has any more is a use after it was freed. */
+static void check_live(const void *object)
+{
+    if (is_buffer(object)) assert(LOAD(&((const command_buffer *)object)->live) > 0);
+}
+void *gpusync__retain(void *object)
+{
+    if (is_buffer(object)) __atomic_fetch_add(&((command_buffer *)object)->live, 1, __ATOMIC_RELAXED);
+    return object;
+}
+void gpusync__release(void *object)
+{
+    if (is_buffer(object)) assert(__atomic_fetch_sub(&((command_buffer *)object)->live, 1, __ATOMIC_ACQ_REL) > 0);
+}
+static void *send_id(void *self, void *sel)
+{
+    check_live(self);
+    if (sel == gpusync__sel.commandBuffer) {
+        STORE(&B[made].status, 0);
+        return &B[made];
+    }
+    if (sel == gpusync__sel.commandQueue) return &metal_queue;
+    if (sel == gpusync__sel.error && is_buffer(self))
+        return LOAD(&((command_buffer *)self)->failed) ? &metal_object : NULL;
+    if (sel == gpusync__sel.newObject || sel == gpusync__sel.newSharedEvent) return &metal_object;
+    return NULL;
+}
+static void *send_id_id(void *self, void *sel, void *other)
+{
+    assert(sel == gpusync__sel.newFunctionWithName);
+    return &metal_object;
+}
+static unsigned long send_ulong(void *self, void *sel)
+{
+    if (sel == gpusync__sel.signaledValue) return LOAD(&event_value);
+    assert(sel == gpusync__sel.status);
+    check_live(self);
+    return LOAD(&((command_buffer *)self)->status);
+}
+static void send_void(void *self, void *sel)
+{
+    command_buffer *buffer = (command_buffer *)self;
+    check_live(self);
+    if (sel == gpusync__sel.commit) __atomic_store_n(&buffer->status, 2, __ATOMIC_RELEASE);
+    else __VERIFIER_assume(__atomic_load_n(&buffer->status, __ATOMIC_ACQUIRE) >= 4); /* waitUntilCompleted */
+}
+static void send_void_id(void *self, void *sel, void *other)
+{
+    if (sel == gpusync__sel.addCompletedHandler) ((command_buffer *)self)->handler = other;
+    if (sel == gpusync__sel.addFeedbackHandler) B[0].handler = other; /* of Metal 4 there is one commit at a time */
+}
+/* An event only rises. */
+static void send_void_value(void *self, void *sel, uint64_t value)
+{
+    uint64_t before = LOAD(&event_value);
+    assert(sel == gpusync__sel.setSignaledValue);
+    while (before < value &&
+           !__atomic_compare_exchange_n(&event_value, &before, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
+}
+static void model_encode(void *object, void *sel, void *event, uint64_t value) {}
+static void model_commit4(void *queue, void *sel, void *const *buffers, unsigned long count, void *options) {}
+void gpusync__objc_msg_send(void) { assert(!"a message by its own type"); }
+void *gpusync__sel_register(const char *name) { return (void *)name; }
+void *gpusync__class_named(const char *name) { return &metal_class; }
+void *gpusync__class_of(void *object) { return &metal_class; }
+signed char gpusync__class_responds(void *cls, void *sel) { return 1; }
+void *gpusync__pool_push(void) { return NULL; }
+void gpusync__pool_pop(void *pool) { (void)pool; }
+void *gpusync__default_device(void) { return &metal_device; }
+void *gpusync__all_devices(void) { return NULL; }
+void *gpusync__global_block[32];
+void *gpusync__stack_block[32];
+
+/* Metal: the command buffer ends, its handler runs, and Metal lets go of it. */
+static void finish(int i, unsigned status)
+{
+    __atomic_store_n(&B[i].status, status, __ATOMIC_RELEASE);
+    gpusync__completed(B[i].handler, &B[i]);
+    gpusync__release(&B[i]);
+}
+#define WELL 4
+#define BADLY 5
+
+/* ---------------------------------------------------------------- the listener: one registration at a time */
+
+static int registered; /* how many blocks Metal has got */
+static void model_notify(void *event, void *sel, void *listener, uint64_t value, void *block)
+{
+    const void *descriptor = ((const gpusync__block *)block)->descriptor;
+    ((const struct gpusync__listener_descriptor *)descriptor)->copy(NULL, block); /* Metal's own reference */
+    __atomic_fetch_add(&registered, 1, __ATOMIC_ACQ_REL);
+}
+
+/* ---------------------------------------------------------------- libdispatch: what was asked for */
+
+static int calls_asked, sweeps_asked;
+static gpusync__slot *external; /* that the watcher waits for */
+static void *compiling;         /* what Metal compiles */
+void *gpusync__dispatch_queue_create(const char *label, void *attr) { return &metal_object; }
+void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *))
+{
+    if (fn == gpusync__answer) __atomic_fetch_add(&calls_asked, 1, __ATOMIC_ACQ_REL);
+    else external = (gpusync__slot *)context;
+}
+uint64_t gpusync__dispatch_time(uint64_t when, int64_t delta_ns) { return when + (uint64_t)delta_ns; }
+void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*fn)(void *))
+{
+    __atomic_fetch_add(&sweeps_asked, 1, __ATOMIC_ACQ_REL);
+}
+void gpusync__dispatch_retain(void *queue) { (void)queue; }
+void gpusync__dispatch_release(void *queue) { (void)queue; }
+static void model_pipeline(void *device, void *sel, void *function, void *block)
+{
+    compiling = ((gpusync__context_block *)block)->context;
+}
+static void model_library(void *device, void *sel, void *text, void *options, void *block)
+{
+    model_pipeline(device, sel, NULL, block);
+}
+
+/* ---------------------------------------------------------------- locks, clock, hooks, memory */
+
+#ifdef WEAK_LOCK
+void gpusync__lock(gpusync__mutex *m)
+{
+    uint32_t none = 0;
+    __VERIFIER_assume(__atomic_compare_exchange_n(&m->word, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED));
+}
+bool gpusync__try_lock(gpusync__mutex *m)
+{
+    uint32_t none = 0;
+    return __atomic_compare_exchange_n(&m->word, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+void gpusync__unlock(gpusync__mutex *m) { __atomic_store_n(&m->word, 0, __ATOMIC_RELEASE); }
+#else
+typedef char a_mutex_fits[sizeof(pthread_mutex_t) <= sizeof(gpusync__mutex) ? 1 : -1];
+void gpusync__lock(gpusync__mutex *m) { pthread_mutex_lock((pthread_mutex_t *)(void *)m); }
+bool gpusync__try_lock(gpusync__mutex *m) { return pthread_mutex_trylock((pthread_mutex_t *)(void *)m) == 0; }
+void gpusync__unlock(gpusync__mutex *m) { pthread_mutex_unlock((pthread_mutex_t *)(void *)m); }
+#endif
+
+#define NOW 1000
+static uint64_t model_now(void) { return NOW; }
+
+/* Who lingers is not looked at any more: there is an order in which what it lingers for comes first. Unless that never
+   comes: where nobody but the thread that lingers could have woken a sleeper, none may sleep now. */
+static bool nobody_else_wakes;
+static bool lost(int waiter);
+static void model_yield(void *user)
+{
+    if (nobody_else_wakes) assert(!lost(0) && !lost(1));
+    __VERIFIER_assume(false);
+}
+
+#define SLEEPERS 2
+enum { PERMIT = 1, ASLEEP = 2 }; /* in one word, so that both are read at once */
+static gpusync__waiter waiters[SLEEPERS];
+static int beds[SLEEPERS]; /* of the waiters */
+static int *bed_of(const gpusync_waiter *waiter)
+{
+    return &beds[(const gpusync__waiter *)(const void *)waiter - waiters];
+}
+static void model_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    __atomic_fetch_or(bed_of(waiter), ASLEEP, __ATOMIC_ACQ_REL);
+    __VERIFIER_assume(__atomic_load_n(bed_of(waiter), __ATOMIC_ACQUIRE) & PERMIT);
+    (void)__atomic_exchange_n(bed_of(waiter), 0, __ATOMIC_ACQ_REL);
+}
+static void model_unpark(void *user, gpusync_waiter *waiter)
+{
+    __atomic_fetch_or(bed_of(waiter), PERMIT, __ATOMIC_ACQ_REL);
+}
+/* Whoever could wake it has been joined: does this waiter sleep without a permit? Then it sleeps for good. */
+static bool lost(int waiter) { return __atomic_load_n(&beds[waiter], __ATOMIC_ACQUIRE) == ASLEEP; }
+
+static void *no_memory(void *user, size_t size, size_t alignment) { return NULL; }
+static void keep_memory(void *user, void *memory, size_t size) {}
+
+/* ---------------------------------------------------------------- the objects */
+
+extern struct gpusync_device D;
+extern struct gpusync_queue Q;
+extern struct gpusync_timeline T;
+
+/* A sweep is on its way, so that nobody has to ask for one. */
+static gpusync__post post = {.device = &D, .refs = 1, .timers = 1, .sweep_ns = 1, .pace_ns = GPUSYNC__SWEEP_NS};
+static gpusync__note notes[2] = {{.next = &notes[1]}};
+static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
+struct gpusync_device D = {
+    .metal = &metal_device,
+    .hooks = {.yield = model_yield, .park = model_park, .unpark = model_unpark},
+    .allocator = {.allocate = no_memory, .release = keep_memory},
+    .wait_mode = GPUSYNC_WAIT_HANDLER,
+    .queues = {.root = &Q.place, .end = {&Q.place, &Q.place}},
+    .timelines = {.root = &T.place, .end = {&T.place, &T.place}},
+    .queue_count = 1,
+    .timeline_count = 1,
+    .listener = &metal_object,
+    .free_waiters = waiters,
+    .free_notes = notes,
+    .post = &post,
+    .callback_queue = &metal_object,
+    .sweep_queue = &metal_object,
+};
+static gpusync__entry entries[RING];
+static gpusync__ring ring = {NULL, 0, RING, entries};
+static gpusync__slab slab; /* its slots are free: see begin() */
+struct gpusync_queue Q = {
+    .device = &D,
+    .metal = &metal_queue,
+    .limit = LIMIT,
+    .max_in_flight = LIMIT,
+    .log_most = 1,
+    .ring = &ring,
+    .buffer_class = &metal_class,
+    .options_class = &metal_class,
+    .wait_mode = GPUSYNC_WAIT_HANDLER,
+    .place = {.number = 1, .linked = true},
+    .open = Q.few_open,
+    .open_places = GPUSYNC__FEW_PLACES,
+    .open_shift = 60,
+    .log = &Q.last_failure,
+    .log_size = 1,
+};
+struct gpusync_timeline T = {
+    .device = &D,
+    .event = &event_value,
+    .refs = 1,
+    .fail_writes_event = true,
+    .place = {.number = 1, .linked = true},
+};
+
+/* Before all else: the slots. */
+static void begin(void)
+{
+    for (int i = 0; i + 1 < MODEL_SLOTS; i++) slab.slots[i].next = &slab.slots[i + 1];
+    Q.free_slots = slab.slots;
+    gpusync__global.slabs = &slab;
+}
+
+/* A log that has a place for two failures, not for the last one alone. */
+static gpusync_error records[2];
+static void have_log(void)
+{
+    Q.log = records;
+    Q.log_size = Q.log_most = 2;
+}
+
+/* Free plans, as gpusync__plans_take has them. */
+static gpusync__plan plans[3];
+static void have_plans(int count)
+{
+    for (int i = 0; i < count; i++) {
+        gpusync__plan *plan = &plans[i];
+        plan->device = &D;
+        plan->due.is_plan = true;
+        plan->due.owing = &Q.owing;
+        plan->work.kind = GPUSYNC__PLAN;
+        plan->work.traits = GPUSYNC__IS_PLAN;
+        plan->work.plan = plan;
+        gpusync__plan_clear(plan);
+        plan->depth = (uint32_t)(count - i);
+        plan->next = i + 1 < count ? &plans[i + 1] : NULL;
+    }
+    Q.free_plans = plans;
+}
+
+/* ---------------------------------------------------------------- words for harnesses */
+
+/* The program commits command buffer i, which it has made itself. */
+static gpusync_ticket commit(int i)
+{
+    gpusync_ticket ticket = 0;
+    B[i].status = 0;
+    gpusync_result result = gpusync_commit(&Q, &B[i], &ticket);
+    assert(result == GPUSYNC_OK);
+    return ticket;
+}
+
+/* The sleeping part of a wait alone. What comes before it, looks and spins, only adds reads. */
+static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
+{
+    gpusync__watch watch;
+    gpusync__wait wait = {&D, &Q.stats, &watch, 1, 0, 1, false, false, false, false, NULL};
+    zero_watches(&watch, sizeof watch);
+    copy_goal(&watch.goal, goal);
+    return gpusync__sleep(&wait, deadline);
+}
+static gpusync__goal goal_of(gpusync_queue *q, gpusync_timeline *t, uint32_t kind, uint64_t number)
+{
+    gpusync__goal goal;
+    zero_goal(&goal, 0);
+    goal.queue = q;
+    goal.timeline = t;
+    goal.kind = kind;
+    goal.ticket = number;
+    return goal;
+}
+
+typedef void *thread_fn(void *context);
+static pthread_t start(thread_fn *fn, long argument)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, fn, (void *)argument);
+    return thread;
+}
+static void join(pthread_t thread) { pthread_join(thread, NULL); }

@@ -1,0 +1,269 @@
+/* wake.c - no wake-up is lost
+
+   Whoever sleeps has a permit when everybody who could wake it is through. Each case says what is slept for. */
+
+#include "rig.h"
+
+static void *handler(void *i)
+{
+    finish((int)(long)i, WELL);
+    return NULL;
+}
+static void *signaller(void *value)
+{
+    gpusync_result result = gpusync_timeline_signal(&T, (uint64_t)value);
+    assert(result == GPUSYNC_OK);
+    return NULL;
+}
+
+/* A ticket (or, with WHAT=GPUSYNC_EVERYTHING, everything): one command buffer, its handler, a whole wait. */
+#ifndef WHAT
+#define WHAT 1
+#endif
+static void *wait_for_ticket(void *unused)
+{
+    gpusync_result result = gpusync_wait(&Q, WHAT, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void ticket(void)
+{
+    commit(0);
+    start(wait_for_ticket, 0);
+    join(start(handler, 0));
+    assert(!lost(0));
+}
+
+/* The second of two tickets, or with KIND=GPUSYNC__ALL both: two handlers mark neighbours, in any order. */
+#ifndef KIND
+#define KIND GPUSYNC__ONE
+#endif
+static void *sleep_for_second(void *unused)
+{
+    gpusync__goal goal = goal_of(&Q, NULL, KIND, 2);
+    gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void *mark(void *number)
+{
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__slot *slot = gpusync__entry_of(&Q, (uint64_t)number)->slot;
+    gpusync__end_ticket(&Q, slot, NULL, &agenda); /* what the handler does */
+    return NULL;
+}
+static void neighbours(void)
+{
+    commit(0);
+    commit(1);
+    start(sleep_for_second, 0);
+    pthread_t one = start(mark, 1), other = start(mark, 2);
+    join(one);
+    join(other);
+    assert(!lost(0) && gpusync_is_idle(&Q));
+}
+
+/* A value of a timeline: the host signals it. */
+static void *sleep_for_value(void *value)
+{
+    gpusync__goal goal = goal_of(NULL, &T, GPUSYNC__VALUE, (uint64_t)value);
+    gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
+    return NULL;
+}
+static void value(void)
+{
+    start(sleep_for_value, 1);
+    join(start(signaller, 1));
+    assert(!lost(0));
+}
+
+/* A value that others signal, of whom nobody knew: gpusync_timeline_expect comes while somebody falls asleep. The
+   listener is to tell then: the sleeper has asked for it. */
+static void *expecter(void *unused)
+{
+    gpusync_result result = gpusync_timeline_expect(&T, 1);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static gpusync__listening listening;
+static void outside(void)
+{
+    gpusync__global.listenings = &listening;
+    start(sleep_for_value, 1);
+    join(start(expecter, 0));
+    if (!lost(0)) return; /* it has still to fall asleep: there is an order in which it has */
+    assert(LOAD(&registered) == 1);
+    gpusync__listener_block block = {{0}, &listening};
+    __atomic_store_n(&event_value, 1, __ATOMIC_RELEASE); /* the others signal, and Metal calls the block */
+    gpusync__listener_invoke(&block, &event_value, 1);
+    assert(!lost(0));
+}
+
+/* A callback for such a value is registered while gpusync_timeline_expect comes: the listener is to tell. */
+static void done(void *user, gpusync_result result, const gpusync_error *error) {}
+static void *registrar(void *unused)
+{
+    gpusync_result result = gpusync_on_done(gpusync_at_value(&T, 1), done, NULL);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void outside_callback(void)
+{
+    gpusync__global.listenings = &listening;
+    pthread_t one = start(registrar, 0), other = start(expecter, 0);
+    join(one);
+    join(other);
+    assert(LOAD(&registered) == 1);
+}
+
+/* Room for one command buffer, where all is taken. One thread waits for it. The other one gives room, takes it again if
+   it can, and gives it back: a commit and its end. */
+#define LATER 5000
+static void *wait_for_room(void *unused)
+{
+    gpusync_result result = gpusync__wait_for_room(&Q, 1, LATER);
+    assert(result == GPUSYNC_OK);
+    gpusync__give_room(&Q);
+    return unused;
+}
+static void *give_and_take(void *unused)
+{
+    gpusync__give_room(&Q);
+    if (gpusync__take_room(&Q, 1)) gpusync__give_room(&Q);
+    return unused;
+}
+static void room(void)
+{
+    Q.outstanding = 1;
+    start(wait_for_room, 0);
+    join(start(give_and_take, 0));
+    assert(!lost(0)); /* nobody else comes */
+}
+
+/* Room once, and two who wait for it. gpusync_throttle takes none: it passes on what it was told of. */
+static int throttled;
+static void *throttle(void *unused)
+{
+    gpusync_result result = gpusync_throttle(&Q, 1, LATER);
+    assert(result == GPUSYNC_OK);
+    __atomic_store_n(&throttled, 1, __ATOMIC_RELEASE);
+    return unused;
+}
+static void *give(void *unused)
+{
+    gpusync__give_room(&Q);
+    return unused;
+}
+static void room_for_two(void)
+{
+    Q.outstanding = 1;
+    start(throttle, 0);
+    start(wait_for_room, 0);
+    join(start(give, 0));
+    bool passed_on = __atomic_load_n(&throttled, __ATOMIC_ACQUIRE);
+    bool one = lost(0), other = lost(1);
+    assert(!(one && other) && !(passed_on && (one || other)));
+}
+
+/* Many points: a ticket, whose handler comes, and a value, which is signalled. HOW: all of them, or, where the ticket
+   never ends, any. */
+#ifndef HOW
+#define HOW GPUSYNC_WAIT_ALL
+#endif
+static void *wait_for_many(void *unused)
+{
+    gpusync_point points[2] = {gpusync_at_ticket(&Q, 1), gpusync_at_value(&T, 1)};
+    size_t which;
+    gpusync_result result = gpusync_wait_many(points, 2, HOW, GPUSYNC_FOREVER, NULL, &which);
+    assert(result == GPUSYNC_OK && which == (HOW == GPUSYNC_WAIT_ANY ? 1 : 2));
+    return unused;
+}
+static void many(void)
+{
+    commit(0);
+    start(wait_for_many, 0);
+    pthread_t other = start(signaller, 1);
+    if (HOW == GPUSYNC_WAIT_ALL) join(start(mark, 1));
+    join(other);
+    assert(!lost(0));
+}
+
+/* The handlers of a ticket, which a wait asks for: it sees the end in the status, or in the mark, and goes on until the
+   handler has begun. With SEES: what the program's own handler wrote, which ran before, is seen then. */
+#ifndef SEES
+#define SEES 0
+#endif
+static int own_handler; /* plain: an access that is not ordered is a race */
+static void *handler_after_own(void *unused)
+{
+    __atomic_store_n(&B[0].status, WELL, __ATOMIC_RELEASE);
+    if (SEES) own_handler = 1;
+    gpusync__completed(B[0].handler, &B[0]);
+    gpusync__release(&B[0]);
+    return unused;
+}
+static void *wait_for_handlers(void *unused)
+{
+    gpusync_wait_options options = {.handlers = true};
+    gpusync_result result = gpusync_wait_ex(&Q, 1, GPUSYNC_FOREVER, &options);
+    assert(result == GPUSYNC_OK && (!SEES || own_handler == 1));
+    return unused;
+}
+static void handlers(void)
+{
+    commit(0);
+    start(wait_for_handlers, 0);
+    join(start(handler_after_own, 0));
+    assert(!lost(0));
+}
+
+/* A waiter used again: its first wait is over by its deadline, while the handler is about to wake it. Then it sleeps
+   for a value, and the handler's unpark is one too many. */
+static void *waits_twice(void *unused)
+{
+    gpusync__goal first = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
+    gpusync_result result = sleep_for(&first, NOW - 1);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_TIMEOUT);
+    return sleep_for_value((void *)1);
+}
+static void waiter_again(void)
+{
+    commit(0);
+    start(waits_twice, 0);
+    pthread_t one = start(mark, 1), other = start(signaller, 1);
+    join(one);
+    join(other);
+    assert(!lost(0));
+}
+
+/* A ring's entry used again: ticket 2 has ended, and 1 has not. Somebody falls asleep for 2, while 1 ends and the entry
+   of 2 goes on to ticket 4. RING=2, MODEL_SLOTS=4. */
+static void *reuse_entry(void *unused)
+{
+    __VERIFIER_assume(GPUSYNC__GET(&Q.head.completed) >= 2);
+    assert(gpusync__ring_ready(&Q, 3));
+    gpusync__enter_ring(&Q, &slab.slots[2], 3, GPUSYNC__ARMED);
+    assert(gpusync__ring_ready(&Q, 4));
+    gpusync__enter_ring(&Q, &slab.slots[3], 4, GPUSYNC__ARMED);
+    return unused;
+}
+static void entry_again(void)
+{
+    commit(0);
+    commit(1);
+    mark((void *)2);
+    assert(RING == 2 && gpusync__ring_ready(&Q, 2) && !Q.head.completed);
+    start(sleep_for_second, 0);
+    pthread_t one = start(mark, 1), other = start(reuse_entry, 0);
+    join(one);
+    join(other);
+    assert(!lost(0));
+}
+
+int main(void)
+{
+    begin();
+    CASE();
+    return 0;
+}
