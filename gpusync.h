@@ -92,7 +92,8 @@
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
    Destroy ends the waits that spin or sleep in the object, with ERROR_DESTROYED. No other call may be running in it,
    and none may begin: the program sees to that, as with free(). Destroy waits for completed handlers that are still
-   running, and for a callback that runs: do not hold a lock that a callback takes.
+   running, and for a callback that runs: do not hold a lock that a callback takes. Never cancel a thread that is in a
+   call (pthread_cancel): its wait stays listed, on a stack that is gone.
 
      a function of the program   runs on                                           may call
      callback                    a dispatch queue, or as said: >>api-callbacks     all but destroy
@@ -145,7 +146,7 @@
    * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into it.
    * Not there: cancelling one wait from outside, waiting for "scheduled", priorities of parked threads, use in a forked
-     child, MTLIO queues. For what Metal 4 lacks see >>api-metal4. */
+     child (but for exec and _exit), MTLIO queues. For what Metal 4 lacks see >>api-metal4. */
 
 /* To the end of the file. The declarations are marked for NULL, the implementation is not; casts are C's. */
 #ifdef __clang__
@@ -806,7 +807,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 
 /** Retain an Objective-C object now, and release it when the point has ended: when and where a callback would come.
 
-    Destroy releases what is left, gpusync_queue_destroy_now too. Its dealloc may do what a callback may.
+    Destroy releases what is left, gpusync_queue_destroy_now too; on a lost device that is the earliest for what did
+    not end. Its dealloc may do what a callback may.
     Returns  as gpusync_on_done; after an error it is not retained
     Threads any   Blocks no   Owns retains the object until then */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
@@ -2485,6 +2487,12 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
     return first;
 }
 
+/* A release, for gpusync__is_late: who sees another ticket there sees what the handlers of the one before did. */
+static void gpusync__set_ticket(gpusync__slot *slot, uint64_t ticket)
+{
+    __atomic_store_n(&slot->ticket, ticket, __ATOMIC_RELEASE);
+}
+
 /* From one state to another. False: the slot is doing something else. */
 static bool gpusync__turn(gpusync__slot *s, uint32_t from, uint32_t to) { return gpusync__swap32(&s->state, from, to); }
 
@@ -2495,7 +2503,7 @@ static void gpusync__slot_free(gpusync__slot *slot)
     gpusync_queue *q = GPUSYNC__GET(&slot->queue);
     gpusync__slot **list = q ? &q->returned : &gpusync__global.returned;
     GPUSYNC__SET(&slot->buffer, NULL);
-    GPUSYNC__SET(&slot->ticket, 0);
+    gpusync__set_ticket(slot, 0);
     memset((char *)slot + offsetof(gpusync__slot, was_open), 0, sizeof *slot - offsetof(gpusync__slot, was_open));
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__FREE);
     GPUSYNC__PUT(&slot->queue, NULL);
@@ -2753,7 +2761,7 @@ GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, 
 {
     gpusync__entry *entry = &q->ring->entries[ticket & (q->ring->size - 1)];
     GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
-    GPUSYNC__SET(&slot->ticket, ticket);
+    gpusync__set_ticket(slot, ticket);
     GPUSYNC__SET(&slot->state, state);
     GPUSYNC__SET(&entry->done, GPUSYNC__NOT_YET(ticket));
     __atomic_store_n(&entry->gpu_start, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE); /* after it: gpusync__times_of */
@@ -2847,12 +2855,12 @@ GPUSYNC__RARE gpusync_trace_event gpusync__trace_event(gpusync_trace_kind kind, 
     return event;
 }
 
-/* Of a ticket. time: 0 for now. */
+/* Of a ticket. */
 GPUSYNC__RARE void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_kind kind, uint64_t ticket,
                                          const char *label, uint64_t time_ns)
 {
     gpusync_trace_event event = gpusync__trace_event(kind, q, NULL, ticket, label);
-    if (time_ns) event.time_ns = time_ns;
+    event.time_ns = time_ns;
     q->device->trace(q->device->trace_user, &event);
 }
 
@@ -5144,7 +5152,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         gpusync__wake_others(q->device, &q->board, 0);
         if (result != GPUSYNC_TIMEOUT) return result;
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
-    } while (forever || gpusync__time_left(deadline));
+    } while (forever); /* else the time is over */
     /* The program may ask again: until then the sweep looks for room that a lost handler keeps. Its partner is
        gpusync__sweep_queue, which takes the mark back when there is room. */
     GPUSYNC__PUT(&q->refused, 1);
@@ -7123,7 +7131,7 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now)
     GPUSYNC__PUT(&plan->running, 2); /* the commit, and gpusync__announce */
     GPUSYNC__SET(&plan->issued_ns, now);
     GPUSYNC__PUT(&plan->work.state, (uint32_t)GPUSYNC__ARMED);
-    GPUSYNC__SET(&slot->ticket, plan->work.ticket);
+    gpusync__set_ticket(slot, plan->work.ticket);
     GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED); /* gpusync__completed turns it to RUNNING */
     gpusync__send4(q, slot, plan->options, plan->buffers, plan->buffer_count);
     gpusync__release(plan->options);
@@ -7171,7 +7179,7 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
         gpusync__slot *slot = *part;
         void *buffer = slot->buffer;
         if (traced) gpusync__trace_schedule(slot);
-        GPUSYNC__SET(&slot->ticket, plan->work.ticket);
+        gpusync__set_ticket(slot, plan->work.ticket);
         GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED); /* gpusync__completed turns it to RUNNING */
         gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
         gpusync__send_void(buffer, gpusync__sel.commit);
@@ -7716,8 +7724,9 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, 
     if (q->lined_ordered && !gpusync__is_loose(plan)) stays = true; /* others wait in the line before it */
     agenda->busy = agenda->sweep = true;
     gpusync__seek_needs(plan);
+    bool met = GPUSYNC__GET(&plan->missing) == 1; /* read first: a need that fails dooms, and is then counted */
     if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;
-    if (GPUSYNC__GET(&plan->missing) == 1 && !stays) return GPUSYNC_OK;
+    if (met && !stays) return GPUSYNC_OK;
     if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
     for (uint32_t i = 0; i < plan->part_count && !q->metal4; i++)
         if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
@@ -7749,7 +7758,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, uint64_t n
     gpusync_result result = gpusync__make_promises(plan, false, agenda);
     if (result != GPUSYNC_OK) return result;
     for (uint32_t i = 0; i < plan->part_count; i++)
-        GPUSYNC__SET(&plan->parts[i]->ticket, number); /* a report looks at them */
+        gpusync__set_ticket(plan->parts[i], number); /* a report looks at them */
     *ticket = number;
     gpusync__enter_ring(q, &plan->work, number, GPUSYNC__OPEN);
     GPUSYNC__SUB(&plan->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */

@@ -136,6 +136,15 @@ MUTANTS = {
         ("    gpusync__unlock(&q->order);\n    if (gpusync__is_wanted(q)) gpusync__pump_for_others(q);",
          "    gpusync__unlock(&q->order);"),
     ],
+    "ticket-stored-relaxed": [
+        ("    __atomic_store_n(&slot->ticket, ticket, __ATOMIC_RELEASE);\n",
+         "    __atomic_store_n(&slot->ticket, ticket, __ATOMIC_RELAXED);\n"),
+    ],
+    "doomed-read-before-missing": [
+        ("    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n    if (met && !stays) return GPUSYNC_OK;\n",
+         "    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n"
+         "    met = GPUSYNC__GET(&plan->missing) == 1;\n    if (met && !stays) return GPUSYNC_OK;\n"),
+    ],
     "counted-before-doomed": [
         ("        if (why) gpusync__doom(plan, need->rank, why);\n"
          "        if ((need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))\n"
