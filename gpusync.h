@@ -7724,9 +7724,9 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, 
     if (q->lined_ordered && !gpusync__is_loose(plan)) stays = true; /* others wait in the line before it */
     agenda->busy = agenda->sweep = true;
     gpusync__seek_needs(plan);
-    bool met = GPUSYNC__GET(&plan->missing) == 1; /* read first: a need that fails dooms, and is then counted */
+    bool goes = !stays && GPUSYNC__GET(&plan->missing) == 1; /* read first: who fails a need dooms, and then counts */
     if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;
-    if (met && !stays) return GPUSYNC_OK;
+    if (goes) return GPUSYNC_OK;
     if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
     for (uint32_t i = 0; i < plan->part_count && !q->metal4; i++)
         if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;

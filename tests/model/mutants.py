@@ -141,9 +141,9 @@ MUTANTS = {
          "    __atomic_store_n(&slot->ticket, ticket, __ATOMIC_RELAXED);\n"),
     ],
     "doomed-read-before-missing": [
-        ("    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n    if (met && !stays) return GPUSYNC_OK;\n",
+        ("    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n    if (goes) return GPUSYNC_OK;\n",
          "    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n"
-         "    met = GPUSYNC__GET(&plan->missing) == 1;\n    if (met && !stays) return GPUSYNC_OK;\n"),
+         "    goes = !stays && GPUSYNC__GET(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
         ("        if (why) gpusync__doom(plan, need->rank, why);\n"
