@@ -1440,23 +1440,29 @@ static void await_destroy(sleeper *s)
     assert_result(s->result, GPUSYNC_ERROR_DESTROYED);
 }
 
+/* Another thread is in the destroy of the warm-up, and has told who slept there. It waits for what has begun. */
+static void destroy_begins(place *p, destroyer *d)
+{
+    sleeper s;
+    sleeper_start(&s, p, true);
+    inn_await(&p->inn, &p->inn.asleep, 1);
+    destroyer_start(d, p);
+    await_destroy(&s);
+    assert_false(__atomic_load_n(&d->over, __ATOMIC_SEQ_CST));
+}
+
 /* Metal is in the middle of it, and cannot be stopped; what did not begin is left out. */
 static void destroy_while_stopped_at(const char *selector, unsigned compiles)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale")};
     gpusync_warmup_desc desc = listing(list, LENGTH(list));
     destroyer d;
-    sleeper s;
     place p;
     place_open(&p);
     close_door(&p, selector);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
-    sleeper_start(&s, &p, true);
-    inn_await(&p.inn, &p.inn.asleep, 1);
-    destroyer_start(&d, &p);
-    await_destroy(&s);
-    assert_false(__atomic_load_n(&d.over, __ATOMIC_SEQ_CST));
+    destroy_begins(&p, &d);
     door_open(&p.door);
     destroyer_join(&d);
     assert_int_equal(softmetal_compiles(), compiles);
@@ -1480,7 +1486,6 @@ static void test_destroy_while_the_device_is_warmed_up(void **state)
         gpusync_warmup_desc desc = listing(NULL, 0);
         gpusync_warmup_job job = {never, NULL};
         destroyer d;
-        sleeper s;
         place p;
         place_open(&p);
         desc.jobs = &job;
@@ -1490,11 +1495,7 @@ static void test_destroy_while_the_device_is_warmed_up(void **state)
         assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
         door_await(&p.door);
         assert_progress(p.warmup, GPUSYNC_NOT_READY, 0, 2);
-        sleeper_start(&s, &p, true);
-        inn_await(&p.inn, &p.inn.asleep, 1);
-        destroyer_start(&d, &p);
-        await_destroy(&s);
-        assert_false(__atomic_load_n(&d.over, __ATOMIC_SEQ_CST));
+        destroy_begins(&p, &d);
         door_open(&p.door);
         destroyer_join(&d);
         place_close(&p);
@@ -1509,7 +1510,6 @@ static void test_destroy_before_its_function_has_begun(void **state)
     gpusync_warmup_desc desc = listing(list, 1);
     gpusync_warmup_job job = {never, NULL};
     destroyer d;
-    sleeper s;
     place p;
     (void)state;
     if (!softmetal_has_dispatch()) skip();
@@ -1520,11 +1520,7 @@ static void test_destroy_before_its_function_has_begun(void **state)
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     assert_non_null(pipeline_of(p.warmup, 0));
     assert_result(gpusync_warmup_poll(p.warmup, NULL, NULL), GPUSYNC_NOT_READY);
-    sleeper_start(&s, &p, true);
-    inn_await(&p.inn, &p.inn.asleep, 1);
-    destroyer_start(&d, &p);
-    await_destroy(&s);
-    assert_false(__atomic_load_n(&d.over, __ATOMIC_SEQ_CST));
+    destroy_begins(&p, &d);
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     destroyer_join(&d);
     place_close(&p);
@@ -1605,7 +1601,6 @@ static void test_destroy_during_a_job(void **state)
     gpusync_warmup_desc desc = listing(NULL, 0);
     gpusync_warmup_job jobs[2];
     destroyer d;
-    sleeper s;
     place p;
     (void)state;
     place_open(&p);
@@ -1618,11 +1613,7 @@ static void test_destroy_during_a_job(void **state)
     desc.job_count = 2;
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
-    sleeper_start(&s, &p, true);
-    inn_await(&p.inn, &p.inn.asleep, 1);
-    destroyer_start(&d, &p);
-    await_destroy(&s); /* so the second job must not begin */
-    assert_false(__atomic_load_n(&d.over, __ATOMIC_SEQ_CST));
+    destroy_begins(&p, &d); /* so the second job must not begin */
     door_open(&p.door);
     destroyer_join(&d);
     place_close(&p);
@@ -1650,7 +1641,6 @@ static void test_a_job_that_asks_during_destroy_is_told(void **state)
     gpusync_warmup_job job;
     asker_in_a_job a;
     destroyer d;
-    sleeper s;
     place p;
     (void)state;
     place_open(&p);
@@ -1662,11 +1652,7 @@ static void test_a_job_that_asks_during_destroy_is_told(void **state)
     desc.job_count = 1;
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
-    sleeper_start(&s, &p, true);
-    inn_await(&p.inn, &p.inn.asleep, 1);
-    destroyer_start(&d, &p);
-    await_destroy(&s);
-    assert_false(__atomic_load_n(&d.over, __ATOMIC_SEQ_CST));
+    destroy_begins(&p, &d);
     door_open(&p.door);
     destroyer_join(&d);
     assert_result(a.results[0], GPUSYNC_ERROR_DESTROYED);
