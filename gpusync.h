@@ -807,8 +807,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 
 /** Retain an Objective-C object now, and release it when the point has ended: when and where a callback would come.
 
-    Destroy releases what is left, gpusync_queue_destroy_now too; on a lost device that is the earliest for what did
-    not end. Its dealloc may do what a callback may.
+    Destroy releases what is left, gpusync_queue_destroy_now too. On a lost device what has not ended keeps its object
+    until then. The object's dealloc may do what a callback may.
     Returns  as gpusync_on_done; after an error it is not retained
     Threads any   Blocks no   Owns retains the object until then */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
