@@ -28,7 +28,7 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
-	$(filter check test-compile test-valgrind test-counts test-growth fuzz fuzz-proof,$(MAKECMDGOALS)),check,$(if \
+	$(filter check check-long test-compile test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
@@ -97,7 +97,8 @@ compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ 
 
 # The fuzzer is clang's, and so is everything it is linked with. Its objects are those of the sanitizers' tests.
 TIME ?= 60
-fuzz_options = CC='$(if $(findstring clang,$(CC)),$(CC),clang)' SANITIZE=address,undefined CFLAGS='-O1 -g' BUILD='$(top)'
+fuzz_options = CC='$(if $(findstring clang,$(CC)),$(CC),clang)' CFLAGS='-O1 -g' BUILD='$(top)' TIME='$(TIME)' \
+	SEED='$(SEED)' INPUT='$(INPUT)'
 fuzz_compile = $(CC) $(CFLAGS) $(SANITIZE) -fsanitize=fuzzer $(warnings) $(includes) $(test_flags) $(cmocka_flags)
 fuzz_libs = $(SOFTMETAL_LDLIBS) $(cmocka_libs) -lpthread -lm
 
@@ -159,6 +160,9 @@ test: $(test_programs) $(example_programs) ## build and run all tests; ends with
 check: ## the whole of CI: tests, sanitizers, valgrind, every compiler and standard, the READMEs
 	V='$(V)' BUILD='$(abspath $(top))' .ci/run
 
+check-long: ## what takes longer: planted faults, stress at full length, coverage, the model (GENMC=), a soak (HOURS=, 0.5)
+	V='$(V)' BUILD='$(abspath $(top))' GENMC='$(GENMC)' HOURS='$(HOURS)' .ci/run long
+
 BENCH_JSON ?= $(BUILD)/bench/bench.json
 RUNS ?= 5
 
@@ -219,6 +223,10 @@ test-macho: $(SOFTMETAL_LIB) ## the tests and examples, compiled for macOS and r
 test-macho-mutants: $(SOFTMETAL_LIB) ## lines of gpusync.h that only Apple compiles, broken one by one: each must be seen
 	$(macho) tests/macho/mutants.sh $(MACHO_ARCH)
 
+test-mutants: ## faults in gpusync.h, planted one by one: a test has to see each; ONLY= some of them
+	BUILD='$(abspath $(top))' CC='$(CC)' TESTS='$(all_tests)' BOTH='$(both_kinds)' EXAMPLES='$(EXAMPLES)' \
+		UPDATE='$(UPDATE)' JOBS='$(JOBS)' tests/mutants.sh $(ONLY)
+
 test-counts: $(SOFTMETAL_LIB) ## instructions, messages, allocations, wake-ups of the calls against their limits
 	CC='$(CC)' BUILD='$(abspath $(BUILD)/counts)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/bench/counts.sh
@@ -231,10 +239,18 @@ test-growth: $(SOFTMETAL_LIB) ## how the cost of the calls grows with n, against
 		UPDATE='$(UPDATE)' ROWS='$(ROWS)' tests/bench/growth.sh
 
 fuzz: ## bytes to public calls, for TIME seconds, with libFuzzer, ASan and UBSan; INPUT= runs one
-	+$(MAKE) --no-print-directory $(fuzz_options) run-fuzz TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)'
+	+$(MAKE) --no-print-directory $(fuzz_options) SANITIZE=address,undefined run-fuzz
 
-fuzz-proof: ## faults are planted in copies of gpusync.h: the fuzzer finds each
-	+$(MAKE) --no-print-directory $(fuzz_options) prove-fuzz
+fuzz-threads: ## the same on four threads, with ThreadSanitizer; INPUT= runs one, N times
+	+$(MAKE) --no-print-directory $(fuzz_options) SANITIZE=thread run-fuzz-threads
+
+fuzz-proof: ## faults are planted in copies of gpusync.h: a fuzzer finds each; ONLY= some of them
+	+$(MAKE) --no-print-directory $(fuzz_options) SANITIZE=address,undefined how-to-fuzz
+	+$(MAKE) --no-print-directory $(fuzz_options) SANITIZE=thread how-to-threads
+	ONLY='$(ONLY)' RUN='$(RUN)' BUILD='$(abspath $(top))' tests/fuzz/proof.sh
+
+soak: ## random tests with new seeds for HOURS hours; says how the first that fails is run again; SEED= where they begin
+	BUILD='$(abspath $(top))' RUN='$(RUN)' tests/soak.sh '$(HOURS)' $(SEED)
 
 coverage: ## lines and branches of gpusync.h that the tests run, by gcc; fails below the limits of tests/coverage.sh
 	$(if $(darwin),echo 'coverage: its options and limits are for gcc on Linux'; exit 1,)
@@ -257,8 +273,13 @@ run-coverage: $(test_programs) $(example_programs)
 run-fuzz: $(BUILD)/fuzz/fuzz
 	TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)' tests/fuzz/fuzz.sh $<
 
-prove-fuzz: $(BUILD)/fuzz/fuzz
-	COMPILE='$(fuzz_compile)' LINK='$(abspath $(SOFTMETAL_LIB)) $(fuzz_libs)' tests/fuzz/proof.sh $(abspath $(BUILD))/fuzz
+run-fuzz-threads: $(BUILD)/fuzz/threads
+	TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)' N='$(N)' RUN='$(RUN)' tests/fuzz/fuzz.sh $<
+
+# For proof.sh, which builds both with other headers
+how-to-%: $(BUILD)/fuzz/%
+	printf '%s\n' "compile='$(fuzz_compile)'" "link='$(abspath $(SOFTMETAL_LIB)) $(fuzz_libs)'" "program='$(abspath $<)'" \
+		>'$(top)/how-to-$*'
 
 ##  CC CXX OBJC     compilers; default gcc, g++ (with SANITIZE clang, clang++), clang
 ##  CFLAGS          default -O2 -g
@@ -269,22 +290,25 @@ prove-fuzz: $(BUILD)/fuzz/fuzz
 ##  TESTS EXAMPLES  names of those to build and run; default all
 ##  STRESS          factor for the length of the stress tests; default 1
 ##  RUN             put in front of every program that is run: RUN=valgrind
-##  N               rounds of make loop; default 20
+##  N               rounds of make loop, and of make fuzz-threads INPUT=; default 20
 ##  PARTS           of make test-compile: matrix ways symbols stubs strict objc copies macho
-##  TIME SEED INPUT of make fuzz: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that
+##  TIME SEED INPUT of make fuzz and fuzz-threads: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
-##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm
+##  HOURS SEED      of make soak: how long, 0.1 or 24; where its seeds begin, default from the clock
+##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm. ONLY also of fuzz-proof
+##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list who saw each; programs at a time (2)
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
 ##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c
 ##  RUNS            of make bench-five; default 5
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
+##  YES=1           install what is missing without asking; without a terminal nobody is asked
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
-.PHONY: help run test check bench bench-device bench-five bench-chart examples install clean deps loop test-device \
-	beliefs test-beliefs test-valgrind test-compile test-readme test-counts test-growth test-known-red \
-	fuzz fuzz-proof run-fuzz prove-fuzz test-macho test-macho-mutants coverage run-coverage test-model \
-	programs force
+.PHONY: help run test check check-long bench bench-device bench-five bench-chart examples install clean deps loop \
+	test-device beliefs test-beliefs test-valgrind test-compile test-readme test-counts test-growth test-known-red \
+	test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-macho test-macho-mutants coverage run-coverage \
+	test-model soak programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
 
@@ -350,7 +374,7 @@ $(BUILD)/tests/known_red/known_red: $(BUILD)/tests/known_red/known_red.o $(SOFTM
 $(BUILD)/fuzz/fuzz_calls.h: gpusync.h tests/fuzz/calls.sh $(BUILD)/flags
 	tests/fuzz/calls.sh $< >$@
 
-$(BUILD)/fuzz/fuzz: tests/fuzz/fuzz.c $(BUILD)/fuzz/fuzz_calls.h $(SOFTMETAL_LIB)
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/fuzz_calls.h $(SOFTMETAL_LIB)
 	echo '  cc $<'
 	$(fuzz_compile) -I$(BUILD)/fuzz -MMD -MP -MF $@.d -MT $@ -o $@ $< $(SOFTMETAL_LIB) $(fuzz_libs)
 

@@ -133,15 +133,15 @@
    * No two gpusync queues for one Metal queue: each would know and count only what went through it.
    * A commit that failed changed nothing: the buffer is still yours, its promises stand. Discard it or commit it later:
      what gpusync made takes room in the queue.
-   * Tickets are in the order of the commit calls. So is the queue, unless the program called enqueue: Metal keeps to
-     that order. An enqueued buffer cannot be held.
+   * Tickets count the commit calls. The queue has that order, but enqueued buffers keep theirs, and cannot be held.
    * When what it waited for fails, work that the device has already runs all the same, on whatever its input holds. Its
      ticket fails.
    * Held work is not committed: never call waitUntilCompleted on it. Cancelled or failed, it never is. Then handlers
      that the program added run when Metal deallocates it (believed, unverified): use gpusync_on_done.
    * In one command buffer waits come before signals.
    * Promise the values of a timeline in rising order. If work that signals 5 depends, directly or through other work,
-     on 6 of the same timeline, neither is ever reached. gpusync does not detect that; gpusync_timeline_fail ends it.
+     on 5 or 6 of that timeline, neither is reached, and nothing detects that. gpusync_timeline_fail ends it. Call that
+     before you destroy the timeline: after that gpusync_queue_destroy does not return.
    * Work that waits for a signal from behind it on its own queue is held for ever, until gpusync_cancel_held.
    * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into it.
@@ -8680,7 +8680,7 @@ static void gpusync__compile(gpusync__compilation *c)
      1. A timeline is made and destroyed. It leaves its event for the next one: so one is at hand.
      2. An empty command buffer goes through the queue, after that.
    The program's hooks may not know this thread. So nothing here waits with them: it asks, and sleeps for a millisecond
-   by itself, as long as somebody wants to know. An error of the second step counts before one of the first. */
+   by itself, until destroy begins. An error of the second step counts before one of the first. */
 static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 {
     static const struct timespec ms = {0, 1000000};
@@ -8695,13 +8695,13 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     if (result != GPUSYNC_OK) return result;
     while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT && !GPUSYNC__GET(&w->closing))
         nanosleep(&ms, NULL);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK) return result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
     result = gpusync_commit(w->queue, buffer, &ticket);
     if (result != GPUSYNC_OK) (void)gpusync_command_buffer_discard(w->queue, buffer);
     else
         while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__GET(&w->closing))
             nanosleep(&ms, NULL);
-    return result == GPUSYNC_OK ? made : result;
+    return result == GPUSYNC_OK ? made : result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
 }
 
 /* On the dispatch queue, once. When the warm-up is destroyed, jobs that have not begun are left out, and count. */
@@ -9097,7 +9097,7 @@ static void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
     }
     gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
                    issued ? "submitted" : "held", gpusync__ms_since(work->since_ns));
-    for (uint32_t i = plan->first_part; issued && i < plan->part_count; i++) {
+    for (uint32_t i = issued ? plan->first_part : plan->part_count; i < plan->part_count; i++) {
         if (!gpusync__ref(plan->parts[i], work->queue, work->ticket)) continue;
         gpusync__write_slot(out, plan->parts[i]);
         gpusync__unref(plan->parts[i]);
@@ -9298,7 +9298,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.2   What a 0.1 program has to change:
+     0.2   1. What a 0.1 program has to change; the compiler points at most of it:
              gpusync_on_done(q, t, fn, u)                gpusync_on_done(gpusync_at_ticket(q, t), fn, u)
              gpusync_timeline_on_done(tl, v, fn, u)      gpusync_on_done(gpusync_at_value(tl, v), fn, u)
              gpusync_release_after(q, t, object)         gpusync_release_after(gpusync_at_ticket(q, t), object)
@@ -9310,7 +9310,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
              GPUSYNC_CALLBACKS_AT_ONCE                   GPUSYNC_CALLBACKS_QUEUED; see below
              gpusync_stats.sentinels                     gone: no empty command buffer is sent
              positional initialisers of descs            by name: callback_queue, shared_event are in the middle
-           What means something else:
+           2. What means something else, and compiles as before:
              Callbacks and releases run on a serial dispatch queue: never in a call of the program but destroy, never on
              a thread of Metal. Who relied on having been called by then waits for the callback.
              gpusync_dispatch runs what was due when it began, one at a time for a device. OK while another thread does.
@@ -9328,7 +9328,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
              A warm-up has no thread: jobs run on a dispatch queue, also with `blocking`. Its progress is a timeline.
              gpusync_warmup_start may return ERROR_METAL_NIL.
              Clang warns of NULL where none may be. Swift is told of enums and optional pointers (untried).
-           New: gpusync_version, GPUSYNC_VERSION; gpusync_encode_wait, gpusync_encode_signal; gpusync_at_ticket,
+           3. New: gpusync_version, GPUSYNC_VERSION; gpusync_encode_wait, gpusync_encode_signal; gpusync_at_ticket,
              gpusync_at_value; gpusync_device_wait_ex; gpusync_wait_options.handlers; GPUSYNC_WAIT_ALL_OR_FAILURE;
              gpusync_device_desc.callback_queue; gpusync_command_buffer_desc.error_options, .log_state;
              gpusync_stats.spins_in_vain, .spin_ns; gpusync_trace_event.expected_ns; queues of Metal 4:
@@ -9336,9 +9336,9 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
      0.1   devices, queues, command buffers; commit, track, poll, wait; failures; statistics, report; timelines, waits
            for many points; submissions, held until they can go; callbacks; flow control; warm-up; traces
 
-   Versions: while the major number is 0, a minor number may change the API, and says so here.
+   Versions are semantic. While the major number is 0, a minor number may change the API, and says so here.
 
-   MIT licence
+   SPDX-License-Identifier: MIT
 
    Copyright (c) 2026 the gpusync authors
 

@@ -12,7 +12,8 @@
 #   macho   and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
 #           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
 #
-# Debian and Ubuntu: with apt, as root or through sudo, without questions. Elsewhere: prints what is missing.
+# Debian and Ubuntu: with apt, as root or through sudo. It says first what it will run, and asks, where there is a terminal
+# to ask. YES=1, or no terminal: it goes on. Where it may not, and elsewhere: it prints what is missing, and the commands.
 # When nothing is missing it prints nothing and is done at once. BUILD: where Zig and arm64's libraries go (build).
 
 set -u
@@ -110,6 +111,7 @@ fail() {
     echo "deps.sh: $1" >&2
     echo "Missing for 'make $level':" >&2
     for thing in $missing; do echo "    $(describe "$thing")" >&2; done
+    if have apt-get; then tell_commands "With these commands it is there:"; fi
     exit 1
 }
 
@@ -129,20 +131,6 @@ describe() {
     *) echo "$1" ;;
     esac
 }
-
-case "$missing " in
-" zig " | " arm64 " | " zig arm64 ") wants_root= ;;
-*) wants_root=yes ;;
-esac
-if [ -n "$wants_root" ]; then
-    have apt-get || fail "this is not Debian or Ubuntu: please install them yourself"
-    as_root=
-    if [ "$(id -u)" -ne 0 ]; then
-        have sudo || fail "neither root nor sudo"
-        as_root="sudo"
-        sudo -n true 2>/dev/null || [ -t 0 ] || fail "sudo asks for a password, and nobody is here to answer"
-    fi
-fi
 
 known() { apt-cache show --no-all-versions "$1" 2>/dev/null | grep -q '^Package:'; }
 
@@ -166,7 +154,9 @@ package_of() {
     gnuplot) echo gnuplot-nox ;;
     sanitizers)
         version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
-        if known "libclang-rt-$version-dev"; then
+        if [ -z "$version" ]; then
+            return
+        elif known "libclang-rt-$version-dev"; then
             echo "libclang-rt-$version-dev"
         else # up to Debian 11 and Ubuntu 22.04
             echo "libclang-common-$version-dev"
@@ -181,6 +171,51 @@ package_of() {
 apt() { # shellcheck disable=SC2086
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"
 }
+
+# What is going to be run, or would have to be
+tell_commands() { # HEADING
+    local thing package packages=
+    echo "$1"
+    for thing in $missing; do
+        case $thing in
+        zig | arm64) continue ;;
+        esac
+        package=$(package_of "$thing")
+        [ -n "$package" ] || case $thing in # follows from a compiler's version
+            objc) package=libobjc-NN-dev ;;
+            sanitizers) package=libclang-rt-NN-dev ;;
+        esac
+        packages="$packages $package"
+    done
+    [ -z "$packages" ] || echo "    ${as_root:+$as_root }apt-get install --no-install-recommends$packages"
+    case "$missing " in *" zig "*) echo "    npm install --prefix $build/zig $zig_package" ;; esac
+    case "$missing " in *" arm64 "*) echo "    (packages for arm64, some 400 MB, unpacked in $build/arm64; dpkg does not hear of them)" ;; esac
+} >&2
+
+as_root=
+case "$missing " in
+" zig " | " arm64 " | " zig arm64 ") wants_root= ;;
+*) wants_root=yes ;;
+esac
+if [ -n "$wants_root" ]; then
+    have apt-get || fail "this is not Debian or Ubuntu: please install them yourself"
+    if [ "$(id -u)" -ne 0 ]; then
+        have sudo || fail "neither root nor sudo"
+        as_root="sudo"
+        sudo -n true 2>/dev/null || [ -t 0 ] || fail "sudo asks for a password, and nobody is here to answer"
+    fi
+fi
+
+tell_commands "make $level: this machine lacks$missing. To be run now:"
+if [ -z "${YES:-}" ] && [ -t 0 ] && [ -t 2 ]; then
+    read -r -p "Go on? [Y/n] " answer
+    case $answer in
+    [Nn]*)
+        echo "deps.sh: nothing was installed" >&2
+        exit 1
+        ;;
+    esac
+fi
 
 updated=
 install() { # THING...
@@ -233,7 +268,6 @@ EOF
     mv "$new" "$build/arm64"
 }
 
-echo "deps.sh: missing for 'make $level':$missing" >&2
 {
     # The compilers first: the names of other packages follow from their versions.
     compilers= rest=

@@ -171,10 +171,12 @@ static PROBE unsigned probe_locks_held(void) { return locks_mine.count; }
 static PROBE uint64_t probe_locks_taken(void) { return locks_mine.taken; }
 
 static gpusync__listening *probe_forgotten; /* registrations */
+static gpusync__post *probe_forgotten_posts;
 
 static PROBE void probe_forget_spare_memory(gpusync_queue *queue)
 {
     gpusync__listening **end = &probe_forgotten;
+    gpusync__post **last = &probe_forgotten_posts;
     if (queue) {
         gpusync__free_list(queue->free_slots);
         queue->free_slots = NULL;
@@ -186,6 +188,9 @@ static PROBE void probe_forget_spare_memory(gpusync_queue *queue)
     while (*end) end = &(*end)->next;
     *end = gpusync__global.listenings;
     gpusync__global.listenings = NULL;
+    while (*last) last = &(*last)->next;
+    *last = gpusync__global.posts;
+    gpusync__global.posts = NULL;
     gpusync__unlock(&gpusync__global.lock);
 }
 

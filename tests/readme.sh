@@ -79,12 +79,46 @@ END
         ;;
     objc)
         cat <<'END'
+#include <pthread.h>
 @protocol MTLBlitCommandEncoder
 - (void)endEncoding;
 @end
-@protocol MTLCommandBuffer
-- (id<MTLBlitCommandEncoder>)blitCommandEncoder;
+@class NSError;
+@protocol MTLSharedEvent
+- (void)notifyListener:(id)listener atValue:(uint64_t)value block:(void (^)(id<MTLSharedEvent>, uint64_t))block;
 @end
+typedef enum { MTLCommandBufferStatusError = 5 } MTLCommandBufferStatus;
+@protocol MTLCommandBuffer
+@property(readonly) MTLCommandBufferStatus status;
+@property(readonly) NSError *error;
+- (id<MTLBlitCommandEncoder>)blitCommandEncoder;
+- (void)enqueue;
+- (void)commit;
+- (void)waitUntilCompleted;
+- (void)addCompletedHandler:(void (^)(id<MTLCommandBuffer>))block;
+- (void)encodeSignalEvent:(id<MTLSharedEvent>)event value:(uint64_t)value;
+- (void)encodeWaitForEvent:(id<MTLSharedEvent>)event value:(uint64_t)value;
+@end
+@protocol MTLCommandQueue
+- (id<MTLCommandBuffer>)commandBuffer;
+@end
+typedef bool BOOL;
+#define YES true
+extern void report(NSError *error);
+typedef struct dispatch_semaphore_s *dispatch_semaphore_t;
+enum { DISPATCH_TIME_NOW = 0 };
+#define DISPATCH_TIME_FOREVER UINT64_MAX
+extern uint64_t dispatch_time(uint64_t when, int64_t ns);
+extern long dispatch_semaphore_wait(dispatch_semaphore_t, uint64_t), dispatch_semaphore_signal(dispatch_semaphore_t);
+extern dispatch_semaphore_t frames, reached;
+extern id<MTLCommandQueue> metalQueue;
+extern id<MTLCommandBuffer> buffer, produced, consumed, buffers[4];
+extern id<MTLSharedEvent> event;
+extern id listener;
+extern pthread_mutex_t lock;
+extern pthread_cond_t changed;
+extern BOOL finished;
+extern int n, mine;
 END
         ;;
     esac
@@ -99,7 +133,8 @@ wrap() {
             grep -E '^[ ]*#[ ]*(include|define|import)' "$file"
             printf '#include "gpusync.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'
             printf 'extern gpusync_device *device;\nextern gpusync_queue *queue;\nextern gpusync_ticket ticket;\n'
-            printf 'extern void *buffer, *metal_device, *metal_queue;\nextern gpusync_result result;\n'
+            printf 'extern void *metal_device, *metal_queue;\nextern gpusync_result result;\n'
+            [ "$language" = objc ] || echo 'extern void *buffer;'
             names_of "$language"
             printf 'int block(void);\nint block(void)\n{\n'
             grep -vE '^[ ]*#[ ]*(include|define|import)' "$file"
@@ -161,8 +196,8 @@ block() { # FILE LANGUAGE HOW
     case $2 in
     c) "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L "${warnings[@]}" "${flags[@]}" -fsyntax-only "$source" ;;
     cpp | c++) "${CLANGXX:-clang++}" -std=c++17 "${warnings[@]}" "${flags[@]}" -fsyntax-only "$source" ;;
-    objc) "${CLANG:-clang}" -fobjc-runtime=gnustep-2.0 -fobjc-arc -fblocks "${warnings[@]}" "${flags[@]}" \
-        -fsyntax-only "$source" ;;
+    objc) "${CLANG:-clang}" -fobjc-runtime=gnustep-2.0 -fobjc-arc -fblocks "${warnings[@]}" -Wno-unused-parameter \
+        "${flags[@]}" -fsyntax-only "$source" ;;
     esac
 }
 

@@ -690,6 +690,45 @@ static void test_callbacks_of_one_ticket_do_not_overlap_in_dispatch(void **state
     close_idle_stage(&s);
 }
 
+static void *destroy_meanwhile(void *queue)
+{
+    must(gpusync_queue_destroy((gpusync_queue *)queue) == GPUSYNC_OK, "destroy");
+    return NULL;
+}
+
+/* Destroy calls back by itself. Who dispatches meanwhile gets nothing, and is told again behind it. */
+static void test_who_comes_while_a_destroy_calls_back_is_told_again(void **state)
+{
+    outcome busy = {0}, other = {0};
+    pthread_t thread;
+    size_t count;
+    long told;
+    gate g;
+    stage s;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    gate_init(&g, 2);
+    busy.then = stay;
+    busy.gate = &g;
+    on_done(s.q[0], commit_to(s.q[0], buffer_of(s.q[0])), &busy);
+    finish_queue(s.q[0]);
+    thread = start(destroy_meanwhile, s.q[0]);
+    gate_wait(&g);
+    on_value(s.t[0], 0, &other);
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
+    assert_int_equal(count, 0);
+    told = GET(&notified.count);
+    gate_wait(&g);
+    join(thread);
+    s.q[0] = NULL;
+    assert_true(GET(&notified.count) > told);
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &count));
+    assert_int_equal(count, 1);
+    assert_int_equal(calls_of(&other), 1);
+    gate_destroy(&g);
+    close_idle_stage(&s);
+}
+
 /* Releases and callbacks of a ticket share one order. */
 static void look_at_object(outcome *o) { o->answered = (unsigned)softmetal_live("buffer"); }
 
@@ -949,6 +988,24 @@ static void test_a_host_signal_calls_back_outside_of_the_call(void **state)
     assert_ok(gpusync_timeline_signal(s.t[0], GPUSYNC_MAX_VALUE));
     assert_int_equal(calls_of(&o[3]), 1);
     assert_result(o[3].result, GPUSYNC_OK);
+    close_idle_stage(&s);
+}
+
+/* ... wherever its value stands among the others. */
+static void test_those_of_one_value_are_called_in_the_order_of_their_registration(void **state)
+{
+    static const uint64_t values[] = {4, 9, 2, 4, 4, 7, 4, 2, 9, 4}, sorted[] = {2, 7, 0, 3, 4, 6, 9, 5, 1, 8};
+    outcome o[LENGTH(values)] = {0}, last = {0};
+    size_t i;
+    stage s;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    on_value(s.t[0], 10, &last);
+    for (i = 0; i < LENGTH(values); i++) on_value(s.t[0], values[i], &o[i]);
+    assert_ok(gpusync_timeline_signal(s.t[0], 10));
+    assert_int_equal(calls_of(&last), 1);
+    for (i = 1; i < LENGTH(values); i++) assert_true(o[sorted[i - 1]].order < o[sorted[i]].order);
+    assert_true(o[sorted[i - 1]].order < last.order);
     close_idle_stage(&s);
 }
 
@@ -1638,6 +1695,7 @@ static void test_the_loss_of_the_device_calls_back(void **state)
     assert_result(stuck.result, GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(value.result, GPUSYNC_ERROR_DEVICE_LOST);
     assert_true(stuck.has_error && value.has_error);
+    assert_int_equal(stuck.error.ticket, theirs);
     on_done(s.q[1], theirs, &late_one);
     on_value(s.t[0], 6, &late_value);
     await_calls(&late_one, 1);
@@ -2236,6 +2294,7 @@ int main(void)
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap),
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),
+        cmocka_unit_test(test_who_comes_while_a_destroy_calls_back_is_told_again),
         cmocka_unit_test(test_an_object_is_released_between_the_callbacks_around_it),
         cmocka_unit_test(test_a_callback_comes_once_on_a_dispatch_queue_with_the_result),
         cmocka_unit_test(test_no_callback_comes_inside_a_wait),
@@ -2245,6 +2304,7 @@ int main(void)
         cmocka_unit_test(test_destroying_a_queue_settles_every_callback),
         cmocka_unit_test(test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told),
         cmocka_unit_test(test_a_host_signal_calls_back_outside_of_the_call),
+        cmocka_unit_test(test_those_of_one_value_are_called_in_the_order_of_their_registration),
         cmocka_unit_test(test_a_promised_value_calls_back_when_the_promise_is_kept),
         cmocka_unit_test(test_a_value_that_others_signal_calls_back),
         cmocka_unit_test(test_a_callback_is_listened_for_though_its_value_becomes_expected_while_it_is_registered),

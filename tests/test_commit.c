@@ -644,6 +644,7 @@ static void test_untrack_cancels_the_ticket_and_gives_the_buffer_back(void **sta
     assert_ok(gpusync_track(r.queue, tracked, &ticket));
     commit_empty(&r, &after);
     softmetal_finish(after);
+    assert_int_equal(stats_of(r.queue).completions, 1); /* though the one before it has not ended */
     wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
     assert_ok(gpusync_untrack(r.queue, ticket));
@@ -728,6 +729,36 @@ static void test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner(v
     metal_commit(buffer);
     softmetal_finish(buffer);
     assert_ok(gpusync_poll(r.queue, ticket));
+    rig_close(&r);
+}
+
+/* The slots of what has ended serve what comes later: that is not given up instead. */
+static void test_untrack_of_what_has_ended_leaves_later_tickets_alone(void **state)
+{
+    enum { MANY = 20 };
+    gpusync_ticket ended[MANY], open[MANY];
+    void *buffers[MANY];
+    int i;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < MANY; i++) {
+        buffers[i] = own_buffer(&r);
+        assert_ok(gpusync_track(r.queue, buffers[i], &ended[i]));
+        metal_commit(buffers[i]);
+        softmetal_finish(buffers[i]);
+        metal_release(buffers[i]);
+    }
+    for (i = 0; i < MANY; i++) assert_ok(gpusync_track(r.queue, buffers[i] = own_buffer(&r), &open[i]));
+    for (i = 0; i < MANY; i++) assert_result(gpusync_untrack(r.queue, ended[i]), GPUSYNC_ERROR_INVALID_TICKET);
+    for (i = 0; i < MANY; i++) {
+        assert_result(gpusync_poll(r.queue, open[i]), GPUSYNC_NOT_READY);
+        metal_commit(buffers[i]);
+        softmetal_finish(buffers[i]);
+        assert_ok(gpusync_poll(r.queue, open[i]));
+        metal_release(buffers[i]);
+    }
     rig_close(&r);
 }
 
@@ -1808,6 +1839,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
         cmocka_unit_test(test_a_buffer_can_be_tracked_again_after_untrack),
         cmocka_unit_test(test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner),
+        cmocka_unit_test(test_untrack_of_what_has_ended_leaves_later_tickets_alone),
         cmocka_unit_test(test_untrack_refuses_what_is_no_open_tracked_ticket),
         cmocka_unit_test(test_work_committed_elsewhere_gets_the_next_ticket_and_nothing_is_sent),
         cmocka_unit_test(test_the_end_of_work_committed_elsewhere_wakes_every_waiter),

@@ -52,6 +52,111 @@ static void test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_en
     close_idle_stage(&p);
 }
 
+/* Work of two queues signals 7 before 5. What needs 5 is held until 5 is kept, also when a promise below is taken back. */
+static void test_a_promise_that_is_taken_back_lets_nobody_past_one_that_is_overtaken(void **state)
+{
+    void *lowest, *larger, *smaller, *last;
+    gpusync_ticket ticket;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 3);
+    lowest = signaller(p.q[0], at(p.a, 3));
+    (void)SUBMIT(p.q[1], BUFFERS(larger = kept_buffer_of(p.q[1])), SIGNALS(at(p.a, 7)));
+    (void)SUBMIT(p.q[2], BUFFERS(smaller = kept_buffer_of(p.q[2])), SIGNALS(at(p.a, 5)));
+    discard(p.q[0], lowest);
+    ticket = SUBMIT(p.q[0], WAITS(at(p.a, 5)), BUFFERS(last = kept_buffer_of(p.q[0])));
+    finish_queue(p.q[1]);
+    assert_int_equal(status_of(last), 0);
+    assert_int_equal(held_on(p.device, p.q[0]), 1);
+    finish_queue(p.q[2]);
+    assert_int_equal(value_of(p.a), 7);
+    finish_queue(p.q[0]);
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
+    drop(larger);
+    drop(smaller);
+    drop(last);
+    close_idle_stage(&p);
+}
+
+/* The event stands at 7, though 3 is still to come: it would not keep back on the device what needs 5. */
+static void test_what_needs_a_value_that_a_lower_promise_hides_is_held(void **state)
+{
+    void *lowest, *first, *second, *last;
+    gpusync_ticket ticket;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 3);
+    lowest = signaller(p.q[0], at(p.a, 3));
+    (void)SUBMIT(p.q[1], BUFFERS(first = kept_buffer_of(p.q[1])), SIGNALS(at(p.a, 7)));
+    finish_queue(p.q[1]);
+    assert_int_equal(value_of(p.a), 2);
+    (void)SUBMIT(p.q[1], BUFFERS(second = kept_buffer_of(p.q[1])), SIGNALS(at(p.a, 9)));
+    ticket = SUBMIT(p.q[2], WAITS(at(p.a, 5)), BUFFERS(last = kept_buffer_of(p.q[2])));
+    assert_int_equal(status_of(last), 0);
+    assert_int_equal(held_on(p.device, p.q[2]), 1);
+    (void)commit_to(p.q[0], lowest);
+    finish_queue(p.q[0]);
+    assert_int_equal(value_of(p.a), 7);
+    finish_queue(p.q[2]);
+    assert_ok(gpusync_wait(p.q[2], ticket, 0));
+    finish_queue(p.q[1]);
+    drop(lowest);
+    drop(first);
+    drop(second);
+    drop(last);
+    close_idle_stage(&p);
+}
+
+static void test_a_wait_counts_after_a_commit_that_was_refused(void **state)
+{
+    void *buffer, *signals;
+    char *report;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = kept_buffer_of(p.q[0]);
+    assert_ok(gpusync_encode_wait(p.q[0], buffer, at(p.a, 1)));
+    metal_enqueue(buffer);
+    assert_result(gpusync_commit(p.q[0], buffer, NULL), GPUSYNC_ERROR_ENQUEUED);
+    signals = signaller(p.q[1], at(p.a, 1));
+    (void)commit_to(p.q[1], signals);
+    (void)commit_to(p.q[0], buffer);
+    report = report_of(p.device);
+    assert_non_null(strstr(report, "waits for value 1 of "));
+    free(report);
+    finish_queue(p.q[1]);
+    finish_queue(p.q[0]);
+    drop(signals);
+    drop(buffer);
+    close_idle_stage(&p);
+}
+
+/* The GPU has ended with both, and 7 is told first. */
+static void test_what_needs_a_value_that_is_told_later_is_held(void **state)
+{
+    void *lower, *larger, *last;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 3);
+    (void)commit_to(p.q[1], lower = signaller(p.q[1], at(p.a, 3)));
+    (void)commit_to(p.q[1], larger = signaller(p.q[1], at(p.a, 7)));
+    softmetal_complete(lower);
+    softmetal_complete(larger);
+    softmetal_run_handler(larger, 0);
+    assert_int_equal(value_of(p.a), 2);
+    (void)SUBMIT(p.q[2], WAITS(at(p.a, 5)), BUFFERS(last = kept_buffer_of(p.q[2])));
+    assert_int_equal(status_of(last), 0);
+    softmetal_run_handler(lower, 0);
+    assert_int_equal(value_of(p.a), 7);
+    assert_true(status_of(last) >= COMMITTED);
+    finish_queue(p.q[1]);
+    finish_queue(p.q[2]);
+    drop(lower);
+    drop(larger);
+    drop(last);
+    close_idle_stage(&p);
+}
+
 static void test_what_is_refused_encodes_nothing(void **state)
 {
     uint64_t signals = 0, waits = 0;
@@ -1233,6 +1338,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_ended),
+        cmocka_unit_test(test_a_promise_that_is_taken_back_lets_nobody_past_one_that_is_overtaken),
+        cmocka_unit_test(test_what_needs_a_value_that_a_lower_promise_hides_is_held),
+        cmocka_unit_test(test_a_wait_counts_after_a_commit_that_was_refused),
+        cmocka_unit_test(test_what_needs_a_value_that_is_told_later_is_held),
         cmocka_unit_test(test_what_is_refused_encodes_nothing),
         cmocka_unit_test(test_a_discard_takes_the_promise_back),
         cmocka_unit_test(test_a_value_hidden_by_an_open_promise_comes_with_its_discard),

@@ -774,6 +774,7 @@ static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **s
     gpusync_point wait, signal;
     gpusync_timeline *timeline;
     gpusync_queue *other;
+    gpusync_wait_options options;
     gpusync_error error;
     uint64_t cursor = 0;
     rig r;
@@ -798,13 +799,33 @@ static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **s
     assert_ok(gpusync_submit(r.queue, &second, NULL));
     assert_ok(gpusync_cancel_held(other));
     assert_ok(gpusync_queue_wait(other, 0)); /* whoever cancelled knows */
-    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_CANCELLED);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    assert_result(gpusync_wait_ex(r.queue, 1, 0, &options), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(error.dropped, 0);
     assert_int_equal(stats_of(r.queue).failures, 1);
     assert_ok(gpusync_next_error(r.queue, &cursor, &error));
     assert_int_equal(error.dropped, 0);
     assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_timeline_destroy(timeline));
     assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
+static void test_a_lost_device_says_so_though_it_has_no_queue_any_more(void **state)
+{
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_device_wait(r.device, 0));
+    fail_with_the_device(buffer = open_buffer(&r));
+    (void)commit_to(r.queue, buffer);
+    finish_queue(r.queue);
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = NULL;
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_ERROR_DEVICE_LOST);
     rig_close(&r);
 }
 
@@ -1439,6 +1460,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),
         cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
         cmocka_unit_test(test_a_queue_tells_of_work_that_was_lost_with_another_queue),
+        cmocka_unit_test(test_a_lost_device_says_so_though_it_has_no_queue_any_more),
         cmocka_unit_test(test_a_log_line_is_one_line),
         cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),
         cmocka_unit_test(test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost),

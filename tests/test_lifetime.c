@@ -997,6 +997,59 @@ static void test_no_call_needs_an_autorelease_pool_of_the_caller(void **state)
     }
 }
 
+/* A completed handler of the program's that autoreleases. */
+typedef struct autoreleasing_block {
+    void *isa;
+    int flags, reserved;
+    void (*invoke)(struct autoreleasing_block *self, void *buffer);
+    const void *descriptor;
+    void *object;
+} autoreleasing_block;
+
+static const struct {
+    unsigned long reserved, size;
+    const char *signature;
+} autoreleasing_descriptor = {0, sizeof(autoreleasing_block), "v16@?0@8"};
+extern void *global_block_class[] METAL__ASM("_NSConcreteGlobalBlock");
+
+static void autorelease_object(autoreleasing_block *self, void *buffer)
+{
+    (void)buffer;
+    metal_do(metal_retain(self->object), "autorelease");
+}
+
+static void *discard_on_a_bare_thread(void *arguments)
+{
+    void **of = (void **)arguments;
+    return gpusync_command_buffer_discard((gpusync_queue *)of[0], of[1]) == GPUSYNC_OK ? NULL : arguments;
+}
+
+/* Metal runs the handlers of a buffer that was never committed when it deallocates it: inside of a call of gpusync's. */
+static void test_what_a_dealloc_autoreleases_goes_with_the_pool_of_the_call(void **state)
+{
+    static autoreleasing_block block;
+    void *arguments[2], *failed;
+    pthread_t thread;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("command buffers have no handlers");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    block.isa = global_block_class;
+    block.flags = 1 << 28 | 1 << 30;
+    block.invoke = autorelease_object;
+    block.descriptor = &autoreleasing_descriptor;
+    block.object = metal_buffer_new(r.metal_device, 1);
+    arguments[0] = r.queue;
+    arguments[1] = open_buffer(&r);
+    metal_add_completed_handler(arguments[1], &block);
+    thread = start(discard_on_a_bare_thread, arguments);
+    assert_int_equal(pthread_join(thread, &failed), 0);
+    assert_null(failed);
+    assert_int_equal(softmetal_retain_count(block.object), 1);
+    metal_release(block.object);
+    rig_close(&r);
+}
+
 /* An argument is a pattern of the names of the tests to run: test_a_*. */
 /* -- events that the device is not through with ------------------------------------------------------------------- */
 
@@ -1361,6 +1414,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_report_gives_ages_in_milliseconds),
         cmocka_unit_test(test_the_report_is_cut_as_by_snprintf),
         cmocka_unit_test(test_no_call_needs_an_autorelease_pool_of_the_caller),
+        cmocka_unit_test(test_what_a_dealloc_autoreleases_goes_with_the_pool_of_the_call),
         cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
         cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
         cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_a_ticket),

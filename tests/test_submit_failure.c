@@ -234,6 +234,39 @@ static void test_one_failing_command_buffer_of_several_fails_the_submission(void
     close_stage(&s);
 }
 
+/* While others of many are in flight. */
+static void test_the_first_of_many_command_buffers_may_fail(void **state)
+{
+    enum { MANY = 40 };
+    void *buffers[MANY];
+    gpusync_submission submission;
+    gpusync_ticket ticket = 0;
+    gpusync_error error;
+    char *report, *line;
+    stage s;
+    int i;
+    (void)state;
+    NOT_ON_METAL4("they are one commit, and fail together");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < MANY; i++) buffers[i] = open_on(&s, 0);
+    softmetal_fail(buffers[0], "TestDomain", 42, "it broke");
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = MANY;
+    assert_ok(gpusync_submit(s.q[0], &submission, &ticket));
+    softmetal_finish(buffers[0]);
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+    report = report_of(s.device);
+    for (i = 0, line = report; (line = strstr(line, "': committed for ")) != NULL; i++) line++;
+    free(report);
+    assert_int_equal(i, MANY - 1);
+    finish(&s, 0);
+    error = error_of(s.q[0], ticket);
+    assert_int_equal(error.code, 42);
+    assert_int_equal(rooms_taken(s.q[0]), 0);
+    close_stage(&s);
+}
+
 static void test_of_two_failing_command_buffers_the_first_is_told(void **state)
 {
     gpusync_ticket ticket;
@@ -382,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_a_failure_by_the_host_ends_what_is_held_in_the_call),
         cmocka_unit_test(test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behind_it),
         cmocka_unit_test(test_one_failing_command_buffer_of_several_fails_the_submission),
+        cmocka_unit_test(test_the_first_of_many_command_buffers_may_fail),
         cmocka_unit_test(test_of_two_failing_command_buffers_the_first_is_told),
         cmocka_unit_test(test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device),
         cmocka_unit_test(test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure),

@@ -939,9 +939,35 @@ static void test_a_promise_that_goes_to_the_device_behind_a_later_one_is_waited_
     close_stage(&s);
 }
 
+/* The first of its promises stays behind that of another queue, and so does the second, which nobody else has. */
+static void test_a_submission_that_stays_lets_none_of_its_values_go(void **state)
+{
+    void *ahead, *behind, *last;
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    (void)SUBMIT(s.q[1], BUFFERS(ahead = kept_buffer_of(s.q[1])), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[0], BUFFERS(behind = kept_buffer_of(s.q[0])), SIGNALS(at(s.a, 2), at(s.b, 1)));
+    assert_int_equal(status_of(behind), 0);
+    ticket = SUBMIT(s.q[2], BUFFERS(last = kept_buffer_of(s.q[2])), WAITS(at(s.b, 1)));
+    assert_int_equal(status_of(last), 0);
+    assert_int_equal(held_on(s.device, s.q[2]), 1);
+    finish(&s, 1);
+    assert_int_equal(held_on(s.device, s.q[2]), 0);
+    finish(&s, 0);
+    finish(&s, 2);
+    assert_ok(gpusync_wait(s.q[2], ticket, 0));
+    metal_release(ahead);
+    metal_release(behind);
+    metal_release(last);
+    close_stage(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_submission_that_stays_lets_none_of_its_values_go),
         cmocka_unit_test(test_waits_for_what_is_reached_cost_nothing),
         cmocka_unit_test(test_of_several_waits_only_those_not_reached_are_encoded),
         cmocka_unit_test(test_a_wait_that_is_reached_while_held_is_not_encoded),

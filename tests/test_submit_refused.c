@@ -593,9 +593,30 @@ static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
     close_stage(&s);
 }
 
+/* Nobody has looked at the event since. */
+static void test_a_value_that_others_have_signalled_is_no_promise(void **state)
+{
+    gpusync_ticket ticket;
+    foreign_stage f;
+    void *buffer;
+    (void)state;
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    signal_abroad(&f, NULL, 0, 5);
+    buffer = kept_buffer_of(f.stage.q[0]);
+    assert_result(TRY_SUBMIT(f.stage.q[0], &ticket, BUFFERS(buffer), SIGNALS(at(f.timeline, 5))),
+                  GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(value_of(f.timeline), 5);
+    (void)SUBMIT(f.stage.q[0], BUFFERS(buffer), SIGNALS(at(f.timeline, 6)));
+    finish(&f.stage, 0);
+    assert_int_equal(value_of(f.timeline), 6);
+    metal_release(buffer);
+    close_foreign(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_value_that_others_have_signalled_is_no_promise),
         cmocka_unit_test(test_arguments_that_make_no_sense_are_refused),
         cmocka_unit_test(test_tickets_that_are_none_are_refused),
         cmocka_unit_test(test_values_that_do_not_rise_are_refused),

@@ -8,6 +8,80 @@
 #include "probe.h"
 #include "stage.h"
 
+/* Work that nobody has named has no name: not that of a submission before it. */
+static void test_a_label_is_that_of_one_submission(void **state)
+{
+    char *report;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)), .label = "the one before");
+    report = report_of(s.device);
+    assert_non_null(strstr(report, "'the one before'"));
+    free(report);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 2)));
+    report = report_of(s.device);
+    assert_null(strstr(report, "'the one before'"));
+    assert_non_null(strstr(report, ": held for "));
+    free(report);
+    assert_ok(gpusync_timeline_signal(s.a, 2));
+    close_stage(&s);
+}
+
+/* The command buffers of a submission since its issue. And it waits for nothing that has come. */
+static void test_the_report_of_a_submission_goes_with_the_time(void **state)
+{
+    uint64_t begun = gpusync_now_ns();
+    char *report, *age;
+    double most;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)));
+    report = report_of(s.device);
+    assert_non_null(strstr(report, "waits for value 1 of "));
+    free(report);
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 1);
+    report = report_of(s.device);
+    most = (double)(gpusync_now_ns() - begun) / 1e6 + 0.1;
+    assert_null(strstr(report, "waits for value "));
+    age = strstr(report, "': committed for ");
+    assert_non_null(age);
+    assert_true(strtod(age + strlen("': committed for "), NULL) <= most);
+    free(report);
+    close_stage(&s);
+}
+
+static double at_five_seconds(void) { return 5; }
+static double without_times(void) { return 0; }
+
+static void test_a_command_buffer_without_times_leaves_those_of_the_others(void **state)
+{
+    void *first, *second;
+    gpusync_ticket_info info;
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("they are one commit");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    first = open_on(&s, 0);
+    second = open_on(&s, 0);
+    ticket = SUBMIT(s.q[0], BUFFERS(first, second));
+    softmetal_set_gpu_clock(at_five_seconds);
+    softmetal_finish(first);
+    softmetal_set_gpu_clock(without_times);
+    softmetal_finish(second);
+    softmetal_set_gpu_clock(NULL);
+    assert_ok(gpusync_get_info(s.q[0], ticket, &info));
+    assert_int_equal(info.gpu_start_s * 1e9, 5e9);
+    assert_int_equal(info.gpu_end_s * 1e9, 5e9);
+    close_stage(&s);
+}
+
 /* == waits on the host ========================================================================================= */
 
 static void test_a_wait_with_a_limit_for_a_promised_value_ends_there_and_can_be_repeated(void **state)
@@ -982,6 +1056,9 @@ static void test_the_report_names_the_promise_that_keeps_back_what_was_signalled
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_report_of_a_submission_goes_with_the_time),
+        cmocka_unit_test(test_a_command_buffer_without_times_leaves_those_of_the_others),
+        cmocka_unit_test(test_a_label_is_that_of_one_submission),
         cmocka_unit_test(test_a_wait_with_a_limit_for_a_promised_value_ends_there_and_can_be_repeated),
         cmocka_unit_test(test_a_promised_value_is_not_reached_before_its_submission_has_ended),
         cmocka_unit_test(test_a_value_counts_only_when_every_promise_below_it_is_kept),

@@ -292,6 +292,8 @@ static void test_a_callback_is_reason_enough(void **state)
         if (by_note) ticket = commit_to(r.queue, buffer);
         else assert_ok(gpusync_submit(r.queue, &s, &ticket));
         if (by_note) assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
+        assert_int_equal(softmetal_timers(), 1);
+        softmetal_fire_timer(); /* it has not ended yet: another sweep is to come */
         softmetal_finish(buffer);
         metal_release(buffer);
         assert_int_equal(softmetal_timers(), 1);
@@ -302,6 +304,26 @@ static void test_a_callback_is_reason_enough(void **state)
         r.queue = NULL;
         rig_close(&r);
     }
+}
+
+static void test_a_new_reason_needs_no_timer_where_one_comes_as_early(void **state)
+{
+    unsigned calls = 0;
+    gpusync_ticket ticket;
+    void *buffer;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ticket = commit_empty(&r, &buffer);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
+    softmetal_fire_timer(); /* finds nothing: the one behind the next would come later */
+    assert_int_equal(softmetal_timers(), 1);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_finish(buffer);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_int_equal(calls, 2);
+    rig_close(&r);
 }
 
 /* A timer cannot be taken back. */
@@ -359,6 +381,31 @@ static void test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting(vo
     rig_close(&r);
 }
 
+/* The sweeps look for the room of who was refused until there is some, and not any longer. */
+static void test_room_that_has_come_ends_the_sweeps(void **state)
+{
+    static const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    void *buffer, *more;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("the program makes its command buffers");
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, NULL, 1);
+    commit_empty(&r, &buffer);
+    assert_int_equal(softmetal_timers(), 0);
+    assert_result(gpusync_command_buffer(r.queue, &desc, &more), GPUSYNC_TIMEOUT);
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_fire_timer();
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_finish(buffer);
+    softmetal_fire_timer();
+    if (softmetal_timers()) softmetal_fire_timer(); /* the one before may have come first */
+    assert_int_equal(softmetal_timers(), 0);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,8 +418,10 @@ int main(void)
         cmocka_unit_test(test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew),
         cmocka_unit_test(test_plain_work_that_nobody_waits_for_is_no_reason),
         cmocka_unit_test(test_a_callback_is_reason_enough),
+        cmocka_unit_test(test_a_new_reason_needs_no_timer_where_one_comes_as_early),
         cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),
         cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting),
+        cmocka_unit_test(test_room_that_has_come_ends_the_sweeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2007,6 +2007,7 @@ static void test_a_reason_for_failure_is_cut_to_fit(void **state)
     assert_int_equal(strlen(told.message), sizeof told.message - 1);
     assert_int_equal(strlen(told.label), sizeof told.label - 1);
     assert_int_equal(strlen(told.queue_label), sizeof told.queue_label - 1);
+    assert_int_equal(told.dropped, 0); /* that is for who reads records */
     assert_ok(gpusync_timeline_destroy(timeline));
     rig_close(&r);
 }

@@ -1595,6 +1595,50 @@ static void test_destroy_waits_for_waiters(void **state)
     place_close(&p);
 }
 
+/* Destroy cuts the device's part short, where the queue has no room or its work does not end. A wait that comes to that
+   end is told that the warm-up went, and nothing of the step at which it was left. */
+static void test_a_wait_is_told_of_destroy_where_the_device_was_left_out(void **state)
+{
+    int full;
+    (void)state;
+    for (full = 0; full < 2; full++) {
+        gpusync_warmup_desc desc = listing(NULL, 0);
+        gpusync_queue_desc queue_desc;
+        destroyer d;
+        sleeper s;
+        void *buffer;
+        place p;
+        memset(&queue_desc, 0, sizeof queue_desc);
+        place_open(&p);
+        queue_desc.max_in_flight = full ? 1 : 2;
+        desc.queue = queue_of_kind(QUEUE_OF_GPUSYNC, p.r.device, &queue_desc);
+        assert_ok(gpusync_command_buffer(desc.queue, NULL, &buffer));
+        metal_retain(buffer);
+        softmetal_hang(buffer);
+        if (!full) assert_ok(gpusync_commit(desc.queue, buffer, NULL));
+        assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+        sleeper_start(&s, &p, true);
+        inn_await(&p.inn, &p.inn.asleep, 1);
+        pthread_mutex_lock(&p.inn.lock);
+        p.inn.guest = s.thread;
+        p.inn.keep_guest = true;
+        pthread_mutex_unlock(&p.inn.lock);
+        destroyer_start(&d, &p);
+        while (gpusync_warmup_poll(p.warmup, NULL, NULL) != GPUSYNC_OK) sched_yield();
+        pthread_mutex_lock(&p.inn.lock);
+        p.inn.keep_guest = false;
+        pthread_cond_broadcast(&p.inn.changed);
+        pthread_mutex_unlock(&p.inn.lock);
+        await_destroy(&s);
+        destroyer_join(&d);
+        if (full) assert_ok(gpusync_command_buffer_discard(desc.queue, buffer));
+        softmetal_unhang(buffer);
+        metal_release(buffer);
+        assert_ok(gpusync_queue_destroy(desc.queue));
+        place_close(&p);
+    }
+}
+
 /* The job that runs is waited for; the next never begins. */
 static void test_destroy_during_a_job(void **state)
 {
@@ -2326,6 +2370,7 @@ int main(void)
         cmocka_unit_test(test_destroy_before_its_function_has_begun),
         cmocka_unit_test(test_destroy_ends_waits),
         cmocka_unit_test(test_destroy_waits_for_waiters),
+        cmocka_unit_test(test_a_wait_is_told_of_destroy_where_the_device_was_left_out),
         cmocka_unit_test(test_destroy_during_a_job),
         cmocka_unit_test(test_a_job_that_asks_during_destroy_is_told),
         cmocka_unit_test(test_the_device_cannot_go_first),

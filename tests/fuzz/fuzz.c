@@ -11,20 +11,6 @@
 #include "programs.h"
 #include "calls.h"
 
-static const char *const kinds[] = {"device", "queue",        "command_buffer", "encoder",       "buffer",
-                                    "event",  "shared_event", "library",        "function",      "pipeline",
-                                    "error",  "block",        "wrapper",        "dispatch_queue", "queue4",
-                                    "run",    "allocator",    "feedback",       "commit_options", "command_buffer4",
-                                    "queue_operation"};
-
-static void check_nothing_is_left(void)
-{
-    size_t i;
-    must(softmetal_settle(SECONDS(20)), "handlers do not end");
-    for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        must(softmetal_live(kinds[i]) == 0, "%ld objects are left: %s", softmetal_live(kinds[i]), kinds[i]);
-}
-
 /* -- the watchdog: real seconds, on a thread of its own ------------------------------------------------ */
 
 static uint64_t inputs; /* begun and ended */
@@ -41,7 +27,7 @@ static void *watch(void *argument)
         same = now == last && now % 2 ? same + 1 : 0;
         last = now;
         if (same < limit) continue;
-        fprintf(stderr, "fuzz: hangs: %s has not returned for %u s\n", fuzz_doing, same);
+        fprintf(stderr, "fuzz: hangs: %s has not returned for %u s\n", fuzz_doing[0], same);
         pthread_kill(gpu.main, SIGABRT); /* so that it tells where it is */
         same = 0;
     }
@@ -49,19 +35,6 @@ static void *watch(void *argument)
 }
 
 /* -- what libFuzzer calls ------------------------------------------------------------------------------ */
-
-#define FUNCTIONS (sizeof fuzz_names / sizeof fuzz_names[0])
-
-static void tell_calls(void)
-{
-    size_t i, reached = 0;
-    for (i = 0; i < FUNCTIONS; i++) {
-        reached += fuzz_reached[i] > 0;
-        if (fuzz_reached[i] == 0) fprintf(stderr, "not reached: %s\n", fuzz_names[i]);
-    }
-    fprintf(stderr, "calls: %zu of %zu functions reached\n", reached, FUNCTIONS);
-    if (reached < FUNCTIONS) _exit(1);
-}
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)

@@ -1,117 +1,195 @@
 #!/usr/bin/env bash
-# proof.sh - does the fuzzer find faults? They are planted, one at a time, in copies of gpusync.h
+# proof.sh - do the fuzzers find faults? They are planted, one at a time, in copies of gpusync.h
 #
-#   tests/fuzz/proof.sh DIRECTORY
+#   tests/fuzz/proof.sh
 #   tests/fuzz/proof.sh --check      says which faults cannot be planted any more, or nothing
 #
-# DIRECTORY/fuzz is the fuzzer without a fault: it has to get through the corpus. Each fault has LIMIT seconds (300):
-# first the corpus is replayed, then new inputs are made from it. Which of the two found it, and when, is told.
+# BUILD/how-to-fuzz and BUILD/how-to-threads say how the two programs are built, and where they are without a fault: there
+# they have to get through their corpus. Each fault has LIMIT seconds (600): first the corpus is replayed, then new inputs
+# are made from it. Which of the two found it, and when, is told. What was found must pass without the fault: with threads
+# TIMES times (20).
 #
-# COMPILE  the compiler with its options, for a program in the directory of the repository
-# LINK     what comes after the source
+# BUILD  see there
+# ONLY   names or patterns of faults
+# RUN    put in front of the program threads
 #
 # Ends with exactly one line "N passed, N failed".
 
 set -euo pipefail
-out=$1
 root=$(cd "$(dirname "$0")/../.." && pwd)
-limit=${LIMIT:-300}
-options="-detect_leaks=0 -timeout=30 -rss_limit_mb=2048 -max_len=400 -len_control=0"
-export ASAN_OPTIONS="detect_stack_use_after_return=1:detect_leaks=0" FUZZ_LIMIT=10
+# shellcheck source=tests/fuzz/options.sh
+. "$root/tests/fuzz/options.sh"
+limit=${LIMIT:-600}
+export FUZZ_LIMIT=10
 passed=0 failed=0
 
-# Lines of gpusync.h: the whole of one is exchanged, and it has to be there exactly once.
+# A name, the program that finds it, what it is, a line of gpusync.h, and what comes in its place. The whole line is
+# exchanged, and it has to be there exactly once.
 faults=(
-    lost_error "a submission is not told that a ticket it waited for has failed"
+    lost_error fuzz "a submission is not told that a ticket it waited for has failed"
     '        if ((failed || gone) && !need->any_end) gpusync__doom(plan, need->rank, &error);'
     '        if (gone && !need->any_end) gpusync__doom(plan, need->rank, &error);'
 
-    leaked_buffer "the command buffers of its own that a submission made before it failed are not released"
+    leaked_buffer fuzz "the command buffers of its own that a submission made before it failed are not released"
     '        gpusync__release_pooled(buffers[i]);'
     '        (void)buffers[i];'
 
-    early_value "a value is known before a promise below it was kept"
+    early_value fuzz "a value is known before a promise below it was kept"
     '    if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;'
     '    if (t->promised && t->promises.end[0]->number == 0) value = 0;'
+
+    late_record fuzz "a ticket is marked before its failure is on record"
+    '        if (failed) gpusync__record(q, &error);'
+    '        if (failed) gpusync__end_ticket(q, slot, &outcome, agenda), gpusync__record(q, &error);'
+
+    unpaid fuzz "a timeline goes before its callbacks were called"
+    '    gpusync__pay(dev, &t->owing, NULL);'
+    ''
+
+    locked_unpark fuzz "a waiter is woken under the lock of its board"
+    '        caught->waiters[caught->count++] = watch->waiter;'
+    '    {
+        gpusync_device *dev = watch->goal.queue ? watch->goal.queue->device : watch->goal.timeline->device;
+        dev->hooks.unpark(dev->hooks.user, &watch->waiter->open);
+    }'
+
+    other_object threads "a handler that gets another object than the one committed does nothing"
+    '    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {'
+    '    if (!(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) && object != slot->buffer) return;
+    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {'
+
+    plain_kind threads "the kind of a slot is written without an atomic, and others read it"
+    '    GPUSYNC__SET(&slot->kind, kind);'
+    '    slot->kind = kind;'
+
+    listener_runs threads "a timeline goes while the block of its listener runs"
+    '            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);'
+    '            (void)rounds;'
+
+    still_inside threads "a queue goes before the waits that it has woken are out"
+    '    gpusync__let_out(dev, &q->inside);'
+    ''
+
+    late_look threads "the look for callbacks comes before the note that somebody asked is taken back"
+    '    GPUSYNC__PUT(&post->asked, 0);'
+    '    GPUSYNC__ADD(&post->inside, 1);
+    if (GPUSYNC__GET(&post->device)) (void)gpusync__run_due(GPUSYNC__GET(&post->device), SIZE_MAX);
+    GPUSYNC__PUT(&post->asked, 0);
+    GPUSYNC__SUB(&post->inside, 1);
+    gpusync__post_unref(post);
+    return;'
+
+    lost_counts threads "the counts of a device forget those of the queues that were destroyed"
+    '    gpusync__add_stats(&dev->gone, q);'
+    ''
+
+    kept_room threads "room for command buffers of its own that a submission did not make is not given back"
+    '    for (uint32_t i = made; i < count; i++) gpusync__give_room(q);'
+    ''
 )
 
-if [ "$out" = --check ]; then
-    for ((i = 0; i < ${#faults[@]}; i += 4)); do
-        count=$(grep -cxF -- "${faults[i + 2]}" "$root/gpusync.h" || true)
+if [ "${1:-}" = --check ]; then
+    for ((i = 0; i < ${#faults[@]}; i += 5)); do
+        count=$(grep -cxF -- "${faults[i + 3]}" "$root/gpusync.h" || true)
         [ "$count" = 1 ] || echo "${faults[i]}: its line is there $count times"
     done
     exit
 fi
 
-# plant NAME LINE OTHER [N]
+# look_up NAME: how the program is built, and run
+look_up() {
+    compile='' link='' program=''
+    # shellcheck disable=SC1090
+    . "${BUILD:?}/how-to-$1"
+    read -ra front <<<"$([ "$1" = fuzz ] || echo "${RUN:-}")"
+    read -ra with <<<"$(options_of "$1")"
+    inputs=("$(corpus_of "$1")"/*)
+}
+
+# plant DIRECTORY TARGET LINE OTHER
 plant() {
-    local dir=$out/proof/$1
-    rm -rf "$dir"
-    mkdir -p "$dir/tests"
-    cp -R "$root/examples" "$dir/"
-    cp -R "$root"/tests/*.h "$root/tests/fuzz" "$root/tests/softmetal" "$dir/tests/"
-    LINE=$2 OTHER=$3 awk '
+    rm -rf "$1"
+    mkdir -p "$1/tests"
+    cp -R "$root/examples" "$1/"
+    cp -R "$root"/tests/*.h "$root/tests/fuzz" "$root/tests/softmetal" "$1/tests/"
+    LINE=$3 OTHER=$4 awk '
         $0 == ENVIRON["LINE"] { n++; print ENVIRON["OTHER"]; next }
         { print }
-        END { exit n != 1 }' "$root/gpusync.h" >"$dir/gpusync.h" || {
-        echo "the line is not there exactly once: $2"
+        END { exit n != 1 }' "$root/gpusync.h" >"$1/gpusync.h" || {
+        echo "the line is not there exactly once: $3"
         return 1
     }
     # shellcheck disable=SC2086
-    (cd "$dir" && tests/fuzz/calls.sh gpusync.h >fuzz_calls.h &&
-        ${COMPILE:?} -I"$dir" -o fuzz tests/fuzz/fuzz.c ${LINK:?}) 2>&1
+    (cd "$1" && tests/fuzz/calls.sh gpusync.h >fuzz_calls.h && $compile -I"$1" -o "$2" "tests/fuzz/$2.c" $link) 2>&1
 }
 
 # run PROGRAM LOG ARGUMENT...: 0 where it found nothing
 run() {
     local program=$1 log=$2
     shift 2
-    # shellcheck disable=SC2086
-    "$program" $options -artifact_prefix="$(dirname "$program")/" "$@" >"$log" 2>&1
+    "${front[@]}" "$program" "${with[@]}" -artifact_prefix="$(dirname "$program")/" "$@" >"$log" 2>&1
 }
 
 what_was_found() { # LOG
-    LC_ALL=C grep -m1 -aE '^fuzz: |not so: |softmetal: |ERROR: AddressSanitizer|runtime error|, expected ' "$1" |
+    LC_ALL=C grep -m1 -aE '^fuzz: |not so: |^softmetal: |^locks: |Sanitizer: |runtime error|, expected |Assertion' "$1" |
         cut -c1-150 || true
 }
 
-if run "$out/fuzz" "$out/proof.log" "$root"/tests/fuzz/corpus/*; then
-    passed=$((passed + 1))
-    echo "without a fault: the corpus passes"
-else
-    failed=$((failed + 1))
-    echo "FAILED: without a fault: $(what_was_found "$out/proof.log")"
-fi
+count() { # STATUS TEXT
+    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    echo "$2"
+}
 
-for ((i = 0; i < ${#faults[@]}; i += 4)); do
-    name=${faults[i]} dir=$out/proof/${faults[i]}
-    echo "$name: ${faults[i + 1]}"
-    if ! plant "$name" "${faults[i + 2]}" "${faults[i + 3]}"; then
-        failed=$((failed + 1))
+for name in fuzz threads; do
+    look_up $name
+    log=$(dirname "$program")/$name.proof.log
+    if run "$program" "$log" "${inputs[@]}"; then
+        count 0 "without a fault: the corpus of $name passes"
+    else
+        count 1 "FAILED: without a fault, $name: $(what_was_found "$log")"
+    fi
+done
+
+wanted() { # NAME
+    local pattern
+    [ -n "${ONLY:-}" ] || return 0
+    for pattern in $ONLY; do
+        # shellcheck disable=SC2053
+        if [[ $1 == $pattern ]]; then return 0; fi
+    done
+    return 1
+}
+
+for ((i = 0; i < ${#faults[@]}; i += 5)); do
+    name=${faults[i]} target=${faults[i + 1]}
+    wanted "$name" || continue
+    look_up "$target"
+    dir=$(dirname "$program")/proof/$name
+    echo "$name: ${faults[i + 2]}"
+    if ! plant "$dir" "$target" "${faults[i + 3]}" "${faults[i + 4]}"; then
+        count 1 "FAILED: it cannot be planted"
         continue
     fi
     start=$SECONDS by=
-    if ! run "$dir/fuzz" "$dir/log" "$root"/tests/fuzz/corpus/*; then
+    if ! run "$dir/$target" "$dir/log" "${inputs[@]}"; then
         by="an input of the corpus"
+        input=$(LC_ALL=C sed -n 's,^Running: ,,p' "$dir/log" | tail -n 1)
     else
         mkdir -p "$dir/found"
-        run "$dir/fuzz" "$dir/log" -max_total_time="$limit" "$dir/found" "$root/tests/fuzz/corpus" ||
+        left=$((limit - (SECONDS - start)))
+        run "$dir/$target" "$dir/log" -seed=1 -max_total_time="$left" "$dir/found" "$(corpus_of "$target")" ||
             by="an input that the fuzzer made"
+        input=$(LC_ALL=C sed -n 's,.*Test unit written to ,,p' "$dir/log" | tail -n 1)
     fi
-    # It counts when the same input passes where nothing is planted, as those of the corpus do.
-    input=$(LC_ALL=C sed -n 's,.*Test unit written to ,,p' "$dir/log" | tail -n 1)
-    if [ "$by" = "an input that the fuzzer made" ] &&
-        { [ -z "$input" ] || ! run "$out/fuzz" "$dir/control.log" "$input"; }; then
-        failed=$((failed + 1))
-        echo "FAILED: what was found is not what was planted: $input"
-        what_was_found "$dir/log"
-    elif [ -n "$by" ]; then
-        passed=$((passed + 1))
-        echo "    found after $((SECONDS - start)) s by $by"
-        echo "    $(what_was_found "$dir/log")"
+    took=$((SECONDS - start))
+    times=1
+    [ "$target" = fuzz ] || times=${TIMES:-20}
+    if [ -z "$by" ]; then
+        count 1 "FAILED: not found by $target in $took s"
+    elif [ -z "$input" ] || ! run "$program" "$dir/control.log" -runs="$times" "$input"; then
+        count 1 "FAILED: what was found is not what was planted: $input: $(what_was_found "$dir/log")"
     else
-        failed=$((failed + 1))
-        echo "FAILED: not found in $((SECONDS - start)) s"
+        count 0 "    found by $target after $took s by $by: $(what_was_found "$dir/log")"
     fi
 done
 echo "$passed passed, $failed failed"

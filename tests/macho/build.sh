@@ -16,6 +16,7 @@ ulimit -c 0 # programs that end with abort are a part of it
 export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
 export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}
 
+program_warnings=(-w)
 runner_sources=("$here"/runner.c "$here"/darwin.c "$here"/machine.S)
 runner_flags=(-std=gnu11 -O2 -g -Wall -Wextra -fno-omit-frame-pointer -fPIC)
 # Nothing of the runner's calls these two, so the linker would leave them out.
@@ -99,7 +100,8 @@ program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TR
     shift 5
     grep -q '^ *# *define *GPUSYNC_IMPLEMENTATION' "$source" || implementation=("$tree/tests/compile/implementation.c")
     rm -f "$target"
-    "$zig" cc -target "$arch-macos" -std="$standard" -O2 -UNDEBUG -g -w -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= "$@" \
+    "$zig" cc -target "$arch-macos" -std="$standard" -O2 -UNDEBUG -g "${program_warnings[@]}" -D_XOPEN_SOURCE=700 \
+        -D_DARWIN_C_SOURCE= "$@" \
         -I"$tree" -I"$tree/tests" -I"$root/tests/softmetal" -I"$tree/examples" \
         -isystem "$out/include" -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" -o "$target"
 }

@@ -21,6 +21,7 @@
 #include <strings.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -513,14 +514,61 @@ static pid_t darwin_fork(void)
 {
     return (pid_t)kept(fork());
 }
-/* The events of poll that exist on both have the same bits; so have waitpid's status and its options. */
+/* The two that stop a process and let it go on have other numbers. */
+static int darwin_kill(pid_t pid, int number)
+{
+    if (number != 17 && number != 19) check_signal(number);
+    return (int)kept(kill(pid, number == 17 ? SIGSTOP : number == 19 ? SIGCONT : number));
+}
+
+typedef struct darwin_action {
+    darwin_handler *handler;
+    uint32_t mask;
+    int flags;
+} darwin_action;
+/* Without a mask and flags: what a call of the system's is interrupted by. */
+static int darwin_sigaction(int number, const darwin_action *action, darwin_action *before)
+{
+    struct sigaction with;
+    check_signal(number);
+    if (before || !action || action->mask || action->flags) {
+        fprintf(stderr, "macho-run: sigaction with more than a handler is not known\n");
+        abort();
+    }
+    memset(&with, 0, sizeof with);
+    with.sa_handler = action->handler;
+    return (int)kept(sigaction(number, &with, NULL));
+}
+
+typedef struct darwin_timeval {
+    int64_t seconds;
+    int32_t microseconds;
+} darwin_timeval;
+typedef struct darwin_timer {
+    darwin_timeval interval, value;
+} darwin_timer;
+static int darwin_setitimer(int which, const darwin_timer *timer, darwin_timer *before)
+{
+    struct itimerval with = {{timer->interval.seconds, timer->interval.microseconds},
+                             {timer->value.seconds, timer->value.microseconds}};
+    if (which != ITIMER_REAL || before) {
+        fprintf(stderr, "macho-run: setitimer is known for the real time alone\n");
+        abort();
+    }
+    return (int)kept(setitimer(ITIMER_REAL, &with, NULL));
+}
+
+/* The events of poll that exist on both have the same bits; so have waitpid's options, and its status, but for the
+   number of the signal that has stopped a process. */
 static int darwin_poll(struct pollfd *list, unsigned count, int ms)
 {
     return (int)kept(poll(list, count, ms));
 }
 static pid_t darwin_waitpid(pid_t pid, int *status, int options)
 {
-    return (pid_t)kept(waitpid(pid, status, options));
+    pid_t found = waitpid(pid, status, options);
+    if (found > 0 && status && WIFSTOPPED(*status) && WSTOPSIG(*status) == SIGSTOP) *status = 17 << 8 | 0x7f;
+    return (pid_t)kept(found);
 }
 
 #define DARWIN_O_NONBLOCK 4
@@ -781,7 +829,8 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(pipe, darwin_pipe), OURS(read, darwin_read), OURS(write, darwin_write), OURS(close, darwin_close),
     OURS(signal, darwin_signal), OURS(raise, darwin_raise),
     OURS(dup2, darwin_dup2), OURS(mkstemp, darwin_mkstemp), OURS(unlink, darwin_unlink), OURS(fork, darwin_fork),
-    OURS(poll, darwin_poll), OURS(waitpid, darwin_waitpid), OURS(setenv, darwin_setenv),
+    OURS(poll, darwin_poll), OURS(waitpid, darwin_waitpid), OURS(kill, darwin_kill), OURS(setenv, darwin_setenv),
+    OURS(sigaction, darwin_sigaction), OURS(setitimer, darwin_setitimer),
     OURS(mmap, darwin_mmap), OURS(mprotect, darwin_mprotect),
     OURS(fcntl, darwin_fcntl), OURS(execl, darwin_execl), OURS(dlsym, darwin_dlsym),
 

@@ -17,6 +17,8 @@ set -u
 # shellcheck source=tests/macho/build.sh
 . "$(dirname "$0")/build.sh"
 archs=${*:-x86_64 aarch64}
+program_warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wstrict-prototypes -Wno-nonnull
+    -Wno-deprecated-declarations -Werror) # deprecated: ucontext, of fiber.h
 names() { printf '%s\n' "$@" | sed 's,.*/,,; s/\.c$//'; }
 read -r -d '' -a tests <<<"${TESTS-$(names "$root"/tests/test_*.c)}"
 read -r -d '' -a wanted <<<"${EXAMPLES-$(names "$root"/examples/*.c)}"

@@ -224,8 +224,8 @@ void *softmetal_new_device(void);
 void *softmetal_new_twin(void *device);
 
 /* Nil: creation calls that may return nil (default device, device list, queue, command buffer,
-   shared event, event, buffer, encoder, library, function, pipeline, those of >>metal4) are counted from 1 after this
-   call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
+   shared event, event, listener, buffer, encoder, library, function, pipeline, those of >>metal4) are counted from 1
+   after this call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
 unsigned softmetal_creations(void); /* how many were counted since softmetal_fail_creation */
 /* respondsToSelector: says no for this selector (class_respondsToSelector too, where the runtime is not

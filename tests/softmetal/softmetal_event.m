@@ -159,7 +159,9 @@ static void make_shared_listener(void)
     pthread_mutex_init(&postbox->lock, NULL);
     sm_cond_init(&postbox->changed);
     postbox->refs = 1;
-    return self;
+    if (!sm_creation_fails()) return self;
+    [self release];
+    return nil;
 }
 
 - (id)initWithDispatchQueue:(id)queue

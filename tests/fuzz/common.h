@@ -1,0 +1,403 @@
+/* common.h - what both fuzzers share: the bytes, counted calls, judging answers, callbacks, calls that make no sense
+
+   Included once, by fuzz.h and by threads.c, which say what the clock is and where calls come from. */
+#ifndef FUZZ_COMMON_H
+#define FUZZ_COMMON_H
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+
+#define GPUSYNC_IMPLEMENTATION
+#include "../probe.h"
+#undef clock_gettime
+
+/* Every public function gets a macro of its name, which counts the call: made from gpusync.h by calls.sh. */
+static uint64_t fuzz_reached[128];
+#define FUZZ_THREADS 8
+static const char *fuzz_doing[FUZZ_THREADS] = {"nothing"}; /* for the watchdog: the calls in progress */
+static _Thread_local int fuzz_me;                          /* 0: nobody in particular */
+static bool fuzz_tells;                                    /* every call, by its name */
+static void fuzz_call(int number, const char *name)
+{
+    __atomic_store_n(&fuzz_doing[fuzz_me], name, __ATOMIC_RELAXED);
+    if (fuzz_tells) fprintf(stderr, "%*s%s\n", 30 * fuzz_me, "", name);
+    __atomic_fetch_add(&fuzz_reached[number], 1, __ATOMIC_RELAXED);
+}
+#include "fuzz_calls.h"
+
+#include "../stage.h"
+
+/* -- saying what is wrong ----------------------------------------------------------------------------- */
+
+/* submit_graphs.h has `expect` for its programs. */
+#define must(condition, ...)                                                          \
+    do                                                                                \
+        if (!(condition)) must_not(__FILE_NAME__, __LINE__, #condition, __VA_ARGS__); \
+    while (0)
+__attribute__((format(printf, 4, 5), noreturn)) static void must_not(const char *file, int at, const char *condition,
+                                                                     const char *format, ...)
+{
+    va_list arguments;
+    fprintf(stderr, "fuzz: %s:%d: not so: %s: ", file, at, condition);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "\n");
+    abort();
+}
+
+/* What a call has answered, and what it may: a list that ends with END. */
+#define END 99
+static bool is_one_of(gpusync_result got, const int *allowed)
+{
+    for (; *allowed != END; allowed++)
+        if ((int)got == *allowed) return true;
+    return false;
+}
+#define answer(got, ...) answer_at((got), (const int[]){__VA_ARGS__, END}, #got, __FILE_NAME__, __LINE__)
+static gpusync_result answer_at(gpusync_result got, const int *allowed, const char *call, const char *file, int line)
+{
+    if (fuzz_tells) fprintf(stderr, "%*s    %d\n", 30 * fuzz_me, "", got);
+    if (!is_one_of(got, allowed)) must_not(file, line, call, "answers %d (%s)", got, gpusync_result_string(got));
+    return got;
+}
+#define INVALID GPUSYNC_ERROR_INVALID_ARGUMENT
+/* Also of a call that is wrong otherwise: one of other threads has had an allocation fail, and this one met it. */
+#define SHORT (fuzz_me ? GPUSYNC_ERROR_OUT_OF_MEMORY : INVALID)
+
+/* -- the bytes ---------------------------------------------------------------------------------------- */
+
+static _Thread_local struct {
+    const uint8_t *at, *end;
+    uint64_t filler; /* what comes when the bytes are used up: drawn from the first of them */
+} input;
+
+static bool input_is_over(void) { return input.at >= input.end; }
+
+static unsigned byte(void)
+{
+    if (!input_is_over()) return *input.at++;
+    input.filler ^= input.filler << 13;
+    input.filler ^= input.filler >> 7;
+    input.filler ^= input.filler << 17;
+    return (unsigned)(input.filler >> 32) & 255;
+}
+
+static unsigned below_of(unsigned limit) { return byte() % limit; }
+static bool one_in(unsigned n) { return byte() % n == 1; }
+
+/* -- what calls may answer ---------------------------------------------------------------------------- */
+
+/* How work may end, for whoever asks. */
+#define ENDS \
+    GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION, GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_RESULT_UNKNOWN, GPUSYNC_ERROR_DESTROYED
+
+#define MISFITS GPUSYNC_ERROR_INVALID_TICKET, GPUSYNC_ERROR_NOT_RISING, INVALID
+
+#define NO_ROOM GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL, GPUSYNC_ERROR_ENQUEUED
+
+#define WARMS GPUSYNC_OK, GPUSYNC_ERROR_COMPILE, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_ERROR_QUEUE_FULL
+
+/* -- callbacks and witnesses -------------------------------------------------------------------------- */
+
+#ifndef TALLIES
+#define TALLIES 64
+#endif
+typedef struct tally {
+    unsigned calls;
+    gpusync_result result;
+    bool expected; /* it was registered, and so it is called once */
+    bool exact;    /* ... with this result */
+    gpusync_result must_be;
+    uint64_t where; /* of threads.c: the object that it was registered with */
+} tally;
+
+static tally tallies[TALLIES];
+static int tally_count;
+
+static tally *tally_new(void)
+{
+    int n = __atomic_load_n(&tally_count, __ATOMIC_RELAXED) < TALLIES
+                ? __atomic_fetch_add(&tally_count, 1, __ATOMIC_RELAXED)
+                : TALLIES;
+    return n < TALLIES ? &tallies[n] : NULL;
+}
+
+static void on_tally(void *user, gpusync_result result, const gpusync_error *error)
+{
+    tally *t = (tally *)user;
+    locks_none("callback");
+    must((result == GPUSYNC_OK) == (error == NULL), "a callback with %d and %s error", result, error ? "an" : "no");
+    must(result <= 0 && (!error || error->result == result), "a callback with %d", result);
+    t->result = result;
+    __atomic_fetch_add(&t->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+static void on_gone(void *user) { __atomic_fetch_add(&((tally *)user)->calls, 1, __ATOMIC_SEQ_CST); }
+
+static void check_tallies(void)
+{
+    int i;
+    for (i = 0; i < tally_count && i < TALLIES; i++) {
+        const tally *t = &tallies[i];
+        must(t->calls == (t->expected ? 1u : 0u), "callback %d came %u times", i, t->calls);
+        must(!t->expected || !t->exact || t->result == t->must_be, "callback %d was told %d", i, t->result);
+    }
+    memset(tallies, 0, sizeof tallies);
+    tally_count = 0;
+}
+
+/* -- calls that make no sense ------------------------------------------------------------------------- */
+
+static void never_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    must(false, "hooks that were refused are called");
+}
+
+static void do_nothing(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user, (void)result, (void)error;
+}
+
+/* Whatever the state of things, each has one answer, and changes nothing. The objects may be NULL. */
+static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline)
+{
+    const uint64_t high = GPUSYNC_MAX_VALUE + 1 + byte();
+    const gpusync_ticket unknown = (gpusync_ticket)1000000 + byte();
+    const uint64_t none = 0;
+    gpusync_command_buffer_desc buffer_desc;
+    gpusync_submission submission;
+    gpusync_queue_desc queue_desc;
+    gpusync_device_desc device_desc;
+    gpusync_timeline_desc timeline_desc;
+    gpusync_hooks half = {NULL, never_park, NULL, NULL};
+    gpusync_point points[2];
+    gpusync_ticket ticket = 7;
+    gpusync_error error;
+    gpusync_stats stats;
+    gpusync_ticket_info info;
+    gpusync_queue *made_queue = queue;
+    gpusync_device *made_device = device;
+    gpusync_timeline *made = timeline;
+    gpusync_warmup *warmup = NULL;
+    void *buffer = &half, *nil = NULL;
+    uint64_t cursor = 0, value;
+    size_t which, count;
+    memset(&buffer_desc, 0, sizeof buffer_desc);
+    memset(&submission, 0, sizeof submission);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&timeline_desc, 0, sizeof timeline_desc);
+    memset(points, 0, sizeof points);
+    buffer_desc.timeout_ns = &none;
+    submission.timeout_ns = &none;
+    switch (below_of(56)) {
+    case 0:
+        answer(gpusync_device_create(NULL, NULL), INVALID);
+        cursor = gpusync_now_ns();
+        must(cursor <= gpusync_now_ns(), "the clock goes back");
+        must(gpusync_version() == GPUSYNC_VERSION, "another version is linked");
+        break;
+    case 1:
+        device_desc.hooks = &half;
+        answer(gpusync_device_create(&device_desc, &made_device), INVALID);
+        must(!made_device, "a device");
+        break;
+    case 2: answer(gpusync_device_destroy(NULL), GPUSYNC_OK); break;
+    case 3: /* others may be in its calls */
+        if (fuzz_me == 0) answer(gpusync_device_destroy(device), device ? GPUSYNC_ERROR_IN_USE : GPUSYNC_OK);
+        break;
+    case 4:
+        answer(gpusync_queue_create(NULL, &queue_desc, &made_queue), INVALID);
+        must(!made_queue, "a queue");
+        break;
+    case 5: answer(gpusync_queue_create(device, NULL, NULL), INVALID); break;
+    case 6: answer(gpusync_queue_destroy(NULL), GPUSYNC_OK); break;
+    case 7: answer(gpusync_queue_destroy_now(NULL), GPUSYNC_OK); break;
+    case 8: must(!gpusync_device_metal(NULL) && !gpusync_queue_metal(NULL), "an object for NULL"); break;
+    case 9:
+        answer(gpusync_command_buffer(NULL, NULL, &buffer), INVALID);
+        must(!buffer, "a command buffer");
+        break;
+    case 10: answer(gpusync_command_buffer(queue, &buffer_desc, NULL), INVALID); break;
+    case 11: answer(gpusync_command_buffer_discard(queue, NULL), INVALID); break;
+    case 12: answer(gpusync_commit(NULL, NULL, &ticket), INVALID); break;
+    case 13: answer(gpusync_commit(queue, NULL, NULL), INVALID); break;
+    case 14: answer(gpusync_track(queue, NULL, &ticket), INVALID); break;
+    case 15: answer(gpusync_track(NULL, NULL, NULL), INVALID); break;
+    case 16: answer(gpusync_throttle(queue, 0, none), INVALID); break;
+    case 17: answer(gpusync_throttle(NULL, 1, none), INVALID); break;
+    case 18: answer(gpusync_untrack(queue, unknown), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID); break;
+    case 19: answer(gpusync_untrack(queue, GPUSYNC_NO_TICKET), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID); break;
+    case 20: answer(gpusync_track_committed(queue, NULL, &ticket), INVALID); break;
+    case 21: answer(gpusync_poll(queue, unknown), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID); break;
+    case 22: answer(gpusync_poll(NULL, GPUSYNC_EVERYTHING), INVALID); break;
+    case 23:
+        answer(gpusync_wait(queue, unknown, GPUSYNC_FOREVER), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID);
+        break;
+    case 24: answer(gpusync_wait_ex(NULL, 1, GPUSYNC_FOREVER, NULL), INVALID); break;
+    case 25: answer(gpusync_queue_wait(NULL, GPUSYNC_FOREVER), INVALID); break;
+    case 26: answer(gpusync_device_wait_ex(NULL, GPUSYNC_FOREVER, NULL), INVALID); break;
+    case 27:
+        must(!gpusync_is_idle(NULL) && !gpusync_is_done(NULL, 0) && !gpusync_is_done(queue, unknown), "is done");
+        break;
+    case 28: answer(gpusync_wait_many(NULL, 0, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which), GPUSYNC_OK); break;
+    case 29: answer(gpusync_wait_many(NULL, 0, GPUSYNC_WAIT_ANY, none, NULL, &which), INVALID); break;
+    case 30: answer(gpusync_wait_many(NULL, 2, GPUSYNC_WAIT_ALL, none, NULL, &which), INVALID); break;
+    case 31: answer(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, none, NULL, NULL), INVALID); break;
+    case 32:
+        points[0].queue = queue;
+        points[0].ticket = unknown;
+        answer(gpusync_wait_many(points, 1, GPUSYNC_WAIT_ALL, none, NULL, NULL),
+               queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID, SHORT);
+        break;
+    case 33:
+        answer(gpusync_timeline_create(NULL, NULL, &made), INVALID);
+        must(!made, "a timeline");
+        break;
+    case 34:
+        timeline_desc.initial_value = high;
+        answer(gpusync_timeline_create(device, &timeline_desc, &made), device ? GPUSYNC_ERROR_NOT_RISING : INVALID,
+               device ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
+        must(!made, "a timeline");
+        break;
+    case 35: answer(timeline_import(NULL, device, NULL, &made), INVALID); break;
+    case 36:
+        made = timeline;
+        answer(timeline_import(device, device ? gpusync_device_metal(device) : NULL, NULL, &made),
+               device ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, device ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
+        must(!made, "a timeline");
+        break;
+    case 37: answer(gpusync_timeline_destroy(NULL), GPUSYNC_OK); break;
+    case 38:
+        value = 5;
+        must(!gpusync_timeline_metal(NULL, &value), "an event for NULL");
+        break;
+    case 39: answer(gpusync_timeline_query(NULL, &value), INVALID); break;
+    case 40: answer(gpusync_timeline_query(timeline, NULL), INVALID); break;
+    case 41: answer(gpusync_timeline_signal(NULL, 1), INVALID); break;
+    case 42:
+        if (timeline && gpusync_timeline_query(timeline, &value) != GPUSYNC_OK) break; /* it tells its failure */
+        answer(gpusync_timeline_signal(timeline, high), timeline ? GPUSYNC_ERROR_NOT_RISING : INVALID,
+               timeline ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, fuzz_me ? GPUSYNC_ERROR_EXECUTION : INVALID,
+               fuzz_me ? GPUSYNC_ERROR_CANCELLED : INVALID); /* it fails meanwhile */
+        break;
+    case 43: answer(gpusync_timeline_expect(NULL, 1), INVALID); break;
+    case 44: answer(gpusync_timeline_fail(NULL, NULL), INVALID); break;
+    case 45: answer(gpusync_timeline_wait(NULL, 1, none, NULL), INVALID); break;
+    case 46: answer(gpusync_submit(queue, NULL, &ticket), INVALID); break;
+    case 47:
+        submission.command_buffers = &nil;
+        submission.command_buffer_count = 1;
+        answer(gpusync_submit(queue, &submission, &ticket), INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID,
+               SHORT);
+        break;
+    case 48:
+        submission.signals = points;
+        submission.signal_count = 1;
+        points[0].queue = queue; /* a ticket cannot be signalled */
+        answer(gpusync_submit(queue, &submission, NULL),
+               queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID,
+               queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, SHORT);
+        break;
+    case 49:
+        submission.waits = points;
+        submission.wait_count = 1;
+        points[0].queue = queue;
+        points[0].ticket = queue ? unknown : 1;
+        answer(gpusync_submit(queue, &submission, &ticket),
+               !queue             ? INVALID
+               : is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED
+                                  : GPUSYNC_ERROR_INVALID_TICKET,
+               queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, SHORT);
+        break;
+    case 50:
+        answer(gpusync_cancel_held(NULL), INVALID);
+        answer(gpusync_release_after(gpusync_at_ticket(queue, 1), NULL), INVALID);
+        answer(gpusync_release_after(gpusync_at_ticket(queue, unknown),
+                                     device ? gpusync_device_metal(device) : (void *)&nil),
+               queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID, SHORT);
+        break;
+    case 51:
+        answer(gpusync_on_done(gpusync_at_ticket(queue, 1), NULL, NULL), INVALID);
+        answer(gpusync_on_done(gpusync_at_ticket(queue, unknown), do_nothing, NULL),
+               queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID, SHORT);
+        answer(gpusync_on_done(gpusync_at_value(timeline, 1), NULL, NULL), INVALID);
+        break;
+    case 52:
+        answer(gpusync_dispatch(NULL, 1, &count), INVALID);
+        answer(gpusync_warmup_start(NULL, NULL, &warmup), INVALID);
+        answer(gpusync_warmup_start(device, NULL, NULL), INVALID);
+        answer(gpusync_warmup_poll(NULL, &count, NULL), INVALID);
+        answer(gpusync_warmup_wait(NULL, none), INVALID);
+        answer(gpusync_warmup_pipeline(NULL, 0, none, &buffer, &error), INVALID);
+        answer(gpusync_warmup_destroy(NULL), GPUSYNC_OK);
+        break;
+    case 53:
+        answer(gpusync_next_error(queue, NULL, &error), INVALID);
+        answer(gpusync_next_error(queue, &cursor, NULL), INVALID);
+        answer(gpusync_next_error(NULL, &cursor, &error), INVALID);
+        break;
+    case 54:
+        must(!gpusync_device_is_lost(NULL) && gpusync_result_string((gpusync_result)byte()) &&
+                 gpusync_failure_string((gpusync_failure)byte()) && gpusync_result_string((gpusync_result)-byte()),
+             "a text");
+        break;
+    default:
+        answer(gpusync_get_info(queue, unknown, &info), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID);
+        answer(gpusync_get_info(queue, 1, NULL), INVALID);
+        answer(gpusync_get_stats(NULL, &stats), INVALID);
+        answer(gpusync_get_stats(queue, NULL), INVALID);
+        answer(gpusync_device_get_stats(NULL, &stats), INVALID);
+        answer(gpusync_device_get_stats(device, NULL), INVALID);
+        answer(gpusync_set_trace(NULL, NULL, NULL), INVALID);
+        must(gpusync_report(NULL, NULL, 0) == 0, "a report on nothing");
+        break;
+    }
+}
+
+static void talk_nonsense(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline)
+{
+    unsigned nulls = byte();
+    talk_nonsense_to(nulls % 8 == 1 ? NULL : device, nulls % 8 == 2 ? NULL : queue, nulls % 8 == 3 ? NULL : timeline);
+}
+
+/* -- the end ------------------------------------------------------------------------------------------ */
+
+static const char *const kinds[] = {
+    "device",  "queue",    "command_buffer", "encoder",  "buffer",         "event",           "shared_event",
+    "library", "function", "pipeline",       "error",    "block",          "wrapper",         "dispatch_queue",
+    "queue4",  "run",      "allocator",      "feedback", "commit_options", "command_buffer4", "queue_operation"};
+
+static void check_nothing_is_left(void)
+{
+    bool any = false;
+    size_t i;
+    must(softmetal_settle(SECONDS(20)), "handlers do not end");
+    for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        long live = softmetal_live(kinds[i]);
+        if (live) fprintf(stderr, "fuzz: %ld objects are left: %s\n", live, kinds[i]);
+        any = any || live;
+    }
+    must(!any, "something is left");
+}
+
+#define FUNCTIONS (sizeof fuzz_names / sizeof fuzz_names[0])
+
+static void tell_calls(void)
+{
+    size_t i, reached = 0;
+    for (i = 0; i < FUNCTIONS; i++) {
+        reached += fuzz_reached[i] > 0;
+        if (fuzz_reached[i] == 0) fprintf(stderr, "not reached: %s\n", fuzz_names[i]);
+    }
+    fprintf(stderr, "calls: %zu of %zu functions reached\n", reached, FUNCTIONS);
+    if (reached < FUNCTIONS) _exit(1);
+}
+
+#endif

@@ -1,0 +1,1431 @@
+/* threads.c - bytes to public calls on four threads, on the real clock, under ThreadSanitizer
+
+   The first HEADER bytes say how softmetal is in this input, and what is there at first. Then come records of RECORD
+   bytes: the first says which thread it is for, the others what this thread does. Each thread goes through its own,
+   again and again. All use the same devices, queues, timelines and warm-up. A command buffer belongs to one thread.
+
+   The rules of >>threads are kept. Who uses an object is counted in its place. Who destroys it takes it out, and waits
+   until nobody is in a call of it, but for waits that sleep. Counting orders no memory between those who use the
+   object: so ThreadSanitizer sees the order that gpusync makes, and no other. (A fence, which it does not know, makes
+   the counting right.)
+
+   There is no model. Judged is what holds in every order: tickets end, or their queue goes; a callback comes once, and
+   not after destroy; is_done, counts and values do not go back; counts add up; no memory and no object is left.
+
+   When no thread has got on for PATIENCE_MS, the main thread ends what waits for the program: it signals events as
+   others do, gives up what is held or tracked, and has timelines fail. So threads may wait without a limit.
+
+   Threads run as they like, so an input that failed may pass: make fuzz-threads INPUT= runs it N times.
+
+   FUZZ_TELL=1   tells every call
+   FUZZ_CALLS=1  tells at the end which public functions were called, and fails when one was not
+   FUZZ_LIMIT    seconds after which an input hangs; default 20: then it is told what each thread is doing */
+#define TALLIES 512
+#include "common.h"
+
+#define CREW 4 /* threads; each is known by 1 + its number, the main thread by MAIN */
+#define MAIN (CREW + 1)
+#define HEADER 32
+#define RECORD 8
+#define PATIENCE_MS 20
+#define DEVICES 2
+#define QUEUES 3
+#define TIMELINES 3
+#define OPENS 4  /* command buffers of a thread */
+#define FOURS 3  /* and those of Metal 4 */
+#define KNOWN 16 /* tickets of a queue that all threads know */
+#define KEPT 256 /* allocators and events, until the end */
+#define MADE_BY_METAL 400
+
+/* -- places: what all threads share ------------------------------------------------------------------- */
+
+typedef struct place {
+    void *object; /* NULL: there is none, or it goes */
+    void *self;   /* the same, for who is in */
+    int taken;    /* by who makes it, until it is gone */
+    int uses;     /* calls in it, but for waits that sleep */
+    unsigned life;
+    struct place *of; /* the device's */
+    /* Written before the object is there. */
+    bool metal4, given, small, manual, sleeps; /* sleeps: its waits come by our hooks */
+    memory_log memory;
+    gpusync_allocator allocator;
+    void *metal;
+    gpusync_ticket known[KNOWN];
+    unsigned known_count;
+    uint64_t highest;           /* of a timeline: values up to this one were given away */
+    uint64_t seen, completions; /* a value, or a ticket that is done; and the count: none of them falls */
+    uint64_t issued;            /* of a device: tickets */
+} place;
+
+static struct {
+    place devices[DEVICES], queues[QUEUES], timelines[TIMELINES], warmups[1];
+    void *kept[KEPT];   /* +1 */
+    void *events[KEPT]; /* ... that others may signal, +1 */
+    int kept_count, event_count;
+    bool losable, lossy, mixed, short_of_memory, nil, warms, abandons;
+    unsigned rounds, stuck;
+    uint64_t until;  /* no more records: some take long */
+    int ready, over; /* threads */
+    const uint8_t *records;
+    size_t record_count;
+} world;
+
+/* What the calling thread is in. */
+static _Thread_local struct {
+    place *in[32];
+    unsigned count;
+    bool sleeps; /* when it parks, it is not in a call any more */
+} mine;
+
+static uint64_t steps[FUZZ_THREADS]; /* that the threads have made */
+
+static void *enter(place *p)
+{
+    void *object;
+    if (mine.count == LENGTH(mine.in)) return NULL;
+    __atomic_fetch_add(&p->uses, 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    object = __atomic_load_n(&p->object, __ATOMIC_ACQUIRE);
+    if (object) mine.in[mine.count++] = p;
+    else __atomic_fetch_sub(&p->uses, 1, __ATOMIC_RELEASE);
+    return object;
+}
+
+static void leave_to(unsigned count)
+{
+    while (mine.count > count) __atomic_fetch_sub(&mine.in[--mine.count]->uses, 1, __ATOMIC_RELEASE);
+}
+static void leave(void) { leave_to(0); }
+
+/* The object is taken out, once, and nobody is in a call of it. */
+static void *take_out(place *p)
+{
+    void *object = __atomic_exchange_n(&p->object, NULL, __ATOMIC_ACQ_REL);
+    if (!object) return NULL;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(&fuzz_doing[fuzz_me], "waits until nobody uses what it destroys", __ATOMIC_RELAXED);
+    while (__atomic_load_n(&p->uses, __ATOMIC_ACQUIRE) > 0) sched_yield();
+    return object;
+}
+
+/* ... and the calling thread is in a call of its device, which stays for as long as there is the object. */
+static void *take_out_of_device(place *p)
+{
+    void *object = take_out(p);
+    while (object && !enter(p->of)) sched_yield();
+    return object;
+}
+
+/* A place for a new object; what it had of the last one is forgotten. */
+static bool claim(place *p, place *of)
+{
+    int free = 0;
+    if (!__atomic_compare_exchange_n(&p->taken, &free, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return false;
+    p->life++;
+    p->of = of;
+    p->metal4 = p->given = p->small = p->manual = p->sleeps = false;
+    memset(&p->memory, 0, sizeof p->memory);
+    p->metal = NULL;
+    memset(p->known, 0, sizeof p->known);
+    p->known_count = 0;
+    p->highest = p->seen = p->completions = p->issued = 0;
+    return true;
+}
+static void publish(place *p, void *object)
+{
+    if (p->self != object) p->self = object; /* who is in a queue may be reading that of its device */
+    __atomic_store_n(&p->object, object, __ATOMIC_RELEASE);
+}
+static void vacate(place *p) { __atomic_store_n(&p->taken, 0, __ATOMIC_RELEASE); }
+
+/* One that is there: the calling thread is in it. of: of this device, NULL: of any. */
+static place *some(place *places, unsigned count, const place *of)
+{
+    unsigned n = byte(), i;
+    for (i = 0; i < count; i++) {
+        place *p = &places[(n + i) % count];
+        unsigned before = mine.count;
+        if (!enter(p)) continue;
+        if (!of || p->of == of) return p;
+        leave_to(before);
+    }
+    return NULL;
+}
+#define some_device() some(world.devices, DEVICES, NULL)
+#define some_queue(of) some(world.queues, QUEUES, (of))
+#define some_timeline(of) some(world.timelines, TIMELINES, (of))
+
+static gpusync_device *device_of(const place *p) { return (gpusync_device *)(p->of ? p->of->self : p->self); }
+static gpusync_queue *queue_of(const place *p) { return (gpusync_queue *)p->self; }
+static gpusync_timeline *timeline_of(const place *p) { return (gpusync_timeline *)p->self; }
+
+static void raise_to(uint64_t *number, uint64_t value)
+{
+    uint64_t seen = __atomic_load_n(number, __ATOMIC_RELAXED);
+    while (seen < value &&
+           !__atomic_compare_exchange_n(number, &seen, value, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        continue;
+}
+
+/* -- what calls may answer ---------------------------------------------------------------------------- */
+
+#define may(got, ...) may_at((got), (const int[]){__VA_ARGS__, END}, #got, __FILE_NAME__, __LINE__)
+static gpusync_result may_at(gpusync_result got, const int *allowed, const char *call, const char *file, int line)
+{
+    bool excused = (got == GPUSYNC_ERROR_OUT_OF_MEMORY && world.short_of_memory) ||
+                   ((got == GPUSYNC_ERROR_METAL_NIL || got == GPUSYNC_ERROR_NO_DEVICE) && world.nil) ||
+                   (got == GPUSYNC_ERROR_UNSUPPORTED && world.nil) || /* no listener */
+                   (got == GPUSYNC_ERROR_DEVICE_LOST && world.losable);
+    if (excused && fuzz_tells) fprintf(stderr, "%*s    %d\n", 30 * fuzz_me, "", got);
+    if (!excused) (void)answer_at(got, allowed, call, file, line);
+    return got;
+}
+
+/* The n-th allocation from now fails, or the n-th object that Metal should make is nil: for whichever thread. */
+static void some_fault(const place *device)
+{
+    unsigned how = byte(), n = 1 + (how >> 2) % 16;
+    if (how % 4 == 0 && world.nil) softmetal_fail_creation(n, false);
+    if (how % 4 == 1 && world.short_of_memory) PUT(&probe_memory.fail_at, (long)n);
+    if (how % 4 == 2 && world.short_of_memory) PUT(&((place *)device)->memory.fail_at, (long)n);
+}
+
+static void no_faults(void)
+{
+    int i;
+    for (i = 0; i < DEVICES; i++) PUT(&world.devices[i].memory.fail_at, 0);
+    PUT(&probe_memory.fail_at, 0);
+    softmetal_fail_creation(0, false);
+}
+
+/* -- hooks -------------------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t permit;
+} buckets[16]; /* a few, so that threads that sleep have little in common */
+
+static unsigned bucket_of(const gpusync_waiter *waiter) { return (unsigned)((uintptr_t)waiter >> 6) % LENGTH(buckets); }
+
+static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    unsigned n = bucket_of(waiter);
+    struct timespec at = {(time_t)(deadline_ns / SECONDS(1)), (long)(deadline_ns % SECONDS(1))};
+    (void)user;
+    locks_none("park");
+    if (mine.sleeps) leave();
+    pthread_mutex_lock(&buckets[n].lock);
+    while (!waiter->scheduler_data[0] && gpusync_now_ns() < deadline_ns)
+        if (deadline_ns == GPUSYNC_FOREVER) pthread_cond_wait(&buckets[n].permit, &buckets[n].lock);
+        else pthread_cond_timedwait(&buckets[n].permit, &buckets[n].lock, &at);
+    waiter->scheduler_data[0] = NULL;
+    pthread_mutex_unlock(&buckets[n].lock);
+}
+
+static void hook_unpark(void *user, gpusync_waiter *waiter)
+{
+    unsigned n = bucket_of(waiter);
+    (void)user;
+    locks_none("unpark");
+    pthread_mutex_lock(&buckets[n].lock);
+    waiter->scheduler_data[0] = waiter;
+    pthread_cond_broadcast(&buckets[n].permit);
+    pthread_mutex_unlock(&buckets[n].lock);
+}
+
+static const gpusync_hooks hooks = {NULL, hook_park, hook_unpark, NULL};
+
+static void on_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    must(level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
+}
+
+static void on_notify(void *user) { (void)user; }
+
+static void on_trace(void *user, const gpusync_trace_event *event)
+{
+    (void)user;
+    must(event->kind <= GPUSYNC_TRACE_CALLBACK, "a bad event");
+}
+
+/* -- numbers to draw ---------------------------------------------------------------------------------- */
+
+/* Without a limit only where a wait that sleeps keeps nobody from destroying. */
+static uint64_t some_time(const place *device)
+{
+    static const uint64_t times[] = {0, 0, 1000, 100000, MS(1), MS(3)};
+    unsigned n = byte();
+    return n % 8 < 6 ? times[n % 8] : device->sleeps ? GPUSYNC_FOREVER : MS(2);
+}
+
+static gpusync_ticket some_ticket(place *q)
+{
+    unsigned n = byte();
+    gpusync_ticket ticket = __atomic_load_n(&q->known[n % KNOWN], __ATOMIC_RELAXED);
+    return n == 255 ? 77777 : ticket;
+}
+
+/* Of those that were given away; now and then of none. */
+static uint64_t some_value(place *t)
+{
+    uint64_t highest = __atomic_load_n(&t->highest, __ATOMIC_RELAXED), back = below_of(8);
+    if (back == 7) return highest + 1;
+    return highest > back ? highest - back : highest;
+}
+
+/* Nobody else promises or signals it. Drawn after all that its work waits for: so none of that waits for it. */
+static uint64_t new_value(place *t) { return __atomic_add_fetch(&t->highest, 1 + (byte() % 8 == 0), __ATOMIC_RELAXED); }
+
+static size_t some_points(const place *device, gpusync_point *points, size_t most)
+{
+    size_t count = below_of((unsigned)most + 1), i;
+    memset(points, 0, most * sizeof *points);
+    for (i = 0; i < count; i++) {
+        place *p = one_in(2) ? some_queue(device) : some_timeline(device);
+        if (!p) return i;
+        if (p >= world.queues && p < world.queues + QUEUES) points[i] = gpusync_at_ticket(queue_of(p), some_ticket(p));
+        else points[i] = gpusync_at_value(timeline_of(p), some_value(p));
+    }
+    return count;
+}
+
+static void issued(place *q, gpusync_ticket ticket)
+{
+    unsigned n = __atomic_fetch_add(&q->known_count, 1, __ATOMIC_RELAXED);
+    must(ticket > 0, "no ticket");
+    __atomic_store_n(&q->known[n % KNOWN], ticket, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&q->of->issued, 1, __ATOMIC_RELAXED);
+}
+
+static void *keep(void *object)
+{
+    int n = __atomic_fetch_add(&world.kept_count, 1, __ATOMIC_RELAXED);
+    must(n < KEPT, "too many are kept");
+    return world.kept[n] = object;
+}
+static bool can_keep(void) { return __atomic_load_n(&world.kept_count, __ATOMIC_RELAXED) < KEPT - CREW - 1; }
+
+static void keep_event(void *event)
+{
+    int n = __atomic_fetch_add(&world.event_count, 1, __ATOMIC_RELAXED);
+    must(n < KEPT, "too many events are kept");
+    __atomic_store_n(&world.events[n], event, __ATOMIC_RELEASE);
+}
+static bool can_keep_event(void) { return __atomic_load_n(&world.event_count, __ATOMIC_RELAXED) < KEPT - CREW - 1; }
+
+/* -- callbacks ---------------------------------------------------------------------------------------- */
+
+static uint64_t where_of(const place *p) { return (uint64_t)(uintptr_t)p + ((uint64_t)p->life << 48); }
+
+/* It will come; and not after its queue or timeline was destroyed. */
+static void promised(tally *t, const place *p)
+{
+    if (!t) return;
+    t->expected = true;
+    __atomic_store_n(&t->where, where_of(p), __ATOMIC_RELEASE);
+}
+
+static void check_callbacks_of(const place *p)
+{
+    int i, count = __atomic_load_n(&tally_count, __ATOMIC_RELAXED);
+    for (i = 0; i < count && i < TALLIES; i++) {
+        if (__atomic_load_n(&tallies[i].where, __ATOMIC_ACQUIRE) != where_of(p)) continue;
+        must(GET(&tallies[i].calls) == 1, "destroyed, and callback %d came %u times", i, GET(&tallies[i].calls));
+    }
+}
+
+/* In a callback: nothing may wait. */
+static void on_talk(void *user, gpusync_result result, const gpusync_error *error)
+{
+    unsigned before = mine.count, i;
+    bool sleeps = mine.sleeps;
+    const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    on_tally(user, result, error);
+    mine.sleeps = false;
+    for (i = 0; i < QUEUES; i++) {
+        place *p = &world.queues[i];
+        gpusync_queue *q = (gpusync_queue *)enter(p);
+        void *buffer = NULL;
+        if (!q) continue;
+        may(gpusync_queue_wait(q, SECONDS(1)), ENDS, GPUSYNC_ERROR_WOULD_DEADLOCK);
+        may(gpusync_poll(q, some_ticket(p)), ENDS, GPUSYNC_NOT_READY, GPUSYNC_ERROR_INVALID_TICKET);
+        may(gpusync_dispatch(device_of(p), 1, NULL), GPUSYNC_ERROR_WOULD_DEADLOCK);
+        if (!p->metal4 && gpusync_command_buffer(q, &desc, &buffer) == GPUSYNC_OK) {
+            gpusync_ticket ticket = 0;
+            gpusync_result done = gpusync_commit(q, buffer, &ticket);
+            if (done == GPUSYNC_OK) issued(p, ticket);
+            else answer(gpusync_command_buffer_discard(q, buffer), GPUSYNC_OK);
+        }
+        leave_to(before);
+    }
+    mine.sleeps = sleeps;
+}
+
+/* -- making and destroying ---------------------------------------------------------------------------- */
+
+static void make_device(void)
+{
+    place *p = &world.devices[below_of(DEVICES)];
+    gpusync_device_desc desc;
+    gpusync_device *device = NULL;
+    unsigned how = byte();
+    if (!claim(p, NULL)) return;
+    memset(&desc, 0, sizeof desc);
+    p->allocator.allocate = memory_allocate;
+    p->allocator.release = memory_release;
+    p->allocator.user = &p->memory;
+    p->manual = how & 1;
+    p->sleeps = how & 2;
+    p->metal = how & 4 ? softmetal_new_device() : NULL;
+    desc.metal_device = p->metal;
+    desc.hooks = p->sleeps ? &hooks : NULL;
+    desc.allocator = &p->allocator;
+    desc.spin = how & 8 ? &no_spin : NULL;
+    desc.wait_mode = how & 16 ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+    desc.callback_mode = p->manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
+    desc.notify = how & 32 ? on_notify : NULL;
+    desc.log = how & 64 ? on_log : NULL;
+    may(gpusync_device_create(&desc, &device), GPUSYNC_OK);
+    if (device && how & 128) answer(gpusync_set_trace(device, on_trace, NULL), GPUSYNC_OK);
+    if (device) {
+        publish(p, device);
+        return;
+    }
+    must(GET(&p->memory.live) == 0, "a device that was not made has memory");
+    metal_release(p->metal);
+    vacate(p);
+}
+
+static void destroy_device(place *p)
+{
+    gpusync_device *device = (gpusync_device *)take_out(p);
+    if (!device) return;
+    if (answer(gpusync_device_destroy(device), GPUSYNC_OK, GPUSYNC_ERROR_IN_USE) == GPUSYNC_ERROR_IN_USE) {
+        publish(p, device);
+        return;
+    }
+    must(GET(&p->memory.live) == 0, "the allocator has %ld blocks out", GET(&p->memory.live));
+    metal_release(p->metal);
+    vacate(p);
+}
+
+static void make_queue(void)
+{
+    place *device = some_device(), *p = &world.queues[below_of(QUEUES)];
+    gpusync_queue_desc desc;
+    gpusync_queue *queue = NULL;
+    unsigned how = byte();
+    if (!device || !claim(p, device)) return;
+    memset(&desc, 0, sizeof desc);
+    p->metal4 = world.mixed && how & 1;
+    p->given = how & 2;
+    p->small = how & 24;
+    p->sleeps = device->sleeps;
+    desc.label = how & 4 ? "a queue" : NULL;
+    desc.max_command_buffer_count = how & 8 ? 4 + below_of(8) : 0;
+    desc.max_in_flight = how & 16 ? 2 + below_of(4) : 0;
+    desc.error_log_count = how & 32 ? 1 + below_of(3) : 0;
+    desc.metal4 = p->metal4;
+    if (p->given)
+        desc.metal_queue = p->metal4 ? metal4_queue_new(gpusync_device_metal(device_of(p)))
+                                     : metal_queue_new(gpusync_device_metal(device_of(p)), MADE_BY_METAL);
+    if (p->given && !desc.metal_queue) p->given = false; /* Metal has no memory */
+    may(gpusync_queue_create(device_of(p), &desc, &queue), GPUSYNC_OK);
+    metal_release(desc.metal_queue);
+    if (queue) publish(p, queue);
+    else vacate(p);
+}
+
+static void check_stats(const gpusync_stats *stats)
+{
+    uint64_t told = 0;
+    int i;
+    for (i = 0; i < GPUSYNC_LATENCIES; i++) told += stats->wake_latencies[i];
+    must(told <= stats->waits_sleep, "%llu sleeps, and %llu latencies", (unsigned long long)stats->waits_sleep,
+         (unsigned long long)told);
+}
+
+static void destroy_queue(place *p, bool now)
+{
+    gpusync_queue *queue = (gpusync_queue *)take_out_of_device(p);
+    if (!queue) return;
+    if (world.lossy) now = false; /* then the events of work without handlers stay for good */
+    answer(now ? gpusync_queue_destroy_now(queue) : gpusync_queue_destroy(queue), GPUSYNC_OK);
+    check_callbacks_of(p);
+    vacate(p);
+}
+
+static void make_timeline(void)
+{
+    place *device = some_device(), *p = &world.timelines[below_of(TIMELINES)];
+    gpusync_timeline_desc desc;
+    gpusync_timeline *timeline = NULL;
+    unsigned how = byte();
+    if (!device || !can_keep_event() || !claim(p, device)) return;
+    memset(&desc, 0, sizeof desc);
+    p->sleeps = device->sleeps;
+    desc.initial_value = how & 1 ? byte() : 0;
+    desc.label = how & 2 ? "a timeline" : NULL;
+    desc.fail_writes_event = how & 4;
+    if ((how & 24) == 24) desc.shared_event = metal_shared_event_new(gpusync_device_metal(device_of(p)));
+    p->given = desc.shared_event;
+    p->highest = p->given ? 0 : desc.initial_value;
+    may(gpusync_timeline_create(device_of(p), &desc, &timeline), GPUSYNC_OK);
+    if (desc.shared_event) keep_event(desc.shared_event);
+    if (timeline) publish(p, timeline);
+    else vacate(p);
+}
+
+static void destroy_timeline(place *p)
+{
+    gpusync_timeline *timeline = (gpusync_timeline *)take_out_of_device(p);
+    if (!timeline) return;
+    answer(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
+    check_callbacks_of(p);
+    vacate(p);
+}
+
+/* -- command buffers: each is of one thread ----------------------------------------------------------- */
+
+typedef struct opened {
+    void *buffer; /* +1 */
+    place *queue;
+    unsigned life;
+    bool made, signals, was_tracked;
+    gpusync_ticket tracked; /* whoever takes the number out commits or untracks */
+    uint32_t locked;        /* queue and life: of the main thread, which untracks what is stuck, and of the owner */
+} opened;
+
+typedef struct four {
+    void *buffer; /* +1 */
+    void *metal;  /* the device's */
+    gpusync_ticket ticket;
+    place *queue; /* of its last commit: NULL, it was recorded since */
+    unsigned life;
+} four;
+
+static opened opens[FUZZ_THREADS][OPENS];
+static four fours[FUZZ_THREADS][FOURS];
+
+static void lock_open(opened *o)
+{
+    while (__atomic_exchange_n(&o->locked, 1, __ATOMIC_ACQUIRE)) sched_yield();
+}
+
+static void unlock_open(opened *o) { __atomic_store_n(&o->locked, 0, __ATOMIC_RELEASE); }
+
+static void let_go(opened *o)
+{
+    metal_release(o->buffer);
+    o->buffer = NULL;
+    __atomic_store_n(&o->tracked, GPUSYNC_NO_TICKET, __ATOMIC_RELAXED);
+}
+
+/* One whose queue is there; the thread is in that. Where the queue has gone, so does the buffer. */
+static opened *some_open(void)
+{
+    unsigned n = byte(), i;
+    for (i = 0; i < OPENS; i++) {
+        opened *o = &opens[fuzz_me][(n + i) % OPENS];
+        if (!o->buffer) continue;
+        if (enter(o->queue) && o->life == o->queue->life) return o;
+        leave();
+        let_go(o);
+    }
+    return NULL;
+}
+
+/* Of a queue with little room a thread has one: else it would wait for room that it takes itself. */
+static opened *new_open(place *q)
+{
+    opened *found = NULL;
+    unsigned i;
+    for (i = 0; i < OPENS; i++) {
+        opened *o = &opens[fuzz_me][i];
+        if (o->buffer && o->queue == q && q->small) return NULL;
+        if (!o->buffer) found = o;
+    }
+    if (!found) return NULL;
+    lock_open(found);
+    found->queue = q;
+    found->life = q->life;
+    unlock_open(found);
+    found->made = found->signals = found->was_tracked = false;
+    return found;
+}
+
+/* What the GPU does with it. */
+static void draw_fate(const place *q, void *buffer)
+{
+    unsigned how = byte();
+    if (how < 16)
+        softmetal_fail(buffer, NULL, how == 0 && world.losable ? q->metal4 ? 4 : 11 : q->metal4 ? 6 : 1, "it fails");
+    else if (how < 128) softmetal_set_duration(buffer, (how % 16) * 10000u);
+    else if (how < 136 && world.lossy && !q->metal4) softmetal_lose_handlers(buffer);
+}
+
+static void make_buffer(void)
+{
+    place *q = some_queue(NULL);
+    opened *o = q && !q->metal4 ? new_open(q) : NULL;
+    gpusync_command_buffer_desc desc;
+    uint64_t time;
+    void *buffer = NULL;
+    if (!o) return;
+    if (q->given && one_in(4)) {
+        o->buffer = metal_queue_command_buffer(gpusync_queue_metal(queue_of(q)));
+        if (o->buffer) draw_fate(q, o->buffer);
+        return;
+    }
+    memset(&desc, 0, sizeof desc);
+    time = below_of(8) ? 100000 : MS(3);
+    desc.timeout_ns = &time;
+    desc.label = one_in(2) ? "a buffer" : NULL;
+    may(gpusync_command_buffer(queue_of(q), &desc, &buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
+    if (!buffer) return;
+    o->buffer = metal_retain(buffer);
+    o->made = true;
+    draw_fate(q, buffer);
+}
+
+static opened *some_or_new_open(void)
+{
+    opened *o = some_open();
+    if (o) return o;
+    make_buffer();
+    leave();
+    return some_open();
+}
+
+static void encode_some(void)
+{
+    opened *o = some_or_new_open();
+    place *t, *q;
+    gpusync_point point;
+    if (!o || o->was_tracked) return;
+    q = o->queue;
+    if (one_in(2)) {
+        if (!some_points(q->of, &point, 1)) return;
+        if (may(gpusync_encode_wait(queue_of(q), o->buffer, point), ENDS, MISFITS) == GPUSYNC_OK) o->made = true;
+    } else if ((t = some_timeline(q->of)) != NULL) {
+        point = gpusync_at_value(timeline_of(t), new_value(t));
+        if (may(gpusync_encode_signal(queue_of(q), o->buffer, point), ENDS, MISFITS) == GPUSYNC_OK)
+            o->made = o->signals = true;
+    }
+}
+
+static void commit_one(void)
+{
+    opened *o = some_or_new_open();
+    gpusync_ticket ticket = 0;
+    if (!o || o->was_tracked) return;
+    if (may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, NO_ROOM) != GPUSYNC_OK) {
+        must(ticket == 0, "a ticket for nothing");
+        return;
+    }
+    issued(o->queue, ticket);
+    let_go(o);
+}
+
+static void discard(void)
+{
+    opened *o = some_open();
+    if (!o || o->was_tracked) return;
+    answer(gpusync_command_buffer_discard(queue_of(o->queue), o->buffer),
+           o->made ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    let_go(o);
+}
+
+static void track(void)
+{
+    opened *o = some_or_new_open();
+    gpusync_ticket ticket = 0;
+    if (!o || o->was_tracked) return;
+    if (may(gpusync_track(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, INVALID) != GPUSYNC_OK) return;
+    issued(o->queue, ticket);
+    o->was_tracked = true;
+    PUT(&o->tracked, ticket);
+}
+
+/* Of whichever thread: the main thread does it too. */
+static void untrack(opened *o, gpusync_queue *queue)
+{
+    gpusync_ticket ticket = __atomic_exchange_n(&o->tracked, GPUSYNC_NO_TICKET, __ATOMIC_ACQ_REL);
+    if (ticket) answer(gpusync_untrack(queue, ticket), GPUSYNC_OK);
+}
+
+static void commit_behind_the_back(void)
+{
+    opened *o = some_or_new_open();
+    gpusync_ticket ticket = 0;
+    bool tell = one_in(2);
+    if (!o) return;
+    if (o->was_tracked) {
+        if (tell) untrack(o, queue_of(o->queue));
+        else if (__atomic_exchange_n(&o->tracked, GPUSYNC_NO_TICKET, __ATOMIC_ACQ_REL)) metal_commit(o->buffer);
+        let_go(o); /* or the main thread was first: then it is untracked */
+    } else if (!o->made) {
+        metal_commit(o->buffer);
+        if (tell && may(gpusync_track_committed(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK) == GPUSYNC_OK)
+            issued(o->queue, ticket);
+        let_go(o);
+    }
+}
+
+/* Recorded, and not committed since. */
+static size_t some_fours(const place *q, four **found, void **buffers, size_t most)
+{
+    void *metal = gpusync_device_metal(device_of(q));
+    size_t count = 0;
+    unsigned i;
+    for (i = 0; i < FOURS && count < most; i++) {
+        four *f = &fours[fuzz_me][i];
+        if (f->buffer && f->metal != metal) continue;
+        if (f->queue) {
+            unsigned before = mine.count;
+            bool there = enter(f->queue), held = there && f->life == f->queue->life &&
+                                                 gpusync_poll(queue_of(f->queue), f->ticket) == GPUSYNC_NOT_READY;
+            leave_to(before);
+            if (held) continue; /* perhaps: begun again it would be another recording */
+            if (!there) {       /* its queue goes, and may be at it; gpusync keeps what it needs */
+                metal_release(f->buffer);
+                f->buffer = NULL;
+            }
+        }
+        if (!f->buffer) {
+            f->buffer = metal4_buffer_new(metal);
+            f->metal = metal;
+        }
+        if (!can_keep()) continue;
+        metal4_begin(f->buffer, keep(metal4_allocator_new(metal)));
+        if (one_in(2)) metal_end(metal_compute_begin(f->buffer));
+        metal4_end(f->buffer);
+        f->queue = NULL;
+        found[count] = f;
+        buffers[count++] = f->buffer;
+    }
+    return count;
+}
+
+/* -- submitting --------------------------------------------------------------------------------------- */
+
+static void submit_some(void)
+{
+    place *q = some_queue(NULL), *t;
+    gpusync_submission submission;
+    gpusync_point waits[3], signals[2];
+    opened *from[2] = {NULL, NULL};
+    four *recorded[2];
+    void *buffers[2] = {NULL, NULL};
+    uint64_t time = below_of(4) ? 100000 : MS(3);
+    gpusync_ticket ticket = 0;
+    tally *over;
+    bool signalled = false;
+    size_t i;
+    if (!q) return;
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffers = buffers;
+    if (q->metal4) {
+        submission.command_buffer_count = some_fours(q, recorded, buffers, 1 + below_of(2));
+        if (submission.command_buffer_count == 0) return;
+        softmetal_prepare_run(buffers[0], gpusync_queue_metal(queue_of(q)));
+        draw_fate(q, softmetal_run_of(buffers[0]));
+    }
+    for (i = below_of(8); !q->metal4 && i < OPENS && submission.command_buffer_count < 2; i++) {
+        opened *o = &opens[fuzz_me][i];
+        if (!o->buffer || o->queue != q || o->life != q->life || o->was_tracked) continue;
+        from[submission.command_buffer_count] = o;
+        signalled = signalled || o->signals;
+        buffers[submission.command_buffer_count++] = o->buffer;
+    }
+    submission.waits = waits;
+    submission.wait_count = !signalled && one_in(2) ? some_points(q->of, waits, 3) : 0;
+    submission.signals = signals;
+    memset(signals, 0, sizeof signals);
+    for (i = below_of(3); i-- > 0 && (t = some_timeline(q->of)) != NULL;)
+        signals[submission.signal_count++] = gpusync_at_value(timeline_of(t), new_value(t));
+    submission.flags = byte() & 6;
+    submission.timeout_ns = &time;
+    submission.label = one_in(2) ? "some work" : NULL;
+    over = one_in(2) ? tally_new() : NULL;
+    submission.on_complete = over ? one_in(2) ? on_talk : on_tally : NULL;
+    submission.user = over;
+    if (one_in(8)) some_fault(q->of);
+    if (q->metal4 && submission.wait_count + submission.signal_count == 0 && !over)
+        may(gpusync_commit4(queue_of(q), buffers, submission.command_buffer_count, &ticket), GPUSYNC_OK, NO_ROOM);
+    else may(gpusync_submit(queue_of(q), &submission, &ticket), ENDS, NO_ROOM, MISFITS, GPUSYNC_ERROR_UNSUPPORTED);
+    if (!ticket) return;
+    issued(q, ticket);
+    promised(over, q);
+    for (i = 0; i < submission.command_buffer_count; i++) {
+        if (from[i]) let_go(from[i]);
+        if (!q->metal4) continue;
+        recorded[i]->queue = q;
+        recorded[i]->life = q->life;
+        recorded[i]->ticket = ticket;
+    }
+}
+
+/* -- timelines ---------------------------------------------------------------------------------------- */
+
+static void move_timeline(void)
+{
+    place *t = some_timeline(NULL);
+    gpusync_error reason;
+    uint64_t value, seen;
+    if (!t) return;
+    switch (below_of(8)) {
+    case 0:
+    case 1: may(gpusync_timeline_signal(timeline_of(t), new_value(t)), ENDS, GPUSYNC_ERROR_NOT_RISING); break;
+    case 2: /* others do what they are expected to, or the main thread does it at last */
+        if (!can_keep_event()) break;
+        value = new_value(t);
+        if (may(gpusync_timeline_expect(timeline_of(t), value), ENDS, GPUSYNC_ERROR_NOT_RISING) == GPUSYNC_OK) {
+            uint64_t base = 0;
+            void *event = gpusync_timeline_metal(timeline_of(t), &base);
+            keep_event(metal_retain(event));
+            if (!one_in(2)) break;
+            metal_event_signal(event, base + value);
+            if (one_in(4)) { /* while those who listen are told */
+                leave();
+                destroy_timeline(t);
+            }
+        }
+        break;
+    case 3:
+        if (!one_in(8)) break;
+        memset(&reason, 0, sizeof reason);
+        reason.result = GPUSYNC_ERROR_EXECUTION;
+        may(gpusync_timeline_fail(timeline_of(t), one_in(2) ? &reason : NULL), ENDS);
+        break;
+    case 4:
+    case 5:
+        seen = __atomic_load_n(&t->seen, __ATOMIC_ACQUIRE);
+        value = 0;
+        may(gpusync_timeline_query(timeline_of(t), &value), ENDS);
+        must(value >= seen, "a timeline fell from %llu to %llu", (unsigned long long)seen, (unsigned long long)value);
+        raise_to(&t->seen, value);
+        break;
+    default: {
+        gpusync_timeline *timeline = timeline_of(t);
+        uint64_t time = some_time(t);
+        value = some_value(t);
+        mine.sleeps = true;
+        may(gpusync_timeline_wait(timeline, value, time, NULL), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_NOT_RISING);
+        break;
+    }
+    }
+}
+
+/* -- asking and waiting ------------------------------------------------------------------------------- */
+
+static void wait_for_some(void)
+{
+    place *q = some_queue(NULL);
+    gpusync_queue *queue = q ? queue_of(q) : NULL;
+    gpusync_device *device = q ? device_of(q) : NULL;
+    gpusync_wait_options options;
+    gpusync_error error;
+    gpusync_point points[20];
+    gpusync_ticket ticket;
+    uint64_t time;
+    size_t count, which = 0;
+    unsigned how = byte();
+    if (!q) return;
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    options.mode = (gpusync_wait_mode)(how % 4);
+    options.spin = how & 16 ? &no_spin : NULL;
+    options.handlers = how >= 224;
+    time = options.handlers ? MS(2) : some_time(q);
+    if (options.mode == GPUSYNC_WAIT_BLOCKING && q->metal4) options.mode = GPUSYNC_WAIT_DEFAULT;
+    ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(q);
+    switch (below_of(8)) {
+    case 0:
+        mine.sleeps = true;
+        may(gpusync_queue_wait(queue, time), ENDS, GPUSYNC_TIMEOUT);
+        break;
+    case 1: /* of the device: that is not left */
+        time = time == GPUSYNC_FOREVER ? MS(3) : time;
+        if (how & 32) may(gpusync_device_wait(device, time), ENDS, GPUSYNC_TIMEOUT);
+        else may(gpusync_device_wait_ex(device, time, &options), ENDS, GPUSYNC_TIMEOUT);
+        break;
+    case 2:
+    case 3:
+    case 4:
+        mine.sleeps = true;
+        if (how & 32) may(gpusync_wait(queue, ticket, time), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_INVALID_TICKET);
+        else may(gpusync_wait_ex(queue, ticket, time, &options), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_INVALID_TICKET);
+        break;
+    case 5:
+        mine.sleeps = true;
+        time = time == GPUSYNC_FOREVER ? MS(3) : time; /* what the thread has open may be what takes the room */
+        may(gpusync_throttle(queue, 1 + below_of(8), time), ENDS, NO_ROOM);
+        break;
+    default:
+        count = some_points(q->of, points, 19);
+        if (one_in(8)) some_fault(q->of);
+        mine.sleeps = true;
+        may(gpusync_wait_many(points, count, (gpusync_wait_for)below_of(3), time, how & 32 ? &options : NULL, &which),
+            ENDS, GPUSYNC_TIMEOUT, MISFITS);
+        must(which <= count, "the point %zu of %zu", which, count);
+        break;
+    }
+}
+
+static void have_some_told(void)
+{
+    place *p = one_in(2) ? some_timeline(NULL) : some_queue(NULL);
+    tally *told = p ? tally_new() : NULL;
+    gpusync_result result;
+    gpusync_point point;
+    unsigned how = byte();
+    if (!told) return;
+    if (p >= world.queues && p < world.queues + QUEUES) point = gpusync_at_ticket(queue_of(p), some_ticket(p));
+    else point = gpusync_at_value(timeline_of(p), some_value(p));
+    if (one_in(8)) some_fault(p->of);
+    if (how & 1) {
+        void *object = softmetal_new_witness(on_gone, told);
+        result = may(gpusync_release_after(point, object), GPUSYNC_OK, MISFITS, GPUSYNC_ERROR_DESTROYED);
+        metal_release(object);
+        if (result != GPUSYNC_OK) told->expected = true;
+    } else {
+        result = may(gpusync_on_done(point, how & 2 ? on_talk : on_tally, told), GPUSYNC_OK, MISFITS,
+                     GPUSYNC_ERROR_DESTROYED);
+    }
+    if (result == GPUSYNC_OK) promised(told, p);
+}
+
+static void look_around(void)
+{
+    place *q = some_queue(NULL);
+    gpusync_ticket_info info;
+    gpusync_ticket ticket;
+    gpusync_stats stats;
+    gpusync_error error;
+    uint64_t seen, cursor = 0;
+    size_t count = 0, left = 100;
+    char text[4096];
+    if (!q) return;
+    ticket = some_ticket(q);
+    switch (below_of(8)) {
+    case 0:
+        (void)(may(gpusync_get_info(queue_of(q), ticket, &info), GPUSYNC_OK, GPUSYNC_NOT_READY, MISFITS,
+                   GPUSYNC_ERROR_RESULT_UNKNOWN, GPUSYNC_ERROR_DESTROYED));
+        break;
+    case 1:
+        seen = __atomic_load_n(&q->completions, __ATOMIC_ACQUIRE);
+        answer(gpusync_get_stats(queue_of(q), &stats), GPUSYNC_OK);
+        must(stats.completions >= seen, "completions fell from %llu to %llu", (unsigned long long)seen,
+             (unsigned long long)stats.completions);
+        raise_to(&q->completions, stats.completions);
+        check_stats(&stats);
+        answer(gpusync_device_get_stats(device_of(q), &stats), GPUSYNC_OK);
+        break;
+    case 2: (void)gpusync_report(device_of(q), text, sizeof text); break;
+    case 3:
+        while (left-- > 0 && gpusync_next_error(queue_of(q), &cursor, &error) == GPUSYNC_OK)
+            must(error.result < 0 && gpusync_poll(queue_of(q), error.ticket) != GPUSYNC_OK, "ticket %llu has failed",
+                 (unsigned long long)error.ticket);
+        break;
+    case 4:
+        may(gpusync_dispatch(device_of(q), 1 + below_of(4), &count), GPUSYNC_OK);
+        must(count == 0 || q->of->manual, "%zu callbacks that were not due here", count);
+        break;
+    case 5:
+    case 6:
+        seen = __atomic_load_n(&q->seen, __ATOMIC_ACQUIRE);
+        must(gpusync_is_done(queue_of(q), seen), "ticket %llu was done", (unsigned long long)seen);
+        if (!gpusync_is_done(queue_of(q), ticket)) break;
+        raise_to(&q->seen, ticket);
+        must(gpusync_poll(queue_of(q), ticket) != GPUSYNC_NOT_READY, "ticket %llu is done and not ready",
+             (unsigned long long)ticket);
+        break;
+    default:
+        may(gpusync_poll(queue_of(q), ticket), ENDS, GPUSYNC_NOT_READY, GPUSYNC_ERROR_INVALID_TICKET);
+        (void)gpusync_is_idle(queue_of(q));
+        (void)gpusync_device_is_lost(device_of(q));
+        break;
+    }
+}
+
+/* -- warm-ups ----------------------------------------------------------------------------------------- */
+
+static void run_a_job(void *user) { __atomic_fetch_add((unsigned *)user, 1, __ATOMIC_RELAXED); }
+
+static void destroy_warmup(place *p)
+{
+    gpusync_warmup *warmup = (gpusync_warmup *)take_out_of_device(p);
+    if (!warmup) return;
+    answer(gpusync_warmup_destroy(warmup), GPUSYNC_OK);
+    vacate(p);
+}
+
+static void use_warmup(gpusync_warmup *warmup, const place *device, bool sleeps)
+{
+    size_t done = 0, total = 0;
+    void *pipeline = NULL;
+    gpusync_error error;
+    uint64_t time = sleeps ? some_time(device) : MS(1);
+    unsigned how = below_of(4);
+    answer(gpusync_warmup_poll(warmup, &done, &total), GPUSYNC_OK, GPUSYNC_NOT_READY);
+    must(done <= total, "%zu of %zu", done, total);
+    mine.sleeps = sleeps;
+    if (how & 1) may(gpusync_warmup_wait(warmup, time), ENDS, WARMS);
+    else may(gpusync_warmup_pipeline(warmup, how, time, &pipeline, &error), ENDS, WARMS, INVALID);
+}
+
+static void warm_up(void)
+{
+    static const char *const sources[] = {"kernel void add() {}", "kernel void sub() {}", "#error"};
+    static unsigned jobs_run;
+    gpusync_warmup_job job = {run_a_job, &jobs_run};
+    gpusync_pipeline_desc pipelines[2];
+    gpusync_warmup_desc desc;
+    gpusync_warmup *warmup = NULL;
+    place *p = &world.warmups[0], *device, *q;
+    unsigned how = byte(), i;
+    if (how & 1 && enter(p)) {
+        use_warmup((gpusync_warmup *)p->self, p->of, true);
+        return;
+    }
+    if (how & 2) {
+        destroy_warmup(p);
+        return;
+    }
+    q = how & 4 ? some_queue(NULL) : NULL;
+    device = q ? q->of : some_device();
+    if (!device || (q && q->metal4)) return;
+    memset(&desc, 0, sizeof desc);
+    memset(pipelines, 0, sizeof pipelines);
+    for (i = 0; i < 2; i++) {
+        pipelines[i].source = sources[below_of(3)];
+        pipelines[i].function = one_in(2) ? "add" : "sub";
+    }
+    desc.pipelines = pipelines;
+    desc.pipeline_count = below_of(3);
+    desc.jobs = &job;
+    desc.job_count = how >> 3 & 1;
+    desc.disabled = how & 16;
+    desc.queue = q ? queue_of(q) : NULL; /* which has to outlive it: so it goes in this call */
+    if (!q && !claim(p, device)) return;
+    __atomic_store_n(&world.warms, true, __ATOMIC_RELAXED);
+    may(gpusync_warmup_start((gpusync_device *)device->self, &desc, &warmup), GPUSYNC_OK, GPUSYNC_ERROR_DESTROYED);
+    if (!q) {
+        if (warmup) publish(p, warmup);
+        else vacate(p);
+    } else if (warmup) {
+        use_warmup(warmup, device, false);
+        answer(gpusync_warmup_destroy(warmup), GPUSYNC_OK);
+    }
+}
+
+/* -- the crew ----------------------------------------------------------------------------------------- */
+
+static void lose_a_device(void)
+{
+    place *d = some_device();
+    if (d && world.losable && d->metal && one_in(4)) softmetal_remove_device(d->metal);
+}
+
+static void destroy_something(void)
+{
+    unsigned how = byte(), n = below_of(6);
+    if (how % 4 == 0) destroy_queue(&world.queues[n % QUEUES], false);
+    else if (how % 8 == 1) destroy_queue(&world.queues[n % QUEUES], true);
+    else if (how % 4 == 2) destroy_timeline(&world.timelines[n % TIMELINES]);
+    else if (how % 8 == 3) destroy_device(&world.devices[n % DEVICES]);
+}
+
+static void be_foolish(void)
+{
+    place *q = some_queue(NULL), *t = q ? some_timeline(q->of) : NULL;
+    talk_nonsense(q ? device_of(q) : NULL, q ? queue_of(q) : NULL, t ? timeline_of(t) : NULL);
+}
+
+static void cancel(void)
+{
+    place *q = some_queue(NULL);
+    if (q && one_in(4)) answer(gpusync_cancel_held(queue_of(q)), GPUSYNC_OK);
+}
+
+static void do_something(void)
+{
+    switch (below_of(32)) {
+    case 0: make_device(); break;
+    case 1:
+    case 2: make_queue(); break;
+    case 3: make_timeline(); break;
+    case 4:
+    case 5:
+    case 6: make_buffer(); break;
+    case 7:
+    case 8: encode_some(); break;
+    case 9:
+    case 10:
+    case 11: commit_one(); break;
+    case 12: discard(); break;
+    case 13: track(); break;
+    case 14: commit_behind_the_back(); break;
+    case 15:
+    case 16:
+    case 17:
+    case 18: submit_some(); break;
+    case 19:
+    case 20: move_timeline(); break;
+    case 21:
+    case 22:
+    case 23: wait_for_some(); break;
+    case 24: have_some_told(); break;
+    case 25:
+    case 26: look_around(); break;
+    case 27: warm_up(); break;
+    case 28: lose_a_device(); break;
+    case 29: destroy_something(); break;
+    case 30: cancel(); break;
+    default: be_foolish(); break;
+    }
+}
+
+/* What the thread has open takes room that others wait for. */
+static void drop_opens(void)
+{
+    int k;
+    for (k = 0; k < OPENS; k++) {
+        opened *o = &opens[fuzz_me][k];
+        if (!o->buffer) continue;
+        if (enter(o->queue) && o->life == o->queue->life) {
+            if (o->was_tracked) untrack(o, queue_of(o->queue));
+            else if (o->made) answer(gpusync_command_buffer_discard(queue_of(o->queue), o->buffer), GPUSYNC_OK);
+        }
+        leave();
+        let_go(o);
+    }
+}
+
+static void take_bytes(const uint8_t *from, size_t count)
+{
+    size_t i;
+    input.at = from;
+    input.end = from + count;
+    input.filler = 0x9E3779B97F4A7C15u;
+    for (i = 0; i < count; i++) input.filler = (input.filler ^ from[i]) * 0x100000001B3u;
+    input.filler |= 1;
+}
+
+static void *work(void *argument)
+{
+    unsigned number = (unsigned)(uintptr_t)argument, round, stuck = 0;
+    size_t i;
+    fuzz_me = 1 + (int)number;
+    COUNT(&world.ready);
+    while (GET(&world.ready) < CREW) sched_yield(); /* at once */
+    for (round = 0; round < world.rounds; round++)
+        for (i = 0; i < world.record_count; i++) {
+            const uint8_t *record = world.records + RECORD * i;
+            void *pool;
+            if (*record % CREW != number || gpusync_now_ns() > world.until) continue;
+            pool = metal_pool_push();
+            take_bytes(record + 1, RECORD - 1);
+            do_something();
+            leave();
+            mine.sleeps = false;
+            if (__atomic_load_n(&world.stuck, __ATOMIC_RELAXED) != stuck) drop_opens();
+            stuck = __atomic_load_n(&world.stuck, __ATOMIC_RELAXED);
+            metal_pool_pop(pool);
+            __atomic_fetch_add(&steps[fuzz_me], 1, __ATOMIC_RELAXED);
+        }
+    drop_opens();
+    for (i = 0; i < FOURS; i++) metal_release(fours[fuzz_me][i].buffer);
+    __atomic_store_n(&fuzz_doing[fuzz_me], "is through", __ATOMIC_RELAXED);
+    COUNT(&world.over);
+    return NULL;
+}
+
+/* -- the main thread: what ends when nothing else does, and the end ------------------------------------ */
+
+static void signal_events(void)
+{
+    int i, count = __atomic_load_n(&world.event_count, __ATOMIC_RELAXED);
+    for (i = 0; i < count; i++) {
+        void *event = __atomic_load_n(&world.events[i], __ATOMIC_ACQUIRE);
+        if (event && metal_event_value(event) < GPUSYNC_MAX_VALUE / 2) metal_event_signal(event, GPUSYNC_MAX_VALUE / 2);
+    }
+}
+
+/* What waits for the program goes on, or ends. */
+static void unstick(void)
+{
+    int i, k;
+    __atomic_fetch_add(&world.stuck, 1, __ATOMIC_RELAXED);
+    signal_events();
+    for (i = 0; i < QUEUES; i++)
+        if (enter(&world.queues[i])) answer(gpusync_cancel_held(queue_of(&world.queues[i])), GPUSYNC_OK);
+    for (i = 0; i < TIMELINES; i++)
+        if (enter(&world.timelines[i])) (void)gpusync_timeline_fail(timeline_of(&world.timelines[i]), NULL);
+    for (i = 1; i <= CREW; i++)
+        for (k = 0; k < OPENS; k++) {
+            opened *o = &opens[i][k];
+            unsigned before = mine.count;
+            lock_open(o);
+            if (GET(&o->tracked) && enter(o->queue) && o->life == o->queue->life) untrack(o, queue_of(o->queue));
+            unlock_open(o);
+            leave_to(before);
+        }
+    leave();
+}
+
+static uint64_t steps_of_all(void)
+{
+    uint64_t sum = 0;
+    int i;
+    for (i = 1; i <= CREW; i++) sum += __atomic_load_n(&steps[i], __ATOMIC_RELAXED);
+    return sum;
+}
+
+static void await_crew(const pthread_t *crew)
+{
+    struct timespec ms = {0, 1000000};
+    uint64_t last = 0;
+    unsigned same = 0, i;
+    while (GET(&world.over) < CREW) {
+        uint64_t now = steps_of_all();
+        nanosleep(&ms, NULL);
+        same = now == last ? same + 1 : 0;
+        last = now;
+        if (same < PATIENCE_MS) continue;
+        unstick();
+        same = 0;
+    }
+    for (i = 0; i < CREW; i++) join(crew[i]);
+}
+
+static void tell_report(const place *d)
+{
+    static char text[16384];
+    gpusync_report(device_of(d), text, sizeof text);
+    fprintf(stderr, "%s\n", text);
+}
+
+/* Everything has ended. */
+static void check_queue(place *q)
+{
+    gpusync_result result = gpusync_queue_wait(queue_of(q), SECONDS(10));
+    gpusync_stats stats;
+    uint64_t n;
+    if (result == GPUSYNC_TIMEOUT) tell_report(q->of);
+    may(result, ENDS);
+    answer(gpusync_get_stats(queue_of(q), &stats), GPUSYNC_OK);
+    for (n = 1; n <= stats.commits; n++) may(gpusync_poll(queue_of(q), n), ENDS);
+    answer(gpusync_get_stats(queue_of(q), &stats), GPUSYNC_OK);
+    check_stats(&stats);
+    must(stats.failures <= stats.completions && stats.completions <= stats.commits,
+         "%llu commits, %llu ends, %llu failures", (unsigned long long)stats.commits,
+         (unsigned long long)stats.completions, (unsigned long long)stats.failures);
+    must(stats.completions == stats.commits || world.losable, "%llu commits, %llu have ended",
+         (unsigned long long)stats.commits, (unsigned long long)stats.completions);
+    must(world.losable || (gpusync_is_idle(queue_of(q)) && gpusync_is_done(queue_of(q), GPUSYNC_EVERYTHING)),
+         "not idle");
+    if (!world.losable) answer(gpusync_throttle(queue_of(q), 1, SECONDS(10)), GPUSYNC_OK); /* room has come back */
+    must(gpusync_is_done(queue_of(q), q->seen) && stats.completions >= q->completions, "what was done is not");
+}
+
+/* Every ticket has ended, and every timeline has failed: so none is left for destroy. A lost device keeps what was to be
+   released. */
+static void check_callbacks(void)
+{
+    size_t count = 1;
+    int i;
+    for (i = 0; i < DEVICES; i++, count = 1)
+        while (enter(&world.devices[i]) && count > 0)
+            answer(gpusync_dispatch(device_of(&world.devices[i]), SIZE_MAX, &count), GPUSYNC_OK);
+    leave();
+    must(softmetal_dispatched(SECONDS(20)), "callbacks do not end");
+    for (i = 0; i < tally_count && i < TALLIES && !world.losable; i++)
+        must(!tallies[i].expected || tallies[i].calls == 1, "callback %d came %u times", i, tallies[i].calls);
+}
+
+static void end_world(void)
+{
+    bool timelines_first = one_in(2);
+    unsigned nows = byte();
+    int i;
+    unstick();
+    if (!world.abandons) {
+        must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
+        for (i = 0; i < QUEUES; i++)
+            if (enter(&world.queues[i])) check_queue(&world.queues[i]);
+        leave();
+        check_callbacks();
+    }
+    no_faults();
+    destroy_warmup(&world.warmups[0]);
+    leave();
+    for (i = 0; i < TIMELINES && timelines_first; i++) destroy_timeline(&world.timelines[i]);
+    leave();
+    for (i = 0; i < QUEUES; i++) destroy_queue(&world.queues[i], nows >> i & 1);
+    leave();
+    for (i = 0; i < TIMELINES; i++) destroy_timeline(&world.timelines[i]);
+    leave();
+    for (i = 0; i < DEVICES; i++) {
+        place *d = &world.devices[i];
+        gpusync_stats stats;
+        if (!enter(d)) continue;
+        answer(gpusync_device_get_stats(device_of(d), &stats), GPUSYNC_OK);
+        must(stats.commits >= d->issued, "%llu tickets, and %llu were given", (unsigned long long)stats.commits,
+             (unsigned long long)d->issued);
+        must(stats.commits == d->issued || world.warms, "%llu tickets, and %llu were given",
+             (unsigned long long)stats.commits, (unsigned long long)d->issued);
+        leave();
+        destroy_device(d);
+        must(!d->taken, "the device is still in use");
+    }
+    must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
+    while (world.kept_count > 0) metal_release(world.kept[--world.kept_count]);
+    while (world.event_count > 0) metal_release(world.events[--world.event_count]);
+    check_tallies();
+}
+
+/* How softmetal is: devices may differ, work takes its time and fails, handlers are late or do not come. */
+static void draw_softmetal(void)
+{
+    softmetal_timing timing;
+    softmetal_quirks quirks;
+    softmetal_chaos chaos;
+    unsigned how = byte(), slow = byte(), wild = byte();
+    softmetal_set_seed(1 + byte());
+    softmetal_get_timing(&timing);
+    timing.schedule.max_ns = slow & 1 ? 10000 : 0;
+    timing.execute.max_ns = (slow >> 1 & 7) * 20000;
+    timing.notify.max_ns = slow & 16 ? 50000 : 0;
+    timing.handler.max_ns = slow & 32 ? 50000 : 0;
+    timing.event_listener.max_ns = slow & 64 ? 100000 : 0;
+    timing.watchdog_ns = MS(5);
+    softmetal_set_timing(&timing);
+    memset(&chaos, 0, sizeof chaos);
+    chaos.fail_per_mille = wild & 1 ? 100 : 0;
+    chaos.late_handler_per_mille = wild & 2 ? 100 : 0;
+    chaos.overlap_per_mille = wild & 4 ? 300 : 0;
+    softmetal_set_chaos(&chaos);
+    softmetal_get_quirks(&quirks);
+    quirks.status_early = how & 1;
+    quirks.late_times = how & 2;
+    quirks.wrapped_buffers = how & 4;
+    quirks.blocks_released_late = how & 8;
+    quirks.early_places = how & 16;
+    quirks.bare_feedback_errors = how & 32;
+    quirks.options_keep_handlers = how & 64;
+    /* Rare: what they cost is time, until gpusync looks by itself. */
+    quirks.deaf_listeners = (wild >> 3) == 1;
+    quirks.deaf_device = (wild >> 3) == 2;
+    quirks.deaf_to_the_past = (wild >> 3) == 3;
+    softmetal_set_quirks(&quirks);
+}
+
+static void play(void)
+{
+    pthread_t crew[CREW];
+    unsigned how = byte(), what = byte(), i;
+    memset(opens, 0, sizeof opens);
+    memset(fours, 0, sizeof fours);
+    world.until = gpusync_now_ns() + SECONDS(1);
+    world.rounds = 1 + how % 8;
+    world.abandons = how & 64;
+    world.mixed = what & 1;
+    world.losable = (what & 7) == 2; /* with Metal 4 what a lost device has in flight may stay for good */
+    world.lossy = (what & 31) == 4;
+    world.short_of_memory = what & 32;
+    world.nil = what & 64 && !world.mixed;
+    draw_softmetal();
+    for (i = 0; i < 8; i++) {
+        if (i < 2) make_device();
+        else if (i < 5) make_queue();
+        else make_timeline();
+        leave();
+    }
+    for (i = 0; i < CREW; i++) crew[i] = start(work, (void *)(uintptr_t)i);
+    await_crew(crew);
+    end_world();
+}
+
+/* Of ThreadSanitizer. */
+void AnnotateBenignRaceSized(const char *file, int line, const volatile void *memory, size_t size, const char *why);
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+
+/* -- the watchdog ------------------------------------------------------------------------------------- */
+
+static uint64_t inputs; /* begun and ended */
+
+static void *watch(void *argument)
+{
+    const char *text = getenv("FUZZ_LIMIT");
+    unsigned limit = text ? (unsigned)atoi(text) : 20, same = 0, i;
+    uint64_t last = 0;
+    for (;;) {
+        struct timespec second = {1, 0};
+        uint64_t now = GET(&inputs);
+        nanosleep(&second, NULL);
+        same = now == last && now % 2 ? same + 1 : 0;
+        last = now;
+        if (same < limit) continue;
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        fprintf(stderr, "fuzz: hangs: this input takes more than %u s\n", same);
+        for (i = 0; i <= MAIN; i++)
+            fprintf(stderr, "  %s %u: %s, %llu steps\n",
+                    i == 0      ? "callbacks"
+                    : i == MAIN ? "main"
+                                : "thread",
+                    i, __atomic_load_n(&fuzz_doing[i], __ATOMIC_RELAXED), (unsigned long long)steps[i]);
+        for (i = 0; i < DEVICES; i++)
+            if (world.devices[i].object) tell_report(&world.devices[i]);
+        abort();
+    }
+    return argument;
+}
+
+/* libFuzzer's counters of what was run: bytes that every thread counts up, as it comes. The compiler has these two names
+   for itself. */
+__asm__(".pushsection .data\nfuzz_counters: .quad __start___sancov_cntrs, __stop___sancov_cntrs\n.popsection\n");
+extern char *const counters[2] __asm__("fuzz_counters");
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    unsigned i;
+    (void)argc, (void)argv;
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion that does not hold ends the process */
+    fuzz_tells = getenv("FUZZ_TELL") != NULL;
+    fuzz_me = MAIN;
+    AnnotateBenignRaceSized(__FILE__, __LINE__, counters[0], (size_t)(counters[1] - counters[0]), "libFuzzer's");
+    for (i = 0; i < LENGTH(buckets); i++) {
+        pthread_mutex_init(&buckets[i].lock, NULL);
+        init_condition(&buckets[i].permit);
+    }
+    (void)start(watch, NULL);
+    if (getenv("FUZZ_CALLS")) atexit(tell_calls);
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    void *pool;
+    if (size < 8) return 0;
+    COUNT(&inputs);
+    pool = metal_pool_push();
+    softmetal_reset();
+    memset(&world, 0, sizeof world);
+    memset(steps, 0, sizeof steps);
+    world.records = data + HEADER;
+    world.record_count = size > HEADER ? (size - HEADER) / RECORD : 0;
+    take_bytes(data, size < HEADER ? size : HEADER);
+    play();
+    metal_pool_pop(pool);
+    check_nothing_is_left();
+    COUNT(&inputs);
+    return 0;
+}

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# mutants.sh - faults in gpusync.h, planted one at a time: does a test see each?
+#
+#   tests/mutants.sh [NUMBER|FIRST-LAST...]      the faults with these numbers; default all
+#   tests/mutants.sh --check                     says which texts of mutants/list.txt are not in gpusync.h, or nothing
+#
+# All faults are compiled into one copy of the header, and the environment variable MUTANT chooses one. So the tests and
+# examples are compiled once. Without a fault all of them have to be green. With one they run until the first is red:
+# first the one that saw it last time, then the others, the quickest first. A program has ten times the seconds that it
+# takes without a fault, and five more: a hang is seen.
+#
+# BUILD CC                   as make has them
+# JOBS                       how many programs run at a time; default 2
+# TESTS BOTH EXAMPLES        names of programs; those of BOTH also run on queues of Metal 4
+# UPDATE=1                   writes who saw each fault into list.txt
+#
+# Prints a line for each, and ends with exactly one line "N passed, N failed". Passed are those that a program has seen,
+# and those that list.txt calls green, with a reason, and that no program has seen. A race may be seen now and then.
+
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+plant() { python3 -B "$root/tests/mutants/plant.py" "$root/gpusync.h" "$@"; } # python3 comes with clang-format
+if [ "${1:-}" = --check ]; then
+    plant --check
+    exit
+fi
+: "${TESTS:?make test-mutants says which}" "${BOTH:?}" "${EXAMPLES:?}"
+out=${BUILD:-$root/build}/mutants
+tree=$out/tree bin=$out/${CC:-gcc}
+jobs=${JOBS:-2}
+export CMOCKA_TEST_ABORT=1 # a program ends with the first test that fails
+LC_ALL=C
+ulimit -c 0
+
+# ---------------------------------------------------------------- the programs
+# The tests ask for ../gpusync.h, so the copy has them beside it, as links.
+mkdir -p "$tree"
+rm -rf "$tree/tests" "$tree/examples"
+cp -rs "$root/tests" "$root/examples" "$root/Makefile" "$tree/" 2>/dev/null
+plant "$out/gpusync.h" || exit 1
+cmp -s "$out/gpusync.h" "$tree/gpusync.h" || cp "$out/gpusync.h" "$tree/gpusync.h"
+env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$tree" -j"$jobs" --no-print-directory programs \
+    BUILD="$out" CC="${CC:-gcc}" CFLAGS='-O1 -g -w' TESTS="$TESTS" EXAMPLES="$EXAMPLES" >"$out/make.log" 2>&1 || {
+    tail -n 30 "$out/make.log"
+    echo "the tests could not be built with the faults"
+    exit 1
+}
+runs=()
+for name in $TESTS; do runs+=("$name"); done
+for name in $BOTH; do runs+=("QUEUES=metal4 $name"); done
+for name in $EXAMPLES; do runs+=("example $name"); done
+
+# run RUN LIMIT LOGS -> status; a line that tells why stands in LOGS/why
+run() {
+    local words=()
+    case $1 in
+    QUEUES=metal4*) words=(--metal4 "$bin/tests/${1#* }") ;;
+    example*) words=(--examples "$bin/examples/${1#* }") ;;
+    *) words=("$bin/tests/$1") ;;
+    esac
+    mkdir -p "$3"
+    (
+        ulimit -f 400000
+        TIME_LIMIT=$2 LOGS=$3 RUN="${RUN:-}" exec "$root/tests/run.sh" "${words[@]}" >"$3/why" 2>&1
+    )
+}
+why() { # LOGS
+    local line
+    line=$(grep -m1 -aE '<-- |\[  FAILED  \] [a-z]' "$1/why" | sed 's/.*<-- //; s/.*\[  FAILED  \] //')
+    echo "${line:0:100}"
+}
+later() {
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+    "$@" 2>/dev/null & # where bash tells of what was aborted
+}
+
+# ---------------------------------------------------------------- without a fault
+start=$SECONDS
+measure() { # RUN
+    local began=$EPOCHREALTIME status=ok
+    MUTANT=0 run "$1" 120 "$out/logs/0/${1// /-}" || status=red
+    printf '%s\t%s\t%s\n' "$((${EPOCHREALTIME/./} - ${began/./}))" "$status" "$1" >>"$out/times.new"
+}
+if [ ! -e "$out/times" ] || [ -n "$(find "$bin" -newer "$out/times" -type f -perm -u+x -print -quit)" ] ||
+    [ "$(wc -l <"$out/times")" -ne ${#runs[@]} ]; then
+    rm -f "$out/times" "$out/times.new"
+    for name in "${runs[@]}"; do later measure "$name"; done
+    wait
+    if grep -P '\tred\t' "$out/times.new" >"$out/red"; then
+        while IFS=$'\t' read -r _ _ name; do
+            echo "red without a fault: $name"
+            sed 's/^/    | /' "$out/logs/0/${name// /-}/why" | tail -n 20
+        done <"$out/red"
+        exit 1
+    fi
+    sort -n "$out/times.new" >"$out/times"
+fi
+declare -A limit_of
+quickest=()
+while IFS=$'\t' read -r us _ name; do
+    quickest+=("$name")
+    limit_of[$name]=$((us / 100000 + 5))
+done <"$out/times"
+echo "green without a fault: ${#runs[@]} programs, in $((SECONDS - start)) s"
+
+# ---------------------------------------------------------------- with each
+wanted() { # NUMBER
+    local one
+    [ ${#only[@]} -gt 0 ] || return 0
+    for one in "${only[@]}"; do
+        if [ "$1" -ge "${one%-*}" ] && [ "$1" -le "${one#*-}" ]; then return 0; fi
+    done
+    return 1
+}
+try() { # NUMBER KIND REASON TEST FUNCTION WORDS
+    local name logs=$out/logs/$1 what="$1 $5: $6"
+    rm -rf "$logs"
+    for name in "$4" "${quickest[@]}"; do
+        if [ "$name" = - ] || [ -z "${limit_of[$name]:-}" ]; then continue; fi
+        if [ "$name" = "$4" ] && [ -e "$logs" ]; then continue; fi
+        MUTANT=$1 run "$name" "${limit_of[$name]}" "$logs" && continue
+        echo "$1 $name" >"$out/result/$1.seen"
+        if [ "$2" = - ] || [ "$2" = race ]; then
+            echo passed >"$out/result/$1"
+            echo "seen by $name: $what: $(why "$logs")"
+        else
+            echo failed >"$out/result/$1"
+            echo "FAILED: $what: should be green ($2), and $name sees it: $(why "$logs")"
+        fi
+        return
+    done
+    if [ "$2" = - ]; then
+        echo failed >"$out/result/$1"
+        echo "NOT SEEN: $what"
+    else
+        echo passed >"$out/result/$1"
+        echo "green ($2: $3): $what"
+    fi
+}
+
+only=("$@")
+rm -rf "$out/result"
+mkdir -p "$out/result"
+plant --list >"$out/list"
+while IFS=$'\t' read -r number kind reason seen function words; do
+    if wanted "$number"; then later try "$number" "$kind" "$reason" "$seen" "$function" "$words"; fi
+done <"$out/list"
+wait
+if [ -n "${UPDATE:-}" ]; then
+    cat "$out"/result/*.seen >"$out/seen" 2>/dev/null && plant --seen "$out/seen"
+fi
+echo "$((SECONDS - start)) s"
+passed=$(grep -lx passed "$out"/result/* | wc -l) failed=$(grep -lx failed "$out"/result/* | wc -l)
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""plant.py - the faults of list.txt, in one copy of gpusync.h
+
+    plant.py GPUSYNC_H --check          every text against the header; writes nothing
+    plant.py GPUSYNC_H --list           number, kind, reason, test, function and words of each, with tabs in between
+    plant.py GPUSYNC_H OUT              the header with all of them. The environment variable MUTANT chooses one
+    plant.py GPUSYNC_H --seen FILE      writes into list.txt who saw each: lines "NUMBER TEST"
+
+Each text has to be in the header exactly as often as list.txt says. If it is not, this says which one and fails: then
+the header has changed, and whoever changed it decides what becomes of the fault.
+"""
+
+import bisect
+import os
+import re
+import sys
+
+LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "list.txt")
+KINDS = ("equivalent", "race", "speed", "leak")
+HEAD = re.compile(r"= (\d+) (\w+): (.+)$")
+MARK = re.compile(r"<\[(.*?)=>(.*?)\]>", re.S)
+
+HOOK = """
+#include <stdlib.h>
+static int gpusync__mutant_chosen = -1;
+static __attribute__((constructor)) void gpusync__choose_mutant(void)
+{
+    if (getenv("MUTANT")) gpusync__mutant_chosen = atoi(getenv("MUTANT"));
+}
+#define gpusync__mutant(number) (gpusync__mutant_chosen == (number))
+"""
+HOOK_AFTER = "#define GPUSYNC__IMPLEMENTED\n"
+
+
+class Mutant:
+    def __init__(self, number, function, words):
+        self.number, self.function, self.words = number, function, words
+        self.seen, self.kind, self.reason, self.times, self.lines = "", "", "", 1, []
+
+    def edits(self):
+        """The text of the header, and what is exchanged in it: (from, to, what stands there instead)."""
+        text, spots, at = "", [], 0
+        marked = "\n".join(self.lines).lstrip()
+        for mark in MARK.finditer(marked):
+            text += marked[at:mark.start()]
+            old, new = mark.group(1).strip(), mark.group(2).strip()
+            spots.append((len(text), len(text) + len(old), self.planted(old, new)))
+            text += old
+            at = mark.end()
+        return text + marked[at:], spots
+
+    def planted(self, old, new):
+        chosen = "gpusync__mutant(%d)" % self.number
+        if old[-1:] in (";", "}"):
+            if not new:
+                return "{ if (!%s) { %s } }" % (chosen, old)
+            return "{ if (%s) { %s } else { %s } }" % (chosen, new, old)
+        return "(%s ? (%s) : (%s))" % (chosen, new, old)
+
+
+def read_list():
+    mutants, wrong = [], []
+    for at, line in enumerate(open(LIST, encoding="utf-8").read().splitlines(), 1):
+        head = HEAD.match(line)
+        words = line.split(None, 1)
+        if head:
+            mutants.append(Mutant(int(head.group(1)), head.group(2), head.group(3)))
+        elif line.startswith("= ") and mutants:
+            wrong.append("list.txt:%d: no head of a fault" % at)
+        elif not mutants:
+            continue # the first lines tell how to read the rest
+        elif line.startswith("| "):
+            mutants[-1].lines.append(line[2:])
+        elif line.startswith("  seen "):
+            mutants[-1].seen = words[1].strip()
+        elif line.startswith("  times "):
+            mutants[-1].times = int(words[1])
+        elif line.startswith("  green "):
+            mutants[-1].kind, mutants[-1].reason = [part.strip() for part in words[1].split(":", 1)]
+        elif line and not line.startswith("----"):
+            wrong.append("list.txt:%d: not understood: %s" % (at, line))
+    return mutants, wrong
+
+
+def where_functions_begin(header):
+    """(place, name) of each: a line that begins at the margin, and ends before a brace or a whole body."""
+    functions, at, name = [(0, "no function")], 0, None
+    for line in header.splitlines(keepends=True):
+        plain = re.sub(r"__attribute__\(\(.*\)\) ", "", line)
+        if re.match(r"(static|extern|GPUSYNC_)", plain):
+            words = re.findall(r"(\w+)\(", plain)
+            name = (at, words[0]) if words else None
+            if name and re.search(r"\) \{.*\}$", plain):
+                functions.append(name)
+        elif line.startswith("{") and name:
+            functions.append(name)
+            name = None
+        at += len(line)
+    return functions
+
+
+def check(mutants, header):
+    """What cannot be planted, and all that is to be exchanged in the header, from its end to its begin."""
+    wrong, spots, numbers = [], [], set()
+    functions = where_functions_begin(header)
+    for mutant in mutants:
+        name = "%d (%s)" % (mutant.number, mutant.function)
+        text, own = mutant.edits()
+        if mutant.number in numbers:
+            wrong.append("%s: the number is there twice" % name)
+        numbers.add(mutant.number)
+        if not own:
+            wrong.append("%s: nothing is exchanged" % name)
+        if mutant.kind and mutant.kind not in KINDS:
+            wrong.append("%s: green for what reason? %s" % (name, mutant.kind))
+        count = header.count(text)
+        if count != mutant.times:
+            wrong.append("%s: its text is in gpusync.h %d times, not %d" % (name, count, mutant.times))
+            continue
+        at = header.find(text)
+        while at >= 0:
+            spots += [(at + begin, at + end, planted, name) for begin, end, planted in own]
+            where = functions[bisect.bisect_right(functions, (at, "~")) - 1][1]
+            if where != mutant.function:
+                wrong.append("%s: it is in %s" % (name, where))
+            at = header.find(text, at + 1)
+    spots.sort(reverse=True)
+    for one, other in zip(spots, spots[1:]):
+        if other[1] > one[0]:
+            wrong.append("%s and %s change the same text" % (other[3], one[3]))
+    return wrong, spots
+
+
+def write_seen(path):
+    seen = dict(line.rstrip("\n").split(" ", 1) for line in open(path, encoding="utf-8"))
+    out, number = [], ""
+    for line in open(LIST, encoding="utf-8").read().splitlines():
+        head = HEAD.match(line)
+        if head:
+            number = head.group(1)
+        if out and line.startswith("  seen ") and out[-1] == "  seen " + seen.get(number, ""):
+            continue # the one before
+        out.append(line)
+        if head and number in seen:
+            out.append("  seen " + seen[number])
+    open(LIST, "w", encoding="utf-8").write("\n".join(out) + "\n")
+
+
+def main():
+    header = open(sys.argv[1], encoding="utf-8").read()
+    mutants, wrong = read_list()
+    if sys.argv[2] == "--seen":
+        return write_seen(sys.argv[3])
+    more, spots = check(mutants, header)
+    wrong += more
+    if wrong:
+        sys.exit("\n".join(wrong))
+    if sys.argv[2] == "--list":
+        for m in mutants:
+            print("\t".join((str(m.number), m.kind or "-", m.reason or "-", m.seen or "-", m.function, m.words)))
+    elif sys.argv[2] != "--check":
+        for begin, end, planted, _ in spots:
+            header = header[:begin] + planted + header[end:]
+        header = header.replace(HOOK_AFTER, HOOK_AFTER + HOOK, 1)
+        open(sys.argv[2], "w", encoding="utf-8").write(header)
+
+
+main()
