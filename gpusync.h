@@ -2533,20 +2533,25 @@ static inline void gpusync__last_unref(gpusync__slot *slot)
     gpusync__slot_free(slot);
 }
 
+static bool gpusync__is_orphan(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED; }
+
 /* Give back a reference. The last one releases the command buffer; of an orphan, the last but the handler's: that may
    come late, or only when the buffer is deallocated. (Not of Metal 4, where the GPU may still use it and nobody else
-   retains it.) `state` is read after `refs`, for the handler leaves ORPHANED before it gives back its reference
-   (gpusync__completed). */
+   retains it.) `state` is read after the subtraction: whoever makes an orphan has a reference, so the one that comes
+   down to 1 after that sees it. (Read before a compare and swap it may be old, and `refs` be what it was again.) To
+   release the buffer takes a reference again. Where somebody else has one by then, it is for that one to look. */
 static void gpusync__unref(gpusync__slot *slot)
 {
-    uint32_t refs = GPUSYNC__GET(&slot->refs);
-    do {
-        GPUSYNC_ASSERT(refs > 0);
-        if (refs == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&
-            !(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) &&
+    GPUSYNC_ASSERT(GPUSYNC__GET(&slot->refs) > 0);
+    uint32_t refs = GPUSYNC__SUB(&slot->refs, 1);
+    bool looks = true;
+    while (looks && refs == 2 && gpusync__is_orphan(slot) && gpusync__swap32(&slot->refs, 1, 2)) {
+        looks = !gpusync__is_orphan(slot); /* it serves something else now, which may have become an orphan, too */
+        if (!looks && !(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) &&
             !(gpusync__set_flag(&slot->traits, GPUSYNC__IS_BARE) & GPUSYNC__IS_BARE))
             gpusync__release_pooled(slot->buffer);
-    } while (!GPUSYNC__SWAP(&slot->refs, &refs, refs - 1));
+        refs = GPUSYNC__SUB(&slot->refs, 1);
+    }
     if (refs == 1) gpusync__last_unref(slot);
 }
 

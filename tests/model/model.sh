@@ -159,6 +159,8 @@ green slot-again reuse slot
 green slot-list reuse slot_list -DMODEL_SLOTS=3
 green plan-list reuse plan_list
 green orphan reuse orphan
+green orphan-kept reuse orphan_kept
+green orphan-again reuse orphan_again -DMODEL_SLOTS=1
 # Failure
 green failure-known-first failure known_first
 green failures-logged failure log_hook
@@ -226,7 +228,9 @@ mutant completed-not-looked-at entry-again
 mutant plans-taken-one-by-one plan-list
 mutant plans-lost plan-list
 mutant orphan-never-runs orphan
-mutant state-before-count orphan
+mutant state-before-count orphan-kept
+mutant orphan-not-looked-at-again orphan-again
+mutant orphan-without-a-reference orphan
 mutant wanted-is-only-read pump
 mutant wanted-not-looked-at pump
 mutant counted-before-doomed held-failed

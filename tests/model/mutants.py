@@ -123,10 +123,15 @@ MUTANTS = {
         ("    } else {\n        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING);\n    }\n", "    }\n"),
     ],
     "state-before-count": [
-        ("    uint32_t refs = GPUSYNC__GET(&slot->refs);\n    do {\n        GPUSYNC_ASSERT(refs > 0);\n"
-         "        if (refs == 2 && GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED &&",
-         "    uint32_t state = GPUSYNC__GET(&slot->state), refs = GPUSYNC__GET(&slot->refs);\n    do {\n"
-         "        GPUSYNC_ASSERT(refs > 0);\n        if (refs == 2 && state == GPUSYNC__ORPHANED &&"),
+        ("    uint32_t refs = GPUSYNC__SUB(&slot->refs, 1);\n    bool looks = true;\n",
+         "    bool looks = gpusync__is_orphan(slot);\n    uint32_t refs = GPUSYNC__SUB(&slot->refs, 1);\n"),
+    ],
+    "orphan-not-looked-at-again": [
+        ("looks = !gpusync__is_orphan(slot); /*", "looks = false; /*"),
+    ],
+    "orphan-without-a-reference": [
+        ("gpusync__is_orphan(slot) && gpusync__swap32(&slot->refs, 1, 2)) {", "gpusync__is_orphan(slot)) {\n"
+         "        GPUSYNC__ADD(&slot->refs, 1);"),
     ],
     # -- held work may go
     "wanted-is-only-read": [

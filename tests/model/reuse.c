@@ -130,18 +130,58 @@ static void *looks(void *unused)
     gpusync__unref(s);
     return unused;
 }
-static void orphan(void)
+static void track_one(void)
 {
     gpusync_ticket ticket;
     B[0].status = 0;
     gpusync_result result = gpusync_track(&Q, &B[0], &ticket);
     assert(result == GPUSYNC_OK && ticket == 1);
+}
+static void is_gone(void)
+{
+    assert(B[0].live == 0 && slab.slots[0].refs == 0 && slab.slots[0].state == GPUSYNC__FREE);
+    assert(gpusync_is_idle(&Q) && Q.slots == 0 && Q.outstanding == 0 && Q.tracked == 0);
+}
+static void orphan(void)
+{
+    track_one();
     pthread_t one = start(gives_up, 0), two = start(late_handler, 0), three = start(looks, 0);
     join(one);
     join(two);
     join(three);
-    assert(B[0].live == 0 && slab.slots[0].refs == 0 && slab.slots[0].state == GPUSYNC__FREE);
-    assert(gpusync_is_idle(&Q) && Q.slots == 0 && Q.outstanding == 0 && Q.tracked == 0);
+    is_gone();
+}
+
+/* The same where the handler comes only when the command buffer is deallocated: so gpusync must not be what keeps it,
+   however many readers come and go. */
+static void orphan_kept(void)
+{
+    track_one();
+    pthread_t one = start(gives_up, 0), two = start(looks, 0), three = start(looks, 0);
+    join(one);
+    join(two);
+    join(three);
+    assert(B[0].live == 1 && slab.slots[0].refs == 1 && slab.slots[0].state == GPUSYNC__ORPHANED);
+    (void)late_handler(NULL);
+    is_gone();
+}
+
+/* The same slot, if it is free by then, serves another command buffer, which nobody has given up. */
+static void *handler_then_other(void *unused)
+{
+    gpusync_ticket ticket;
+    (void)late_handler(NULL);
+    B[1].status = 0;
+    (void)gpusync_track(&Q, &B[1], &ticket); /* or there is no slot yet */
+    return unused;
+}
+static void orphan_again(void)
+{
+    track_one();
+    pthread_t one = start(gives_up, 0), two = start(handler_then_other, 0);
+    join(one);
+    join(two);
+    assert(B[0].live == 0 && B[1].live == 1 + (int)Q.slots && Q.slots <= 1);
 }
 
 int main(void)
