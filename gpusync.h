@@ -261,7 +261,7 @@ extern "C" {
     X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
     X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
     X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or makes no sense")                                         \
-    X(ERROR_UNSUPPORTED, -2, "there is no Metal here, or it lacks what is asked for")                              \
+    X(ERROR_UNSUPPORTED, -2, "no Metal here (without a Mac: softmetal, see README), or it lacks what is asked for")  \
     X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                                      \
     X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
     X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
@@ -941,7 +941,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
 
-/** Wait for a value. One load and no message when it is reached.
+/** Wait for a value. One load and no message when it is reached. The ticket of the submission that signals it may still
+    be NOT_READY for a moment.
     value    Up to GPUSYNC_MAX_VALUE.
     options  As gpusync_wait_ex; NULL: none. Mode BLOCKING works as HANDLER does.
     Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_NOT_RISING: out of range;
@@ -1164,7 +1165,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT wa
 /** How a ticket ended and when the GPU ran it. */
 typedef struct gpusync_ticket_info {
     gpusync_result result; /**< As gpusync_poll. */
-    double gpu_start_s;    /**< Metal's GPUStartTime: seconds, host clock. 0: not told, or its handler has not run. */
+    double gpu_start_s;    /**< Metal's GPUStartTime: seconds, host clock. 0: not told, or its handler still runs. */
     double gpu_end_s;      /**< Metal's GPUEndTime, likewise. */
 } gpusync_ticket_info;
 
@@ -2113,7 +2114,7 @@ struct gpusync_device {
     gpusync_wait_mode wait_mode;           /* of its queues, where they have no other */
     gpusync__luck luck;                    /* of waits for many points */
     gpusync_log_fn log;                    /* or NULL */
-    uint32_t lost;                         /* for good */
+    uint32_t lost;                         /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
     gpusync__mutex lock;                   /* over what follows, but for `stats` and `inside`, down to event_count */
     gpusync__list queues, timelines;       /* by their numbers */
     uint64_t queue_count, timeline_count;  /* ever made: the last number */
@@ -2168,6 +2169,8 @@ typedef struct gpusync__ring {
 
 #define GPUSYNC__RING_SIZE 256
 
+/* Flags of a device that is lost. TOLD: its queues and timelines are, or are about to be [gpusync__lose]. */
+enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2 };
 /* Flags of queues and timelines. LOST: the device is. CLOSING: destroy has begun. FAILED: a failure is on record.
    OUTSIDE: others signal the timeline. TRACED: every wait is told to the trace, of an idle queue too. */
 enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16 };
@@ -3651,14 +3654,14 @@ static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
     gpusync__unlock(&board->lock);
 }
 
-/* Once for a device. Every flag is set before any waiter is woken, so each of them sees its own. What is held will
-   never go: the pump ends it. */
+/* Once for a device whose loss is known (gpusync__claim). Every flag is set before any waiter is woken, so each of them
+   sees its own. What is held will never go: the pump ends it. */
 static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
     gpusync__catch caught;
     gpusync_queue *q;
     gpusync_timeline *t;
-    if (!gpusync__swap32(&dev->lost, 0, 1)) return;
+    if (gpusync__set_flag(&dev->lost, GPUSYNC__TOLD) & GPUSYNC__TOLD) return;
     gpusync__lock(&dev->lock);
     GPUSYNC__EACH_QUEUE(q, dev) {
         gpusync__set_flag(&q->flags, GPUSYNC__LOST);
@@ -4116,7 +4119,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
 static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
                            gpusync__agenda *agenda)
 {
-    bool failed = false;
+    bool failed = false, lost = false;
     gpusync__outcome outcome;
     gpusync_error error;
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
@@ -4124,6 +4127,9 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, 
         void *pool = gpusync__pool_push();
         failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
         if (failed) gpusync__read_failure(q, slot, report, &error);
+        lost = failed &&
+               (error.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error.failure == GPUSYNC_FAILURE_DEVICE_REMOVED);
+        if (lost) gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN); /* who sees the end may ask for that */
         gpusync__pool_pop(pool);
     } else if (slot->kind == GPUSYNC__PART && report != slot->buffer) {
         failed = gpusync__wait_was_cut(q, slot, &error);
@@ -4143,8 +4149,7 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, 
     }
     if (!failed) return;
     gpusync__log_failures(q);
-    if (error.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
-        gpusync__lose(q->device, agenda);
+    if (lost) gpusync__lose(q->device, agenda);
 }
 
 /* The tracked buffer will never run. The caller has a reference to the slot. False: it has ended otherwise. */
@@ -4457,6 +4462,7 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     if (reached || result != GPUSYNC_OK) return result;
     result = gpusync__stop_reason(goal);
     if (error) gpusync__own_error(error, result, gpusync_result_string(result));
+    if (error && goal->kind == GPUSYNC__ONE) error->ticket = goal->ticket;
     return result;
 }
 
@@ -6593,6 +6599,7 @@ static gpusync_result gpusync__note_at(const gpusync_point *point, gpusync_done_
         if (note->lost) gpusync__own_error(&note->error, end, "the device is lost");
         else if (t) end = gpusync__timeline_result(t, &note->error);
         else end = gpusync__ticket_result(goal.queue, goal.ticket, &note->error);
+        if (!t) note->error.ticket = goal.ticket;
         note->failed = end != GPUSYNC_OK;
         gpusync__push_due(dev, &note->due, &agenda);
     } else if (note) {

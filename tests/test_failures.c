@@ -1306,8 +1306,64 @@ static void test_a_removed_device_ends_waits_and_calls_on_the_real_clock(void **
     /* the ticket's own failure, unless the loss was seen first */
     assert_true(wait_job_join(&jobs[0]) == GPUSYNC_ERROR_EXECUTION);
     assert_true(wait_job_join(&jobs[1]) < 0);
-    while (!gpusync_device_is_lost(r.device)) sched_yield();
     expect_lost(&r, well, ticket, 0);
+    rig_close(&r);
+}
+
+/* Who sees that the work failed with the device may ask at once whether it is lost. The log is told in between. */
+static struct {
+    gpusync_device *device;
+    bool lost;
+} at_the_line;
+
+static void ask_at_the_line(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user, (void)level;
+    if (!strstr(text, "device lost")) at_the_line.lost = gpusync_device_is_lost(at_the_line.device);
+}
+
+static void test_a_loss_is_known_as_soon_as_the_failure_that_tells_of_it(void **state)
+{
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, ask_at_the_line, NULL);
+    at_the_line.device = r.device;
+    at_the_line.lost = false;
+    fail_one(&r, 4);
+    assert_true(at_the_line.lost);
+    rig_close(&r);
+}
+
+static void note_error(void *user, gpusync_result result, const gpusync_error *error)
+{
+    assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+    *(gpusync_error *)user = *error;
+}
+
+static void test_an_error_of_a_lost_device_names_the_ticket(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_error error, told[2];
+    gpusync_ticket ticket;
+    void *failing, *stuck;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_failing(&r, &failing, NULL, 4, NULL);
+    ticket = commit_empty(&r, &stuck);
+    memset(told, 0, sizeof told);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), note_error, &told[0]));
+    softmetal_finish(failing);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    memset(&error, 0, sizeof error);
+    assert_result(gpusync_wait_ex(r.queue, ticket, 0, &options), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(error.ticket, ticket);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), note_error, &told[1]));
+    assert_true(softmetal_dispatched(SECONDS(10)));
+    assert_int_equal(told[0].ticket, ticket);
+    assert_int_equal(told[1].ticket, ticket);
+    softmetal_finish(stuck);
     rig_close(&r);
 }
 
@@ -1455,6 +1511,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_loss_of_a_device_wakes_every_sleeper_of_every_queue),
         cmocka_unit_test(test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works),
         cmocka_unit_test(test_a_removed_device_ends_waits_and_calls_on_the_real_clock),
+        cmocka_unit_test(test_a_loss_is_known_as_soon_as_the_failure_that_tells_of_it),
+        cmocka_unit_test(test_an_error_of_a_lost_device_names_the_ticket),
         cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
         cmocka_unit_test(test_a_device_takes_8_kb_and_a_queue_16_until_something_fails),
         cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),
