@@ -2536,13 +2536,21 @@ static inline void gpusync__last_unref(gpusync__slot *slot)
     gpusync__slot_free(slot);
 }
 
+/* Of an orphan, once. (Not of Metal 4, where the GPU may still use the buffer and nobody else retains it.) */
+GPUSYNC__RARE void gpusync__bare(gpusync__slot *slot)
+{
+    if (!(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) &&
+        !(gpusync__set_flag(&slot->traits, GPUSYNC__IS_BARE) & GPUSYNC__IS_BARE))
+        gpusync__release_pooled(slot->buffer);
+}
+
 static bool gpusync__is_orphan(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED; }
 
 /* Give back a reference. The last one releases the command buffer; of an orphan, the last but the handler's: that may
-   come late, or only when the buffer is deallocated. (Not of Metal 4, where the GPU may still use it and nobody else
-   retains it.) `state` is read after the subtraction: whoever makes an orphan has a reference, so the one that comes
-   down to 1 after that sees it. (Read before a compare and swap it may be old, and `refs` be what it was again.) To
-   release the buffer takes a reference again. Where somebody else has one by then, it is for that one to look. */
+   come late, or only when the buffer is deallocated. `state` is read after the subtraction: whoever makes an orphan has
+   a reference, so the one that comes down to 1 after that sees it. (Read before a compare and swap it may be old, and
+   `refs` be what it was again.) To release the buffer takes a reference again. Where somebody else has one by then,
+   that one will look. */
 static void gpusync__unref(gpusync__slot *slot)
 {
     GPUSYNC_ASSERT(GPUSYNC__GET(&slot->refs) > 0);
@@ -2550,9 +2558,7 @@ static void gpusync__unref(gpusync__slot *slot)
     bool looks = true;
     while (looks && refs == 2 && gpusync__is_orphan(slot) && gpusync__swap32(&slot->refs, 1, 2)) {
         looks = !gpusync__is_orphan(slot); /* it serves something else now, which may have become an orphan, too */
-        if (!looks && !(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) &&
-            !(gpusync__set_flag(&slot->traits, GPUSYNC__IS_BARE) & GPUSYNC__IS_BARE))
-            gpusync__release_pooled(slot->buffer);
+        if (!looks) gpusync__bare(slot);
         refs = GPUSYNC__SUB(&slot->refs, 1);
     }
     if (refs == 1) gpusync__last_unref(slot);
@@ -2977,6 +2983,9 @@ static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *r
     gpusync__read_label(slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error->domain, error->code, error->message);
+    /* Before the end is told: who sees that may ask at once whether the device is lost. */
+    if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
+        gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
 }
 
 /* A copy for others. One of the program's own may have texts without an end. */
@@ -3654,8 +3663,8 @@ static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
     gpusync__unlock(&board->lock);
 }
 
-/* Once for a device whose loss is known (gpusync__claim). Every flag is set before any waiter is woken, so each of them
-   sees its own. What is held will never go: the pump ends it. */
+/* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any waiter is woken, so each
+   of them sees its own. What is held will never go: the pump ends it. */
 static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
     gpusync__catch caught;
@@ -4119,7 +4128,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
 static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
                            gpusync__agenda *agenda)
 {
-    bool failed = false, lost = false;
+    bool failed = false;
     gpusync__outcome outcome;
     gpusync_error error;
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
@@ -4127,9 +4136,6 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, 
         void *pool = gpusync__pool_push();
         failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
         if (failed) gpusync__read_failure(q, slot, report, &error);
-        lost = failed &&
-               (error.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error.failure == GPUSYNC_FAILURE_DEVICE_REMOVED);
-        if (lost) gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN); /* who sees the end may ask for that */
         gpusync__pool_pop(pool);
     } else if (slot->kind == GPUSYNC__PART && report != slot->buffer) {
         failed = gpusync__wait_was_cut(q, slot, &error);
@@ -4149,7 +4155,7 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, 
     }
     if (!failed) return;
     gpusync__log_failures(q);
-    if (lost) gpusync__lose(q->device, agenda);
+    if (GPUSYNC__GET(&q->device->lost)) gpusync__lose(q->device, agenda);
 }
 
 /* The tracked buffer will never run. The caller has a reference to the slot. False: it has ended otherwise. */
@@ -4158,7 +4164,6 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_error error;
-    GPUSYNC_ASSERT(slot->kind == GPUSYNC__TRACKED);
     if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
     error.ticket = slot->ticket;
@@ -4216,15 +4221,16 @@ static void gpusync__completed(void *block, void *object)
      5. Where there is no reason the next one to sleep starts with step 1. */
 
 /* Read the status of a command buffer, to which the caller has a reference, and finish it where that is terminal. Good
-   work that nobody can cancel is only marked: the handler brings the times. True: it has ended. A Metal 4 commit has no
-   status: its feedback is all that there is. */
+   work that nobody can cancel is only marked: the handler brings the times, if its queue does not go first. True: it
+   has ended. A Metal 4 commit has no status: its feedback is all that there is. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     if (GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) return false;
     unsigned long status = gpusync__status(slot->buffer);
     if (status < GPUSYNC__STATUS_COMPLETED) return false;
-    bool claims = status != GPUSYNC__STATUS_COMPLETED || slot->kind == GPUSYNC__PART || slot->kind == GPUSYNC__TRACKED;
+    bool claims = status != GPUSYNC__STATUS_COMPLETED || slot->kind == GPUSYNC__PART ||
+                  slot->kind == GPUSYNC__TRACKED || GPUSYNC__GET(&q->flags) & GPUSYNC__CLOSING;
     if (claims) gpusync__claim(q, slot, slot->buffer, status, &agenda);
     else gpusync__end_ticket(q, slot, NULL, &agenda);
     gpusync__work_off(q->device, &agenda);
@@ -6728,7 +6734,7 @@ GPUSYNC__RARE gpusync__plan *gpusync__plans_take(gpusync_queue *q)
 GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t promises, size_t parts)
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
-    if (needs > limit || promises > limit || parts > limit) return false;
+    if ((needs | promises | parts) > limit) return false;
     plan->memory_size =
         needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises + parts * sizeof *plan->parts;
     plan->memory = gpusync__allocate(plan->device, plan->memory_size, 16);
@@ -8386,6 +8392,7 @@ static void gpusync__orphan_slots(gpusync_queue *q)
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
+        if (gpusync__traced(q->device)) (void)gpusync__look_slot(q, slot); /* an orphan tells no trace of its end */
         if (!q->metal4) gpusync__keep_events(q, slot);
         bool orphan = gpusync__orphan(q, slot);
         gpusync__unref(slot);

@@ -1004,6 +1004,33 @@ static void *one_of_the_crowd(void *argument)
 }
 
 /* Real clock: nothing is told twice, nothing is missing, and each wait begins and ends on one thread. */
+/* A poll has seen the end, and destroy does not wait for a handler that has not begun: what that would tell is told. */
+static void test_destroy_tells_of_ends_whose_handlers_have_not_come(void **state)
+{
+    const gpusync_trace_event *end;
+    gpusync_ticket ticket;
+    void *buffer;
+    trace t;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
+    open_traced(&r, &t, SOFTMETAL_MANUAL);
+    ticket = commit_empty(&r, &buffer);
+    metal_retain(buffer);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_int_equal(told(&t, GPUSYNC_TRACE_COMPLETED), 0);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    end = &the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket)->event;
+    assert_ok(end->result);
+    assert_true(end->gpu_end_s > 0);
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    assert_int_equal(told(&t, GPUSYNC_TRACE_COMPLETED), 1);
+    r.queue = NULL;
+    close_traced(&r, &t);
+}
+
 static void test_every_event_once(void **state)
 {
     pthread_t threads[THREADS];
@@ -1221,6 +1248,7 @@ int main(void)
         cmocka_unit_test(test_unset_leaves_the_limit_of_a_queue),
         cmocka_unit_test(test_set_unset_and_set_again),
         cmocka_unit_test(test_destroy),
+        cmocka_unit_test(test_destroy_tells_of_ends_whose_handlers_have_not_come),
         cmocka_unit_test(test_every_event_once),
         cmocka_unit_test(test_wake_latencies),
         cmocka_unit_test(test_other_waits_have_no_latency),
