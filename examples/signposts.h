@@ -4,6 +4,7 @@
        signposts_init(&posts, signposts_tell, stdout);      stdout: where text goes; not used by os_signpost
        gpusync_set_trace(device, signposts_trace, &posts);  while nothing is in flight
        ...
+       gpusync_device_wait_ex(device, limit_ns, &options);  options.handlers = true: until the ends were told
        gpusync_device_destroy(device);
        signposts_destroy(&posts);
 
@@ -196,7 +197,8 @@ static void signposts_trace(void *user, const gpusync_trace_event *event)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* End what is still open, with ERROR_CANCELLED: after gpusync_queue_destroy_now nobody tells how its work ends. */
+/* End what is still open, with ERROR_CANCELLED: what has no handler yet when its
+   queue goes is not told of. */
 static size_t signposts_end_open(signposts *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -238,10 +240,10 @@ static void signposts_outcome(const signposts_interval *i, char *text, size_t si
 /* As text: user is a FILE *. First the interval's serial number, then the time in ms. */
 static __attribute__((unused)) void signposts_text(signposts *s, bool begins, signposts_interval *i, uint64_t time_ns)
 {
-    char outcome[64] = "";
-    if (!begins) signposts_outcome(i, outcome, sizeof outcome);
+    char ended_as[64] = "";
+    if (!begins) signposts_outcome(i, ended_as, sizeof ended_as);
     fprintf((FILE *)s->user, "%3" PRIu64 " %8.3f  %s  %-6s  %s %" PRIu64 "%s%s\n", i->serial, (double)time_ns / 1e6,
-            begins ? "begin" : "end  ", signposts_name(i->kind), i->label, i->number, begins ? "" : ": ", outcome);
+            begins ? "begin" : "end  ", signposts_name(i->kind), i->label, i->number, begins ? "" : ": ", ended_as);
 }
 
 #ifdef SIGNPOSTS_OS
@@ -250,18 +252,18 @@ static __attribute__((unused)) void signposts_os(signposts *s, bool begins, sign
 {
     (void)time_ns; /* os_signpost has its own */
     if (__builtin_available(macOS 10.14, iOS 12.0, tvOS 12.0, *)) {
-        char outcome[64];
+        char ended_as[64];
         if (!s->log) s->log = os_log_create("gpusync", "signposts"); /* the same object for each signposts */
         if (!os_signpost_enabled(s->log)) return;
         if (begins) i->os_id = os_signpost_id_generate(s->log);
         if (!i->os_id) return; /* began while nobody recorded */
-        signposts_outcome(i, outcome, sizeof outcome);
+        signposts_outcome(i, ended_as, sizeof ended_as);
 #define SIGNPOSTS__EMIT(name)                                                               \
     do {                                                                                    \
         if (begins)                                                                         \
             os_signpost_interval_begin(s->log, i->os_id, name, "%{public}s %llu", i->label, \
                                        (unsigned long long)i->number);                      \
-        else os_signpost_interval_end(s->log, i->os_id, name, "%{public}s", outcome);       \
+        else os_signpost_interval_end(s->log, i->os_id, name, "%{public}s", ended_as);      \
     } while (0)
         switch (i->kind) {
         case SIGNPOSTS_TICKET: SIGNPOSTS__EMIT("ticket"); break;
