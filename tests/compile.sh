@@ -403,6 +403,14 @@ apple_systems() {
     done
 }
 
+# stand_in TARGET LANGUAGE STANDARD FILE OPTION...: compiled only, with compile/apple in place of headers that Zig lacks
+stand_in() {
+    local target=$1 language=$2 standard=$3 file=$4
+    shift 4
+    "$zig" cc -target "$target" -std="$standard" -O1 -UNDEBUG -isystem "$src/apple" -I"$root" -I"$root/examples" "$@" \
+        -x "$language" -c "$root/examples/$file" -o "$dir/$file.o"
+}
+
 macho_part() {
     local target file files cmocka
     apple_systems
@@ -424,6 +432,10 @@ macho_part() {
         check "$target: GPUSYNC_STATIC" macho $target c c99 "$src/program.c" -- "${c_warnings[@]}" -DHOW=2
         check "$target: after Apple's own Objective-C headers" macho $target c c99 "$src/program.c" "$src/second.c" \
             "$src/implementation.c" -- "${c_warnings[@]}" -include objc/message.h -include objc/runtime.h
+        check "$target: examples/signposts.c with os_signpost, against stand-ins" stand_in $target c c99 signposts.c \
+            "${c_warnings[@]}"
+        check "$target: examples/render_loop.m, against stand-ins" stand_in $target objective-c c11 render_loop.m \
+            "${warnings[@]}" -fobjc-arc
         # What test-macho does not compile, with the same warnings
         [ $target = aarch64-macos ] || continue
         check "$target: examples/event_loop.c" macho $target c c99 "$root/examples/event_loop.c" -- "${c_warnings[@]}" \
