@@ -93,7 +93,8 @@ static signposts_interval *signposts__find(signposts *s, signposts_kind kind, co
     const void *about = event->timeline ? (const void *)event->timeline : (const void *)event->queue;
     uint64_t number = event->timeline ? event->value : event->ticket;
     signposts_interval *found = NULL;
-    for (signposts_interval *i = s->open; i < s->open + s->count; i++) {
+    for (size_t n = 0; n < s->count; n++) {
+        signposts_interval *i = &s->open[n];
         if (i->kind != kind || i->about != about || i->number != number) continue;
         found = i;
         if (kind != SIGNPOSTS_WAIT || i->thread == &signposts__here) break;
