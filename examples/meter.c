@@ -30,10 +30,10 @@ typedef struct meter {
 /* #### for a part of the whole. */
 static const char *bar(char *text, double part)
 {
-    enum { WIDTH = 10 };
-    int n = part < 0 ? 0 : part > 1 ? WIDTH : (int)(part * WIDTH + 0.5);
-    for (int i = 0; i < WIDTH; i++) text[i] = i < n ? '#' : '.';
-    text[WIDTH] = 0;
+    const int width = 10;
+    int n = part < 0 ? 0 : part > 1 ? width : (int)(part * width + 0.5);
+    for (int i = 0; i < width; i++) text[i] = i < n ? '#' : '.';
+    text[width] = 0;
     return text;
 }
 
@@ -55,8 +55,8 @@ static void meter_line(meter *m, const gpusync_stats *now)
     uint64_t slept = now->waits_sleep - m->before.waits_sleep, spun = now->waits_spin - m->before.waits_spin;
     printf("frame %3" PRIu64 "  in flight [%s] %.1f  GPU's end [%s] %4.1f ms, at most %4.1f  "
            "slept %2" PRIu64 ", late < %lu us  spun %2" PRIu64 ", %.1f ms  failed %" PRIu64 "\n",
-           now->commits, bar(frames, average / DEPTH), average, bar(time, ms / 16.7), ms, m->longest_s * 1e3, slept,
-           median_wake_us(&m->before, now), spun, (double)(now->spin_ns - m->before.spin_ns) / 1e6,
+           now->commits, bar(frames, average / (double)DEPTH), average, bar(time, ms / 16.7), ms, m->longest_s * 1e3,
+           slept, median_wake_us(&m->before, now), spun, (double)(now->spin_ns - m->before.spin_ns) / 1e6,
            now->failures - m->before.failures);
     m->commits += now->commits - m->before.commits;
     m->lines++;
