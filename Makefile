@@ -313,8 +313,8 @@ how-to-%: $(BUILD)/fuzz/%
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
 .PHONY: help run test check check-long bench bench-device bench-five bench-chart examples install clean deps loop \
-	test-device beliefs test-beliefs test-valgrind test-compile test-readme test-pictures pictures test-counts test-growth test-known-red \
-	test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-macho test-macho-mutants coverage run-coverage \
+	test-device beliefs test-beliefs test-valgrind test-compile test-readme test-counts test-growth test-known-red \
+	pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
