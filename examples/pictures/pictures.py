@@ -3,8 +3,8 @@
 
     pictures.py                    draws both, next to this file
     pictures.py --check            says which of them is not what would be drawn now
-    pictures.py --record OVERLAP   runs that program (examples/overlap.c) five times, and draws what is in pipeline.json then:
-                                   the times of the run with the median gain
+    pictures.py --record OVERLAP   runs that program (examples/overlap.c) five times, and notes the times of the run with
+                                   the median gain in pipeline.json first
 
 waiting-*.svg are drawn by tests/bench/chart.sh. No packages are needed. The background is a part of the picture, so
 that it can be read on a dark page, too.
