@@ -28,11 +28,12 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
+	$(filter test-with,$(MAKECMDGOALS)),with,$(if \
 	$(filter check check-long test-compile test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench loop programs,$(filter-out test-model test-pictures,$(MAKECMDGOALS))),test,$(if \
-	$(filter run examples bench-device beliefs $(if $(RECORD),pictures),$(MAKECMDGOALS)),run))))))
+	$(filter run examples softmetal bench-device beliefs $(if $(RECORD),pictures),$(MAKECMDGOALS)),run)))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -92,6 +93,10 @@ include tests/softmetal/build.mk
 # Examples run on the machine's own Metal where there is one.
 example_lib := $(if $(darwin),,$(SOFTMETAL_LIB))
 example_link = $(if $(darwin),$(frameworks),$(SOFTMETAL_LDLIBS))
+
+# What users link with, and the header beside it. On Linux -lsoftmetal is enough, for a program in any language: it is a
+# linker script that names the shared library, and the runtimes whose symbols gpusync.h uses itself.
+softmetal_for_users := $(top)/softmetal$(if $(sanitizers),-$(subst $(comma),-,$(sanitizers)))/libsoftmetal.$(if $(darwin),a,so)
 
 compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ $<
 
@@ -189,6 +194,10 @@ examples: $(example_programs) ## build the examples
 	$(tell_left_out)
 	echo 'built: $(example_programs)'
 
+softmetal: $(softmetal_for_users) ## build softmetal for programs of your own; prints what to compile and link with
+	printf '%s\n' "SOFTMETAL='$(abspath $(<D))'" 'CPPFLAGS="-DGPUSYNC_OBJC=1 -I$$SOFTMETAL"' \
+		'LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)"'
+
 install: ## copy gpusync.h to $(DESTDIR)$(PREFIX)/include
 	mkdir -p '$(DESTDIR)$(PREFIX)/include'
 	install -m 644 gpusync.h '$(DESTDIR)$(PREFIX)/include/gpusync.h'
@@ -265,7 +274,10 @@ coverage: ## lines and branches of gpusync.h that the tests run, by gcc; fails b
 test-model: ## the order of memory, with the model checker GenMC in GENMC=; ONLY= some of it
 	GENMC='$(GENMC)' MODEL='$(MODEL)' BUILD='$(abspath $(top))' tests/model/model.sh $(if $(ONLY),'$(ONLY)')
 
-test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md and examples/README.md
+test-with: $(softmetal_for_users) ## every folder of examples/with: built and run as its page says, and with faults
+	BUILD='$(abspath $(top))' CC='$(CC)' CXX='$(CXX)' SOFTMETAL='$(abspath $(<D))' tests/with.sh $(ONLY)
+
+test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md and examples/
 	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/readme.sh
 
@@ -313,8 +325,9 @@ how-to-%: $(BUILD)/fuzz/%
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
 .PHONY: help run test check check-long bench bench-device bench-five bench-chart examples install clean deps loop \
-	test-device beliefs test-beliefs test-valgrind test-compile test-readme test-counts test-growth test-known-red \
-	pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-macho test-macho-mutants coverage run-coverage \
+	softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with test-counts test-growth \
+	test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-macho \
+	test-macho-mutants coverage run-coverage \
 	test-model soak programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
@@ -331,6 +344,13 @@ $(BUILD)/flags: force | $(top)/.gitignore
 
 # softmetal's objects are made by its own build.mk
 $(SOFTMETAL_OBJS): $(BUILD)/flags
+
+$(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h
+	mkdir -p $(@D)
+	cp tests/softmetal/softmetal.h $(@D)/
+	$(if $(darwin),rm -f $@; $(AR) rcs $@ $(SOFTMETAL_OBJS),$(OBJCC) -shared $(SANITIZE) -Wl$(comma)-soname$(comma)$(@F).0 \
+		-o $@.0 $(SOFTMETAL_OBJS) $(SOFTMETAL_LDLIBS))
+	$(if $(darwin),,echo "INPUT(libsoftmetal.so.0 -lBlocksRuntime $$(realpath $$(gcc -print-file-name=libobjc.so)))" >$@)
 
 $(BUILD)/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
 	echo '  cc $<'

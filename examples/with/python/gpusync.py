@@ -1,0 +1,36 @@
+"""gpusync through ctypes: a wait with a time limit, errors as exceptions, no callback. ctypes lets go of the interpreter's
+lock during a call, so that other threads of Python run while one waits."""
+import ctypes
+import os
+from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_uint64, c_void_p
+
+class Failure(ctypes.Structure):  # gpusync_error
+    _fields_ = [("result", c_int), ("failure", c_int), ("ticket", c_uint64), ("code", c_int64), ("dropped", c_uint64),
+                ("domain", c_char * 64), ("message", c_char * 256), ("label", c_char * 64), ("queue_label", c_char * 64)]
+assert ctypes.sizeof(Failure) == 480  # ../gpusync.c says the same of the C struct
+
+class Error(Exception):
+    pass
+
+_lib = ctypes.CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), "libgpusync.so"))
+_arguments = {  # three calls have the version in their symbol: another header is not taken for this one
+    "gpusync_device_create_0_2": [c_void_p, POINTER(c_void_p)], "gpusync_device_destroy": [c_void_p],
+    "gpusync_queue_create_0_2": [c_void_p, c_void_p, POINTER(c_void_p)], "gpusync_queue_destroy": [c_void_p],
+    "gpusync_command_buffer_0_2": [c_void_p, c_void_p, POINTER(c_void_p)],
+    "gpusync_commit": [c_void_p, c_void_p, POINTER(c_uint64)], "gpusync_wait": [c_void_p, c_uint64, c_uint64],
+    "gpusync_next_error": [c_void_p, POINTER(c_uint64), POINTER(Failure)], "gpusync_result_string": [c_int]}
+for _name, _types in _arguments.items():
+    getattr(_lib, _name).argtypes = _types
+_lib.gpusync_result_string.restype = c_char_p
+
+def call(name, *arguments):
+    """Calls a function of the header by its name. Raises TimeoutError, or Error with the reason."""
+    result = getattr(_lib, next(symbol for symbol in _arguments if symbol in (name, name + "_0_2")))(*arguments)
+    if result:
+        raise (TimeoutError if result == 1 else Error)(f"{name}: {_lib.gpusync_result_string(result).decode()}")
+
+def failures(queue):
+    """The text of each command buffer that failed."""
+    cursor, failure = c_uint64(0), Failure()
+    while _lib.gpusync_next_error(queue, byref(cursor), byref(failure)) == 0:
+        yield f"ticket {failure.ticket}: {failure.message.decode()}"
