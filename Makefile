@@ -195,8 +195,8 @@ examples: $(example_programs) ## build the examples
 	echo 'built: $(example_programs)'
 
 softmetal: $(softmetal_for_users) ## build softmetal for programs of your own; prints what to compile and link with
-	printf '%s\n' "SOFTMETAL='$(abspath $(<D))'" 'CPPFLAGS="-DGPUSYNC_OBJC=1 -I$$SOFTMETAL"' \
-		'LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)"'
+	printf '%s\n' "export SOFTMETAL='$(abspath $(<D))'" 'export CPPFLAGS="-DGPUSYNC_OBJC=1 -I$$SOFTMETAL"' \
+		'export LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)"'
 
 install: ## copy gpusync.h to $(DESTDIR)$(PREFIX)/include
 	mkdir -p '$(DESTDIR)$(PREFIX)/include'

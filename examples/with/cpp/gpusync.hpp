@@ -35,6 +35,6 @@ inline void wait(const queue &of, gpusync_ticket ticket, std::chrono::nanosecond
     gpusync_wait_options options = {};
     options.error = &error;
     gpusync_result result = gpusync_wait_ex(of.get(), ticket, static_cast<uint64_t>(limit.count()), &options);
-    check("gpusync_wait_ex", result, result < 0 ? std::string(" ") + error.message : "");
+    check("gpusync_wait_ex", result, result < 0 ? std::string(": ") + error.message : "");
 }
 } // namespace gpu

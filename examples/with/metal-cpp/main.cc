@@ -32,8 +32,7 @@ int main()
         FAILED(gpusync_queue_create(device, &queueDesc, &queue)) || FAILED(gpusync_commit(queue, buffer, &ticket)) ||
         FAILED(gpusync_wait(queue, ticket, 1000000000));
     pool->release();
-    bad |= FAILED(gpusync_queue_destroy(queue));
-    bad |= FAILED(gpusync_device_destroy(device));
+    bad |= FAILED(gpusync_queue_destroy(queue)) || FAILED(gpusync_device_destroy(device));
     if (metalQueue) metalQueue->release();
     if (metalDevice) metalDevice->release();
     if (!bad) std::printf("ticket %d: done\n", int(ticket));

@@ -34,8 +34,6 @@ int main()
     desc.metal_device = (__bridge void *)metalDevice; // retained; nil: Metal's default device
     bool bad = FAILED(gpusync_device_create(&desc, &device)) || FAILED(gpusync_queue_create(device, nullptr, &queue));
     if (!bad) @autoreleasepool { bad = draw(queue); }
-    bad |= FAILED(gpusync_queue_destroy(queue));
-    bad |= FAILED(gpusync_device_destroy(device));
-    if (!bad) std::puts("done");
+    bad |= FAILED(gpusync_queue_destroy(queue)) || FAILED(gpusync_device_destroy(device));
     return bad;
 }

@@ -22,7 +22,7 @@ int renderer_draw(unsigned limit_ms, char *text, size_t size)
     if (!result) call = "gpusync_commit", result = gpusync_commit(queue, buffer, &ticket);
     if (!result) call = "gpusync_wait", result = gpusync_wait(queue, ticket, limit_ms * UINT64_C(1000000));
     if (result == GPUSYNC_ERROR_EXECUTION) (void)!gpusync_next_error(queue, &cursor, &error);
-    if (result) snprintf(text, size, "%s: %s %s", call, gpusync_result_string(result), error.message);
+    if (result) snprintf(text, size, "%s: %s\n%s", call, gpusync_result_string(result), error.message);
     else snprintf(text, size, "ticket %d: done", (int)ticket);
     gpusync_queue_destroy(queue);
     gpusync_device_destroy(device);

@@ -1,0 +1,212 @@
+#!/usr/bin/env bash
+# with.sh - examples/with: every folder is built and run as its page says, and then with faults
+#
+#   tests/with.sh [FOLDER...]      default: all
+#
+# The commands are those of examples/with/README.md: the first block of sh under the heading "## FOLDER". They run in a
+# copy of gpusync.h and examples/with, so that what is missing there is missed. What metal-cpp, Objective-C++ and Swift
+# need is not on Linux: those are compiled with the stand-ins of tests/with, as far as that goes. Programs that run meet
+# faults, which tests/with/faults.c plants: each has to end with an error, and with a text that names the call.
+#
+# `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
+# results go; ZIG; JOBS. A tool that is missing is a failure.
+# Ends with one line "N passed, N failed".
+
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+here=$root/tests/with
+build=${BUILD:-$root/build}
+out=${OUT:-$build/with}
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+export SOFTMETAL=${SOFTMETAL:-$build/softmetal}
+export CPPFLAGS="-DGPUSYNC_OBJC=1 -I$SOFTMETAL"
+export LDLIBS="-L$SOFTMETAL -lsoftmetal -Wl,-rpath,$SOFTMETAL -lpthread"
+export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
+export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}
+zig=${ZIG:-$build/zig/node_modules/.bin/zig}
+PATH=$(dirname "$zig"):$PATH
+unset CFLAGS CXXFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS
+all="zig rust cmake cpp static python plain metal-cpp objc++ swift" # what takes longest goes first
+folders=${*:-$all}
+passed=0 failed=0
+page=$root/examples/with/README.md
+
+# A copy without what somebody may have built there
+rm -rf "$out"
+mkdir -p "$out/tree/examples" "$out/tree/.cargo"
+cp "$root/gpusync.h" "$out/tree/"
+(cd "$root/examples/with" && find . -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.hpp' -o -name '*.mm' -o -name '*.zig' \
+    -o -name '*.rs' -o -name '*.py' -o -name '*.swift' -o -name '*.modulemap' -o -name Cargo.toml -o -name CMakeLists.txt \) \
+    ! -path './*/build/*' ! -path './*/target/*' ! -name gpusync.h | sed 's,^\./,,' | sort) >"$out/files"
+mkdir "$out/tree/examples/with"
+(cd "$root/examples/with" && xargs cp --parents -t "$out/tree/examples/with" <"$out/files")
+with=$out/tree/examples/with
+# Cargo finds the crate cc where Debian puts it, and asks no server
+cat >"$out/tree/.cargo/config.toml" <<'END'
+[source.crates-io]
+replace-with = "debian"
+[source.debian]
+directory = "/usr/share/cargo/registry"
+[net]
+offline = true
+END
+
+# check NAME COMMAND...: runs it in the background; its output is kept; success is a pass
+number=0
+check() {
+    number=$((number + 1))
+    local log=$out/$number
+    echo "$1" >"$log.name"
+    shift
+    ("$@" >"$log.log" 2>&1 </dev/null && echo pass >"$log.result" || echo fail >"$log.result") &
+}
+
+text_of() { # RESULT without GPUSYNC_: its text
+    local text
+    text=$(sed -n "s/^    X($1, -*[0-9]*, \"\(.*\)\").*/\1/p" "$root/gpusync.h")
+    if [ -n "$text" ]; then echo "$text"; else echo "gpusync.h has no text of $1"; fi
+}
+
+commands() { # FOLDER: what its page says
+    awk -v heading="## $1" '$0 == heading { at = 1; next } at && /^## / { exit }
+        at && /^```sh$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$page"
+}
+
+# meet FAULT PATTERN...: the program is run with the fault: it has to fail, and to say all of that
+meet() { # FOLDER FAULT PATTERN...
+    local status pattern text run
+    run=$(commands "$1" | tail -n 1 | sed 's/ *#.*//')
+    cd "$with/$1" || return 1
+    # shellcheck disable=SC2086 # words; cargo itself would not like to meet a fault
+    [ "$run" != "cargo run" ] || run=target/debug/with-rust
+    text=$(FAULT=$2 LD_PRELOAD=$out/faults.so timeout -k 5 60 $run 2>&1)
+    status=$?
+    shift 2
+    echo "$text"
+    if [ $status -ne 1 ] && [ $status -ne 2 ]; then echo "exit status $status" && return 1; fi
+    for pattern in "$@"; do grep -qF -- "$pattern" <<<"$text" || { echo "does not say: $pattern" && return 1; }; done
+}
+
+# The reason that Metal gave; metal-cpp's program is too short to ask for it
+reason() { [ "$1" = metal-cpp ] || echo Address; } # FOLDER
+
+built() { # FOLDER: by its commands, the last of which runs it
+    local text
+    text=$(commands "$1")
+    if [ -z "$text" ]; then echo "examples/with/README.md has no commands under \"## $1\"" && return 1; fi
+    echo "$text"
+    [ "$1" != metal-cpp ] || text="METAL_CPP=$here; CPPFLAGS=\"$CPPFLAGS -isystem $(gcc -print-file-name=include)\"; $text"
+    (cd "$with/$1" && timeout -k 5 300 bash -euc "$text") >"$out/$1.output" 2>&1
+    local status=$?
+    cat "$out/$1.output"
+    [ $status -eq 0 ] || return 1
+    tail -n 1 "$out/$1.output" | grep -qx 'ticket 1: done' || { echo "does not end with: ticket 1: done" && return 1; }
+}
+
+# The faults come side by side, as one of them takes a second
+runs() { # FOLDER
+    local fault
+    if ! built "$1"; then return 1; fi
+    declare -A pids=()
+    meet "$1" device gpusync_device_create "$(text_of ERROR_NO_DEVICE)" >"$out/$1.device" 2>&1 & pids[device]=$!
+    if [ "$1" != metal-cpp ]; then # makes its Metal queue itself
+        meet "$1" queue gpusync_queue_create "$(text_of ERROR_METAL_NIL)" >"$out/$1.queue" 2>&1 & pids[queue]=$!
+    fi
+    meet "$1" work gpusync_wait "$(text_of ERROR_EXECUTION)" $(reason "$1") >"$out/$1.work" 2>&1 & pids[work]=$!
+    meet "$1" time gpusync_wait "$(text_of TIMEOUT)" >"$out/$1.time" 2>&1 & pids[time]=$!
+    for fault in "${!pids[@]}"; do
+        if wait "${pids[$fault]}"; then continue; fi
+        echo "with the fault \"$fault\" it printed:"
+        cat "$out/$1.$fault"
+        return 1
+    done
+}
+
+no_metal() { # the header where there is no Metal: the program says so
+    local text
+    cc -std=c99 -D_POSIX_C_SOURCE=200809L "$with/plain/main.c" -I"$out/tree" -o "$out/no_metal" || return 1
+    text=$("$out/no_metal" 2>&1)
+    [ $? -eq 1 ] && grep -F "gpusync_device_create" <<<"$text" | grep -F "$(text_of ERROR_UNSUPPORTED)" ||
+        { echo "it printed: $text" && return 1; }
+}
+
+static() {
+    runs static || return 1
+    echo "the library exports:"
+    nm -g --defined-only "$with/static/librenderer.a" | awk 'NF == 3 { print $3 }' | tee "$out/static.names"
+    echo renderer_draw | cmp - "$out/static.names"
+}
+
+cpp() { # what is moved compiles, what is copied does not
+    local head='#include "gpusync.hpp"' move='gpu::queue move(gpu::queue &q) { return std::move(q); }'
+    local copy='gpu::queue copy(gpu::queue &q) { return q; }' flags=(-std=c++11 -Wall -Wextra -Werror "-I$out/tree" "-I$with/cpp")
+    runs cpp || return 1
+    echo "$head $move" | sed 's/ gpu/\n&/' >"$out/move.cc"
+    echo "$head $copy" | sed 's/ gpu/\n&/' >"$out/copy.cc"
+    c++ "${flags[@]}" -fsyntax-only "$out/move.cc" || return 1
+    if c++ "${flags[@]}" -fsyntax-only "$out/copy.cc" 2>/dev/null; then echo "a queue can be copied" && return 1; fi
+}
+
+for_macos() { # FILE OPTION...
+    local file=$1 target
+    shift
+    for target in aarch64-macos x86_64-macos; do
+        "$zig" c++ -target "$target" -std=c++17 -Wall -Wextra -Werror -I"$out/tree" -I"$here" "$@" -c "$with/$file" \
+            -o "$out/$target.o" || return 1
+    done
+}
+
+metal_cpp() {
+    runs metal-cpp && for_macos metal-cpp/main.cc
+}
+
+swift() { # Clang reads the module map, as Swift does
+    cp "$out/tree/gpusync.h" "$with/swift/"
+    echo '@import gpusync; int f(gpusync_queue *q); int f(gpusync_queue *q) { return gpusync_wait(q, 1, 0) != GPUSYNC_OK; }' \
+        >"$out/swift.m"
+    "${CLANG:-clang}" -fmodules -fmodules-cache-path="$out/modules" -fmodule-map-file="$with/swift/module.modulemap" \
+        -Wall -Wextra -Werror -fsyntax-only "$out/swift.m"
+}
+
+files() { # each has at most 40 lines and a place on the page
+    local file status=0 lines
+    while read -r file; do
+        lines=$(wc -l <"$root/examples/with/$file")
+        [ "$lines" -le 40 ] || { echo "$file has $lines lines, not 40" && status=1; }
+        grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
+    done <"$out/files"
+    [ "$(wc -l <"$out/files")" -gt 15 ] || { echo "found too few files" && status=1; }
+    return $status
+}
+
+# Side by side: Zig translates C with a program that it compiles first
+clang -shared -fPIC -Wall -Wextra -Werror -I"$SOFTMETAL" "$here/faults.c" -L"$SOFTMETAL" -lsoftmetal \
+    -Wl,-rpath,"$SOFTMETAL" -o "$out/faults.so" || { echo "0 passed, 1 failed" && exit 1; }
+for folder in $folders; do
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+    case $folder in
+    zig | rust | python | plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
+    static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
+    cpp) check "cpp: built, run, and with faults; moves and does not copy" cpp ;;
+    metal-cpp) check "metal-cpp: built with a stand-in, run, and with faults; compiled for macOS" metal_cpp ;;
+    objc++) check "objc++: compiled for macOS, ARC" for_macos objc++/main.mm -fobjc-arc ;;
+    swift) check "swift: the module map" swift ;;
+    *) check "there is no examples/with/$folder" false ;;
+    esac
+done
+check "plain, where there is no Metal" no_metal
+check "files: 40 lines at most, and on the page" files
+wait
+for ((i = 1; i <= number; i++)); do
+    read -r name <"$out/$i.name"
+    if [ "$(cat "$out/$i.result" 2>/dev/null)" = pass ]; then
+        passed=$((passed + 1))
+        [ -z "${V:-}" ] || echo "passed: $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED: $name"
+        tail -n 40 "$out/$i.log" | sed 's/^/    | /'
+    fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
