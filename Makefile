@@ -93,6 +93,8 @@ include tests/softmetal/build.mk
 # Examples run on the machine's own Metal where there is one.
 example_lib := $(if $(darwin),,$(SOFTMETAL_LIB))
 example_link = $(if $(darwin),$(frameworks),$(SOFTMETAL_LDLIBS))
+# ... but for those that are tests, with faults on purpose: these are linked with softmetal on a Mac too.
+on_softmetal := $(basename $(notdir $(shell grep -l '^ *\# *include "softmetal.h"' $(wildcard examples/*.c) /dev/null)))
 
 # What users link with, and the header beside it. On Linux -lsoftmetal is enough, for a program in any language: it is a
 # linker script that names the shared library, and the runtimes whose symbols gpusync.h uses itself.
@@ -383,8 +385,8 @@ $(BUILD)/device/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(ca
 	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(frameworks) $$(cmocka_libs) -lpthread -lm
 endef
 define example_rule
-$(BUILD)/examples/$(1): $(BUILD)/examples/$(1).o $(call impl_of,$(1)) $(example_lib)
-	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(example_link) -lpthread -lm
+$(BUILD)/examples/$(1): $(BUILD)/examples/$(1).o $(call impl_of,$(1)) $(if $(filter $(1),$(on_softmetal)),$(SOFTMETAL_LIB),$(example_lib))
+	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $(if $(filter $(1),$(on_softmetal)),$$(SOFTMETAL_LDLIBS),$$(example_link)) -lpthread -lm
 endef
 $(foreach name,$(all_tests),$(eval $(call test_rule,$(name))))
 $(foreach name,$(EXAMPLES),$(eval $(call example_rule,$(name))))

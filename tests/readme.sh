@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# readme.sh - compiles, and where it can runs, the code blocks of README.md and examples/README.md
+# readme.sh - compiles, and where it can runs, the code blocks of README.md and of the pages in examples/
 #
 #   tests/readme.sh [FILE...]
 #
@@ -7,6 +7,7 @@
 #   file          declarations and functions          body   statements, compiled inside a function
 #   skip REASON   not compiled
 # ```c with `int main` is compiled as C99 with the implementation, linked with softmetal and run. Other ```c, ```cpp and
+# The program of README.md also runs where there is no Metal: there it has to fail, and to say why.
 # ```objc blocks need HOW; ```sh blocks: every `make TARGET` has to be a target of the Makefile. Blocks of
 # other languages are not looked at, blocks without a language are text.
 # A link to a file of ours has to lead to one, and a link to a chapter to a heading.
@@ -15,10 +16,10 @@
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 files=("$@")
-[ $# -gt 0 ] || files=("$root/README.md" "$root/examples/README.md")
+[ $# -gt 0 ] || files=("$root/README.md" "$root/examples/README.md" "$root/examples/testing.md" "$root/examples/with/README.md")
 build=${BUILD:-$root/build}
 out=${OUT:-$build/readme}
-read -r -a flags <<<"-I$root -I$root/examples -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
+read -r -a flags <<<"-I$root -I$root/examples -I$root/tests/softmetal -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
 read -r -a link <<<"${SOFTMETAL_LINK:-}"
 # a result that nobody looks at counts, a name that a block leaves for the reader does not
 warnings=(-Wall -Wextra -Wno-unused -Wunused-result -Werror)
@@ -153,7 +154,21 @@ program() { # FILE
     local file=$1
     shift
     "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror "${flags[@]}" "$file.c" "$@" "${link[@]}" \
-        -o "$file.program" && timeout -k 5 60 "$file.program" </dev/null
+        -o "$file.program" && timeout -k 5 60 "$file.program" </dev/null || return 1
+    if [ "$readme" = "$root/README.md" ]; then without_metal "$file"; fi
+}
+
+# What a stranger on Linux sees first: status 1, and one line that names the call and has a reason
+without_metal() { # FILE
+    local text
+    "$file.program" | grep -q '^ticket 1: ' || { echo "with softmetal it does not print: ticket 1" && return 1; }
+    "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -I"$root" -DGPUSYNC_OBJC=0 "$1.c" \
+        -o "$1.without" || return 1
+    text=$(timeout -k 5 60 "$1.without" 2>&1 </dev/null)
+    if [ $? -ne 1 ] || ! grep -qE '^gpusync_device_create\(.*\): .{20,}$' <<<"$text"; then
+        echo "without Metal it has to end with 1 and say which call failed and why. It printed: $text"
+        return 1
+    fi
 }
 
 targets() { # FILE: the targets that the Makefile does not have

@@ -202,7 +202,8 @@ void *softmetal_buffer_at(void *command_queue, unsigned k);
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
 /* The same for the next n buffers, or runs, committed on any queue. */
 void softmetal_fail_next(unsigned n, long code);
-/* Total running time of the buffer's work (real clock). */
+/* Total running time of the buffer's work (real clock). softmetal_timing.execute is added to the times of its kernels;
+   this one replaces both. */
 void softmetal_set_duration(void *command_buffer, uint64_t ns);
 /* Completed handlers: held back until softmetal_deliver (real clock; times and status are stored, the thread goes
    on with the next buffer), or never run at all; the buffer then ends as if it had none: the blocks are released
