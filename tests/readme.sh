@@ -5,6 +5,8 @@
 #
 # A line "<!-- compile: HOW -->" right above a block says how, where the block does not say so itself:
 #   file          declarations and functions          body   statements, compiled inside a function
+#   run           statements, which run with softmetal in a program that has a device, a queue and a command buffer; a
+#                 block that returns anything but 0 has failed
 #   skip REASON   not compiled
 # ```c with `int main` is compiled as C99 with the implementation, linked with softmetal and run. Other ```c, ```cpp and
 # The program of README.md also runs where there is no Metal: there it has to fail, and to say why.
@@ -148,6 +150,23 @@ wrap() {
     echo "$source"
 }
 
+# The statements of FILE in a program of their own
+running() { # FILE
+    local includes='^[ ]*#[ ]*(include|define|import)'
+    {
+        grep -E "$includes" "$1"
+        printf '#define GPUSYNC_IMPLEMENTATION\n#include "gpusync.h"\n#include <stdio.h>\n'
+        printf 'static gpusync_device *device;\nstatic gpusync_queue *queue;\nstatic gpusync_ticket ticket;\n'
+        printf 'static void *buffer;\nstatic int block(void)\n{\n(void)ticket;\n'
+        grep -vE "$includes" "$1"
+        printf 'return 0;\n}\nint main(void)\n{\n'
+        printf 'if (gpusync_device_create(NULL, &device)) return 1;\n'
+        printf 'if (gpusync_queue_create(device, NULL, &queue)) return 1;\n'
+        printf 'if (gpusync_command_buffer(queue, NULL, &buffer)) return 1;\nreturn block();\n}\n'
+    } >"$1.run"
+    program "$1.run"
+}
+
 program() { # FILE
     cp "$1" "$1.c"
     grep -q '^[ ]*#[ ]*define GPUSYNC_IMPLEMENTATION' "$1" || set -- "$1" "$root/tests/compile/implementation.c"
@@ -202,8 +221,12 @@ block() { # FILE LANGUAGE HOW
     esac
     case $3 in
     body | file) ;;
+    run)
+        running "$1"
+        return
+        ;;
     *)
-        echo "say how to compile it: <!-- compile: body -->, file or skip REASON in the line above"
+        echo "say how to compile it: <!-- compile: body -->, file, run or skip REASON in the line above"
         return 1
         ;;
     esac
