@@ -63,7 +63,7 @@ check() {
 
 text_of() { # RESULT without GPUSYNC_: its text
     local text
-    text=$(sed -n "s/^    X($1, -*[0-9]*, \"\(.*\)\").*/\1/p" "$root/gpusync.h")
+    text=$(sed -n "s/^$1 //p" "$out/texts")
     if [ -n "$text" ]; then echo "$text"; else echo "gpusync.h has no text of $1"; fi
 }
 
@@ -122,12 +122,25 @@ runs() { # FOLDER
     done
 }
 
-no_metal() { # the header where there is no Metal: the program says so
-    local text
-    cc -std=c99 -D_POSIX_C_SOURCE=200809L "$with/plain/main.c" -I"$out/tree" -o "$out/no_metal" || return 1
-    text=$("$out/no_metal" 2>&1)
-    [ $? -eq 1 ] && grep -F "gpusync_device_create" <<<"$text" | grep -F "$(text_of ERROR_UNSUPPORTED)" ||
-        { echo "it printed: $text" && return 1; }
+says_unsupported() { # COMMAND...: status 1, and one line
+    local text status
+    text=$("$@" 2>&1)
+    status=$?
+    if [ $status -ne 1 ] || [ "$(wc -l <<<"$text")" -ne 1 ] ||
+        ! grep -F gpusync_device_create <<<"$text" | grep -F "$(text_of ERROR_UNSUPPORTED)"; then
+        echo "exit status $status; it printed: $text"
+        return 1
+    fi
+}
+
+no_metal() { # the header where there is no Metal: the programs say so
+    local dir=$out/no_metal
+    mkdir -p "$dir"
+    cp "$with"/python/*.py "$dir/"
+    cc -std=c99 -D_POSIX_C_SOURCE=200809L "$with/plain/main.c" -I"$out/tree" -o "$dir/main" &&
+        c++ "$with/cpp/main.cc" -I"$out/tree" -o "$dir/main++" &&
+        cc -shared -fPIC "$with/gpusync.c" -I"$out/tree" -o "$dir/libgpusync.so" || return 1
+    says_unsupported "$dir/main" && says_unsupported "$dir/main++" && says_unsupported python3 "$dir/main.py"
 }
 
 static() {
@@ -179,6 +192,10 @@ files() { # each has at most 40 lines and a place on the page
     return $status
 }
 
+printf '%s\n' '#include "gpusync.h"' '#include <stdio.h>' '#define PRINT(name, value, text) puts(#name " " text);' \
+    'int main(void) { GPUSYNC_RESULTS(PRINT) return 0; }' >"$out/texts.c"
+cc -I"$out/tree" "$out/texts.c" -o "$out/texts.program" && "$out/texts.program" >"$out/texts"
+
 # Side by side: Zig translates C with a program that it compiles first
 clang -shared -fPIC -Wall -Wextra -Werror -I"$SOFTMETAL" "$here/faults.c" -L"$SOFTMETAL" -lsoftmetal \
     -Wl,-rpath,"$SOFTMETAL" -o "$out/faults.so" || { echo "0 passed, 1 failed" && exit 1; }
@@ -194,7 +211,7 @@ for folder in $folders; do
     *) check "there is no examples/with/$folder" false ;;
     esac
 done
-check "plain, where there is no Metal" no_metal
+check "plain, cpp, python where there is no Metal" no_metal
 check "files: 40 lines at most, and on the page" files
 wait
 for ((i = 1; i <= number; i++)); do

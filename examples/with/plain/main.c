@@ -25,8 +25,8 @@ int main(void)
 
     while (queue && gpusync_next_error(queue, &cursor, &error) == GPUSYNC_OK)
         fprintf(stderr, "ticket %d: %s\n", (int)error.ticket, error.message);
-    bad |= FAILED(gpusync_queue_destroy(queue)); /* waits for what is in flight */
-    bad |= FAILED(gpusync_device_destroy(device));
+    if (queue) bad |= FAILED(gpusync_queue_destroy(queue)); /* waits for what is in flight */
+    if (device) bad |= FAILED(gpusync_device_destroy(device));
     if (!bad) printf("ticket %d: done\n", (int)ticket);
     return bad;
 }

@@ -15,5 +15,7 @@ except (gpusync.Error, TimeoutError) as error:
     print(error, *gpusync.failures(queue), sep="\n")
     sys.exit(1)
 finally:
-    gpusync.call("gpusync_queue_destroy", queue)
-    gpusync.call("gpusync_device_destroy", device)
+    if queue:
+        gpusync.call("gpusync_queue_destroy", queue)  # waits for what is in flight
+    if device:
+        gpusync.call("gpusync_device_destroy", device)
