@@ -347,7 +347,7 @@ $(BUILD)/flags: force | $(top)/.gitignore
 # softmetal's objects are made by its own build.mk
 $(SOFTMETAL_OBJS): $(BUILD)/flags
 
-$(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h
+$(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h Makefile
 	mkdir -p $(@D)
 	cp tests/softmetal/softmetal.h $(@D)/
 	$(if $(darwin),rm -f $@; $(AR) rcs $@ $(SOFTMETAL_OBJS),$(OBJCC) -shared $(SANITIZE) -Wl$(comma)-soname$(comma)$(@F).0 \

@@ -29,8 +29,8 @@ int main()
     queueDesc.metal_queue = metalQueue;
     // ... encode work into the buffer before the commit, which takes the place of buffer->commit() ...
     bool bad = FAILED(gpusync_device_create(&deviceDesc, &device)) ||
-        FAILED(gpusync_queue_create(device, &queueDesc, &queue)) || FAILED(gpusync_commit(queue, buffer, &ticket)) ||
-        FAILED(gpusync_wait(queue, ticket, 1000000000));
+               FAILED(gpusync_queue_create(device, &queueDesc, &queue)) ||
+               FAILED(gpusync_commit(queue, buffer, &ticket)) || FAILED(gpusync_wait(queue, ticket, 1000000000));
     pool->release();
     bad |= FAILED(gpusync_queue_destroy(queue)) || FAILED(gpusync_device_destroy(device));
     if (metalQueue) metalQueue->release();

@@ -19,9 +19,9 @@ int main(void)
     uint64_t cursor = 0;
     void *buffer; /* an id<MTLCommandBuffer> */
     int bad = FAILED(gpusync_device_create(NULL, &device)) || FAILED(gpusync_queue_create(device, NULL, &queue)) ||
-        FAILED(gpusync_command_buffer(queue, NULL, &buffer)) ||
-        /* ... encode work into the buffer here ... */
-        FAILED(gpusync_commit(queue, buffer, &ticket)) || FAILED(gpusync_wait(queue, ticket, 1000000000));
+              FAILED(gpusync_command_buffer(queue, NULL, &buffer)) ||
+              /* ... encode work into the buffer here ... */
+              FAILED(gpusync_commit(queue, buffer, &ticket)) || FAILED(gpusync_wait(queue, ticket, 1000000000));
 
     while (queue && gpusync_next_error(queue, &cursor, &error) == GPUSYNC_OK)
         fprintf(stderr, "ticket %d: %s\n", (int)error.ticket, error.message);

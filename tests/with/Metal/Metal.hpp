@@ -14,15 +14,20 @@ template <typename R> R standInSend(const void *object, const char *selector)
     return reinterpret_cast<method>(reinterpret_cast<void *>(&objc_msgSend))(object, sel_registerName(selector));
 }
 
-namespace NS {
+namespace NS
+{
 struct AutoreleasePool {
-    static AutoreleasePool *alloc() { return standInSend<AutoreleasePool *>(objc_getClass("NSAutoreleasePool"), "alloc"); }
+    static AutoreleasePool *alloc()
+    {
+        return standInSend<AutoreleasePool *>(objc_getClass("NSAutoreleasePool"), "alloc");
+    }
     AutoreleasePool *init() { return standInSend<AutoreleasePool *>(this, "init"); }
     void release() { standInSend<void>(this, "release"); }
 };
 } // namespace NS
 
-namespace MTL {
+namespace MTL
+{
 struct CommandBuffer;
 struct CommandQueue {
     CommandBuffer *commandBuffer() { return standInSend<CommandBuffer *>(this, "commandBuffer"); }
