@@ -277,7 +277,8 @@ test-model: ## the order of memory, with the model checker GenMC in GENMC=; ONLY
 	GENMC='$(GENMC)' MODEL='$(MODEL)' BUILD='$(abspath $(top))' tests/model/model.sh $(if $(ONLY),'$(ONLY)')
 
 test-with: $(softmetal_for_users) ## every folder of examples/with: built and run as its page says, and with faults
-	BUILD='$(abspath $(top))' CC='$(CC)' CXX='$(CXX)' SOFTMETAL='$(abspath $(<D))' tests/with.sh $(ONLY)
+	$(if $(darwin),echo 'test-with: faults are planted through LD_PRELOAD: Linux only'; exit 1)
+	BUILD='$(abspath $(top))' SOFTMETAL='$(abspath $(<D))' tests/with.sh $(ONLY)
 
 test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md and examples/
 	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
@@ -316,6 +317,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  HOURS SEED      of make soak: how long, 0.1 or 24; where its seeds begin, default from the clock
 ##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm. ONLY also of fuzz-proof
+##  ONLY JOBS       of make test-with: folders of examples/with; what is done at a time
 ##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list who saw each; programs at a time (2)
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD

@@ -23,6 +23,7 @@ export CPPFLAGS="-DGPUSYNC_OBJC=1 -I$SOFTMETAL"
 export LDLIBS="-L$SOFTMETAL -lsoftmetal -Wl,-rpath,$SOFTMETAL -lpthread"
 export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
 export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}
+export ZIG_DEBUG_CMD=1 # Zig's translator of C is compiled without optimisation: 12 seconds, not 60
 zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 PATH=$(dirname "$zig"):$PATH
 unset CFLAGS CXXFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS
@@ -198,6 +199,17 @@ printf '%s\n' '#include "gpusync.h"' '#include <stdio.h>' '#define PRINT(name, v
     'int main(void) { GPUSYNC_RESULTS(PRINT) return 0; }' >"$out/texts.c"
 cc -I"$out/tree" "$out/texts.c" -o "$out/texts.program" && "$out/texts.program" >"$out/texts"
 
+clean() { # C99 and C++11, without a warning of either compiler
+    local file compiler flags=(-D_POSIX_C_SOURCE=200809L -DGPUSYNC_OBJC=1 -I"$out/tree" -I"$SOFTMETAL" -Wall -Wextra
+        -Wpedantic -Wconversion -Wshadow -Wundef -Wno-nonnull -Werror -fsyntax-only)
+    for compiler in gcc clang; do
+        for file in "$with/gpusync.c" "$with"/*/*.c "$here"/*.c; do
+            "$compiler" -std=c99 "${flags[@]}" -Wstrict-prototypes "$file" || return 1
+        done
+    done
+    for compiler in g++ clang++; do "$compiler" -std=c++11 "${flags[@]}" "$with/cpp/main.cc" || return 1; done
+}
+
 # Side by side: Zig translates C with a program that it compiles first
 clang -shared -fPIC -Wall -Wextra -Werror -I"$SOFTMETAL" "$here/faults.c" -L"$SOFTMETAL" -lsoftmetal \
     -Wl,-rpath,"$SOFTMETAL" -o "$out/faults.so" || { echo "0 passed, 1 failed" && exit 1; }
@@ -214,6 +226,7 @@ for folder in $folders; do
     esac
 done
 check "plain, cpp, python where there is no Metal" no_metal
+check "C and C++ without warnings" clean
 check "files: 40 lines at most, and on the page" files
 wait
 for ((i = 1; i <= number; i++)); do
