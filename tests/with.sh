@@ -36,8 +36,9 @@ page=$root/examples/with/README.md
 rm -rf "$out"
 mkdir -p "$out/tree/examples" "$out/tree/.cargo"
 cp "$root/gpusync.h" "$out/tree/"
-(cd "$root/examples/with" && find . -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.hpp' -o -name '*.mm' -o -name '*.zig' \
-    -o -name '*.rs' -o -name '*.py' -o -name '*.swift' -o -name '*.modulemap' -o -name Cargo.toml -o -name CMakeLists.txt \) \
+(cd "$root/examples/with" && find . -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.hpp' -o -name '*.mm' \
+    -o -name '*.zig' -o -name '*.rs' -o -name '*.py' -o -name '*.swift' -o -name '*.modulemap' -o -name Cargo.toml \
+    -o -name CMakeLists.txt \) \
     ! -path './*/build/*' ! -path './*/target/*' ! -name gpusync.h | sed 's,^\./,,' | sort) >"$out/files"
 mkdir "$out/tree/examples/with"
 (cd "$root/examples/with" && xargs cp --parents -t "$out/tree/examples/with" <"$out/files")
@@ -73,7 +74,8 @@ commands() { # FOLDER: what its page says
         at && /^```sh$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$page"
 }
 
-# The program is run with the fault, or with none: it has to end as it should, to say all of that, and to leave nothing over
+# The program is run with the fault, or with none. It has to end as it should, to say all of that, and to leave
+# nothing over.
 meet() { # FOLDER FAULT PATTERN...
     local status pattern text run expected=1
     [ "$2" != none ] || expected=0
@@ -97,7 +99,9 @@ built() { # FOLDER: by its commands, the last of which runs it
     text=$(commands "$1")
     if [ -z "$text" ]; then echo "examples/with/README.md has no commands under \"## $1\"" && return 1; fi
     echo "$text"
-    [ "$1" != metal-cpp ] || text="METAL_CPP=$here; CPPFLAGS=\"$CPPFLAGS -isystem $(gcc -print-file-name=include)\"; $text"
+    if [ "$1" = metal-cpp ]; then
+        text="METAL_CPP=$here; CPPFLAGS=\"$CPPFLAGS -isystem $(gcc -print-file-name=include)\"; $text"
+    fi
     (cd "$with/$1" && timeout -k 5 300 bash -euc "$text") >"$out/$1.output" 2>&1
     local status=$?
     cat "$out/$1.output"
@@ -155,7 +159,8 @@ static() {
 
 cpp() { # what is moved compiles, what is copied does not
     local head='#include "gpusync.hpp"' move='gpu::queue move(gpu::queue &q) { return std::move(q); }'
-    local copy='gpu::queue copy(gpu::queue &q) { return q; }' flags=(-std=c++11 -Wall -Wextra -Werror "-I$out/tree" "-I$with/cpp")
+    local copy='gpu::queue copy(gpu::queue &q) { return q; }'
+    local flags=(-std=c++11 -Wall -Wextra -Werror -I"$out/tree" -I"$with/cpp")
     runs cpp || return 1
     echo "$head $move" | sed 's/ gpu/\n&/' >"$out/move.cc"
     echo "$head $copy" | sed 's/ gpu/\n&/' >"$out/copy.cc"
@@ -178,8 +183,8 @@ metal_cpp() {
 
 swift() { # Clang reads the module map, as Swift does
     cp "$out/tree/gpusync.h" "$with/swift/"
-    echo '@import gpusync; int f(gpusync_queue *q); int f(gpusync_queue *q) { return gpusync_wait(q, 1, 0) != GPUSYNC_OK; }' \
-        >"$out/swift.m"
+    printf '%s\n' '@import gpusync;' 'int f(gpusync_queue *q);' \
+        'int f(gpusync_queue *q) { return gpusync_wait(q, 1, 0) != GPUSYNC_OK; }' >"$out/swift.m"
     "${CLANG:-clang}" -fmodules -fmodules-cache-path="$out/modules" -fmodule-map-file="$with/swift/module.modulemap" \
         -Wall -Wextra -Werror -fsyntax-only "$out/swift.m"
 }

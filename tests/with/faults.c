@@ -1,5 +1,5 @@
-/* Loaded in front of a program (LD_PRELOAD), which then meets what FAULT names, and has to tell of it. Whatever it meets, at
-   its end nothing of Metal's may be left. */
+/* Loaded in front of a program (LD_PRELOAD), which then meets what FAULT names, and has to tell of it. Whatever it
+   meets, at its end nothing of Metal's may be left. */
 #include "softmetal.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,13 @@
-"""gpusync through ctypes: a wait with a time limit, errors as exceptions, no callback. ctypes lets go of the interpreter's
-lock during a call, so that other threads of Python run while one waits."""
+"""gpusync through ctypes: a wait with a time limit, errors as exceptions, no callback. ctypes lets go of the
+interpreter's lock during a call, so that other threads of Python run while one waits."""
 import ctypes
 import os
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_uint64, c_void_p
 
 class Failure(ctypes.Structure):  # gpusync_error
-    _fields_ = [("result", c_int), ("failure", c_int), ("ticket", c_uint64), ("code", c_int64), ("dropped", c_uint64),
-                ("domain", c_char * 64), ("message", c_char * 256), ("label", c_char * 64), ("queue_label", c_char * 64)]
+    _fields_ = [("result", c_int), ("failure", c_int), ("ticket", c_uint64), ("code", c_int64),
+                ("dropped", c_uint64), ("domain", c_char * 64), ("message", c_char * 256), ("label", c_char * 64),
+                ("queue_label", c_char * 64)]
 assert ctypes.sizeof(Failure) == 480  # ../gpusync.c says the same of the C struct
 
 class Error(Exception):

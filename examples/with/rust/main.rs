@@ -21,7 +21,8 @@ impl Queue<'_> {
         let (mut cursor, mut error): (u64, Error) = (0, unsafe { zeroed() });
         let result = unsafe { gpusync_wait(self.0, ticket, limit.as_nanos() as u64) };
         while unsafe { gpusync_next_error(self.0, &mut cursor, &mut error) } == 0 {
-            println!("ticket {}: {}", error.ticket, unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_string_lossy());
+            let message = unsafe { CStr::from_ptr(error.message.as_ptr()) };
+            println!("ticket {}: {}", error.ticket, message.to_string_lossy());
         }
         check("gpusync_wait", result)
     }

@@ -1,5 +1,5 @@
-/* GPUSYNC_STATIC: every function of this copy is private to this file. So a program, and another library in it, may have
-   copies of any version. Copies never share a gpusync_queue, or one Metal queue. */
+/* GPUSYNC_STATIC: every function of this copy is private to this file. So a program, and another library in it, may
+   have copies of any version. Copies never share a gpusync_queue, or one Metal queue. */
 #define GPUSYNC_STATIC
 #define GPUSYNC_IMPLEMENTATION
 #include "gpusync.h"

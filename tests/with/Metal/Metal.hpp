@@ -1,5 +1,5 @@
-/* What examples/with/metal-cpp takes from metal-cpp: the names, with the types that they have there. As there a method is
-   a message, so that the program runs. */
+/* What examples/with/metal-cpp takes from metal-cpp: the names, with the types that they have there. As there a method
+   is a message, so that the program runs. */
 #include <objc/message.h>
 #include <objc/runtime.h>
 
