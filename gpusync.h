@@ -9218,14 +9218,16 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 
 /* clang-format off */
 #define GPUSYNC__STUB(declaration) GPUSYNC_API gpusync_result declaration { return GPUSYNC_ERROR_UNSUPPORTED; }
+#define GPUSYNC__STUB_DESTROY(declaration, object)                                                   \
+    GPUSYNC_API gpusync_result declaration { return object ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_OK; }
 #define GPUSYNC__STUB_OUT(declaration)                                                               \
     GPUSYNC_API gpusync_result declaration { if (out) *out = 0; return GPUSYNC_ERROR_UNSUPPORTED; }
 /* clang-format on */
 GPUSYNC__STUB_OUT(gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out))
-GPUSYNC__STUB(gpusync_device_destroy(gpusync_device *device))
+GPUSYNC__STUB_DESTROY(gpusync_device_destroy(gpusync_device *device), device)
 GPUSYNC__STUB_OUT(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out))
-GPUSYNC__STUB(gpusync_queue_destroy(gpusync_queue *queue))
-GPUSYNC__STUB(gpusync_queue_destroy_now(gpusync_queue *queue))
+GPUSYNC__STUB_DESTROY(gpusync_queue_destroy(gpusync_queue *queue), queue)
+GPUSYNC__STUB_DESTROY(gpusync_queue_destroy_now(gpusync_queue *queue), queue)
 GPUSYNC__STUB_OUT(gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc, void **out))
 GPUSYNC__STUB(gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer))
 GPUSYNC__STUB_OUT(gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
@@ -9246,7 +9248,7 @@ GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusy
                                 const gpusync_wait_options *options, size_t *which))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
                                           gpusync_timeline **out))
-GPUSYNC__STUB(gpusync_timeline_destroy(gpusync_timeline *timeline))
+GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy(gpusync_timeline *timeline), timeline)
 GPUSYNC__STUB_OUT(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *out))
 GPUSYNC__STUB(gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value))
 GPUSYNC__STUB(gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value))
@@ -9265,7 +9267,7 @@ GPUSYNC__STUB(gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *
 GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns))
 GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                           gpusync_error *error))
-GPUSYNC__STUB(gpusync_warmup_destroy(gpusync_warmup *warmup))
+GPUSYNC__STUB_DESTROY(gpusync_warmup_destroy(gpusync_warmup *warmup), warmup)
 GPUSYNC__STUB(gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
 GPUSYNC__STUB(gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info))
 GPUSYNC__STUB(gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user))

@@ -43,6 +43,8 @@ int main(void)
     queue = (gpusync_queue *)(void *)&thing;
     UNSUPPORTED(gpusync_queue_destroy(queue));
     UNSUPPORTED(gpusync_queue_destroy_now(queue));
+    EXPECT(gpusync_queue_destroy(NULL) == GPUSYNC_OK && gpusync_queue_destroy_now(NULL) == GPUSYNC_OK);
+    EXPECT(gpusync_device_destroy(NULL) == GPUSYNC_OK && gpusync_timeline_destroy(NULL) == GPUSYNC_OK);
     EXPECT(gpusync_device_metal(device) == NULL);
     EXPECT(gpusync_queue_metal(queue) == NULL);
 
@@ -93,7 +95,8 @@ int main(void)
     UNSUPPORTED(gpusync_warmup_pipeline(warmup, 0, GPUSYNC_FOREVER, &buffer, NULL));
     EXPECT(buffer == NULL);
     buffer = &thing;
-    UNSUPPORTED(gpusync_warmup_destroy(warmup));
+    EXPECT(gpusync_warmup_destroy(warmup) == GPUSYNC_OK); /* NULL, as all of these */
+    UNSUPPORTED(gpusync_warmup_destroy((gpusync_warmup *)(void *)&thing));
     UNSUPPORTED(gpusync_timeline_fail(timeline, NULL));
     UNSUPPORTED(gpusync_timeline_destroy(timeline));
 
