@@ -54,7 +54,7 @@ static void wait_for_turn(void)
     gpusync_result result = gpusync_throttle(queue, DEPTH, 0); /* not needed: it counts how often the GPU was behind */
     if (result == GPUSYNC_TIMEOUT) {
         times_waited++;
-        result = gpusync_throttle(queue, DEPTH, 1000 * MS);
+        result = gpusync_throttle(queue, DEPTH, 10000 * MS);
     }
     explain(result);
     check(result == GPUSYNC_OK, name_of(result));
@@ -63,7 +63,7 @@ static void wait_for_turn(void)
 /* After this the slot belongs to the CPU. With a turn it does already, or in a moment, but how did its frame end? */
 static void settle_slot(unsigned slot)
 {
-    gpusync_result result = gpusync_wait(queue, in_use[slot], 1000 * MS);
+    gpusync_result result = gpusync_wait(queue, in_use[slot], 10000 * MS);
     explain(result);
     if (result == GPUSYNC_ERROR_EXECUTION) frame_failed(frame_of[slot]);
     else check(result == GPUSYNC_OK, name_of(result));

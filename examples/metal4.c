@@ -38,7 +38,7 @@ static void settle(place *it)
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
     times_waited += gpusync_poll(queue, it->in_use) == GPUSYNC_NOT_READY;
-    gpusync_result result = gpusync_wait_ex(queue, it->in_use, 1000 * MS, &options);
+    gpusync_result result = gpusync_wait_ex(queue, it->in_use, 10000 * MS, &options);
     if (result == GPUSYNC_ERROR_EXECUTION) {
         printf("frame %u, ticket %" PRIu64 " failed: \"%s\": %s\n", it->frame, error.ticket, error.message,
                gpusync_failure_string(error.failure));
@@ -161,7 +161,7 @@ static void both_kinds(void)
     metal_end(blit);
     check(!gpusync_commit(older, last, &ticket), "gpusync_commit");
 
-    gpusync_result result = gpusync_wait(older, ticket, 1000 * MS);
+    gpusync_result result = gpusync_wait(older, ticket, 10000 * MS);
     check(result == GPUSYNC_OK, name_of(result));
     const unsigned char *arrived = (const unsigned char *)metal_contents(bytes[2]);
     unsigned i = 0;

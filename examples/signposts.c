@@ -56,7 +56,7 @@ static void run_frame(unsigned frame, gpusync_result expected)
     void *pool = metal_pool_push(); /* for what Metal autoreleases in a frame */
     gpusync_ticket drawn = submit(DRAWS, frame, false);
     (void)submit(UPLOADS, frame, expected != GPUSYNC_OK);
-    gpusync_result result = gpusync_wait(queues[DRAWS], drawn, 1000 * MS);
+    gpusync_result result = gpusync_wait(queues[DRAWS], drawn, 10000 * MS);
     check(result == expected, name_of(result));
     metal_pool_pop(pool);
 }
@@ -81,7 +81,7 @@ int main(void)
     if (!real_device) run_frame(FRAMES + 1, GPUSYNC_ERROR_EXECUTION); /* there no work fails on purpose */
 
     gpusync_wait_options handlers = {.handlers = true}; /* a wait may end before its handler tells of the end */
-    result = gpusync_device_wait_ex(device, 1000 * MS, &handlers);
+    result = gpusync_device_wait_ex(device, 10000 * MS, &handlers);
     check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION, name_of(result));
     for (int i = 0; i < QUEUES; i++) check(!gpusync_queue_destroy(queues[i]), "gpusync_queue_destroy");
     check(!gpusync_timeline_destroy(uploaded), "gpusync_timeline_destroy");

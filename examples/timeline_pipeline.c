@@ -135,7 +135,7 @@ static void check_frame(unsigned frame)
 static void run_frame(unsigned frame)
 {
     if (frame > DEPTH) { /* the only wait on the CPU: the frame that had this memory has gone all the way */
-        check(!gpusync_timeline_wait(done[READBACK], frame - DEPTH, 1000 * MS, NULL), "gpusync_timeline_wait");
+        check(!gpusync_timeline_wait(done[READBACK], frame - DEPTH, 10000 * MS, NULL), "gpusync_timeline_wait");
         check_frame(frame - DEPTH);
     }
     (void)upload(frame, false);
@@ -164,7 +164,7 @@ static void fail_frame(unsigned frame)
     for (int stage = real_device ? COMPUTE : UPLOAD; stage < STAGES; stage++) {
         gpusync_error error;
         gpusync_wait_options options = {.error = &error};
-        gpusync_result result = gpusync_wait_ex(queues[stage], tickets[stage], 1000 * MS, &options);
+        gpusync_result result = gpusync_wait_ex(queues[stage], tickets[stage], 10000 * MS, &options);
         printf("%s: %s, because of \"%s\": %s\n", names[stage], name_of(result), error.label, error.message);
         check(result == GPUSYNC_ERROR_EXECUTION, "the failure reaches every stage");
         check(real_device || !strcmp(error.label, "upload 61"), "and every stage knows where it began");
@@ -201,7 +201,7 @@ int main(void)
         run_frame(frame);
         metal_pool_pop(pool);
     }
-    check(!gpusync_timeline_wait(done[READBACK], FRAMES, 1000 * MS, NULL), "gpusync_timeline_wait");
+    check(!gpusync_timeline_wait(done[READBACK], FRAMES, 10000 * MS, NULL), "gpusync_timeline_wait");
     for (unsigned frame = FRAMES - DEPTH + 1; frame <= FRAMES; frame++) check_frame(frame);
     printf("frames: %d went all the way, %u at a time at most\n", FRAMES, most_under_way);
     check(most_under_way <= DEPTH, "never more than three under way");

@@ -181,7 +181,7 @@ static void run(void)
     for (unsigned frame = 1; frame <= FRAMES; frame++) {
         void *pool = metal_pool_push(); /* for what Metal autoreleases in a frame */
         if (frame > DEPTH)
-            check(!gpusync_timeline_wait(done[READBACK], frame - DEPTH, 1000 * MS, NULL), "gpusync_timeline_wait");
+            check(!gpusync_timeline_wait(done[READBACK], frame - DEPTH, 10000 * MS, NULL), "gpusync_timeline_wait");
         if (frame % 4 == 0) { /* the wrong way round: held, until there is an upload to wait for */
             submit(READBACK, frame), submit(COMPUTE, frame), submit(UPLOAD, frame);
         } else {
@@ -189,7 +189,7 @@ static void run(void)
         }
         metal_pool_pop(pool);
     }
-    check(!gpusync_device_wait(device, 1000 * MS), "gpusync_device_wait");
+    check(!gpusync_device_wait(device, 10000 * MS), "gpusync_device_wait");
 }
 
 int main(int argc, char **argv)

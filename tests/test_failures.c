@@ -1306,6 +1306,8 @@ static void test_a_removed_device_ends_waits_and_calls_on_the_real_clock(void **
     /* the ticket's own failure, unless the loss was seen first */
     assert_true(wait_job_join(&jobs[0]) == GPUSYNC_ERROR_EXECUTION);
     assert_true(wait_job_join(&jobs[1]) < 0);
+    assert_true(gpusync_device_is_lost(r.device));
+    while (gpusync_throttle(r.queue, 9, 0) == GPUSYNC_OK) sched_yield(); /* a moment later calls for new work fail */
     expect_lost(&r, well, ticket, 0);
     rig_close(&r);
 }

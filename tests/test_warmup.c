@@ -1969,10 +1969,11 @@ static void test_with_a_queue_that_is_full(void **state)
 
 /* -- the rest ----------------------------------------------------------------------------------------- */
 
-/* A wait ends before gpusync takes the device for lost. */
+/* A wait ends before calls for new work fail. */
 static void await_loss(place *p)
 {
-    while (!gpusync_device_is_lost(p->r.device)) sched_yield();
+    while (gpusync_throttle(p->r.queue, 9, 0) == GPUSYNC_OK) sched_yield();
+    assert_true(gpusync_device_is_lost(p->r.device));
 }
 
 /* What the warm-up sends to the device by itself has ended: so it does not find the loss. */
