@@ -345,7 +345,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
 
 /** Destroy a device whose queues, timelines and warm-ups are all destroyed.
 
-    After OK no hook, allocator or log function is called.
+    After OK none of the program's functions is called any more.
     Returns  OK; ERROR_IN_USE: it still has some; ERROR_WOULD_DEADLOCK: in a callback. After these nothing was done.
     Threads one, with no other call on the device in progress
     Blocks until what gpusync runs on dispatch queues has left the device   Owns releases the Metal device */
@@ -371,7 +371,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread is at it.
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit: for a GPU that may hang there is gpusync_queue_destroy_now.
-           Submissions in flight may wait for other queues: for these too. Not once the device is lost.
+           Submissions in flight may wait for other queues: for these too. On a lost device it
+           waits for nothing: what it leaves may still run.
     Owns releases what the queue kept */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -561,7 +562,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *q
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
-/** Is the device lost? Metal's errors AccessRevoked and DeviceRemoved say so, for good.    Returns false for NULL.
+/** Is the device lost? Metal's errors AccessRevoked and DeviceRemoved say so, for good. Who has been told of one gets
+    true; calls for new work fail a moment later.    Returns false for NULL.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
@@ -698,7 +700,7 @@ struct gpusync_command_buffer_desc {
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Gets the (first) failure; unspecified if none. */
+    gpusync_error *GPUSYNC_OPT error;     /**< An error gets it filled, with the (first) failure. */
     bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
@@ -868,7 +870,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_que
 /* ----------------------------------------------------------------------------------------------- >>api-timelines --
    4: a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with gpusync_timeline_signal, the GPU
    with encodeSignalEvent. Whoever waits for a value goes on once the number is that or more. A timeline that has failed
-   stays so: every question and every wait gets the first failure. */
+   stays so: every question and every wait gets the first failure, also for a value that was reached before. Work is
+   spared where its wait was over by then: a timeline of its own keeps one event out of another's failure. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -1018,8 +1021,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     signal that it waits for has gone to the device: so put waits before signals. Nothing is encoded for a point that
     has been reached. For a ticket the host signals an event at the ticket's end. The buffer is held for a ticket of
     gpusync_track_committed, and for one of gpusync_track that is not committed yet.
-    When what it waits for fails, its ticket fails with the same error. A buffer that is held then never runs; one that
-    the device has by then runs on.
+    When what it waits for fails, its ticket fails with the same error; also when nobody knows any more how that ended
+    (ERROR_RESULT_UNKNOWN). A buffer that is held then never runs; one that the device has by then runs on.
     Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
              also: behind a signal of this buffer (commit in between). ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
@@ -1066,10 +1069,10 @@ typedef struct gpusync_submission {
 
 /** Submit work to the queue, as one ticket.
 
-    The ticket has ended when all command buffers have ended, and it is known how all that they waited for ended. The
-    wait for the ticket returns the first error: that of a wait, in their order, before that of the work. Waits that
-    were encoded into the command buffers count as waits of the submission, after its own; encoded signals before its
-    own.
+    The ticket has ended when all command buffers have ended, and it is known how all that they waited for ended. Held
+    work ends with the first failure: what else it waited for may still run. The wait for the ticket returns the first
+    error: that of a wait, in their order, before that of the work. Waits that were encoded into the command buffers
+    count as waits of the submission, after its own; encoded signals before its own.
     OK does not say that the work ran: where something waited for had failed already, the submission is over at once,
     and its command buffers are released. The ticket and on_complete tell.
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
@@ -9150,7 +9153,7 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
     uint64_t done = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q), mean, deviation;
     char most[16] = "";
-    if (q->limit != UINT32_MAX) snprintf(most, sizeof most, " of %u", q->limit);
+    if (q->max_in_flight != UINT32_MAX) snprintf(most, sizeof most, " of %u", q->max_in_flight);
     gpusync__write(out, "  queue %llu '%s': %scommitted %llu, completed %llu, failed %llu, buffers %u%s%s%s\n",
                    (unsigned long long)q->place.number, q->label, q->metal4 ? "Metal 4, " : "",
                    (unsigned long long)last, (unsigned long long)done,
