@@ -480,7 +480,7 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
     Returns  NOT_READY: not yet, or another thread is just recording its failure. Ended: OK; ERROR_EXECUTION;
              ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of how it ended out of the log. Of
              work that waited for something: the result of what failed there, also ERROR_DESTROYED (it has ended, then)
-             and the program's own of gpusync_timeline_fail. ERROR_DEVICE_LOST: it did not end, and never will.
+             and the program's own of gpusync_timeline_fail. ERROR_DEVICE_LOST: it has not ended, and may never.
              ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
@@ -732,8 +732,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
     Danger: the GPU goes on with what is in flight, and nobody hears of its real end. It does not wait for tickets of
     other queues any more, so that work may run before its input is there. Objects of gpusync_release_after are released
     at once, while the GPU may use them.
-    Callbacks and later questions are told at once. A commit without waits and signals that was never held:
-    ERROR_DESTROYED. Submissions and all other commits: ERROR_CANCELLED, and so what they were to signal.
+    Callbacks and later questions are told at once, of work that has ended how. Else a commit without waits and signals
+    that was never held: ERROR_DESTROYED. Submissions, all other commits: ERROR_CANCELLED, and so what they signal.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
     Blocks until handlers and waits that are about to return have returned. A wait in mode BLOCKING keeps it as long as
@@ -972,8 +972,8 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
              lowest that failed; count: none has.
     A point that failed has ended. One that can no longer be reached (destroyed, device lost) ends the wait. Failures of
     GPUSYNC_EVERYTHING points are reported by this wait, as by gpusync_device_wait, though it returns one result.
-    Danger: at the time limit a failure counts more than TIMEOUT. So after an error of ALL other points may not have
-    ended: ask for each before you use its memory again.
+    Danger: at the time limit, and when the device is lost, a failure counts more. So after an error of ALL other points
+    may not have ended: ask for each before you use its memory again.
     Returns  what a wait for the point of `which` returns. OK: every one ended well; also for a count of 0, but not with
              ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points of two
              devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY;
@@ -1168,12 +1168,12 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT wa
 /** How a ticket ended and when the GPU ran it. */
 typedef struct gpusync_ticket_info {
     gpusync_result result; /**< As gpusync_poll. */
-    double gpu_start_s;    /**< Metal's GPUStartTime: seconds, host clock. 0: not told, or its handler still runs. */
+    double gpu_start_s;    /**< Metal's GPUStartTime: seconds, host clock. 0: not told, or not told yet. */
     double gpu_end_s;      /**< Metal's GPUEndTime, likewise. */
 } gpusync_ticket_info;
 
 /** Read how a ticket ended. Kept for at least the last 256 tickets of a queue.
-    Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, and never will be;
+    Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, perhaps for good;
              ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: no record: too old, or ticket 0. After these *info is zero.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
@@ -1217,7 +1217,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_HOLD,      /**< queue, ticket: it is held. */
     GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or what was held, was committed to Metal. */
     GPUSYNC_TRACE_SCHEDULED, /**< queue, ticket: Metal has scheduled a buffer of it (unless the queue went). */
-    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s. */
+    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s (unless the queue went before). */
     /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points.
         gpusync_device_wait waits for each queue. */
     GPUSYNC_TRACE_WAIT_BEGIN,
@@ -1258,8 +1258,8 @@ typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_eve
     fn  NULL: no more.
     While it is set, each commit adds a scheduled handler. While it is not, an event costs one branch.
     Returns  OK.
-    Threads one, while no other call and no warm-up runs on the device, and nothing is in flight   Blocks no
-    Owns nothing */
+    Threads one, while no other call and no warm-up runs on the device, nothing is in flight, and no handler runs: wait
+            with gpusync_wait_options.handlers before this   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
                                              void *GPUSYNC_OPT user);
 
@@ -4157,8 +4157,8 @@ static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, 
         gpusync__end_ticket(q, slot, &outcome, agenda);
     }
     if (!failed) return;
+    if (GPUSYNC__GET(&q->device->lost)) gpusync__lose(q->device, agenda); /* nobody waits for the log hook */
     gpusync__log_failures(q);
-    if (GPUSYNC__GET(&q->device->lost)) gpusync__lose(q->device, agenda);
 }
 
 /* The tracked buffer will never run. The caller has a reference to the slot. False: it has ended otherwise. */
@@ -8395,7 +8395,7 @@ static void gpusync__orphan_slots(gpusync_queue *q)
     gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
     while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (gpusync__traced(q->device)) (void)gpusync__look_slot(q, slot); /* an orphan tells no trace of its end */
+        (void)gpusync__look_slot(q, slot); /* an orphan tells nobody of its end */
         if (!q->metal4) gpusync__keep_events(q, slot);
         bool orphan = gpusync__orphan(q, slot);
         gpusync__unref(slot);

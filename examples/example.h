@@ -28,13 +28,26 @@ static __attribute__((unused)) const char *name_of(gpusync_result result)
 }
 
 /* Where there is no GPU the examples are linked to a software device, which defines these functions: work
-   that takes its time, and work that fails. With a real device the weak stand-ins below remain: no work fails
-   on purpose there. Both are called before the commit; with Metal 4, after softmetal_prepare_run for that commit. */
+   that takes its time, and work that fails. With a real device no work fails on purpose. Both are called before the
+   commit; with Metal 4, after softmetal_prepare_run for that commit. They are weak: on ELF references, which may be
+   NULL, for a weak definition here would hide that of a shared library. Elsewhere stand-ins. */
 void softmetal_set_duration(void *command_buffer, uint64_t ns);
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
 void softmetal_prepare_run(void *command_buffer4, void *command_queue);
 
 static bool real_device; /* known after the first call of any of them */
+
+#ifdef __ELF__
+
+#pragma weak softmetal_set_duration
+#pragma weak softmetal_fail
+#pragma weak softmetal_prepare_run
+#define IF_SOFTMETAL(function, ...) (function ? function(__VA_ARGS__) : (void)(real_device = true))
+#define softmetal_set_duration(...) IF_SOFTMETAL(softmetal_set_duration, __VA_ARGS__)
+#define softmetal_fail(...) IF_SOFTMETAL(softmetal_fail, __VA_ARGS__)
+#define softmetal_prepare_run(...) IF_SOFTMETAL(softmetal_prepare_run, __VA_ARGS__)
+
+#else
 
 __attribute__((weak)) void softmetal_set_duration(void *command_buffer, uint64_t ns)
 {
@@ -59,4 +72,5 @@ __attribute__((weak)) void softmetal_prepare_run(void *command_buffer4, void *co
     real_device = true;
 }
 
+#endif
 #endif

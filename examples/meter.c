@@ -52,12 +52,13 @@ static void meter_line(meter *m, const gpusync_stats *now)
 {
     char frames[16], time[16];
     double average = (double)m->in_flight / m->frames, ms = m->ended ? m->sum_s * 1e3 / m->ended : 0;
+    unsigned long late = median_wake_us(&m->before, now); /* the last place has all that are later, too */
     uint64_t slept = now->waits_sleep - m->before.waits_sleep, spun = now->waits_spin - m->before.waits_spin;
     printf("frame %3" PRIu64 "  in flight [%s] %.1f  GPU's end [%s] %4.1f ms, at most %4.1f  "
-           "slept %2" PRIu64 ", late < %lu us  spun %2" PRIu64 ", %.1f ms  failed %" PRIu64 "\n",
+           "slept %2" PRIu64 ", late < %lu%s us  spun %2" PRIu64 ", %.1f ms  failed %" PRIu64 "\n",
            now->commits, bar(frames, average / (double)DEPTH), average, bar(time, ms / 16.7), ms, m->longest_s * 1e3,
-           slept, median_wake_us(&m->before, now), spun, (double)(now->spin_ns - m->before.spin_ns) / 1e6,
-           now->failures - m->before.failures);
+           slept, late, late >> (GPUSYNC_LATENCIES - 1) ? " and more" : "", spun,
+           (double)(now->spin_ns - m->before.spin_ns) / 1e6, now->failures - m->before.failures);
     m->commits += now->commits - m->before.commits;
     m->lines++;
 }

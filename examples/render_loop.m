@@ -151,11 +151,13 @@ static NSString *const source =
 
 /* -- a frame ------------------------------------------------------------------------------------------------------ */
 
-/* How the frame ended that had this slot. A failed one is no reason to stop: the window keeps the picture before. */
+/* How the frame ended that had this slot. A failed one is no reason to stop. Its drawable is presented all the same,
+   with whatever is in it: presentDrawable: presents when the command buffer is scheduled (Apple's documentation). */
 - (void)settle:(unsigned long)slot
 {
     gpusync_error error;
     if (gpusync_poll(_queue, _tickets[slot]) == GPUSYNC_ERROR_EXECUTION) _failures++;
+    _tickets[slot] = GPUSYNC_NO_TICKET; /* counted once, also where this frame is not drawn */
     while (gpusync_next_error(_queue, &_errorsSeen, &error) == GPUSYNC_OK)
         fprintf(stderr, "a frame failed: %s (%s)\n", error.message, gpusync_failure_string(error.failure));
 }
@@ -210,7 +212,7 @@ static NSString *const source =
     [encoder setVertexBuffer:_slots[slot] offset:0 atIndex:0];
     [encoder drawPrimitives:MTLPrimitiveTypeTriangle vertexStart:0 vertexCount:3];
     [encoder endEncoding];
-    [buffer presentDrawable:drawable]; /* before the commit: Metal presents it when the frame is ready */
+    [buffer presentDrawable:drawable]; /* before the commit */
     if (gpusync_commit(_queue, raw, &_tickets[slot]) == GPUSYNC_OK) _frame++;
     else (void)gpusync_command_buffer_discard(_queue, raw); /* the frame was never drawn */
 }
@@ -219,7 +221,8 @@ static NSString *const source =
 - (unsigned long)finish
 {
     gpusync_result result = _queue ? gpusync_queue_wait(_queue, 1000000000) : GPUSYNC_OK;
-    if (result != GPUSYNC_OK) _failures++;
+    for (unsigned i = 0; _queue && i < DEPTH; i++) [self settle:i];
+    if (result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_DEVICE_LOST) _failures++;
     if (result == GPUSYNC_TIMEOUT) { /* a GPU that hangs: say what it has, and wait no longer */
         char text[2048];
         (void)gpusync_report(_device, text, sizeof text);

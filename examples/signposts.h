@@ -5,6 +5,7 @@
        gpusync_set_trace(device, signposts_trace, &posts);  while nothing is in flight
        ...
        gpusync_device_wait_ex(device, limit_ns, &options);  options.handlers = true: until the ends were told
+       ...                                                  the queues are destroyed
        gpusync_device_destroy(device);
        signposts_destroy(&posts);
 
@@ -198,8 +199,7 @@ static void signposts_trace(void *user, const gpusync_trace_event *event)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* End what is still open, with ERROR_CANCELLED: what has no handler yet when its
-   queue goes is not told of. */
+/* End what is still open, with ERROR_CANCELLED: what the GPU has not ended when its queue goes is not told of. */
 static size_t signposts_end_open(signposts *s)
 {
     pthread_mutex_lock(&s->lock);

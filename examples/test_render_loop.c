@@ -47,9 +47,12 @@ static gpusync_result settle(renderer *r, unsigned slot)
         gpusync_report(r->device, r->report, sizeof r->report);
         return result;
     }
+    if (result != GPUSYNC_OK && result != GPUSYNC_ERROR_EXECUTION) return result; /* it may not have ended: as above */
     r->slots[slot] = GPUSYNC_NO_TICKET;
-    if (result == GPUSYNC_OK) r->good++;
-    if (result != GPUSYNC_ERROR_EXECUTION) return result;
+    if (result == GPUSYNC_OK) {
+        r->good++;
+        return result;
+    }
     r->dropped++;
     snprintf(r->why, sizeof r->why, "%s", error.message);
     return gpusync_device_is_lost(r->device) ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;

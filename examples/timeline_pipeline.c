@@ -45,10 +45,15 @@ static void step_in_c(void *user, const softmetal_kernel_args *args)
 }
 
 void softmetal_set_kernel(const char *name, softmetal_kernel function, void *user, uint64_t duration_ns);
+#ifdef __ELF__ /* as in example.h */
+#pragma weak softmetal_set_kernel
+#define softmetal_set_kernel(...) IF_SOFTMETAL(softmetal_set_kernel, __VA_ARGS__)
+#else
 __attribute__((weak)) void softmetal_set_kernel(const char *name, softmetal_kernel function, void *user, uint64_t ns)
 {
     (void)name, (void)function, (void)user, (void)ns;
 }
+#endif
 
 /* -- one stage of one frame --------------------------------------------------------------------------------------- */
 

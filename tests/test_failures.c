@@ -1336,6 +1336,37 @@ static void test_a_loss_is_known_as_soon_as_the_failure_that_tells_of_it(void **
     rig_close(&r);
 }
 
+static void note_result(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    *(gpusync_result *)user = result;
+}
+
+/* Nobody has heard of the failure, and destroy_now waits for no handler: the status tells. */
+static void test_destroy_now_tells_how_work_ended_whose_handler_has_not_come(void **state)
+{
+    gpusync_result told = GPUSYNC_NOT_READY;
+    gpusync_ticket ticket;
+    gpusync_stats stats;
+    void *buffer;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no status to read");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ticket = commit_failing(&r, &buffer, NULL, 1, NULL);
+    metal_retain(buffer);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), note_result, &told));
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    assert_result(told, GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_device_get_stats(r.device, &stats));
+    assert_int_equal(stats.failures, 1);
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
 static void note_error(void *user, gpusync_result result, const gpusync_error *error)
 {
     assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
@@ -1515,6 +1546,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_removed_device_ends_waits_and_calls_on_the_real_clock),
         cmocka_unit_test(test_a_loss_is_known_as_soon_as_the_failure_that_tells_of_it),
         cmocka_unit_test(test_an_error_of_a_lost_device_names_the_ticket),
+        cmocka_unit_test(test_destroy_now_tells_how_work_ended_whose_handler_has_not_come),
         cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
         cmocka_unit_test(test_a_device_takes_8_kb_and_a_queue_16_until_something_fails),
         cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),

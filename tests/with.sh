@@ -204,6 +204,12 @@ printf '%s\n' '#include "gpusync.h"' '#include <stdio.h>' '#define PRINT(name, v
     'int main(void) { GPUSYNC_RESULTS(PRINT) return 0; }' >"$out/texts.c"
 cc -I"$out/tree" "$out/texts.c" -o "$out/texts.program" && "$out/texts.program" >"$out/texts"
 
+linked() { # an example finds softmetal in the library, too: its kernel is a function in C
+    # shellcheck disable=SC2086 # lists of words
+    cc -std=c99 -D_POSIX_C_SOURCE=200809L "$root/examples/overlap.c" $CPPFLAGS $LDLIBS -o "$out/overlap" || return
+    "$out/overlap"
+}
+
 clean() { # C99 and C++11, without a warning of either compiler
     local file compiler flags=(-D_POSIX_C_SOURCE=200809L -DGPUSYNC_OBJC=1 -I"$out/tree" -I"$SOFTMETAL" -Wall -Wextra
         -Wpedantic -Wconversion -Wshadow -Wundef -Wno-nonnull -Werror -fsyntax-only)
@@ -232,6 +238,7 @@ for folder in $folders; do
 done
 check "plain, cpp, python where there is no Metal" no_metal
 check "C and C++ without warnings" clean
+check "examples/overlap.c with the library of make softmetal" linked
 check "files: 40 lines at most, and on the page" files
 wait
 for ((i = 1; i <= number; i++)); do

@@ -10,7 +10,7 @@ inline void check(const char *call, gpusync_result result, const std::string &wh
 {
     if (result) throw std::runtime_error(std::string(call) + ": " + gpusync_result_string(result) + why);
 }
-struct destroy {
+struct destroy { /* in a callback neither is destroyed, see gpusync_queue_destroy */
     void operator()(gpusync_queue *queue) const { gpusync_queue_destroy(queue); } /* waits for what is in flight */
     void operator()(gpusync_device *device) const { gpusync_device_destroy(device); }
 };
