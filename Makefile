@@ -31,8 +31,8 @@ deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(mac
 	$(filter test-with,$(MAKECMDGOALS)),with,$(if \
 	$(filter check check-long test-compile test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
-	$(filter bench-chart bench-five,$(MAKECMDGOALS)),bench,$(if \
-	$(filter test test-% bench loop programs,$(filter-out test-model test-pictures,$(MAKECMDGOALS))),test,$(if \
+	$(filter bench-chart bench-five test-pictures,$(MAKECMDGOALS)),bench,$(if \
+	$(filter test test-% bench loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
 	$(filter run examples softmetal bench-device beliefs $(if $(RECORD),pictures),$(MAKECMDGOALS)),run)))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
@@ -186,11 +186,11 @@ bench-five: $(BUILD)/bench/bench ## the benchmarks RUNS times, and what was miss
 bench-chart: ## pictures of BENCH_JSON: latency against processor time; PICTURES=1: two go to examples/pictures
 	tests/bench/chart.sh '$(BENCH_JSON)' $(BUILD)/bench/charts $(if $(PICTURES),examples/pictures)
 
-pictures: $(if $(RECORD),$(BUILD)/examples/overlap) ## draw examples/pictures from their JSON; RECORD=1: measure the pipeline anew
-	python3 -B examples/pictures/pictures.py $(if $(RECORD),--record $<)
+pictures: $(if $(RECORD),$(BUILD)/examples/trace $(BUILD)/examples/overlap) ## draw examples/pictures from their JSON; RECORD=1: measure anew
+	python3 -B examples/pictures/pictures.py $(if $(RECORD),--record $^)
 
-test-pictures: ## are the pictures what their JSON gives, byte by byte? `.ci/run tree` asks that
-	python3 -B examples/pictures/pictures.py --check
+test-pictures: ## are the pictures what their JSON gives, byte by byte?
+	tests/pictures.sh $(BUILD)/pictures
 
 examples: $(example_programs) ## build the examples
 	$(tell_left_out)
@@ -323,7 +323,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
 ##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c
 ##  RUNS            of make bench-five; default 5
-##  RECORD=1        of make pictures: run examples/overlap.c, and draw what it measures
+##  RECORD=1        of make pictures: run examples/trace.c and overlap.c, and draw what they measure
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
 ##  YES=1           install what is missing without asking; without a terminal nobody is asked
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing

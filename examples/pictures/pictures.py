@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws pipeline.svg and ticket.svg from pipeline.json and ticket.json, the same bytes each time.
+"""Draws trace.svg, pipeline.svg and ticket.svg from the JSON of the same name, the same bytes each time.
 
-    pictures.py                    draws both, next to this file
-    pictures.py --check            says which of them is not what would be drawn now
-    pictures.py --record OVERLAP   runs that program (examples/overlap.c) five times, and notes the times of the run with
-                                   the median gain in pipeline.json first
+    pictures.py                          draws them, next to this file
+    pictures.py --draw DIRECTORY         draws them there
+    pictures.py --record TRACE OVERLAP   runs these programs (examples/trace.c, overlap.c) first, for trace.json and
+                                         pipeline.json: overlap five times, of which the median gain is kept
 
 waiting-*.svg are drawn by tests/bench/chart.sh. No packages are needed. The background is a part of the picture, so
 that it can be read on a dark page, too.
@@ -75,6 +75,18 @@ class Svg:
         return "\n".join(self.parts + ["</svg>", ""])
 
 
+def where(data):
+    machine = data["machine"]
+    return f"softmetal, no GPU. {machine['cpu']}, {machine['cores']} cores, {data['date'][:10]}"
+
+
+def axis(svg, left, right, y, x, end_ms, step, of_ms):
+    svg.line(left, y, right, y)
+    for ms in range(0, int(end_ms) + 1, step):
+        svg.line(x(of_ms(ms)), y, x(of_ms(ms)), y + 5)
+        svg.text(x(of_ms(ms)), y + 18, f"{ms} ms", 11, FAINT, "middle")
+
+
 def pipeline(data):
     """Two runs above each other, with one axis. What is pale has begun on the device and waits for the stage before."""
     left, right, lane, top = 100, 870, 24, 62
@@ -83,9 +95,7 @@ def pipeline(data):
     svg = Svg(900, top + len(runs) * (3 * lane + 50) + 42, "chunks through three queues, one and three at a time")
     x = lambda ms: left + (right - left) * ms / end
     svg.text(left, 28, f"{len(runs[0]['chunks'])} chunks through three queues", 15)
-    machine = data["machine"]
-    where = f"softmetal, no GPU. {machine['cpu']}, {machine['cores']} cores, {data['date'][:10]}"
-    svg.text(right, 28, where, 10, FAINT, "end")
+    svg.text(right, 28, where(data), 10, FAINT, "end")
     y = top
     for run in runs:
         at_a_time = "one at a time" if run["depth"] == 1 else f"{run['depth']} at a time"
@@ -107,12 +117,61 @@ def pipeline(data):
             y += lane
         y += 42
     y -= 30
-    svg.line(left, y, right, y)
-    for ms in range(0, int(end) + 1, 20):
-        svg.line(x(ms), y, x(ms), y + 5)
-        svg.text(x(ms), y + 18, f"{ms} ms", 11, FAINT, "middle")
+    axis(svg, left, right, y, x, end, 20, lambda ms: ms)
     svg.rect(left, y + 28, 14, 12, STAGES["compute"][1])
     svg.text(left + 20, y + 38, "has begun on the device, and waits for the stage before", 11, FAINT)
+    return svg.done()
+
+
+def trace(data):
+    """What the GPU ran, what was held, and the waits of the main thread: a track for each that has something."""
+    left, right, lane, top = 100, 870, 24, 50
+    names, tracks, begun = {}, {}, {}
+    for event in data["traceEvents"]:
+        kind, track = event["ph"], (event["pid"], event["tid"])
+        if kind == "M":
+            names.setdefault(track, {})[event["name"]] = event["args"]["name"]
+        elif kind == "X":
+            tracks.setdefault(track, []).append((event["ts"], event["ts"] + event["dur"], event["name"].split()[-1]))
+        elif kind == "B":
+            begun[track] = event["ts"]
+        elif kind == "E" and names[track]["thread_name"] == "main":
+            tracks.setdefault(track, []).append((begun[track], event["ts"], event["name"].split()[-1]))
+    gpu = {names[track]["thread_name"]: dict((n, stop) for _, stop, n in slices)
+           for track, slices in tracks.items() if names[track]["process_name"] == "GPU"}
+    end = max(stop for slices in tracks.values() for _, stop, _ in slices)
+    groups = {"GPU": "on the GPU", "held": "held on the host", "threads": "waits"}
+    after = {"compute": "upload", "readback": "compute"}
+    svg = Svg(900, top + len(tracks) * lane + len(groups) * 24 + 72, "eight frames through three queues, from a trace")
+    x = lambda us: left + (right - left) * us / end
+    svg.text(left, 28, "Eight frames through three queues", 15)
+    svg.text(right, 28, where(data), 10, FAINT, "end")
+    y = top
+    for group in groups:
+        svg.text(left, y + 14, groups[group], 12, bold=True)
+        y += 20
+        for track in sorted(track for track in tracks if names[track]["process_name"] == group):
+            name = names[track]["thread_name"]
+            dark, pale = STAGES.get(name, (LINE, "#eeeeee"))
+            svg.text(left - 10, y + lane - 8, name, 12, dark if name in STAGES else TEXT, "end")
+            svg.rect(left, y + lane - 2, right - left, 0.8, "#e4e4e4")
+            last = 0
+            for start, stop, n in sorted(tracks[track]):
+                runs = group == "GPU"
+                before = gpu[after[name]][n] if runs and name in after else 0
+                work = min(stop, max(start, before, last)) if runs else start
+                if work > start:
+                    svg.rect(x(start), y + 3, x(work) - x(start), lane - 6, pale)
+                svg.rect(x(work), y + 3, max(1, x(stop) - x(work)), lane - 6, dark if runs else pale, dark)
+                if x(stop) - x(work) > 10:
+                    middle = (x(work) + x(stop)) / 2
+                    svg.text(middle, y + lane - 8, n, 10, "#ffffff" if runs else TEXT, "middle")
+                last = stop
+            y += lane
+        y += 4
+    axis(svg, left, right, y + 6, x, end / 1e3, 5, lambda ms: ms * 1e3)
+    svg.rect(left, y + 34, 14, 12, STAGES["readback"][1])
+    svg.text(left + 20, y + 44, "has begun on the device, and waits for the stage before", 11, FAINT)
     return svg.done()
 
 
@@ -142,25 +201,11 @@ def ticket(data):
     return svg.done()
 
 
-PICTURES = {"pipeline": pipeline, "ticket": ticket}
+PICTURES = {"trace": trace, "pipeline": pipeline, "ticket": ticket}
 
 
-def drawn(name):
-    with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as file:
-        return PICTURES[name](json.load(file))
-
-
-def record(program):
-    """Which run is kept is no matter of taste: the one whose gain is the median."""
-    tries = []
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "runs.json")
-        for _ in range(RUNS):
-            subprocess.run([program, path], check=True, stdout=subprocess.DEVNULL)
-            with open(path, encoding="utf-8") as file:
-                tries.append(json.load(file))
-    tries.sort(key=lambda runs: runs[0]["span_ms"] / runs[1]["span_ms"])
-    runs = tries[RUNS // 2]
+def measured_here(program):
+    """When, and on what: the beginning of a JSON."""
     cpu = platform.machine()
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
@@ -170,40 +215,52 @@ def record(program):
     kernel = platform.system() + " " + platform.release().split("-")[0]
     machine = {"cpu": cpu, "cores": os.cpu_count(), "kernel": kernel}
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    head = {"date": date, "program": "examples/overlap.c", "device": "softmetal", "machine": machine}
+    return {"date": date, "program": program, "device": "softmetal", "machine": machine}
+
+
+def run(program):
+    """The JSON that the program writes."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "run.json")
+        subprocess.run([program, path], check=True, stdout=subprocess.DEVNULL)
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+
+def keep(name, head, list_name, parts):
+    with open(os.path.join(HERE, name + ".json"), "w", encoding="utf-8") as file:
+        file.write(json.dumps(head)[:-1] + f',\n "{list_name}": [\n' + ",\n".join(parts) + "\n ]}\n")
+
+
+def record(trace_program, overlap_program):
+    """Which run of overlap is kept is no matter of taste: the one whose gain is the median."""
+    events = run(trace_program)["traceEvents"]
+    keep("trace", measured_here("examples/trace.c"), "traceEvents", ["  " + json.dumps(event) for event in events])
+    tries = [run(overlap_program) for _ in range(RUNS)]
+    tries.sort(key=lambda runs: runs[0]["span_ms"] / runs[1]["span_ms"])
+    head = measured_here("examples/overlap.c")
     head["kept"] = f"of {RUNS} runs the one with the median gain"
-    text = json.dumps(head)[:-1] + ',\n "runs": [\n'
-    text += ",\n".join(
+    keep("pipeline", head, "runs", [
         f'  {{"depth": {run["depth"]}, "span_ms": {run["span_ms"]}, "chunks": [\n   '
-        + ",\n   ".join(json.dumps(chunk) for chunk in run["chunks"]) + "]}" for run in runs)
-    with open(os.path.join(HERE, "pipeline.json"), "w", encoding="utf-8") as file:
-        file.write(text + "\n ]}\n")
+        + ",\n   ".join(json.dumps(chunk) for chunk in run["chunks"]) + "]}" for run in tries[RUNS // 2]])
 
 
 def main(arguments):
-    if arguments[:1] == ["--record"] and len(arguments) == 2:
-        record(arguments[1])
-    elif arguments not in ([], ["--check"]):
+    directory = HERE
+    if arguments[:1] == ["--record"] and len(arguments) == 3:
+        record(*arguments[1:])
+    elif arguments[:1] == ["--draw"] and len(arguments) == 2:
+        directory = arguments[1]
+    elif arguments:
         sys.exit(__doc__)
-    status = 0
-    for name in PICTURES:
-        path = os.path.join(HERE, name + ".svg")
-        if arguments != ["--check"]:
-            with open(path, "w", encoding="utf-8", newline="\n") as file:
-                file.write(drawn(name))
-            print(f"drawn: {path}")
-            continue
-        try:
-            with open(path, encoding="utf-8", newline="") as file:
-                same = file.read() == drawn(name)
-        except OSError as error:
-            same = False
-            print(error)
-        if not same:
-            print(f"{name}.svg is not what {name}.json gives: call make pictures")
-            status = 1
-    return status
+    for name, draw in PICTURES.items():
+        with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as file:
+            data = json.load(file)
+        path = os.path.join(directory, name + ".svg")
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(draw(data))
+        print(f"drawn: {path}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
