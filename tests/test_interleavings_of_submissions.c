@@ -1418,10 +1418,10 @@ static void check_destroy_before_the_handler(bool of_producer)
     consumer = JOB(.queue = s.q[1], .wait = at(s.t[0], 1));
     job_submit(&producer);
     job_submit(&consumer);
-    softmetal_complete(producer.buffer);
-    softmetal_complete(consumer.buffer);
     assert_ok(gpusync_queue_destroy_now(s.q[!of_producer]));
     s.q[!of_producer] = NULL;
+    softmetal_complete(producer.buffer);
+    softmetal_complete(consumer.buffer);
     run_handler(&producer);
     run_handler(&consumer);
     assert_called_once(&producer);
