@@ -649,8 +649,25 @@ static bool may_need_a_failure(const tide *t)
     return false;
 }
 
+/* A command buffer that has a signal in it, and is neither committed nor discarded, keeps back all that is signalled
+   above. That, too, is the program's mistake where work waits for it, and the timeline goes. */
+static void discard_what_keeps_back(tide *t)
+{
+    static char text[16384];
+    int i;
+    gpusync_report(world.machines[t->device].device, text, sizeof text);
+    for (i = 0; i < OPENS && strstr(text, "waits for value "); i++) {
+        opened *o = &world.opens[i];
+        if (!o->buffer || (o->signals[0].timeline != t->timeline && o->signals[1].timeline != t->timeline)) continue;
+        answer(gpusync_command_buffer_discard(world.lanes[o->lane].queue, o->buffer), GPUSYNC_OK);
+        metal_release(o->buffer);
+        o->buffer = NULL;
+    }
+}
+
 static void destroy_timeline(tide *t)
 {
+    discard_what_keeps_back(t);
     if (may_need_a_failure(t)) {
         if (fuzz_tells) fprintf(stderr, "  timeline %d fails first\n", (int)(t - world.tides));
         (void)gpusync_timeline_fail(t->timeline, NULL);
