@@ -745,6 +745,8 @@ static void test_blocking_with_an_error(void **state)
     place_close(&p);
 }
 
+static long parks_with_memory;
+
 static void memory_ends(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     place *p = (place *)user;
@@ -752,6 +754,7 @@ static void memory_ends(void *user, softmetal_phase phase, void *object, const c
     if (phase != SOFTMETAL_BEFORE || strcmp(selector, LIBRARY_LATER) != 0) return;
     p->r.memory.fail_after = true;
     __atomic_store_n(&p->r.memory.fail_at, 1, __ATOMIC_SEQ_CST);
+    parks_with_memory = inn_read(&p->inn, &p->inn.parks);
 }
 
 static void see_it_linger(void *user)
@@ -780,7 +783,8 @@ static void test_blocking_without_memory_to_sleep(void **state)
     softmetal_set_message_hook(memory_ends, &p);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     assert_progress(p.warmup, GPUSYNC_OK, 3, 3);
-    assert_int_equal(inn_read(&p.inn, &p.inn.parks), 0);
+    /* A busy machine may have let it sleep before that, and be about to once more. */
+    assert_in_range(inn_read(&p.inn, &p.inn.parks), parks_with_memory, parks_with_memory + 1);
     __atomic_store_n(&p.r.memory.fail_at, 0, __ATOMIC_SEQ_CST);
     assert_result(gpusync_warmup_wait(p.warmup, 0), GPUSYNC_ERROR_OUT_OF_MEMORY); /* the device's part needed some */
     assert_non_null(pipeline_of(p.warmup, 0));
