@@ -700,7 +700,7 @@ struct gpusync_command_buffer_desc {
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< An error gets it filled, with the (first) failure. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error. */
     bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
@@ -732,8 +732,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
     Danger: the GPU goes on with what is in flight, and nobody hears of its real end. It does not wait for tickets of
     other queues any more, so that work may run before its input is there. Objects of gpusync_release_after are released
     at once, while the GPU may use them.
-    Callbacks and later questions are told at once, of work that has ended how. Else a commit without waits and signals
-    that was never held: ERROR_DESTROYED. Submissions, all other commits: ERROR_CANCELLED, and so what they signal.
+    Callbacks and later questions are told at once. What has ended keeps its result. Of the rest a commit without waits
+    and signals that was never held: ERROR_DESTROYED; submissions, all other commits, what they signal: ERROR_CANCELLED.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
     Blocks until handlers and waits that are about to return have returned. A wait in mode BLOCKING keeps it as long as
@@ -2172,7 +2172,7 @@ typedef struct gpusync__ring {
 
 #define GPUSYNC__RING_SIZE 256
 
-/* Flags of a device that is lost. TOLD: its queues and timelines are, or are about to be [gpusync__lose]. */
+/* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues and timelines. */
 enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2 };
 /* Flags of queues and timelines. LOST: the device is. CLOSING: destroy has begun. FAILED: a failure is on record.
    OUTSIDE: others signal the timeline. TRACED: every wait is told to the trace, of an idle queue too. */
