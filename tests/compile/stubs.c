@@ -1,4 +1,4 @@
-/* Where there is no Metal every call says so. All of the public functions are called here: tests/compile.sh compares
+/* Where there is no Metal every call says so. All of the public functions are called here: tests/public.py compares
    this file with the header. */
 #include "gpusync.h"
 
