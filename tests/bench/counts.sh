@@ -206,7 +206,7 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
 hand_row "wait in front, by hand" hand_front
 submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1350
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1000
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1029
 hand_row "both encoded, by hand" hand_head
 submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 900
 
