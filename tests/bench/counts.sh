@@ -248,7 +248,7 @@ EOF
 # shellcheck disable=SC2086
 "$cc" $common -w -I"$header" -ffunction-sections -fdata-sections -c -o "$build/alone.o" "$build/alone.c" &&
     ld -r --gc-sections -e main -o "$build/alone" "$build/alone.o" || broken "does not build alone"
-code_row "all of gpusync" "$build/implementation.o" 90624
+code_row "all of gpusync" "$build/implementation.o" 93000
 code_row "commit and wait alone" "$build/alone" 52000
 
 parks=$(event sleep 2) unparks=$(event sleep 3) buffers=$(event sleep 4)
