@@ -7643,8 +7643,9 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan,
         gpusync__slot *slot = NULL;
         result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
         if (result != GPUSYNC_OK) break;
-        if (slot->plan) gpusync__join(plan, slot->plan);
-        result = gpusync__add_part(plan, slot);
+        gpusync__plan *encoded = slot->plan;
+        result = gpusync__add_part(plan, slot); /* first: a report that finds a promise of the plan reads parts[0] */
+        if (encoded) gpusync__join(plan, encoded);
     }
     if (result == GPUSYNC_OK && plan->back)
         result = gpusync__add_part(plan, gpusync__slot_new(q, plan->back, GPUSYNC__PART));
