@@ -1026,6 +1026,58 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
     close_idle_stage(&p);
 }
 
+/* A submission takes over what was encoded into its command buffers. A report comes when it takes the lock of the first
+   or the second timeline for the place-th time, and names who has promised the value all the same. */
+static struct {
+    gpusync_device *device;
+    unsigned promises;
+} told;
+
+static void tell_who_promised(void *unused)
+{
+    char *report = report_of(told.device), *line = report;
+    (void)unused;
+    for (; (line = strstr(line, " waits for value 1 of ")) != NULL; line++)
+        if (strncmp(strchr(line, ':'), ": promised by ", 14) == 0) told.promises++;
+    free(report);
+}
+
+static bool is_told_at(unsigned timeline, int place)
+{
+    void *waits, *signals;
+    gpusync_ticket ticket;
+    bool acted;
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    told.device = p.device;
+    told.promises = 0;
+    (void)SUBMIT(p.q[1], WAITS(at(p.a, 1), at(p.b, 1)), BUFFERS(waits = kept_buffer_of(p.q[1])));
+    signals = signaller(p.q[0], at(p.a, 1));
+    assert_ok(gpusync_encode_signal(p.q[0], signals, at(p.b, 1)));
+    probe_at_timeline_lock(p.t[timeline], place, tell_who_promised, NULL);
+    ticket = SUBMIT(p.q[0], BUFFERS(signals));
+    acted = probe_has_acted();
+    assert_int_equal(told.promises, acted ? 2 : 0);
+    finish_queue(p.q[0]);
+    finish_queue(p.q[1]);
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
+    drop(waits);
+    drop(signals);
+    close_idle_stage(&p);
+    return acted;
+}
+
+static void test_a_report_finds_who_promised_while_a_submission_takes_it_over(void **state)
+{
+    unsigned timeline;
+    (void)state;
+    for (timeline = 0; timeline < 2; timeline++) {
+        int place = 1;
+        while (is_told_at(timeline, place)) place++;
+        assert_true(place > 2);
+    }
+}
+
 /* -- room ---------------------------------------------------------------------------------------------- */
 
 static struct {
@@ -1371,6 +1423,7 @@ int main(void)
         cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
         cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
+        cmocka_unit_test(test_a_report_finds_who_promised_while_a_submission_takes_it_over),
         cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
         cmocka_unit_test(test_a_refused_signal_gives_back_its_room),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
