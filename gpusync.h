@@ -7660,14 +7660,18 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan,
 
 /* -- taking a plan back. No lock is held */
 
-/* Undo gpusync__seek_needs and what made promises go, for a plan that will not be entered. Others may just be ending
-   one of its needs. They must be through with it before the command buffers, whose waits these may be, are the
-   program's again. */
+/* Undo gpusync__seek_needs and what made promises go, for a plan that will not be entered. Another thread may just be
+   ending one of its needs. That thread must be through with the need before the command buffers, whose waits these may
+   be, are the program's again. The agenda is worked off meanwhile: that thread may be destroying the queue of a plan
+   that is on it (gpusync__end_needs), and waits for the plan to be published. */
 static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     unsigned rounds = 0;
     gpusync__forget_needs(plan);
-    while (GPUSYNC__GET(&plan->unresolved) > 1) gpusync__linger(plan->device, &rounds); /* gpusync__needs_over */
+    while (GPUSYNC__GET(&plan->unresolved) > 1) { /* gpusync__needs_over counts it down */
+        gpusync__run(plan->device, agenda);
+        gpusync__linger(plan->device, &rounds);
+    }
     for (gpusync__need *need = plan->needs; need; need = need->along)
         GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
