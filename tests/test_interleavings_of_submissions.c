@@ -926,6 +926,20 @@ static void plain_unpark(void *user, gpusync_waiter *waiter)
     thread_unpark(waiter);
 }
 
+typedef struct destroying {
+    gpusync_queue *queue;
+    bool now;
+    uint32_t done;
+} destroying;
+
+static void *destroy_body(void *argument)
+{
+    destroying *d = (destroying *)argument;
+    assert_ok(d->now ? gpusync_queue_destroy_now(d->queue) : gpusync_queue_destroy(d->queue));
+    __atomic_store_n(&d->done, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
 /* Rule: a submission that is refused does not go before those who are about to tell it something have. Another thread
    has taken its wait off the list; if it told the submission after the refusal, it would tell the one that has its
    place. */
@@ -1018,6 +1032,114 @@ static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_oth
     if (!softmetal_sees_messages()) skip();
     check_refusal_against_a_signal(GPUSYNC_STRICT);
     check_refusal_against_a_signal(0);
+}
+
+/* Rule: a submission that is refused waits for nobody who waits for what its refusal ends. Work of a second queue has
+   ended on the device. Others have signalled what it waited for, and a promise of the submission hides that: so the work
+   is over when the promise is taken back. The submission waits for its ticket, too. That queue goes, and is stopped when
+   it has let go of its last lock for the place-th time, until the submission waits, or has been refused. encoded: the
+   ticket is named by a command buffer alone. Returns whether there was such a time. */
+static struct {
+    stage *s;
+    void *event;
+    uint64_t base;
+    int place;
+    destroying d;
+    pthread_t submitter, destroyer;
+    uint32_t submitter_waits, destroyer_waits, refused, stopped;
+} crossing;
+
+static void crossing_yield(void *user)
+{
+    (void)user;
+    if (pthread_equal(pthread_self(), crossing.submitter)) PUT(&crossing.submitter_waits, 1);
+    else PUT(&crossing.destroyer_waits, 1);
+    sched_yield();
+}
+
+static void crossing_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    crossing_yield(user);
+    thread_park(waiter, deadline_ns);
+}
+
+static void stop_the_destroyer(void *unused)
+{
+    (void)unused;
+    if (pthread_equal(pthread_self(), crossing.submitter)) return;
+    PUT(&crossing.stopped, 1);
+    while (!GET(&crossing.submitter_waits) && !GET(&crossing.refused)) sched_yield();
+}
+
+/* The first of the two promises is listed, and the second is about to be refused. */
+static void the_other_queue_goes(void *unused)
+{
+    (void)unused;
+    metal_event_signal(crossing.event, crossing.base + 7);
+    softmetal_finish_queue(crossing.s->metal[1]);
+    crossing.d = (destroying){crossing.s->q[1], true, 0};
+    probe_at_unlock(crossing.place, stop_the_destroyer, NULL);
+    crossing.destroyer = start(destroy_body, &crossing.d);
+    while (!GET(&crossing.stopped) && !GET(&crossing.destroyer_waits) && !GET(&crossing.d.done)) sched_yield();
+    (void)probe_has_acted();
+}
+
+static bool the_queue_of_its_ticket_goes_at(int place, bool encoded)
+{
+    gpusync_hooks hooks = {crossing_yield, crossing_park, plain_unpark, NULL};
+    job other, higher;
+    void *buffer = NULL;
+    stage s;
+    memset(&crossing, 0, sizeof crossing);
+    crossing.s = &s;
+    crossing.place = place;
+    crossing.submitter = pthread_self();
+    open_sleepy_stage(&s, &hooks, NULL);
+    crossing.event = gpusync_timeline_metal(s.a, &crossing.base);
+    assert_ok(gpusync_timeline_expect(s.a, 7));
+    other = JOB(.queue = s.q[1], .wait = at(s.a, 7));
+    higher = JOB(.queue = s.q[2], .wait = at(s.c, 1), .signal = at(s.b, 1));
+    job_submit(&other);
+    job_submit(&higher);
+    assert_true(is_committed(&other));
+    if (encoded || metal4_run()) buffer = kept_buffer_of(s.q[0]);
+    if (encoded) assert_ok(gpusync_encode_wait(s.q[0], buffer, after(s.q[1], other.ticket)));
+    probe_at_timeline_lock(s.b, 1, the_other_queue_goes, NULL);
+    must_return_within(20); /* else the two wait for each other */
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], .waits = LIST(gpusync_point, after(s.q[1], other.ticket)),
+            .wait_count = !encoded, .command_buffers = &buffer, .command_buffer_count = buffer != NULL,
+            SIGNALS(at(s.a, 5), at(s.b, 1)));
+    PUT(&crossing.refused, 1);
+    if (!crossing.d.queue) { /* nothing was listed before the second promise was refused */
+        (void)probe_has_acted();
+        the_other_queue_goes(NULL);
+    }
+    join(crossing.destroyer);
+    has_returned();
+    s.q[1] = NULL;
+    assert_called_once(&other);
+    assert_true(other.result == GPUSYNC_OK || other.result == GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(value_of(s.a), 7);
+    assert_ok(gpusync_timeline_signal(s.c, 1));
+    finish_queue(s.q[2]);
+    assert_called(&higher, GPUSYNC_OK);
+    if (buffer) assert_ok(either_discard(s.q[0], buffer));
+    if (buffer) metal_release(buffer);
+    job_over(&other);
+    job_over(&higher);
+    close_stage(&s);
+    return crossing.stopped;
+}
+
+static void test_a_refused_submission_and_the_queue_of_its_ticket_do_not_wait_for_each_other(void **state)
+{
+    int encoded;
+    (void)state;
+    for (encoded = 0; encoded < (metal4_run() ? 1 : 2); encoded++) {
+        int place = 1;
+        while (the_queue_of_its_ticket_goes_at(place, encoded)) place++;
+        assert_true(place > 3);
+    }
 }
 
 /* -- the announcement --------------------------------------------------------------------------- */
@@ -1352,20 +1474,6 @@ static void test_cancel_comes_while_a_signal_is_about_to_tell(void **state)
 }
 
 /* -- destroying --------------------------------------------------------------------------------- */
-
-typedef struct destroying {
-    gpusync_queue *queue;
-    bool now;
-    uint32_t done;
-} destroying;
-
-static void *destroy_body(void *argument)
-{
-    destroying *d = (destroying *)argument;
-    assert_ok(d->now ? gpusync_queue_destroy_now(d->queue) : gpusync_queue_destroy(d->queue));
-    __atomic_store_n(&d->done, 1, __ATOMIC_SEQ_CST);
-    return NULL;
-}
 
 /* Rule: destroy waits for whoever is about to tell one of its submissions something. */
 static void check_destroy_against_a_signal(bool now)
@@ -2016,6 +2124,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event),
         cmocka_unit_test(test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends),
         cmocka_unit_test(test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission),
+        cmocka_unit_test(test_a_refused_submission_and_the_queue_of_its_ticket_do_not_wait_for_each_other),
         cmocka_unit_test(test_a_submission_that_ends_inside_its_commit_is_announced_before_it_is_over),
         cmocka_unit_test(test_a_callback_comes_though_only_a_poller_saw_the_end),
         cmocka_unit_test(test_a_callback_whose_handlers_have_come_or_are_lost_comes),
