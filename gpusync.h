@@ -8704,7 +8704,7 @@ static void gpusync__compile(gpusync__compilation *c)
 }
 
 /* The device's own part:
-     1. A timeline is made and destroyed. It leaves its event for the next one: so one is at hand.
+     1. An event is made, for the first timeline.
      2. An empty command buffer goes through the queue, after that.
    The program's hooks may not know this thread. So nothing here waits with them: it asks, and sleeps for a millisecond
    by itself, until destroy begins. An error of the second step counts before one of the first. */
@@ -8713,11 +8713,11 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     static const struct timespec ms = {0, 1000000};
     static const uint64_t at_once = 0;
     static const gpusync_command_buffer_desc desc = {&at_once, NULL, false, 0, NULL};
-    gpusync_timeline *timeline;
     gpusync_ticket ticket;
-    void *buffer;
-    gpusync_result made = gpusync_timeline_create(w->device, NULL, &timeline), result = GPUSYNC_OK;
-    if (made == GPUSYNC_OK) (void)gpusync_timeline_destroy(timeline);
+    uint64_t raw;
+    void *buffer, *event = gpusync__event_take(w->device, &raw);
+    gpusync_result made = event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL, result = GPUSYNC_OK;
+    if (event) gpusync__event_keep(w->device, event, true);
     if (w->own_queue) result = gpusync_queue_create(w->device, NULL, &w->queue);
     if (result != GPUSYNC_OK) return result;
     while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT && !GPUSYNC__GET(&w->closing))
