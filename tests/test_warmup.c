@@ -1,12 +1,32 @@
 /* test_warmup.c - gpusync_warmup_*: pipelines, the device and the program's jobs, made ready before they are needed */
 #include <pthread.h>
+#include <time.h>
+
+static long naps; /* times that the library has given the processor away by itself, and by no hook of the program */
+
+static int counted_nanosleep(const struct timespec *time, struct timespec *rest)
+{
+    __atomic_fetch_add(&naps, 1, __ATOMIC_SEQ_CST);
+    return nanosleep(time, rest);
+}
+
+static int counted_yield(void)
+{
+    __atomic_fetch_add(&naps, 1, __ATOMIC_SEQ_CST);
+    return (sched_yield)();
+}
 
 #define GPUSYNC_IMPLEMENTATION
 #define pthread_create gpusync_makes_no_thread /* there is no such function */
+#define nanosleep counted_nanosleep
+#undef sched_yield /* of locks.h */
+#define sched_yield counted_yield
 #include "../gpusync.h"
 #undef pthread_create
+#undef nanosleep
+#undef sched_yield
+#include "probe.h"
 #include "stage.h"
-#include <time.h>
 
 #define LIBRARY_LATER "newLibraryWithSource:options:completionHandler:"
 #define PIPELINE_LATER "newComputePipelineStateWithFunction:completionHandler:"
@@ -1365,6 +1385,119 @@ static void test_hooks_are_for_the_programs_threads(void **state)
     }
 }
 
+/* ... also where the warm-up has to wait for another thread: a sweep is in the timeline that the warm-up destroys. The
+   warm-up is stopped when it has let go of its last lock for the at-th time, and a sweep comes, which is stopped likewise
+   the in-th time, until the warm-up goes on: it is done, it sleeps by itself, or it calls a hook. */
+static struct {
+    int in;
+    pthread_t program, timer;
+    uint32_t warmup_stopped, sweep_stopped, swept, done, strangers;
+} crossing;
+
+static void note_strangers(void *user)
+{
+    (void)user;
+    if (!pthread_equal(pthread_self(), crossing.program)) PUT(&crossing.strangers, 1);
+    (sched_yield)();
+}
+
+static void park_of_strangers(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    note_strangers(user);
+    thread_park(waiter, deadline_ns);
+}
+
+static void unpark_of_anybody(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+static void stop_the_sweep(void *unused)
+{
+    (void)unused;
+    PUT(&naps, 0);
+    PUT(&crossing.sweep_stopped, 1);
+    while (!GET(&naps) && !GET(&crossing.strangers) && !GET(&crossing.done)) (sched_yield)();
+}
+
+static void *sweep_now(void *unused)
+{
+    softmetal_fire_timer();
+    PUT(&crossing.swept, 1);
+    return unused;
+}
+
+static void stop_the_warmup(void *unused)
+{
+    (void)unused;
+    PUT(&crossing.warmup_stopped, 1);
+    probe_at_unlock(crossing.in, stop_the_sweep, NULL);
+    crossing.timer = start(sweep_now, NULL);
+    while (!GET(&crossing.sweep_stopped) && !GET(&crossing.swept)) (sched_yield)();
+    (void)probe_has_acted();
+}
+
+static void a_sweep_crosses(int at, int in)
+{
+    gpusync_hooks hooks = {note_strangers, park_of_strangers, unpark_of_anybody, NULL};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_warmup_desc desc = listing(NULL, 0);
+    gpusync_timeline *timeline;
+    gpusync_queue *behind;
+    gpusync_warmup *warmup;
+    rig r;
+    memset(&crossing, 0, sizeof crossing);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    crossing.in = in;
+    crossing.program = pthread_self();
+    device_desc.hooks = &hooks;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    behind = queue_new(r.device);
+    timeline = timeline_new(r.device);
+    (void)hold_on(behind, timeline, 1, NULL); /* a reason for sweeps */
+    desc.queue = r.queue;
+    softmetal_set_dispatch_threads(0);
+    assert_ok(gpusync_warmup_start(r.device, &desc, &warmup));
+    probe_at_unlock(at, stop_the_warmup, NULL);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    must_return_within(60);
+    while (gpusync_warmup_poll(warmup, NULL, NULL) == GPUSYNC_NOT_READY) {
+        void *buffer = softmetal_first_in_line(r.metal_queue);
+        if (buffer && softmetal_what_is_due(buffer) == SOFTMETAL_COMPLETE_DUE) softmetal_finish(buffer);
+        (sched_yield)();
+    }
+    PUT(&crossing.done, 1);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    (void)probe_has_acted();
+    if (GET(&crossing.warmup_stopped)) join(crossing.timer);
+    has_returned();
+    assert_int_equal(crossing.strangers, 0);
+    assert_ok(gpusync_warmup_wait(warmup, 0));
+    assert_ok(gpusync_warmup_destroy(warmup));
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    finish_queue(behind);
+    assert_ok(gpusync_queue_destroy(behind));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+static void test_a_warmup_waits_for_a_sweep_without_the_programs_hooks(void **state)
+{
+    int at = 0;
+    (void)state;
+    if (!softmetal_has_dispatch()) skip(); /* a sweep comes when it is told to */
+    do {
+        int in = 0;
+        at++;
+        do a_sweep_crosses(at, ++in);
+        while (crossing.sweep_stopped);
+    } while (crossing.warmup_stopped);
+    assert_true(at > 3);
+}
+
 /* -- destroy at each stage ---------------------------------------------------------------------------- */
 
 static void test_destroy_at_once(void **state)
@@ -2369,6 +2502,7 @@ int main(void)
         cmocka_unit_test(test_askers_join_the_compilation_in_flight),
         cmocka_unit_test(test_a_pipeline_does_not_wait_for_others),
         cmocka_unit_test(test_hooks_are_for_the_programs_threads),
+        cmocka_unit_test(test_a_warmup_waits_for_a_sweep_without_the_programs_hooks),
         cmocka_unit_test(test_destroy_at_once),
         cmocka_unit_test(test_destroy_while_metal_compiles),
         cmocka_unit_test(test_destroy_while_the_device_is_warmed_up),
