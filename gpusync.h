@@ -5919,10 +5919,12 @@ static void *gpusync__listener(gpusync_device *dev)
 {
     void *listener = GPUSYNC__GET(&dev->listener);
     if (listener) return listener;
+    void *pool = gpusync__pool_push();
     gpusync__lock(&dev->lock);
     if (!dev->listener) GPUSYNC__PUT(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
     listener = dev->listener;
     gpusync__unlock(&dev->lock);
+    gpusync__pool_pop(pool);
     return listener;
 }
 
@@ -6011,8 +6013,10 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
     gpusync__lock(&dev->lock);
     if (dev->event_count) event = dev->events[--dev->event_count];
     gpusync__unlock(&dev->lock);
-    if (!event) return gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
-    *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+    void *pool = gpusync__pool_push();
+    if (event) *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+    else event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
+    gpusync__pool_pop(pool);
     return event;
 }
 
