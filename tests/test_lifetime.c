@@ -997,6 +997,129 @@ static void test_no_call_needs_an_autorelease_pool_of_the_caller(void **state)
     }
 }
 
+/* What makes an object, or takes one, may autorelease others inside of Metal: so at each message of the library's, on
+   whatever thread, one is autoreleased, for which softmetal demands a pool. The messages that return a number, and that
+   are sent again and again, do without. */
+static struct {
+    long autoreleased, gone;
+} inside_metal;
+extern void *objc_autorelease(void *object);
+static __thread bool of_the_test; /* messages on this thread are none of the library's */
+
+static void one_is_gone(void *unused)
+{
+    (void)unused;
+    COUNT(&inside_metal.gone);
+}
+
+static void autorelease_inside(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    static const char *const numbers[] = {"status", "signaledValue", "GPUStartTime", "GPUEndTime"};
+    size_t i;
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || of_the_test) return;
+    for (i = 0; i < LENGTH(numbers); i++)
+        if (strcmp(selector, numbers[i]) == 0) return;
+    COUNT(&inside_metal.autoreleased);
+    (void)objc_autorelease(softmetal_new_witness(one_is_gone, NULL));
+}
+
+static void nothing_to_do(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+}
+
+static void *tour_through_metal(void *unused)
+{
+    gpusync_queue_desc queue_desc;
+    gpusync_warmup *warmup;
+    gpusync_device *device;
+    gpusync_queue *queues[2];
+    gpusync_timeline *timeline;
+    gpusync_ticket running, ticket;
+    void *buffers[5], *object;
+    char text[4096];
+    int i;
+    must(gpusync_device_create(NULL, &device) == GPUSYNC_OK, "device");
+    for (i = 0; i < 2; i++) {
+        memset(&queue_desc, 0, sizeof queue_desc);
+        queue_desc.label = "a label that is too long to hide in a tagged pointer";
+        queue_desc.metal4 = metal4_run();
+        must(gpusync_queue_create(device, &queue_desc, &queues[i]) == GPUSYNC_OK, "queue");
+    }
+    must(gpusync_timeline_create(device, &(gpusync_timeline_desc){.label = "progress"}, &timeline) == GPUSYNC_OK,
+         "timeline");
+    of_the_test = true;
+    for (i = 0; i < 5; i++) {
+        if (metal4_run()) buffers[i] = metal_retain(record_for(queues[i % 2], "mine"));
+        else buffers[i] = metal_queue_command_buffer(gpusync_queue_metal(queues[i % 2]));
+    }
+    object = metal_buffer_new(gpusync_device_metal(device), 16);
+    for (i = 0; metal4_run() && i < 5; i++) end_recording(buffers[i]);
+    softmetal_hang(buffers[1]);
+    softmetal_fail(buffers[2], NULL, 2, NULL);
+    of_the_test = false;
+    /* a ticket that work waits for, and values of others: each needs an event, or the listener */
+    must(either_commit(queues[1], buffers[1], &running) == GPUSYNC_OK, "commit");
+    if (!metal4_run()) {
+        must(gpusync_encode_wait(queues[0], buffers[4], after(queues[1], running)) == GPUSYNC_OK, "encode_wait");
+        must(gpusync_encode_signal(queues[0], buffers[4], at(timeline, 29)) == GPUSYNC_OK, "encode_signal");
+    }
+    must(gpusync_submit(queues[0],
+                        &(gpusync_submission){WAITS(after(queues[1], running)), BUFFERS(buffers[0]),
+                                              SIGNALS(at(timeline, 1)), .on_complete = nothing_to_do},
+                        &ticket) == GPUSYNC_OK,
+         "submit");
+    must(gpusync_timeline_expect(timeline, 9) == GPUSYNC_OK, "expect");
+    must(gpusync_on_done(at(timeline, 2), nothing_to_do, NULL) == GPUSYNC_OK, "on_done");
+    must(gpusync_release_after(after(queues[0], ticket), object) == GPUSYNC_OK, "release_after");
+    must(gpusync_report(device, text, sizeof text) > 0, "report");
+    of_the_test = true;
+    softmetal_unhang(buffers[1]);
+    of_the_test = false;
+    must(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER) == GPUSYNC_OK, "wait");
+    must(gpusync_timeline_signal(timeline, 2) == GPUSYNC_OK, "signal");
+    must(either_commit(queues[0], buffers[2], &ticket) == GPUSYNC_OK, "commit");
+    must(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER) == GPUSYNC_ERROR_EXECUTION, "wait");
+    must(gpusync_submit(queues[1], &(gpusync_submission){WAITS(at(timeline, 20)), BUFFERS(buffers[3])}, NULL) == GPUSYNC_OK,
+         "submit");
+    must(gpusync_cancel_held(queues[1]) == GPUSYNC_OK, "cancel");
+    must(gpusync_submit(queues[0],
+                        &(gpusync_submission){WAITS(at(timeline, 2)), BUFFERS(buffers[4]), SIGNALS(at(timeline, 30)),
+                                              .flags = GPUSYNC_STRICT},
+                        &ticket) == GPUSYNC_OK,
+         "submit");
+    must(gpusync_timeline_wait(timeline, 30, GPUSYNC_FOREVER, NULL) == GPUSYNC_OK, "wait");
+    must(gpusync_warmup_start(device, NULL, &warmup) == GPUSYNC_OK, "warm-up");
+    must(gpusync_warmup_wait(warmup, GPUSYNC_FOREVER) == GPUSYNC_OK, "warm-up");
+    must(gpusync_warmup_destroy(warmup) == GPUSYNC_OK, "warm-up");
+    for (i = 0; i < 2; i++) must(gpusync_queue_destroy(queues[i]) == GPUSYNC_OK, "destroy");
+    must(gpusync_timeline_destroy(timeline) == GPUSYNC_OK, "destroy");
+    must(gpusync_device_destroy(device) == GPUSYNC_OK, "destroy");
+    of_the_test = true;
+    for (i = 0; i < 5; i++) metal_release(buffers[i]);
+    metal_release(object);
+    return unused;
+}
+
+static void test_every_message_that_may_autorelease_has_a_pool(void **state)
+{
+    (void)state;
+    if (!softmetal_sees_messages()) skip();
+    softmetal_reset();
+    memset(&inside_metal, 0, sizeof inside_metal);
+    softmetal_set_message_hook(autorelease_inside, NULL);
+    join(start(tour_through_metal, NULL));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(softmetal_settle(SECONDS(10)));
+    drop_recordings();
+    assert_true(inside_metal.autoreleased > 20);
+    assert_int_equal(inside_metal.gone, inside_metal.autoreleased); /* each with its pool */
+}
+
 /* A completed handler of the program's that autoreleases. */
 typedef struct autoreleasing_block {
     void *isa;
@@ -1414,6 +1537,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_report_gives_ages_in_milliseconds),
         cmocka_unit_test(test_the_report_is_cut_as_by_snprintf),
         cmocka_unit_test(test_no_call_needs_an_autorelease_pool_of_the_caller),
+        cmocka_unit_test(test_every_message_that_may_autorelease_has_a_pool),
         cmocka_unit_test(test_what_a_dealloc_autoreleases_goes_with_the_pool_of_the_call),
         cmocka_unit_test(test_an_event_stays_for_work_that_waits_for_its_value),
         cmocka_unit_test(test_an_event_stays_for_work_that_signals_it),
