@@ -700,7 +700,7 @@ struct gpusync_command_buffer_desc {
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error, whichever it is. */
     bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
@@ -2936,12 +2936,26 @@ static gpusync_failure gpusync__classify(const char *domain, int64_t code, const
 }
 
 /* Fill in an error without a word of Metal's. message may be NULL. */
-static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
+GPUSYNC__RARE void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
 {
     memset(error, 0, sizeof *error);
     error->result = result;
     error->failure = result == GPUSYNC_ERROR_CANCELLED ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
     gpusync__copy_text(error->message, sizeof error->message, message);
+}
+
+/* The place for what a wait has to say of its error, or NULL. */
+static gpusync_error *gpusync__error_of(const gpusync_wait_options *options) { return options ? options->error : NULL; }
+
+/* The wait returns this result, which is about the wait and not about work: an error gets its text. ticket: what was
+   waited for, or 0. error may be NULL. Returns the result. */
+GPUSYNC__RARE gpusync_result gpusync__explain(gpusync_error *error, uint64_t ticket, gpusync_result result)
+{
+    if (error && result < GPUSYNC_OK) {
+        gpusync__own_error(error, result, gpusync_result_string(result));
+        error->ticket = ticket;
+    }
+    return result;
 }
 
 /* Code, domain and message of an NSError. Needs a pool. */
@@ -2992,7 +3006,7 @@ static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *r
 }
 
 /* A copy for others. One of the program's own may have texts without an end. */
-static void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
+GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
 {
     *to = *from;
     to->domain[sizeof to->domain - 1] = to->message[sizeof to->message - 1] = '\0';
@@ -4462,6 +4476,12 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_er
     return gpusync__result_of(goal->queue, goal, true, error);
 }
 
+/* The ticket that the goal is about, or 0. */
+static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
+{
+    return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
+}
+
 /* How a goal that is over ended. What ended badly says so also where the wait for its handlers was cut short; what
    ended well does not say that, then. Unless OK, the error, where there is a place for it, is filled. */
 static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
@@ -4469,10 +4489,7 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     bool ended = reached || (goal->handlers && gpusync__met(goal));
     gpusync_result result = ended ? gpusync__goal_result(goal, error) : GPUSYNC_OK;
     if (reached || result != GPUSYNC_OK) return result;
-    result = gpusync__stop_reason(goal);
-    if (error) gpusync__own_error(error, result, gpusync_result_string(result));
-    if (error && goal->kind == GPUSYNC__ONE) error->ticket = goal->ticket;
-    return result;
+    return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
 /* Whoever wakes may have taken it off already. After the lock nobody else refers to it. */
@@ -4745,9 +4762,9 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 
 /* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that came about. A callback,
    or a timeout of 0, is told after the looks: a wait that need not sleep succeeds everywhere. Metal's own wait has no
-   deadline, so it serves only who waits forever. */
-static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_spin *spin,
-                                     gpusync_wait_mode mode, uint64_t **how)
+   deadline, so it serves only waits without one. set: options that leave nothing open. */
+static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_wait_options *set,
+                                     uint64_t **how)
 {
     *how = &wait->stats->waits_inline;
     if (gpusync__wait_over(wait)) return GPUSYNC_OK;
@@ -4759,10 +4776,23 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (timeout_ns == 0) return GPUSYNC_TIMEOUT;
     uint64_t deadline = gpusync__deadline(timeout_ns);
     *how = &wait->stats->waits_spin;
-    if (mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->watches->goal);
-    if (mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, spin, deadline)) return GPUSYNC_OK;
+    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->watches->goal);
+    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, set->spin, deadline)) return GPUSYNC_OK;
     *how = &wait->stats->waits_sleep;
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
+}
+
+/* The options of a wait, or none, with the spin and the mode of what it is about where they leave those open. */
+static gpusync_wait_options gpusync__complete(const gpusync_wait_options *options, const gpusync_spin *spin,
+                                              gpusync_wait_mode mode)
+{
+    gpusync_wait_options set = {spin, mode, NULL, false};
+    if (!options) return set;
+    if (options->spin) set.spin = options->spin;
+    if (options->mode) set.mode = options->mode;
+    set.error = options->error;
+    set.handlers = options->handlers;
+    return set;
 }
 
 /* Wait for one goal. OK: it is met. The caller is inside of what it is about, and asks how it ended. options may be
@@ -4771,21 +4801,20 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
 static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                           const gpusync_wait_options *options, uint64_t **how)
 {
-    const gpusync_queue *q = goal->queue;
-    const gpusync_spin *spin = options && options->spin ? options->spin : q ? q->spin : dev->spin;
-    gpusync_wait_mode mode = options && options->mode ? options->mode : q ? q->wait_mode : dev->wait_mode;
-    gpusync_stats *stats = q ? &goal->queue->stats : &dev->stats;
+    gpusync_queue *q = goal->queue;
+    gpusync_wait_options set = gpusync__complete(options, q ? q->spin : dev->spin, q ? q->wait_mode : dev->wait_mode);
+    gpusync_stats *stats = q ? &q->stats : &dev->stats;
     gpusync__watch watch;
     gpusync__wait wait = {dev, stats, &watch, 1, 0, 1, false, false, false, false, NULL};
     watch.goal = *goal;
     watch.waiter = NULL;
     watch.node.linked = watch.left = false; /* all else has a value when it is listed */
-    gpusync_result result = gpusync__await(&wait, timeout_ns, spin, mode, how);
+    gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
     if (gpusync__reached(&watch)) return GPUSYNC_OK;
     *how = &stats->waits_unmet;
-    if (!gpusync__stopped(goal)) return result;
+    if (!gpusync__stopped(goal)) return gpusync__explain(set.error, gpusync__ticket_of(goal), result);
     gpusync__look(goal); /* it closes, or the device is lost: what ended before says so, read by nobody yet */
-    return gpusync__reached(&watch) ? GPUSYNC_OK : gpusync__end_of(goal, false, options ? options->error : NULL);
+    return gpusync__reached(&watch) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
 }
 
 /* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. That is asked after the times
@@ -4826,19 +4855,28 @@ static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t time
     return result;
 }
 
+static bool gpusync__mode_is_valid(const gpusync_wait_options *options)
+{
+    return !options || (unsigned)options->mode <= GPUSYNC_WAIT_BLOCKING;
+}
+
 /* The trace has an end for each begin: where there was no such ticket, `how` is NULL, and neither is told. */
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                            const gpusync_wait_options *options)
 {
+    gpusync_error *error = gpusync__error_of(options);
+    gpusync_result result = GPUSYNC_OK;
     gpusync__goal goal;
     uint64_t *how = NULL;
-    if (!queue || (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue->metal4 && options && options->mode == GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_UNSUPPORTED;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
+    if (!queue || !gpusync__mode_is_valid(options)) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    else if (queue->metal4 && options && options->mode == GPUSYNC_WAIT_BLOCKING) result = GPUSYNC_ERROR_UNSUPPORTED;
+    else if (!gpusync__enter(queue)) result = GPUSYNC_ERROR_DESTROYED;
+    if (result != GPUSYNC_OK) return gpusync__explain(error, GPUSYNC_NO_TICKET, result);
+    result = gpusync__goal_of(queue, ticket, &goal);
     goal.handlers = options && options->handlers;
     if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options, &how);
-    if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, options ? options->error : NULL);
+    else (void)gpusync__explain(error, ticket, result);
+    if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, error);
     if (how && gpusync__traced(queue->device)) gpusync__trace_wait(queue->device, &goal, &queue->stats, how, result);
     gpusync__leave(queue);
     return result;
@@ -4892,23 +4930,23 @@ static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
 /* First every wait, then every result: work that did not end hides how other work ended, and is told first. The error
    is that of the first result. A queue that is destroyed meanwhile is no longer a queue of the device. */
 static gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
-                                            uint64_t deadline, const gpusync_wait_options *options)
+                                            uint64_t deadline, gpusync_wait_options options)
 {
     gpusync_result result = GPUSYNC_OK;
     for (int ended = 0; ended < 2 && result == GPUSYNC_OK; ended++) {
         for (size_t i = 0; i < count; i++) {
             const gpusync__goal *goal = &targets[i].goal;
             gpusync_queue *q = gpusync__queue_from(dev, targets[i].number);
-            gpusync_error *error = options && result == GPUSYNC_OK ? options->error : NULL;
             gpusync_result one;
             uint64_t *how = NULL;
             if (!q) continue;
             if (q->place.number != targets[i].number) one = GPUSYNC_ERROR_DESTROYED;
-            else if (ended) one = gpusync__result_of(q, goal, true, error);
-            else one = gpusync__wait_met(goal, gpusync__time_left(deadline), options, &how);
+            else if (ended) one = gpusync__result_of(q, goal, true, options.error);
+            else one = gpusync__wait_met(goal, gpusync__time_left(deadline), &options, &how);
             if (how && gpusync__traced(dev)) gpusync__trace_wait(dev, goal, &q->stats, how, one);
             gpusync__leave(q);
             if (result == GPUSYNC_OK && one != GPUSYNC_ERROR_DESTROYED) result = one;
+            if (result != GPUSYNC_OK) options.error = NULL; /* it has that of the first result */
         }
     }
     return result;
@@ -4919,10 +4957,13 @@ static gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__
 GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                   const gpusync_wait_options *options)
 {
+    static const gpusync_wait_options none = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false};
     gpusync__target few[16], *targets = few;
     size_t room = sizeof few / sizeof few[0];
     gpusync_result result;
-    if (!device || (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!options) options = &none;
+    if (!device || !gpusync__mode_is_valid(options))
+        return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
     uint64_t deadline = gpusync__deadline(timeout_ns);
     for (;;) { /* until there is room for a target of each queue */
         size_t count = 0;
@@ -4932,20 +4973,22 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
             if (count++ >= room) continue;
             targets[count - 1].number = q->place.number;
             (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
-            targets[count - 1].goal.handlers = options && options->handlers;
+            targets[count - 1].goal.handlers = options->handlers;
         }
         gpusync__unlock(&device->lock);
         if (count <= room) {
-            result = gpusync__wait_targets(device, targets, count, deadline, options);
+            result = gpusync__wait_targets(device, targets, count, deadline, *options);
             break;
         }
         if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
         room = count + 8;
         targets = (gpusync__target *)gpusync__allocate(device, room * sizeof *targets, 16);
-        if (!targets) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+        if (!targets) return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
     }
     if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
-    return gpusync_device_is_lost(device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
+    if (!gpusync_device_is_lost(device)) return result;
+    if (result >= GPUSYNC_OK) (void)gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
+    return GPUSYNC_ERROR_DEVICE_LOST;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns)
@@ -4976,30 +5019,30 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
                                            gpusync_wait_for for_what, uint64_t timeout_ns,
                                            const gpusync_wait_options *options, gpusync__watch *watches, size_t *which)
 {
-    const gpusync_spin *spin = options && options->spin ? options->spin : dev->spin;
-    gpusync_wait_mode mode = options && options->mode ? options->mode : dev->wait_mode;
+    gpusync_wait_options set = gpusync__complete(options, dev->spin, dev->wait_mode);
     /* clang-format off */
     gpusync__wait wait = {dev, &dev->stats, watches, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
-                          for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, options ? options->error : NULL};
+                          for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, set.error};
     /* clang-format on */
     uint64_t *how;
     for (size_t i = 0; i < count; i++) {
         gpusync__goal *goal = &watches[i].goal;
         gpusync_result result = gpusync__point_enter(&points[i], goal);
-        goal->handlers = options && options->handlers && goal->queue;
+        goal->handlers = set.handlers && goal->queue;
         if (result == GPUSYNC_OK) continue;
         *which = i;
         while (i--) gpusync__goal_leave(&watches[i].goal);
-        return result;
+        return gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
     }
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
-    if (mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && spin == dev->spin)) mode = GPUSYNC_WAIT_HANDLER;
-    gpusync_result result = gpusync__await(&wait, timeout_ns, spin, mode, &how);
+    if (set.mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && set.spin == dev->spin)) set.mode = GPUSYNC_WAIT_HANDLER;
+    gpusync_result result = gpusync__await(&wait, timeout_ns, &set, &how);
     if (result != GPUSYNC_OK) how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT(how);
     (void)gpusync__wait_over(&wait); /* what has ended since then is told, too */
     *which = wait.which;
-    if (*which < count) result = watches[*which].result;
+    if (*which < count) result = watches[*which].result; /* and its error */
+    else (void)gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, NULL, &dev->stats, how, result);
     for (size_t i = 0; i < count; i++)
         if (!watches[i].left) gpusync__goal_leave(&watches[i].goal);
@@ -5012,22 +5055,23 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
     gpusync__watch few[16], *watches = few;
+    gpusync_error *error = gpusync__error_of(options);
     gpusync_device *dev = NULL;
     size_t found = count;
     if (which) *which = count;
-    if ((count && !points) || (unsigned)how > GPUSYNC_WAIT_ALL_OR_FAILURE ||
-        (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING))
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (count == 0) return how == GPUSYNC_WAIT_ANY ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK;
-    for (size_t i = 0; i < count; i++) {
+    bool valid = (points || !count) && (count || how != GPUSYNC_WAIT_ANY) && count <= UINT32_MAX / 2 &&
+                 (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && gpusync__mode_is_valid(options);
+    for (size_t i = 0; valid && i < count; i++) {
         const gpusync_point *point = &points[i];
         gpusync_device *one = point->timeline ? point->timeline->device : point->queue ? point->queue->device : NULL;
-        if (!one || (dev && one != dev)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+        valid = one && (!dev || one == dev);
         dev = one;
     }
+    if (!valid) return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (count == 0) return GPUSYNC_OK;
     if (count <= sizeof few / sizeof few[0]) memset(few, 0, count * sizeof *few);
     else watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
-    if (!watches) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!watches) return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
     GPUSYNC__ADD(&dev->inside, 1);
     gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, watches, &found);
     if (watches != few) gpusync__free(dev, watches, count * sizeof *watches);
@@ -6480,10 +6524,10 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
     gpusync_device *dev = t->device;
     uint64_t *how;
     gpusync_result result = gpusync__timeline_enter(t);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK) return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
     result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
-    if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, options ? options->error : NULL);
+    if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, gpusync__error_of(options));
     GPUSYNC__COUNT(how);
     if (gpusync__traced(dev)) gpusync__trace_wait(dev, &goal, &dev->stats, how, result);
     gpusync__timeline_leave(t);
@@ -6493,9 +6537,10 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (options && (unsigned)options->mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = GPUSYNC_OK;
+    if (!timeline || !gpusync__mode_is_valid(options)) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    else if (value > GPUSYNC_MAX_VALUE) result = GPUSYNC_ERROR_NOT_RISING;
+    if (result != GPUSYNC_OK) return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
     uint64_t present = GPUSYNC__GET(&timeline->value);
     if (present < value || present == GPUSYNC__FAILED_VALUE || gpusync__traced(timeline->device))
         return gpusync__wait_value(timeline, value, timeout_ns, options);
