@@ -3,6 +3,7 @@
    It also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
+#include <sys/mman.h>
 #include <time.h>
 
 /* -- hooks that count ------------------------------------------------------------------------------------ */
@@ -156,6 +157,31 @@ static void test_points_that_are_none_are_refused_and_leave_the_others_alone(voi
     assert_ok(gpusync_queue_destroy(other.queue));
     assert_ok(gpusync_device_destroy(other.device));
     close_rig(&r);
+}
+
+/* Nobody has an array of so many points, which ends with a page that cannot be read. */
+static void test_more_points_than_memory_has_room_for_are_refused(void **state)
+{
+    static const size_t counts[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1, SIZE_MAX / sizeof(gpusync_point) + 1};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), i, which;
+    unsigned char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    gpusync_point *points = (gpusync_point *)(void *)memory;
+    int how;
+    rig r;
+    (void)state;
+    assert_true(memory != MAP_FAILED);
+    assert_int_equal(mprotect(memory + page, page, PROT_NONE), 0);
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    for (i = 0; i < page / sizeof *points; i++) points[i] = gpusync_at_ticket(r.queue, GPUSYNC_NO_TICKET);
+    for (how = GPUSYNC_WAIT_ALL; how <= GPUSYNC_WAIT_ALL_OR_FAILURE; how++)
+        for (i = 0; i < LENGTH(counts); i++) {
+            which = 77;
+            assert_result(gpusync_wait_many(points, counts[i], (gpusync_wait_for)how, 0, NULL, &which),
+                          GPUSYNC_ERROR_INVALID_ARGUMENT);
+            assert_true(which == counts[i]);
+        }
+    close_rig(&r);
+    munmap(memory, 2 * page);
 }
 
 /* -- which ones ------------------------------------------------------------------------------------------ */
@@ -1584,6 +1610,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_of_none_is_reached_and_any_of_none_makes_no_sense),
         cmocka_unit_test(test_points_that_are_none_are_refused_and_leave_the_others_alone),
+        cmocka_unit_test(test_more_points_than_memory_has_room_for_are_refused),
         cmocka_unit_test(test_tickets_and_values_can_be_mixed),
         cmocka_unit_test(test_the_same_point_may_be_given_often),
         cmocka_unit_test(test_a_ticket_zero_is_always_reached),
