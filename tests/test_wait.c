@@ -366,6 +366,226 @@ static void test_the_failure_of_the_work_comes_through_every_way_and_mode(void *
         }
 }
 
+/* -- options->error ------------------------------------------------------------------------------- */
+
+/* Every call that has options, and what they say. */
+enum { OF_TICKET, OF_EVERYTHING, OF_DEVICE, OF_VALUE, OF_POINTS, OF_VALUES, CALLS };
+
+typedef struct asker {
+    rig r;
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket; /* not over */
+    uint64_t value;        /* not reached */
+    gpusync_wait_mode mode;
+    uint64_t timeout_ns;
+    unsigned asks; /* 1 << OF_..., to ask */
+    gpusync_result results[CALLS];
+    gpusync_error errors[CALLS];
+    long rounds;
+} asker;
+
+static gpusync_result ask(asker *a, int call, gpusync_error *error)
+{
+    gpusync_wait_options options = {NULL, a->mode, error, false};
+    gpusync_point points[20];
+    int i;
+    for (i = 0; i < 20; i++)
+        points[i] = call == OF_VALUES ? at(a->timeline, a->value) : after(a->r.queue, i ? a->ticket : GPUSYNC_NO_TICKET);
+    if (call == OF_TICKET) return gpusync_wait_ex(a->r.queue, a->ticket, a->timeout_ns, &options);
+    if (call == OF_EVERYTHING) return gpusync_wait_ex(a->r.queue, GPUSYNC_EVERYTHING, a->timeout_ns, &options);
+    if (call == OF_DEVICE) return gpusync_device_wait_ex(a->r.device, a->timeout_ns, &options);
+    if (call == OF_VALUE) return gpusync_timeline_wait(a->timeline, a->value, a->timeout_ns, &options);
+    return gpusync_wait_many(points, call == OF_POINTS ? 2 : 20, GPUSYNC_WAIT_ALL, a->timeout_ns, &options, NULL);
+}
+
+/* Where no assertion can jump, too. */
+static void ask_all(asker *a)
+{
+    int call;
+    for (call = 0; call < CALLS; call++) {
+        memset(&a->errors[call], 0x77, sizeof a->errors[call]);
+        if (a->asks & 1u << call) a->results[call] = ask(a, call, &a->errors[call]);
+    }
+    COUNT(&a->rounds);
+}
+
+static void ask_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)result;
+    (void)error;
+    ask_all((asker *)user);
+}
+
+static void assert_filled(const gpusync_error *error, gpusync_result result)
+{
+    assert_result(error->result, result);
+    assert_int_not_equal(error->failure, GPUSYNC_FAILURE_NONE);
+    assert_non_null(memchr(error->message, 0, sizeof error->message));
+    assert_int_not_equal(error->message[0], 0);
+    assert_non_null(memchr(error->domain, 0, sizeof error->domain));
+    assert_non_null(memchr(error->label, 0, sizeof error->label));
+    assert_non_null(memchr(error->queue_label, 0, sizeof error->queue_label));
+}
+
+static void assert_answers(const asker *a, gpusync_result expected)
+{
+    int call;
+    for (call = 0; call < CALLS; call++) {
+        if (!(a->asks & 1u << call)) continue;
+        assert_result(a->results[call], expected);
+        assert_filled(&a->errors[call], expected);
+    }
+}
+
+static void asker_open(asker *a, gpusync_callback_mode callbacks)
+{
+    gpusync_device_desc device_desc = device_desc_with(NULL);
+    memset(a, 0, sizeof *a);
+    device_desc.spin = &no_spin;
+    device_desc.callback_mode = callbacks;
+    rig_open_with(&a->r, SOFTMETAL_MANUAL, device_desc, queue_desc_with(GPUSYNC_WAIT_DEFAULT, NULL));
+    a->timeline = timeline_new(a->r.device);
+    a->ticket = commit_empty(&a->r, NULL);
+    a->value = 1;
+    a->timeout_ns = MS(1);
+    a->asks = (1u << CALLS) - 1;
+}
+
+static void asker_close(asker *a)
+{
+    if (a->r.queue) finish_queue(a->r.queue);
+    if (a->timeline) assert_ok(gpusync_timeline_destroy(a->timeline));
+    rig_close(&a->r);
+}
+
+static void test_in_a_callback_the_error_of_a_wait_is_filled(void **state)
+{
+    asker a;
+    (void)state;
+    asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
+    for (a.timeout_ns = 0; a.timeout_ns <= MS(1); a.timeout_ns += MS(1)) {
+        assert_ok(gpusync_on_done(after(a.r.queue, GPUSYNC_NO_TICKET), ask_in_callback, &a));
+        assert_int_equal(CALLED(a.rounds), 1 + a.timeout_ns / MS(1));
+        assert_answers(&a, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    }
+    asker_close(&a);
+}
+
+static void test_without_memory_the_error_of_a_wait_is_filled(void **state)
+{
+    enum { MORE = 16 };
+    gpusync_queue *more[MORE];
+    asker a;
+    int i;
+    (void)state;
+    asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
+    a.r.memory.fail_at = 1;
+    a.r.memory.fail_after = true;
+    ask_all(&a);
+    a.r.memory.fail_at = 0;
+    assert_answers(&a, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    for (i = 0; i < MORE; i++) more[i] = queue_new(a.r.device);
+    a.asks = 1u << OF_DEVICE; /* whose list has no place in the call any more */
+    a.r.memory.fail_at = 1;
+    ask_all(&a);
+    a.r.memory.fail_at = 0;
+    assert_answers(&a, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    for (i = 0; i < MORE; i++) assert_ok(gpusync_queue_destroy(more[i]));
+    asker_close(&a);
+}
+
+static void test_the_error_of_a_wait_for_what_there_is_not_is_filled(void **state)
+{
+    asker a;
+    (void)state;
+    asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
+    a.ticket = 77;
+    a.asks = 1u << OF_TICKET | 1u << OF_POINTS;
+    ask_all(&a);
+    assert_answers(&a, GPUSYNC_ERROR_INVALID_TICKET);
+    a.value = GPUSYNC_MAX_VALUE + 1;
+    a.asks = 1u << OF_VALUE | 1u << OF_VALUES;
+    ask_all(&a);
+    assert_answers(&a, GPUSYNC_ERROR_NOT_RISING);
+    asker_close(&a);
+}
+
+static void test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_without(void **state)
+{
+    void *metal, *lost;
+    asker a;
+    (void)state;
+    asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
+    metal = metal_retain(a.r.metal_queue);
+    lost = open_buffer(&a.r);
+    fail_with_the_device(lost);
+    assert_ok(either_commit(a.r.queue, lost, NULL));
+    softmetal_finish_queue(metal);
+    assert_true(gpusync_device_is_lost(a.r.device));
+    a.asks = 1u << OF_EVERYTHING | 1u << OF_DEVICE | 1u << OF_VALUE | 1u << OF_VALUES; /* the ticket has ended */
+    ask_all(&a);
+    assert_answers(&a, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ok(gpusync_queue_destroy(a.r.queue));
+    a.r.queue = NULL;
+    a.asks = 1u << OF_DEVICE;
+    ask_all(&a);
+    assert_answers(&a, GPUSYNC_ERROR_DEVICE_LOST);
+    metal_release(metal);
+    asker_close(&a);
+}
+
+/* In the destroy call, which runs the callback. */
+static void test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled(void **state)
+{
+    void *metal;
+    asker a;
+    (void)state;
+    asker_open(&a, GPUSYNC_CALLBACKS_MANUAL);
+    metal = metal_retain(a.r.metal_queue);
+    a.asks = 1u << OF_VALUE | 1u << OF_VALUES;
+    assert_ok(gpusync_on_done(at(a.timeline, 1), ask_in_callback, &a));
+    assert_ok(gpusync_timeline_destroy(a.timeline));
+    assert_int_equal(a.rounds, 1);
+    assert_answers(&a, GPUSYNC_ERROR_DESTROYED);
+    a.timeline = NULL;
+    a.asks = 1u << OF_TICKET | 1u << OF_EVERYTHING | 1u << OF_POINTS;
+    assert_ok(gpusync_on_done(after(a.r.queue, a.ticket), ask_in_callback, &a));
+    assert_ok(gpusync_queue_destroy_now(a.r.queue));
+    assert_int_equal(a.rounds, 2);
+    assert_answers(&a, GPUSYNC_ERROR_DESTROYED);
+    a.r.queue = NULL;
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    asker_close(&a);
+}
+
+static void test_the_error_of_a_wait_that_makes_no_sense_is_filled(void **state)
+{
+    gpusync_error error;
+    gpusync_wait_options options = {NULL, GPUSYNC_WAIT_DEFAULT, &error, false};
+    gpusync_point nothing;
+    asker a;
+    (void)state;
+    memset(&nothing, 0, sizeof nothing);
+    asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
+    a.mode = (gpusync_wait_mode)77;
+    ask_all(&a);
+    assert_answers(&a, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    error.result = GPUSYNC_OK;
+    assert_result(gpusync_wait_many(&nothing, 1, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_filled(&error, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    error.result = GPUSYNC_OK;
+    assert_result(gpusync_wait_many(NULL, 0, GPUSYNC_WAIT_ANY, 0, &options, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_filled(&error, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (metal4_run()) {
+        a.mode = GPUSYNC_WAIT_BLOCKING;
+        a.asks = 1u << OF_TICKET | 1u << OF_EVERYTHING;
+        ask_all(&a);
+        assert_answers(&a, GPUSYNC_ERROR_UNSUPPORTED);
+    }
+    asker_close(&a);
+}
+
 /* -- how a wait ended ------------------------------------------------------------------------------- */
 
 static void test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody(void **state)
@@ -1331,6 +1551,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_way_and_mode_and_budget_waits_for_real_work),
         cmocka_unit_test(test_every_way_and_mode_and_budget_keeps_its_time_limit),
         cmocka_unit_test(test_the_failure_of_the_work_comes_through_every_way_and_mode),
+        cmocka_unit_test(test_in_a_callback_the_error_of_a_wait_is_filled),
+        cmocka_unit_test(test_without_memory_the_error_of_a_wait_is_filled),
+        cmocka_unit_test(test_the_error_of_a_wait_for_what_there_is_not_is_filled),
+        cmocka_unit_test(test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_without),
+        cmocka_unit_test(test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled),
+        cmocka_unit_test(test_the_error_of_a_wait_that_makes_no_sense_is_filled),
         cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody),
         cmocka_unit_test(test_the_spin_budget_is_spent_before_the_first_park_and_not_more),
         cmocka_unit_test(test_a_time_limit_on_spinning_ends_it),
