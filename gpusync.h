@@ -2234,10 +2234,11 @@ struct gpusync_queue {
        log_begin: number of the first failure that the log had a place for. log_count: failures so far.
        logged: how many of them the log hook has seen; of the thread that has set `logging`.
        covered: waits for everything have told of what failed up to this ticket.
-       dropped, dropped_failed: largest ticket whose record was dropped; of those that ran. */
+       dropped, dropped_failed: largest ticket whose record was dropped; of those that ran.
+       last_failed: largest ticket that has a record. Read without the lock by gpusync__went_well. */
     gpusync__board board;
     gpusync_error *log, last_failure;
-    uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed;
+    uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed, last_failed;
     uint32_t log_size, logging;
 };
 
@@ -3043,6 +3044,7 @@ static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
         GPUSYNC__COUNT(&q->stats.failures_dropped);
     }
     *record = *error;
+    if (error->ticket > q->last_failed) GPUSYNC__PUT(&q->last_failed, error->ticket);
     GPUSYNC__ADD(&q->log_count, 1);
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
     gpusync__unlock(&q->board.lock);
@@ -4882,11 +4884,21 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     return result;
 }
 
-/* Ended, and no flag says that anything ever failed, or closes: the answer of most waits, from two loads, or three of
-   everything. */
+/* Has no failure to tell: nothing is lost or closing, and the last failure is one of an earlier ticket; for everything,
+   one that an earlier wait has told of. The caller has seen the end, and so sees its failure, too (gpusync__record). */
+static inline bool gpusync__went_well(const gpusync_queue *q, gpusync_ticket ticket)
+{
+    uint32_t flags = GPUSYNC__GET(&q->flags);
+    if (!flags) return true;
+    if (flags != GPUSYNC__FAILED) return false;
+    uint64_t before = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__GET(&q->covered) : ticket - 1;
+    return GPUSYNC__GET(&q->last_failed) <= before; /* of ticket 0 nothing is above */
+}
+
+/* The answer of most waits, from two loads, or three of everything; two more where something failed before. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
-    if (!queue || !gpusync_is_done(queue, ticket) || GPUSYNC__GET(&queue->flags))
+    if (!queue || !gpusync_is_done(queue, ticket) || !gpusync__went_well(queue, ticket))
         return gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
     GPUSYNC__COUNT(&queue->stats.waits_inline);
     return GPUSYNC_OK;
