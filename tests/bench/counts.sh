@@ -148,6 +148,11 @@ idle_row "gpusync_wait, never used" wait_never_used gpusync_wait 20
 idle_row "gpusync_wait, idle" wait_idle gpusync_wait 20
 idle_row "queue_wait, never used" queue_wait_never_used gpusync_queue_wait 20
 idle_row "queue_wait, idle" queue_wait_idle gpusync_queue_wait 20
+# A failure in the past costs later waits nothing.
+idle_row "gpusync_wait, 1 failure" wait_1_failure gpusync_wait 20
+idle_row "... 64 failures" wait_64_failures gpusync_wait 20
+idle_row "queue_wait, 1 failure" queue_wait_1_failure gpusync_queue_wait 20
+idle_row "... 64 failures" queue_wait_64_failures gpusync_queue_wait 20
 idle_row "gpusync_is_idle inlined" is_idle count_inline_is_idle 8
 idle_row "gpusync_is_done inlined" is_done count_inline_is_done 14
 idle_row "timeline_query" timeline_query gpusync_timeline_query 30

@@ -147,12 +147,15 @@ static void finish(gpusync_queue *queue)
     softmetal_finish_queue(gpusync_queue_metal(queue));
 }
 
-/* A queue that has worked and is drained: n tickets. */
-static gpusync_queue *drained_queue(unsigned n)
+/* A queue that has worked and is drained: so many tickets that failed, of which a wait has told, and n others. */
+static gpusync_queue *drained_queue(unsigned failures, unsigned n)
 {
     gpusync_queue *queue = open_queue();
-    while (n-- > 0) ok(gpusync_commit(queue, open_buffer(queue), NULL));
+    unsigned i;
+    softmetal_fail_next(failures, 1);
+    for (i = 0; i < failures + n; i++) ok(gpusync_commit(queue, open_buffer(queue), NULL));
     finish(queue);
+    must(gpusync_queue_wait(queue, 0) == (failures ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK), "the failures");
     return queue;
 }
 
@@ -219,7 +222,8 @@ typedef struct scenario {
     const char *name;
     void (*act)(gpusync_queue *, gpusync_ticket);
     bool used;
-    gpusync_ticket ticket;
+    gpusync_ticket ticket; /* after the failures */
+    unsigned failures;
 } scenario;
 
 static const scenario scenarios[] = {
@@ -227,6 +231,10 @@ static const scenario scenarios[] = {
     {"wait_idle", ask_wait, true, 5},
     {"queue_wait_never_used", ask_queue_wait, false, 0},
     {"queue_wait_idle", ask_queue_wait, true, 0},
+    {"wait_1_failure", ask_wait, true, 5, 1},
+    {"wait_64_failures", ask_wait, true, 5, 64},
+    {"queue_wait_1_failure", ask_queue_wait, true, 0, 1},
+    {"queue_wait_64_failures", ask_queue_wait, true, 0, 64},
     {"is_idle", ask_is_idle, true, 0},
     {"is_done", ask_is_done, true, 5},
     {"timeline_query", ask_value, true, 0},
@@ -237,17 +245,18 @@ static const scenario scenarios[] = {
 
 static void run_scenario(const scenario *s, bool events)
 {
-    gpusync_queue *queue = s->used ? drained_queue(REPEAT) : open_queue();
+    gpusync_queue *queue = s->used ? drained_queue(s->failures, REPEAT) : open_queue();
+    gpusync_ticket ticket = s->ticket + s->failures;
     uint64_t messages, counts;
     unsigned long allocated;
     unsigned i;
-    s->act(queue, s->ticket); /* the first time binds symbols and caches */
+    s->act(queue, ticket); /* the first time binds symbols and caches */
     finish(queue);
     allocated = allocations;
     messages = softmetal_thread_messages();
     counts = softmetal_retain_count_calls();
     CALLGRIND_ZERO_STATS;
-    for (i = 0; i < REPEAT; i++) s->act(queue, s->ticket);
+    for (i = 0; i < REPEAT; i++) s->act(queue, ticket);
     CALLGRIND_DUMP_STATS_AT(s->name);
     messages = softmetal_thread_messages() - messages;
     counts = softmetal_retain_count_calls() - counts;
@@ -522,7 +531,7 @@ static void run_manies(void)
     gpusync_queue *queues[MANY_QUEUES];
     unsigned i, how;
     for (i = 0; i < MANY_QUEUES; i++) {
-        queues[i] = drained_queue(1);
+        queues[i] = drained_queue(0, 1);
         ok(gpusync_commit(queues[i], open_buffer(queues[i]), NULL));
         awaited[i] = open_timeline();
     }
@@ -544,7 +553,7 @@ static void count_commits(void)
     static const char *const selectors[] = {"addCompletedHandler:", "commit", "commandQueue", "status"};
     unsigned foreign, i;
     for (foreign = 0; foreign < 2; foreign++) {
-        gpusync_queue *queue = drained_queue(1);
+        gpusync_queue *queue = drained_queue(0, 1);
         void *buffers[REPEAT];
         uint64_t before[4], sent, retains;
         for (i = 0; i < REPEAT; i++)
@@ -592,7 +601,7 @@ static void count_sleeps(void)
     sleeper s;
     uint64_t buffers;
     unsigned i;
-    s.queue = drained_queue(1);
+    s.queue = drained_queue(0, 1);
     parks = unparks = 0;
     buffers = softmetal_message_count("commandBuffer");
     for (i = 0; i < REPEAT; i++) {
