@@ -870,6 +870,38 @@ static void signals_may_die_with_the_run_before_them(void **state)
     }
 }
 
+/* Whether the second of two signals was there before the first, in one of so many rounds. */
+static bool seen_in_the_wrong_order(stage4 *s, uint64_t rounds)
+{
+    void *gate = GET(s->device, "newSharedEvent");
+    void *first = GET(s->device, "newSharedEvent"), *second = GET(s->device, "newSharedEvent");
+    bool wrong = false;
+    for (uint64_t i = 1; i <= rounds && !wrong; i++) {
+        metal4_wait(s->queue, gate, i);
+        metal4_signal(s->queue, first, i);
+        metal4_signal(s->queue, second, i);
+        set_event(gate, i);
+        while (event_value(second) < i) continue;
+        wrong = event_value(first) < i;
+    }
+    assert_true(softmetal_settle(10 * SECOND));
+    objc_release(gate);
+    objc_release(first);
+    objc_release(second);
+    return wrong;
+}
+
+static void a_signal_may_be_overtaken_by_the_next(void **state)
+{
+    (void)state;
+    stage4 s;
+    stage4_open(&s, SOFTMETAL_REAL);
+    assert_false(seen_in_the_wrong_order(&s, 20));
+    set_quirks((softmetal_quirks){.overtaken_signals = true});
+    assert_true(seen_in_the_wrong_order(&s, 1000)); /* a busy machine hides some */
+    stage4_close(&s);
+}
+
 /* ---------------------------------------------------------------------- the panel on runs -- */
 
 static void each_transition_of_a_run_by_hand(void **state)
@@ -1725,6 +1757,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(both_kinds_of_queue_meet_at_events),
         cmocka_unit_test(the_watchdog_ends_a_wait_of_the_queue),
         cmocka_unit_test(signals_may_die_with_the_run_before_them),
+        cmocka_unit_test(a_signal_may_be_overtaken_by_the_next),
         cmocka_unit_test(each_transition_of_a_run_by_hand),
         cmocka_unit_test(runs_that_share_nothing_are_stepped_out_of_order),
         cmocka_unit_test(feedback_may_be_held_late_and_lost),

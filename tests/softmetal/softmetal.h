@@ -82,9 +82,12 @@ typedef struct softmetal_quirks {
     bool late_unlock;           /* Linux: who lets go of an os_unfair_lock that somebody may wait for reads it again, a
                                    millisecond later                                                               */
     /* Of Metal 4; see there. */
+    bool no_metal4_family;         /* supportsFamily: denies Metal 4, though the classes have its methods             */
     bool bare_feedback_errors;     /* a feedback has the error itself, with its code, and no wrapper               */
     bool options_keep_handlers;    /* a commit leaves the handlers in its options: they run after the next one too */
     bool signals_die_with_failure; /* signals of a queue between a failed run and the next commit do not fire      */
+    bool overtaken_signals;        /* real clock: of two signals of a queue with nothing in between the second fires
+                                      first, by a millisecond                                                      */
     bool signals_held;             /* manual clock: no signal of a queue fires until this is false, and what is
                                       behind it in the queue does not begin                                        */
 } softmetal_quirks;

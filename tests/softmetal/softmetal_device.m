@@ -170,7 +170,8 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
 {
     bool apple = family >= 1001 && family <= 1008;
     bool common = family >= 3001 && family <= 3003;
-    const long mac2 = 2002, metal3 = 5001;
+    const long mac2 = 2002, metal3 = 5001, metal4 = 5002;
+    if (family == metal4) return !sm_quirks().no_metal4_family;
     return apple || common || family == mac2 || family == metal3;
 }
 

@@ -195,6 +195,22 @@ static void let_operation_go(SoftMetalCommandBuffer *operation)
     sm_engine_release(engine);
 }
 
+/* It fires again in its turn, which changes nothing. */
+static void let_next_signal_overtake(SoftMetalCommandBuffer *operation)
+{
+    const uint64_t millisecond = 1000000;
+    pthread_mutex_lock(&operation->engine->lock);
+    SoftMetalCommandBuffer *next = operation->line_next;
+    const sm_command *command = next && next->entry == SM_ENTRY_SIGNAL ? &next->recorded.commands[0] : NULL;
+    SoftMetalEvent *event = command ? [command->object retain] : nil;
+    uint64_t value = command ? command->value : 0;
+    pthread_mutex_unlock(&operation->engine->lock);
+    if (!event) return;
+    sm_event_raise(event, value);
+    [event release];
+    sm_sleep_precisely(millisecond);
+}
+
 static void leave_line(SoftMetalCommandBuffer *operation)
 {
     operation->executed = operation->finished = true;
@@ -206,6 +222,8 @@ void sm_perform_operation(SoftMetalCommandBuffer *operation)
     const sm_command *command = &operation->recorded.commands[0];
     if (operation->entry == SM_ENTRY_WAIT) /* however it ends, later work runs */
         sm_event_device_wait(command->object, command->value, &operation->engine->device->removed);
+    else if (SM_QUIRK(overtaken_signals))
+        let_next_signal_overtake(operation);
     take_effect(operation); /* before it leaves the line: another worker has the next one then */
     pthread_mutex_lock(&operation->engine->lock);
     leave_line(operation);
