@@ -1565,8 +1565,8 @@ static void gpusync__send_void_id(void *self, void *sel, void *other) { GPUSYNC_
     X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setLogState, "setLogState:")                    \
     X(setRetainedReferences, "setRetainedReferences:") X(setSignaledValue, "setSignaledValue:")                       \
     X(signalEvent, "signalEvent:value:") X(signaledValue, "signaledValue") X(status, "status")                        \
-    X(stringWithUTF8String, "stringWithUTF8String:") X(userInfo, "userInfo") X(utf8String, "UTF8String")              \
-    X(waitForEvent, "waitForEvent:value:") X(waitUntilCompleted, "waitUntilCompleted")
+    X(stringWithUTF8String, "stringWithUTF8String:") X(supportsFamily, "supportsFamily:") X(userInfo, "userInfo")     \
+    X(utf8String, "UTF8String") X(waitForEvent, "waitForEvent:value:") X(waitUntilCompleted, "waitUntilCompleted")
 /* clang-format on */
 
 /* Registered when the first device is made, under the global lock; never written again. */
@@ -1581,6 +1581,15 @@ static struct gpusync__selectors {
 #define GPUSYNC__STATUS_COMMITTED 2ul
 #define GPUSYNC__STATUS_COMPLETED 4ul
 #define GPUSYNC__STATUS_ERROR 5ul
+
+#define GPUSYNC__FAMILY_METAL4 5002 /* MTLGPUFamilyMetal4 */
+
+/* RTLD_DEFAULT of <dlfcn.h>, which glibc declares for _GNU_SOURCE alone: every image that is loaded. */
+#ifdef __APPLE__
+#define GPUSYNC__EVERY_IMAGE ((void *)(intptr_t)-2)
+#else
+#define GPUSYNC__EVERY_IMAGE NULL
+#endif
 
 /* +1, or NULL where there is no such class. */
 static void *gpusync__new_object(const char *name)
@@ -8196,6 +8205,16 @@ static void *gpusync__new_queue4(void *metal, const char *label)
     return queue;
 }
 
+/* May this device be asked for Metal 4 queues? The family is asked, too: the class of a device that lacks Metal 4 may
+   have the method all the same (unverified: Apple's paravirtual device). */
+static bool gpusync__has_metal4(void *metal)
+{
+    void *cls = gpusync__class_of(metal);
+    return gpusync__class_responds(cls, gpusync__sel.newQueue4) &&
+           gpusync__class_responds(cls, gpusync__sel.supportsFamily) &&
+           GPUSYNC__AS1(signed char, long)(metal, gpusync__sel.supportsFamily, GPUSYNC__FAMILY_METAL4);
+}
+
 /* The Metal queue, +1, and its label. A given one must be of this device: wrappers of validation layers may differ by
    pointer, so the registry decides. What the system has is asked of classes, never of versions. Runs with a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
@@ -8205,7 +8224,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
                             gpusync__class_responds(cls, gpusync__sel.signalEvent) &&
                             gpusync__class_responds(cls, gpusync__sel.waitForEvent)
                       : desc->metal4;
-    bool there = given || gpusync__class_responds(cls, gpusync__sel.newQueue4);
+    bool there = given || gpusync__has_metal4(metal);
     if (q->metal4) q->options_class = gpusync__class_named("MTL4CommitOptions");
     else there = !desc->metal4 && (!given || gpusync__class_responds(cls, gpusync__sel.commandBuffer));
     if (!there || (q->metal4 && (!q->options_class || desc->wait_mode == GPUSYNC_WAIT_BLOCKING)))
