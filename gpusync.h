@@ -1524,8 +1524,7 @@ extern void gpusync__release(void *object) GPUSYNC__SYMBOL("objc_release");
 extern void *gpusync__pool_push(void) GPUSYNC__SYMBOL("objc_autoreleasePoolPush");
 extern void gpusync__pool_pop(void *pool) GPUSYNC__SYMBOL("objc_autoreleasePoolPop");
 extern void *gpusync__default_device(void) GPUSYNC__SYMBOL("MTLCreateSystemDefaultDevice");
-/* Weak: iOS has it from 18 on. */
-extern void *gpusync__all_devices(void) GPUSYNC__SYMBOL("MTLCopyAllDevices") __attribute__((weak));
+extern void *gpusync__find_symbol(void *image, const char *name) GPUSYNC__SYMBOL("dlsym");
 extern void *gpusync__global_block[32] GPUSYNC__SYMBOL("_NSConcreteGlobalBlock");
 extern void *gpusync__stack_block[32] GPUSYNC__SYMBOL("_NSConcreteStackBlock");
 
@@ -8138,6 +8137,23 @@ static void gpusync__init_selectors(void)
     gpusync__unlock(&gpusync__global.lock);
 }
 
+/* The first of all devices, +1, or NULL. To ask for the default one fails on some machines where this works. Looked up
+   by name, because iOS has the function from 18 on: a weak reference to it does not link with earlier SDKs. Needs a
+   pool. */
+static void *gpusync__first_device(void)
+{
+    void *symbol = gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices"), *list, *first = NULL;
+    void *(*copy_all)(void);
+    if (!symbol) return NULL;
+    memcpy(&copy_all, &symbol, sizeof symbol); /* C has no cast from an object to a function */
+    list = copy_all();
+    if (!list) return NULL;
+    if (gpusync__send_ulong(list, gpusync__sel.count) > 0)
+        first = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
+    gpusync__release(list);
+    return first;
+}
+
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
@@ -8154,12 +8170,9 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
         !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     void *pool = gpusync__pool_push();
-    void *metal = desc->metal_device ? gpusync__retain(desc->metal_device) : gpusync__default_device();
-    /* Either way of asking fails on some machines where the other works. */
-    void *list = !metal && gpusync__all_devices ? gpusync__all_devices() : NULL;
-    if (list && gpusync__send_ulong(list, gpusync__sel.count) > 0)
-        metal = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
-    if (list) gpusync__release(list);
+    void *metal = gpusync__retain(desc->metal_device);
+    if (!metal) metal = gpusync__default_device();
+    if (!metal) metal = gpusync__first_device();
     gpusync__pool_pop(pool);
     if (!metal) return GPUSYNC_ERROR_NO_DEVICE;
     const gpusync_allocator *allocator = desc->allocator ? desc->allocator : &plain;

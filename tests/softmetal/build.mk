@@ -42,9 +42,11 @@ softmetal_runtime = $(SOFTMETAL_OUT)/msgsend.o
 softmetal_gnustep = $(filter-out -g -O% -W% -MMD -MP -I.,$(shell MAKEFLAGS= gnustep-config --objc-flags))
 SOFTMETAL_CFLAGS = $(call softmetal_once,SOFTMETAL_CFLAGS,$(patsubst -I%,-isystem %,$(softmetal_gnustep)) \
 	-fblocks -fobjc-runtime=gcc -isystem $(shell gcc -print-file-name=include) -isystem $(SOFTMETAL_DIR)/linux)
+# gpusync.h finds MTLCopyAllDevices by its name, as iOS has it from 18 on.
 # BlocksRuntime goes first: GNUstep exports a _Block_copy of its own that copies nothing.
 SOFTMETAL_LDLIBS = $(call softmetal_once,SOFTMETAL_LDLIBS,-L$(shell dirname $$(gcc -print-file-name=libobjc.so)) \
-	-lBlocksRuntime $(filter-out -shared-libgcc,$(shell MAKEFLAGS= gnustep-config --base-libs)) -lobjc -lpthread)
+	-Xlinker --export-dynamic-symbol=MTLCopyAllDevices -lBlocksRuntime \
+	$(filter-out -shared-libgcc,$(shell MAKEFLAGS= gnustep-config --base-libs)) -lobjc -lpthread)
 
 endif
 
