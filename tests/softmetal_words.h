@@ -144,6 +144,52 @@ static const char *text_of(void *nsstring)
     return GET(nsstring, "UTF8String");
 }
 
+/* NULL: there is none. */
+static MAYBE_UNUSED void *error_below(void *error)
+{
+    return error ? GET1(GET(error, "userInfo"), "objectForKey:", string("NSUnderlyingError")) : NULL;
+}
+static MAYBE_UNUSED long code_of(void *error) /* -1: there is no error */
+{
+    return error ? (long)GET_LONG(error, "code") : -1;
+}
+
+/* What Metal makes of the driver's numbers, for either kind of queue. */
+typedef struct made_of_number {
+    unsigned number;
+    long code, code4;
+    const char *words, *name; /* name NULL: the words once more */
+} made_of_number;
+
+static MAYBE_UNUSED const made_of_number made_of_numbers[] = {
+    {SOFTMETAL_TIMEOUT, 2, 1, "Caused GPU Timeout Error", "Timeout"},
+    {SOFTMETAL_HANG, 2, 1, "Caused GPU Hang Error", "Hang"},
+    {SOFTMETAL_SUBMISSIONS_IGNORED, 4, 5, "Ignored (for causing prior/excessive GPU errors)", "SubmissionsIgnored"},
+    {SOFTMETAL_INNOCENT_VICTIM, 1, 1, "Discarded (victim of GPU error/recovery)", "InnocentVictim"},
+    {SOFTMETAL_BACKGROUND, 7, 2, "Insufficient Permission (to submit GPU work from background)",
+     "BackgroundExecutionNotPermitted"},
+    {SOFTMETAL_OUT_OF_MEMORY, 8, 3, "Insufficient Memory", "OutOfMemory"},
+    {SOFTMETAL_INVALID_RESOURCE, 9, 2, "Invalid Resource", "InvalidResource"},
+    {SOFTMETAL_PAGE_FAULT, 3, 2, "Caused GPU Address Fault Error", "PageFault"},
+    {SOFTMETAL_IMPACTING_INTERACTIVITY, 1, 1, "Impacting Interactivity", "ImpactingInteractivity"},
+    {SOFTMETAL_FIRST_INTERNAL, 1, 1, "Internal Error", NULL},
+    {SOFTMETAL_INTERNAL, 1, 1, "Internal Error", NULL},
+    {0xE00002BD, 1, 1, "Internal Error", NULL},
+};
+#define MADE_OF_NUMBERS (sizeof made_of_numbers / sizeof *made_of_numbers)
+
+#define LONGEST_TEXT 160
+
+/* `driver` is GPU or Accel. */
+static MAYBE_UNUSED void text_of_number(char text[LONGEST_TEXT], const made_of_number *made, const char *driver)
+{
+    if (made->name)
+        snprintf(text, LONGEST_TEXT, "%s (%08x:kIO%sCommandBufferCallbackError%s)", made->words, made->number, driver,
+                 made->name);
+    else
+        snprintf(text, LONGEST_TEXT, "%s (%08x:%s)", made->words, made->number, made->words);
+}
+
 static MAYBE_UNUSED void fill_in(void *encoder, void *memory, unsigned long at, unsigned long bytes, unsigned char value)
 {
     SEND_WITH(void, (void *, void *, void *, range, unsigned char), encoder, "fillBuffer:range:value:", memory,

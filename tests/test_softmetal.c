@@ -372,6 +372,94 @@ static void a_failed_buffer_does_nothing_and_says_why(void **state)
     stage_close(&s);
 }
 
+/* A committed buffer that has failed so. */
+static void *failed_as(stage *s, unsigned number, const char *text)
+{
+    void *buffer = buffer_in(s->queue);
+    softmetal_fail_as(buffer, number, text);
+    commit(buffer);
+    wait_done(buffer);
+    return buffer;
+}
+
+static void buffers_fail_as_metal_makes_it_of_the_drivers_number(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    for (size_t i = 0; i < MADE_OF_NUMBERS; i++) {
+        const made_of_number *made = &made_of_numbers[i];
+        char text[LONGEST_TEXT];
+        text_of_number(text, made, "GPU");
+        void *buffer = failed_as(&s, made->number, NULL), *below = error_below(GET(buffer, "error"));
+        assert_error(buffer, "MTLCommandBufferErrorDomain", made->code, text);
+        assert_string_equal(text_of(GET(below, "domain")), "IOGPUCommandQueueErrorDomain");
+        assert_int_equal(code_of(below), made->number);
+        assert_null(error_below(below));
+        assert_true(strlen(text_of(GET(below, "localizedDescription"))) > 0);
+        assert_int_equal(GET_LONG(GET(below, "userInfo"), "count"), 0);
+    }
+    void *buffer = failed_as(&s, SOFTMETAL_IMPACTING_INTERACTIVITY, "Internal Error (0000000e:Internal Error)");
+    assert_error(buffer, "MTLCommandBufferErrorDomain", 1, "Internal Error (0000000e:Internal Error)");
+    assert_int_equal(code_of(error_below(GET(buffer, "error"))), 14);
+    softmetal_fail_next_as(1, SOFTMETAL_PAGE_FAULT);
+    buffer = buffer_in(s.queue);
+    commit(buffer);
+    wait_done(buffer);
+    assert_error(buffer, "MTLCommandBufferErrorDomain", 3, NULL);
+    assert_int_equal(code_of(error_below(GET(buffer, "error"))), 11);
+    stage_close(&s);
+}
+
+/* Where a test knows Metal's code alone. */
+static void the_likeliest_number_is_behind_a_code(void **state)
+{
+    static const struct {
+        long code, number;
+    } rows[] = {{0, -1}, {1, SOFTMETAL_INTERNAL}, {2, 2}, {3, 11}, {4, 4}, {5, -1}, {6, -1}, {7, 6}, {8, 8}, {9, 9},
+                {10, -1}, {11, -1}, {12, -1}, {-1, -1}};
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        void *buffer = buffer_in(s.queue);
+        softmetal_fail(buffer, NULL, rows[i].code, i % 2 ? "on purpose" : NULL);
+        commit(buffer);
+        wait_done(buffer);
+        assert_error(buffer, "MTLCommandBufferErrorDomain", rows[i].code, i % 2 ? "on purpose" : NULL);
+        assert_int_equal(code_of(error_below(GET(buffer, "error"))), rows[i].number);
+    }
+    stage_close(&s);
+}
+
+static void errors_of_other_drivers_have_the_number_in_another_form_or_not_at_all(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    for (size_t i = 0; i < MADE_OF_NUMBERS; i++) {
+        const made_of_number *made = &made_of_numbers[i];
+        char text[LONGEST_TEXT];
+        softmetal_set_quirks(&(softmetal_quirks){.ioaccel_errors = true});
+        text_of_number(text, made, "Accel");
+        void *buffer = failed_as(&s, made->number, NULL);
+        assert_error(buffer, "MTLCommandBufferErrorDomain", made->code, text);
+        assert_null(error_below(GET(buffer, "error")));
+
+        softmetal_set_quirks(&(softmetal_quirks){.ioaf_errors = true});
+        snprintf(text, sizeof text, "%s (IOAF code %d)", made->words, (int)made->number);
+        buffer = failed_as(&s, made->number, NULL);
+        assert_error(buffer, "MTLCommandBufferErrorDomain", made->code, text);
+        assert_null(error_below(GET(buffer, "error")));
+
+        softmetal_set_quirks(&(softmetal_quirks){.bare_errors = true});
+        buffer = failed_as(&s, made->number, NULL);
+        assert_error(buffer, "MTLCommandBufferErrorDomain", made->code, made->words);
+        assert_null(error_below(GET(buffer, "error")));
+    }
+    stage_close(&s);
+}
+
 static void held_handlers_wait_and_lost_ones_never_run(void **state)
 {
     (void)state;
@@ -2373,6 +2461,15 @@ static void case_fail_when_terminal(stage *s)
     softmetal_complete(buffer);
     softmetal_fail(buffer, NULL, 1, NULL);
 }
+static void case_unknown_number(stage *s)
+{
+    softmetal_fail_as(buffer_in(s->queue), SOFTMETAL_FIRST_INTERNAL - 1, NULL);
+}
+static void case_unknown_number_next(stage *s)
+{
+    (void)s;
+    softmetal_fail_next_as(1, 0);
+}
 static void retaining_invoke(void *self, void *buffer)
 {
     (void)self;
@@ -2708,6 +2805,8 @@ static const rule_case rule_cases[] = {
     {"step-on-real-clock", case_step_real_clock},
     {"reset-with-work", case_reset_with_work},
     {"panel-misuse", case_fail_when_terminal},
+    {"panel-misuse", case_unknown_number},
+    {"panel-misuse", case_unknown_number_next},
     {"panel-misuse", case_unknown_kind},
     {"message-to-freed", case_retain_in_handler_of_dropped},
     {"message-to-freed", case_wrapper_after_the_handler},
@@ -3007,6 +3106,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_global_block_stays_where_it_is),
         cmocka_unit_test(descriptors_labels_and_relations),
         cmocka_unit_test(a_failed_buffer_does_nothing_and_says_why),
+        cmocka_unit_test(buffers_fail_as_metal_makes_it_of_the_drivers_number),
+        cmocka_unit_test(the_likeliest_number_is_behind_a_code),
+        cmocka_unit_test(errors_of_other_drivers_have_the_number_in_another_form_or_not_at_all),
         cmocka_unit_test(held_handlers_wait_and_lost_ones_never_run),
         cmocka_unit_test(status_may_follow_the_handlers),
         cmocka_unit_test(the_error_is_there_before_a_status_that_follows_the_handlers),

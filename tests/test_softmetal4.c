@@ -11,7 +11,7 @@ extern void *const MTL4CommandQueueErrorDomain;
 /* What feedback handlers found, in order. */
 typedef struct report {
     long code, cause, root; /* -1: there is no such error */
-    char domain[64], root_domain[64], text[64];
+    char domain[64], root_domain[64], text[LONGEST_TEXT];
     double start, end;
 } report;
 
@@ -53,20 +53,9 @@ static void stage4_close(stage4 *s)
     assert_int_equal(softmetal_live(NULL), 0);
 }
 
-static void *error_below(void *error)
+static void keep_text(char *to, size_t room, void *nsstring)
 {
-    void *info = GET(error, "userInfo");
-    return GET1(info, "objectForKey:", string("NSUnderlyingError"));
-}
-
-static long code_of(void *error)
-{
-    return error ? (long)GET_LONG(error, "code") : -1;
-}
-
-static void keep_text(char *to, void *nsstring)
-{
-    snprintf(to, 64, "%s", nsstring ? text_of(nsstring) : "");
+    snprintf(to, room, "%s", nsstring ? text_of(nsstring) : "");
 }
 
 static void feedback_invoke(void *self, void *feedback)
@@ -74,7 +63,7 @@ static void feedback_invoke(void *self, void *feedback)
     block *b = self;
     report *r = &on_stage->report;
     void *pool = objc_autoreleasePoolPush(), *error = GET(feedback, "error");
-    void *cause = error ? error_below(error) : NULL, *root = cause ? error_below(cause) : NULL;
+    void *cause = error_below(error), *root = error_below(cause);
     __atomic_add_fetch(&b->log->inside, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&b->log->gate, __ATOMIC_ACQUIRE)) sleep_ms(1);
     __atomic_sub_fetch(&b->log->inside, 1, __ATOMIC_SEQ_CST);
@@ -82,9 +71,9 @@ static void feedback_invoke(void *self, void *feedback)
     r->code = code_of(error);
     r->cause = code_of(cause);
     r->root = code_of(root);
-    keep_text(r->domain, error ? GET(error, "domain") : NULL);
-    keep_text(r->root_domain, root ? GET(root, "domain") : NULL);
-    keep_text(r->text, cause ? GET(cause, "localizedDescription") : NULL);
+    keep_text(r->domain, sizeof r->domain, error ? GET(error, "domain") : NULL);
+    keep_text(r->root_domain, sizeof r->root_domain, root ? GET(root, "domain") : NULL);
+    keep_text(r->text, sizeof r->text, cause ? GET(cause, "localizedDescription") : NULL);
     r->start = GET_DOUBLE(feedback, "GPUStartTime");
     r->end = GET_DOUBLE(feedback, "GPUEndTime");
     pthread_mutex_unlock(&b->log->lock);
@@ -515,7 +504,7 @@ static void a_failed_run_has_a_wrapped_error(void **state)
     softmetal_fail(run, NULL, 3, "out of memory on purpose");
     softmetal_finish(run);
     assert_report(&s, domain, 1, 3);
-    assert_int_equal(s.report.root, 3);
+    assert_int_equal(s.report.root, SOFTMETAL_OUT_OF_MEMORY);
     assert_string_equal(s.report.root_domain, "IOGPUCommandQueueErrorDomain");
     assert_string_equal(s.report.text, "out of memory on purpose");
     assert_int_equal(contents(s.memory)[0], 0);
@@ -525,7 +514,7 @@ static void a_failed_run_has_a_wrapped_error(void **state)
     run = run_of(&s, 9);
     softmetal_fail(run, NULL, 5, NULL);
     softmetal_finish(run);
-    assert_report(&s, domain, 5, 5);
+    assert_report(&s, domain, 5, SOFTMETAL_SUBMISSIONS_IGNORED);
     assert_string_equal(s.report.root_domain, "");
 
     on_feedback(&s, 3);
@@ -539,12 +528,14 @@ static void a_failed_run_has_a_wrapped_error(void **state)
     softmetal_fail_next(1, 2);
     softmetal_finish(run_of(&s, 9));
     assert_report(&s, domain, 1, 2);
+    assert_int_equal(s.report.root, SOFTMETAL_BACKGROUND);
     assert_int_equal(contents(s.memory)[0], 0);
 
     on_feedback(&s, 5);
     softmetal_set_chaos(&(softmetal_chaos){.fail_per_mille = 1000});
     softmetal_finish(run_of(&s, 9));
-    assert_report(&s, domain, 1, 6);
+    assert_report(&s, domain, 1, 1);
+    assert_int_equal(s.report.root, SOFTMETAL_INTERNAL);
     softmetal_set_chaos(&(softmetal_chaos){.fail_per_mille = 0});
 
     on_feedback(&s, 6);
@@ -554,12 +545,35 @@ static void a_failed_run_has_a_wrapped_error(void **state)
     stage4_close(&s);
 }
 
+/* Three levels: a wrapper, the error with the text, and the number. */
+static void runs_fail_as_metal_makes_it_of_the_drivers_number(void **state)
+{
+    (void)state;
+    stage4 s;
+    stage4_open(&s, SOFTMETAL_MANUAL);
+    for (size_t i = 0; i < MADE_OF_NUMBERS; i++) {
+        const made_of_number *made = &made_of_numbers[i];
+        char text[LONGEST_TEXT];
+        text_of_number(text, made, "GPU");
+        on_feedback(&s, (int)i);
+        if (i % 2) softmetal_fail_next_as(1, made->number);
+        void *run = run_of_nothing(&s);
+        if (i % 2 == 0) softmetal_fail_as(run, made->number, NULL);
+        softmetal_finish(run);
+        assert_report(&s, "MTL4CommandQueueErrorDomain", 1, made->code4);
+        assert_string_equal(s.report.text, text);
+        assert_string_equal(s.report.root_domain, "IOGPUCommandQueueErrorDomain");
+        assert_int_equal(s.report.root, made->number);
+    }
+    stage4_close(&s);
+}
+
 static void every_code_has_a_text(void **state)
 {
     (void)state;
     stage4 s;
     stage4_open(&s, SOFTMETAL_MANUAL);
-    for (long code = 0; code < 9; code++) {
+    for (long code = 0; code < 13; code++) {
         on_feedback(&s, (int)code);
         void *run = run_of_nothing(&s);
         softmetal_fail(run, NULL, code, NULL);
@@ -585,7 +599,10 @@ static void the_wrapper_names_all_its_errors(void **state)
     assert_int_equal(GET_LONG(all, "count"), 1);
     assert_ptr_equal(GET(all, "lastObject"), error_below(error));
     assert_null(GET1(GET(error_below(error), "userInfo"), "objectForKey:", string("NSMultipleUnderlyingErrorsKey")));
+    assert_non_null(error_below(error_below(error)));
     assert_null(error_below(error_below(error_below(error))));
+    assert_null(GET1(GET(error, "userInfo"), "objectForKey:", string("NSLocalizedDescription")));
+    assert_true(strlen(text_of(GET(error, "localizedDescription"))) > 0);
     objc_release(kept_feedback);
     stage4_close(&s);
 }
@@ -604,7 +621,7 @@ static void a_removed_device_fails_its_runs(void **state)
         softmetal_remove_device(s.device);
         if (manual) softmetal_finish(run);
         assert_true(log_reaches(&s.log, 1));
-        assert_report(&s, "MTL4CommandQueueErrorDomain", 1, 4);
+        assert_report(&s, "MTL4CommandQueueErrorDomain", 1, 11);
         assert_true(softmetal_settle(10 * SECOND));
         assert_int_equal(contents(s.memory)[0], 0);
         assert_true(event_value(event) == 0);
@@ -1745,6 +1762,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(options_drop_what_no_commit_took),
         cmocka_unit_test(a_feedback_may_be_kept),
         cmocka_unit_test(a_failed_run_has_a_wrapped_error),
+        cmocka_unit_test(runs_fail_as_metal_makes_it_of_the_drivers_number),
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(the_wrapper_names_all_its_errors),
         cmocka_unit_test(a_removed_device_fails_its_runs),

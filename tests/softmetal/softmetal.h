@@ -79,6 +79,9 @@ typedef struct softmetal_quirks {
     bool early_places;          /* real clock: the place in the queue is given back before the handlers run        */
     bool compiled_twice;        /* completion handlers of compilations run twice                                   */
     bool any_function;          /* newFunctionWithName: makes a function of every name                             */
+    bool bare_errors;           /* an error has no number of the driver's: not in its text, and no error below it  */
+    bool ioaccel_errors;        /* as of Intel's and AMD's drivers: "(00000005:kIOAccel...)", and no error below   */
+    bool ioaf_errors;           /* as of older systems: "(IOAF code 5)", in decimal, and no error below            */
     bool late_unlock;           /* Linux: who lets go of an os_unfair_lock that somebody may wait for reads it again, a
                                    millisecond later                                                               */
     /* Of Metal 4; see there. */
@@ -140,7 +143,7 @@ void softmetal_set_seed(uint64_t seed);                    /* of every random ch
 
 /* Chances per thousand, drawn for each committed buffer. */
 typedef struct softmetal_chaos {
-    unsigned fail_per_mille;         /* ends in Error, code 1 Internal                            */
+    unsigned fail_per_mille;         /* ends in Error, as SOFTMETAL_INTERNAL                      */
     unsigned late_handler_per_mille; /* its handlers, and what comes after them, run after those of
                                         the next buffer or, when none follows, 2 ms after the status:
                                         out of order                                              */
@@ -200,10 +203,39 @@ void *softmetal_buffer_at(void *command_queue, unsigned k);
 
 /* -------------------------------------------------------------------------- >>faults -- */
 
-/* The buffer ends in Error; its encoded signals never run; what it encoded before is not undone
-   and not done. domain NULL is MTLCommandBufferErrorDomain; text NULL a default text. */
+/* Why the driver ends a command buffer: its number, and the codes that Metal makes of it, one for either kind of queue.
+   The star is for softmetal_fail.
+
+                                             MTLCommandBufferError   MTL4CommandQueueError */
+typedef enum softmetal_reason {
+    SOFTMETAL_TIMEOUT = 2,                  /* 2 Timeout *             1 Timeout *       */
+    SOFTMETAL_HANG = 3,                     /* 2 Timeout               1 Timeout         */
+    SOFTMETAL_SUBMISSIONS_IGNORED = 4,      /* 4 AccessRevoked *       5 AccessRevoked * */
+    SOFTMETAL_INNOCENT_VICTIM = 5,          /* 1 Internal              1 Timeout         */
+    SOFTMETAL_BACKGROUND = 6,               /* 7 NotPermitted *        2 NotPermitted *  */
+    SOFTMETAL_OUT_OF_MEMORY = 8,            /* 8 OutOfMemory *         3 OutOfMemory *   */
+    SOFTMETAL_INVALID_RESOURCE = 9,         /* 9 InvalidResource *     2 NotPermitted    */
+    SOFTMETAL_PAGE_FAULT = 11,              /* 3 PageFault *           2 NotPermitted    */
+    SOFTMETAL_IMPACTING_INTERACTIVITY = 14, /* 1 Internal              1 Timeout         */
+    SOFTMETAL_FIRST_INTERNAL = 0x13,        /* 1 Internal              1 Timeout: this number and all above it */
+    SOFTMETAL_INTERNAL = 0x10c              /* 1 Internal *            1 Timeout: one of these, seen in logs   */
+} softmetal_reason;
+
+/* The buffer ends in Error; its encoded signals never run; what it encoded before is not undone and not done.
+
+   The error has Metal's code for the reason. Its text ends in the number: "Caused GPU Hang Error
+   (00000003:kIOGPUCommandBufferCallbackErrorHang)". The number is also the code of the error below it
+   (NSUnderlyingErrorKey), whose domain is IOGPUCommandQueueErrorDomain. Three quirks change that.
+
+   reason: one of the above, or any number from SOFTMETAL_FIRST_INTERNAL on. All other numbers are an abort: what Metal
+   makes of them is not known. text: in place of Metal's; NULL: Metal's. */
+void softmetal_fail_as(void *command_buffer, unsigned reason, const char *text);
+/* The same for a test that knows Metal's code alone. domain NULL: the code is of the queue's kind, and the reason is the
+   one with this code and a star; an error with a code that has no star has nothing below it. With a domain: an error of
+   this domain, with this code and text, and nothing below it. */
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
-/* The same for the next n buffers, or runs, committed on any queue. */
+/* The next n buffers, or runs, that are committed on any queue: for this reason, or with this code of Metal's. */
+void softmetal_fail_next_as(unsigned n, unsigned reason);
 void softmetal_fail_next(unsigned n, long code);
 /* Total running time of the buffer's work (real clock). softmetal_timing.execute is added to the times of its kernels;
    this one replaces both. */
@@ -332,9 +364,9 @@ uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
      - An argument table counts at the dispatch: its content is copied there. It knows the addresses of buffers whose
        gpuAddress was asked for.
 
-   softmetal_fail with domain NULL: an error of MTL4CommandQueueErrorDomain with code 1, and under
-   NSUnderlyingErrorKey the one with the given code and text, and under that one of IOGPUCommandQueueErrorDomain. With
-   a domain: that error alone. A removed device gives code 4, chaos 6.
+   The error of a feedback wraps the one that >>faults describes: it has MTL4CommandQueueErrorDomain, code 1, no text,
+   and that one under NSUnderlyingErrorKey. What softmetal_fail was given a domain for is not wrapped. A removed device
+   gives code 11: Metal never makes 4 and 6 of MTL4CommandQueueError.
 
    signalEvent:value: and waitForEvent:value: stand in the order of the queue, and a wait holds everything behind it.
    They take no step: under the manual clock they are over as soon as nothing is before them in the queue, and, of

@@ -233,29 +233,25 @@ static void set_status(SoftMetalCommandBuffer *buffer, unsigned long status)
     __atomic_store_n(&buffer->status, status, __ATOMIC_RELAXED);
 }
 
-void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text)
+void sm_set_fault(SoftMetalCommandBuffer *buffer, sm_fault fault)
 {
     [buffer->fault.domain release];
     [buffer->fault.text release];
-    buffer->fault = (sm_fault){
-        .set = true,
-        .code = code,
-        .domain = domain ? sm_new_string(domain) : nil,
-        .text = text ? sm_new_string(text) : nil,
-    };
+    buffer->fault = fault;
+    buffer->fault.set = true;
 }
 
 static void draw_chaos(SoftMetalCommandBuffer *buffer)
 {
     softmetal_chaos chaos = sm_chaos();
     softmetal_quirks quirks = sm_quirks();
-    long code;
+    sm_fault fault;
     if (quirks.lost_handlers) buffer->lose = true;
     if (quirks.status_after_handlers) buffer->status_after = true;
-    if (!buffer->fault.set && sm_take_failure(&code))
-        sm_set_fault(buffer, NULL, code, NULL);
+    if (!buffer->fault.set && sm_take_failure(&fault))
+        sm_set_fault(buffer, fault);
     else if (!buffer->fault.set && sm_chance(chaos.fail_per_mille))
-        sm_set_fault(buffer, NULL, buffer->entry == SM_ENTRY_RUN ? SM_RUN_ERROR_INTERNAL : SM_ERROR_INTERNAL, NULL);
+        sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_INTERNAL});
     buffer->late = sm_chance(chaos.late_handler_per_mille);
     buffer->overlap = sm_chance(chaos.overlap_per_mille);
 }
@@ -348,21 +344,8 @@ static id new_error(SoftMetalCommandBuffer *buffer)
 {
     if (buffer->outcome) return buffer->outcome; /* takes over its reference */
     bool run = buffer->entry == SM_ENTRY_RUN;
-    if (__atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE))
-        return run ? sm_new_run_error(SM_RUN_ERROR_DEVICE_REMOVED, nil)
-                   : sm_new_command_buffer_error(SM_ERROR_DEVICE_REMOVED);
-    if (!buffer->fault.set) return nil;
-    if (run && !buffer->fault.domain) return sm_new_run_error(buffer->fault.code, buffer->fault.text);
-    SoftMetalError *error = sm_new_command_buffer_error(buffer->fault.code);
-    if (buffer->fault.domain) {
-        [error->domain release];
-        error->domain = [buffer->fault.domain retain];
-    }
-    if (buffer->fault.text) {
-        [error->text release];
-        error->text = [buffer->fault.text retain];
-    }
-    return error;
+    if (__atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE)) return sm_new_error_of_removal(run);
+    return buffer->fault.set ? sm_new_failure(&buffer->fault, run) : nil;
 }
 
 static void store_gpu_times(SoftMetalCommandBuffer *buffer)

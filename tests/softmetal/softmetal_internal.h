@@ -221,9 +221,6 @@ sm_engine *sm_engine_of_running_handler(void);
 
 enum { SM_NOT_ENQUEUED, SM_ENQUEUED, SM_COMMITTED, SM_SCHEDULED, SM_COMPLETED, SM_ERRONEOUS };
 
-enum { SM_ERROR_INTERNAL = 1, SM_ERROR_TIMEOUT = 2, SM_ERROR_DEVICE_REMOVED = 11 };
-enum { SM_RUN_ERROR_DEVICE_REMOVED = 4, SM_RUN_ERROR_INTERNAL = 6 }; /* Metal 4's */
-
 typedef struct sm_size {
     unsigned long width, height, depth;
 } sm_size; /* MTLSize */
@@ -251,10 +248,13 @@ typedef struct sm_command {
     unsigned long grid[3];
 } sm_command;
 
+/* What a command buffer or run is to end with. */
 typedef struct sm_fault {
     bool set;
-    NSString *domain, *text; /* +1 */
+    bool by_number;          /* `number` is the driver's; else `code` is one of `domain` */
+    unsigned number;
     long code;
+    NSString *domain, *text; /* +1; nil: the domain of the queue's kind, a text that goes with the number or code */
 } sm_fault;
 
 /* What the program encoded. */
@@ -349,7 +349,7 @@ void sm_release_handlers(SoftMetalCommandBuffer *buffer); /* drops the blocks no
 void sm_let_go(SoftMetalCommandBuffer *buffer);           /* Metal's own reference goes */
 void sm_leave_line(SoftMetalCommandBuffer *buffer);       /* with the lock */
 void sm_end_uses(SoftMetalCommandBuffer *buffer);         /* what it named may be destroyed */
-void sm_set_fault(SoftMetalCommandBuffer *buffer, const char *domain, long code, const char *text); /* with the lock */
+void sm_set_fault(SoftMetalCommandBuffer *buffer, sm_fault fault); /* with the lock; takes over the references */
 /* Whether the two may run at the same time: no tracked buffer and no event in common, and no operation. */
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
 
@@ -500,19 +500,23 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address);
 @interface SoftMetalError : SoftMetalObject {
 @public
     SoftMetalError *underlying; /* +1 */
-    NSString *domain, *text;
+    NSString *domain, *text;    /* text nil: a general one, which is not in the user info */
     long code;
+    bool wraps; /* Metal 4's outermost one */
 }
 @end
 
 SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text); /* +1 */
-SoftMetalError *sm_new_command_buffer_error(long code);                    /* +1 */
+SoftMetalError *sm_new_failure(const sm_fault *fault, bool metal4);        /* +1 */
+SoftMetalError *sm_new_error_of_timeout(void);                             /* +1; of a wait in a command buffer */
+SoftMetalError *sm_new_error_of_removal(bool metal4);                      /* +1 */
+void sm_check_reason(unsigned number, const char *what);                   /* aborts where Metal's code is not known */
 id sm_new_library(SoftMetalDevice *device, NSString *source, id *error);   /* +1; error +1 */
 id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function);  /* +1 */
 void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *block);
 void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block);
 
-extern NSString *const MTLCommandBufferErrorDomain;
+extern NSString *const MTLCommandBufferErrorDomain, *const MTL4CommandQueueErrorDomain;
 
 /* --------------------------------------------------------------------------- >>metal4 -- */
 
@@ -604,7 +608,6 @@ SoftMetalCommandBuffer *sm_panel_argument(void *command_buffer, const char *what
 @end
 
 id sm_new_feedback(SoftMetalCommandBuffer *run);                /* +1 */
-SoftMetalError *sm_new_run_error(long code, NSString *text);    /* +1; text nil: a default text */
 void sm_perform_operation(SoftMetalCommandBuffer *operation);   /* real clock: waits, where it is a wait */
 /* Manual clock: ends every operation that stands first in its line and waits for nothing. Without any lock. */
 void sm_advance_operations(void);
@@ -612,8 +615,6 @@ bool sm_wait_is_over(SoftMetalCommandBuffer *operation);        /* with the lock
 /* Real clock: hands the handlers to the feedback queue of the run. false: it has none. */
 bool sm_dispatch_handlers(SoftMetalCommandBuffer *buffer);
 void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run); /* as commit takes them */
-
-extern NSString *const MTL4CommandQueueErrorDomain;
 
 /* ------------------------------------------------------------------------- >>dispatch -- */
 
@@ -648,7 +649,7 @@ softmetal_chaos sm_chaos(void);
 softmetal_clock sm_clock(void);
 /* Whether this creation call must answer nil; counts it. */
 bool sm_creation_fails(void);
-bool sm_take_failure(long *code);     /* softmetal_fail_next */
+bool sm_take_failure(sm_fault *fault); /* softmetal_fail_next, softmetal_fail_next_as */
 void sm_background_work(long change); /* compilations under way */
 
 void sm_registry_add(sm_engine *engine);

@@ -119,20 +119,37 @@ bool sm_creation_fails(void)
 
 static unsigned failures_left;
 static long failure_code;
+static bool failure_has_number; /* failure_code is the driver's number */
 
-void softmetal_fail_next(unsigned n, long code)
+static void fail_next(unsigned n, long code, bool has_number)
 {
+    __atomic_store_n(&failures_left, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&failure_code, code, __ATOMIC_RELAXED);
+    __atomic_store_n(&failure_has_number, has_number, __ATOMIC_RELAXED);
     __atomic_store_n(&failures_left, n, __ATOMIC_RELEASE);
 }
 
-bool sm_take_failure(long *code)
+void softmetal_fail_next(unsigned n, long code)
+{
+    fail_next(n, code, false);
+}
+
+void softmetal_fail_next_as(unsigned n, unsigned reason)
+{
+    sm_check_reason(reason, "softmetal_fail_next_as");
+    fail_next(n, (long)reason, true);
+}
+
+bool sm_take_failure(sm_fault *fault)
 {
     unsigned left = __atomic_load_n(&failures_left, __ATOMIC_RELAXED);
     while (left > 0) {
         if (!__atomic_compare_exchange_n(&failures_left, &left, left - 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             continue;
-        *code = __atomic_load_n(&failure_code, __ATOMIC_RELAXED);
+        long code = __atomic_load_n(&failure_code, __ATOMIC_RELAXED);
+        *fault = (sm_fault){.by_number = __atomic_load_n(&failure_has_number, __ATOMIC_RELAXED),
+                            .number = (unsigned)code,
+                            .code = code};
         return true;
     }
     return false;
@@ -189,10 +206,24 @@ static void unlock(SoftMetalCommandBuffer *buffer)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
+static NSString *new_string_or_nil(const char *text)
+{
+    return text ? sm_new_string(text) : nil;
+}
+
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text)
 {
     SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_fail");
-    sm_set_fault(buffer, domain, code, text);
+    sm_set_fault(buffer, (sm_fault){
+                             .code = code, .domain = new_string_or_nil(domain), .text = new_string_or_nil(text)});
+    unlock(buffer);
+}
+
+void softmetal_fail_as(void *command_buffer, unsigned reason, const char *text)
+{
+    sm_check_reason(reason, "softmetal_fail_as");
+    SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_fail_as");
+    sm_set_fault(buffer, (sm_fault){.by_number = true, .number = reason, .text = new_string_or_nil(text)});
     unlock(buffer);
 }
 

@@ -8,37 +8,6 @@
 #include <objc/runtime.h>
 #include <stdlib.h>
 
-/* ----------------------------------------------------------------------------- errors -- */
-
-NSString *const MTL4CommandQueueErrorDomain = @"MTL4CommandQueueErrorDomain";
-
-static NSString *text_of_code(long code)
-{
-    static NSString *const texts[] = {
-        @"No error",
-        @"Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)",
-        @"Insufficient Permission (to submit GPU work from background)",
-        @"Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
-        @"Device Removed",
-        @"Access Revoked",
-        @"Internal Error",
-    };
-    return code >= 0 && code <= 6 ? texts[code] : @"Unknown Error";
-}
-
-SoftMetalError *sm_new_run_error(long code, NSString *text)
-{
-    if (!text) text = text_of_code(code);
-    SoftMetalError *error = sm_new_error(MTL4CommandQueueErrorDomain, code, text);
-    error->underlying = sm_new_error(@"IOGPUCommandQueueErrorDomain", code, text);
-    if (sm_quirks().bare_feedback_errors) return error;
-    SoftMetalError *wrapper =
-        sm_new_error(MTL4CommandQueueErrorDomain, 1,
-                     @"The operation could not be completed. (MTL4CommandQueueErrorDomain error 1.)");
-    wrapper->underlying = error;
-    return wrapper;
-}
-
 /* --------------------------------------------------------------------------- feedback -- */
 
 @implementation SoftMetalFeedback

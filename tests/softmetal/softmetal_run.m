@@ -100,12 +100,12 @@ static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *comma
         if (sm_event_value(command->object) >= command->value || doomed(buffer)) return nil;
         SM_REQUIRE(buffer->timing_out, STEP_NOT_DUE, "the buffer waits for value %llu of an event",
                    (unsigned long long)command->value);
-        return sm_new_command_buffer_error(SM_ERROR_TIMEOUT);
+        return sm_new_error_of_timeout();
     }
     const unsigned *gone = &buffer->engine->device->removed;
     switch (sm_event_device_wait(command->object, command->value, gone)) {
-    case SM_WAIT_TIMEOUT: return sm_new_command_buffer_error(SM_ERROR_TIMEOUT);
-    case SM_WAIT_REMOVED: return sm_new_command_buffer_error(SM_ERROR_DEVICE_REMOVED);
+    case SM_WAIT_TIMEOUT: return sm_new_error_of_timeout();
+    case SM_WAIT_REMOVED: return sm_new_error_of_removal(false);
     case SM_WAIT_REACHED: break;
     }
     return nil;

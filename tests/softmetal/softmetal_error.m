@@ -1,0 +1,212 @@
+/* softmetal_error.m - what NSErrors say, and how Metal makes one of the driver's number
+
+   The kernel's driver ends a command buffer with a number. Metal turns this into a code of MTLCommandBufferError, of
+   which several numbers share one, and for a queue of Metal 4 that code into another one. The number itself stands in
+   the text, and is the code of the error below. Seen in listings of IOGPU of iOS 26.1, and in logs of systems since
+   2018; WebKit's Queue.mm has names of numbers, too. */
+#import "softmetal_internal.h"
+#include <stdio.h>
+
+NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
+NSString *const MTL4CommandQueueErrorDomain = @"MTL4CommandQueueErrorDomain";
+
+/* ---------------------------------------------------------------------------- the class -- */
+
+@implementation SoftMetalError
++ (sm_kind)softmetalKind
+{
+    return SM_ERROR;
+}
+- (NSString *)domain
+{
+    return domain;
+}
+- (long)code
+{
+    return code;
+}
+- (NSString *)localizedDescription
+{
+    if (text) return sm_handed_out(text);
+    NSString *own =
+        [[NSString alloc] initWithFormat:@"The operation could not be completed. (%@ error %ld.)", domain, code];
+    id result = sm_handed_out(own);
+    [own release];
+    return result;
+}
+- (NSString *)localizedFailureReason
+{
+    return nil;
+}
+/* NSUnderlyingErrorKey has another value in GNUstep than on a Mac: an error is found under either. */
+- (NSDictionary *)userInfo
+{
+    NSMutableDictionary *info = [[NSMutableDictionary alloc] init];
+    if (text) [info setObject:text forKey:NSLocalizedDescriptionKey];
+    if (underlying) {
+        [info setObject:underlying forKey:NSUnderlyingErrorKey];
+        [info setObject:underlying forKey:@"NSUnderlyingError"];
+    }
+    if (wraps) {
+        NSArray *all = [[NSArray alloc] initWithObjects:&underlying count:1];
+        [info setObject:all forKey:@"NSMultipleUnderlyingErrorsKey"];
+        [all release];
+    }
+    id result = sm_handed_out(info);
+    [info release];
+    return result;
+}
+- (NSString *)description
+{
+    return [self localizedDescription];
+}
+- (void)dealloc
+{
+    [underlying release];
+    [domain release];
+    [text release];
+    [super dealloc];
+}
+@end
+
+SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text)
+{
+    SoftMetalError *error = [[SoftMetalError alloc] init];
+    error->domain = [domain retain];
+    error->code = code;
+    error->text = [text retain];
+    return error;
+}
+
+/* --------------------------------------------------------------------- the driver's numbers -- */
+
+typedef struct reason {
+    unsigned number;
+    const char *name, *words;
+    long code; /* of MTLCommandBufferError */
+} reason;
+
+/* What Metal makes of 0, 1, 7, 10, 12, 13 and 15 to 18 is not known. Where several numbers have one code the likeliest
+   comes first, in Metal 4's codes as well. */
+static const reason reasons[] = {
+    {SOFTMETAL_TIMEOUT, "Timeout", "Caused GPU Timeout Error", 2},
+    {SOFTMETAL_HANG, "Hang", "Caused GPU Hang Error", 2},
+    {SOFTMETAL_SUBMISSIONS_IGNORED, "SubmissionsIgnored", "Ignored (for causing prior/excessive GPU errors)", 4},
+    {SOFTMETAL_BACKGROUND, "BackgroundExecutionNotPermitted",
+     "Insufficient Permission (to submit GPU work from background)", 7},
+    {SOFTMETAL_OUT_OF_MEMORY, "OutOfMemory", "Insufficient Memory", 8},
+    {SOFTMETAL_INVALID_RESOURCE, "InvalidResource", "Invalid Resource", 9},
+    {SOFTMETAL_PAGE_FAULT, "PageFault", "Caused GPU Address Fault Error", 3},
+    {SOFTMETAL_INTERNAL, NULL, "Internal Error", 1}, /* all numbers from SOFTMETAL_FIRST_INTERNAL on */
+    {SOFTMETAL_INNOCENT_VICTIM, "InnocentVictim", "Discarded (victim of GPU error/recovery)", 1},
+    {SOFTMETAL_IMPACTING_INTERACTIVITY, "ImpactingInteractivity", "Impacting Interactivity", 1},
+};
+#define REASONS (sizeof reasons / sizeof *reasons)
+
+static long code_of_metal4(long code)
+{
+    switch (code) {
+    case 2: return 1;
+    case 3:
+    case 7:
+    case 9:
+    case 10:
+    case 16: return 2;
+    case 4: return 5;
+    case 8: return 3;
+    default: return code;
+    }
+}
+
+static long code_for(const reason *r, bool metal4)
+{
+    return metal4 ? code_of_metal4(r->code) : r->code;
+}
+
+static const reason *reason_of(unsigned number)
+{
+    if (number >= SOFTMETAL_FIRST_INTERNAL) number = SOFTMETAL_INTERNAL;
+    for (size_t i = 0; i < REASONS; i++)
+        if (reasons[i].number == number) return &reasons[i];
+    return NULL;
+}
+
+static const reason *reason_behind(long code, bool metal4)
+{
+    for (size_t i = 0; i < REASONS; i++)
+        if (code_for(&reasons[i], metal4) == code) return &reasons[i];
+    return NULL;
+}
+
+void sm_check_reason(unsigned number, const char *what)
+{
+    SM_REQUIRE(reason_of(number), PANEL_MISUSE, "%s: what Metal makes of the driver's number %u is not known", what,
+               number);
+}
+
+/* Codes of which the number is not known. */
+static const char *words_of_code(long code, bool metal4)
+{
+    if (metal4 && code == 4) return "Device Removed";
+    if (metal4 && code == 6) return "Internal Error";
+    switch (code) {
+    case 0: return "No error";
+    case 10: return "Insufficient Tile Memory";
+    case 11: return "Device Removed";
+    case 12: return "Stack Overflow";
+    default: return "Unknown Error";
+    }
+}
+
+/* ---------------------------------------------------------------------------- the errors -- */
+
+/* +1 */
+static NSString *new_text(const reason *r, unsigned number, softmetal_quirks quirks)
+{
+    char text[256];
+    if (quirks.bare_errors)
+        snprintf(text, sizeof text, "%s", r->words);
+    else if (quirks.ioaf_errors)
+        snprintf(text, sizeof text, "%s (IOAF code %d)", r->words, (int)number);
+    else if (r->name)
+        snprintf(text, sizeof text, "%s (%08x:kIO%sCommandBufferCallbackError%s)", r->words, number,
+                 quirks.ioaccel_errors ? "Accel" : "GPU", r->name);
+    else
+        snprintf(text, sizeof text, "%s (%08x:%s)", r->words, number, r->words);
+    return sm_new_string(text);
+}
+
+static SoftMetalError *new_wrapper(SoftMetalError *error)
+{
+    SoftMetalError *wrapper = sm_new_error(MTL4CommandQueueErrorDomain, 1, nil);
+    wrapper->underlying = error;
+    wrapper->wraps = true;
+    return wrapper;
+}
+
+SoftMetalError *sm_new_failure(const sm_fault *fault, bool metal4)
+{
+    if (fault->domain) return sm_new_error(fault->domain, fault->code, fault->text ? fault->text : @"Unknown Error");
+    softmetal_quirks quirks = sm_quirks();
+    const reason *r = fault->by_number ? reason_of(fault->number) : reason_behind(fault->code, metal4);
+    unsigned number = fault->by_number ? fault->number : r ? r->number : 0;
+    NSString *text = fault->text ? [fault->text retain]
+                     : r         ? new_text(r, number, quirks)
+                                 : sm_new_string(words_of_code(fault->code, metal4));
+    SoftMetalError *error = sm_new_error(metal4 ? MTL4CommandQueueErrorDomain : MTLCommandBufferErrorDomain,
+                                         r ? code_for(r, metal4) : fault->code, text);
+    [text release];
+    if (r && !quirks.bare_errors && !quirks.ioaccel_errors && !quirks.ioaf_errors)
+        error->underlying = sm_new_error(@"IOGPUCommandQueueErrorDomain", (long)number, nil);
+    return metal4 && !quirks.bare_feedback_errors ? new_wrapper(error) : error;
+}
+
+SoftMetalError *sm_new_error_of_timeout(void)
+{
+    return sm_new_failure(&(sm_fault){.by_number = true, .number = SOFTMETAL_TIMEOUT}, false);
+}
+
+SoftMetalError *sm_new_error_of_removal(bool metal4)
+{
+    return sm_new_failure(&(sm_fault){.code = 11}, metal4);
+}
