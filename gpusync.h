@@ -517,13 +517,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/** Why a command buffer failed, and what usually helps. It comes from Metal's error code (MTLCommandBufferError,
-    MTL4CommandQueueError); INNOCENT_VICTIM, and PAGE_FAULT with Metal 4, from the driver's name in the text:
-    unverified, see README. Open: Metal gets new ones. */
+/** Why a command buffer failed, and what usually helps. It comes from the number that the driver gives the error: Metal
+    keeps it in an NSError of its own (IOGPUCommandQueueErrorDomain) and in the text. Where there is none it comes from
+    Metal's code (MTLCommandBufferError, MTL4CommandQueueError), which merges several. Known from Apple's code and from
+    logs, unverified: see README. Open: Metal gets new ones. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
-    GPUSYNC_FAILURE_TIMEOUT,          /**< It ran or waited too long: split the work. */
+    GPUSYNC_FAILURE_TIMEOUT,          /**< It ran or waited too long, or held up the display: split the work. */
     GPUSYNC_FAILURE_PAGE_FAULT,       /**< Bad access in a shader: a bug, do not retry. */
     GPUSYNC_FAILURE_INVALID_RESOURCE, /**< A resource was gone: a bug, do not retry. */
     GPUSYNC_FAILURE_NOT_PERMITTED,    /**< iOS in the background: retry in the foreground. */
@@ -562,8 +563,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *q
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
-/** Is the device lost? Metal's errors AccessRevoked and DeviceRemoved say so, for good. Who has been told of one gets
-    true; calls for new work fail a moment later.    Returns false for NULL.
+/** Is the device lost? Failures of the classes ACCESS_REVOKED and DEVICE_REMOVED say so, for good. A program that has
+    been told of one gets true; calls for new work fail a moment later.    Returns false for NULL.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
@@ -2918,30 +2919,67 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__n
 
 static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
 
-/* MTLCommandBufferError or MTL4CommandQueueError, by number: the names changed over time. The domain comes first, for
-   the numbers of one mean other things in the other. */
-static gpusync_failure gpusync__classify(const char *domain, int64_t code, const char *message)
+/* Metal makes its errors from a number of the driver's, and merges several in one code of its own. The number stands in
+   the text, as eight hexadecimal digits, "(0000000e:...)", or as "(IOAF code 5)" with Intel's GPUs (seen in logs and in
+   listings of the framework of iOS 26.1). -1: there is none. */
+static int64_t gpusync__driver_number(const char *message)
 {
-    bool metal4 = strcmp(domain, gpusync__domain4) == 0;
-    if (!metal4 && strcmp(domain, "MTLCommandBufferErrorDomain") != 0) return GPUSYNC_FAILURE_OTHER;
-    /* Names of the driver's: the first seen in whisper.cpp issue 2470, there is no public code for it. The second seen
-       in mokume-metal issue 1273: Metal 4 has no code for it, and calls it a timeout. */
-    if (strstr(message, "InnocentVictim")) return GPUSYNC_FAILURE_INNOCENT_VICTIM;
-    if (metal4 && strstr(message, "CallbackErrorPageFault")) return GPUSYNC_FAILURE_PAGE_FAULT;
-    if (metal4) { /* numbers that mean the same in MTLCommandBufferError */
-        static const int64_t same_as[] = {0, 2, 7, 8, 11, 4};
-        code = code >= 0 && code < 6 ? same_as[code] : 0;
+    char *end;
+    const char *at = strstr(message, "(IOAF code ");
+    if (at) return strtol(at + strlen("(IOAF code "), NULL, 10);
+    for (at = strchr(message, '('); at; at = strchr(at + 1, '(')) {
+        unsigned long number = strtoul(at + 1, &end, 16);
+        if (end == at + 9 && *end == ':') return (int64_t)number;
     }
-    switch (code) {
-    case 2: return GPUSYNC_FAILURE_TIMEOUT;
-    case 3: return GPUSYNC_FAILURE_PAGE_FAULT;
-    case 4: return GPUSYNC_FAILURE_ACCESS_REVOKED;
-    case 7: return GPUSYNC_FAILURE_NOT_PERMITTED;
-    case 8: return GPUSYNC_FAILURE_OUT_OF_MEMORY;
-    case 9: return GPUSYNC_FAILURE_INVALID_RESOURCE;
-    case 11: return GPUSYNC_FAILURE_DEVICE_REMOVED;
-    default: return GPUSYNC_FAILURE_OTHER;
-    }
+    return -1;
+}
+
+/* What a number says of the class of an error; the last row of a table ends it. The driver's, whose meanings were seen
+   with their texts in logs. */
+static const int64_t gpusync__of_driver[][2] = {
+    {2, GPUSYNC_FAILURE_TIMEOUT},          /* it ran too long */
+    {3, GPUSYNC_FAILURE_TIMEOUT},          /* it hung */
+    {14, GPUSYNC_FAILURE_TIMEOUT},         /* it kept the display from being drawn */
+    {4, GPUSYNC_FAILURE_ACCESS_REVOKED},   /* ignored, because of earlier errors */
+    {5, GPUSYNC_FAILURE_INNOCENT_VICTIM},  /* discarded, because of other work's error */
+    {6, GPUSYNC_FAILURE_NOT_PERMITTED},    /* in the background */
+    {8, GPUSYNC_FAILURE_OUT_OF_MEMORY},    /* no memory for what it uses */
+    {9, GPUSYNC_FAILURE_INVALID_RESOURCE}, /* a resource is gone */
+    {11, GPUSYNC_FAILURE_PAGE_FAULT},      /* a shader reached past its memory */
+    {0, GPUSYNC_FAILURE_NONE},
+};
+/* MTLCommandBufferError and MTL4CommandQueueError, by number: the names changed over time. In Metal 4's domain Metal
+   makes 11, too, of a device that was removed. */
+static const int64_t gpusync__of_code[][2] = {
+    {2, GPUSYNC_FAILURE_TIMEOUT},         {3, GPUSYNC_FAILURE_PAGE_FAULT},    {4, GPUSYNC_FAILURE_ACCESS_REVOKED},
+    {7, GPUSYNC_FAILURE_NOT_PERMITTED},   {8, GPUSYNC_FAILURE_OUT_OF_MEMORY}, {9, GPUSYNC_FAILURE_INVALID_RESOURCE},
+    {11, GPUSYNC_FAILURE_DEVICE_REMOVED}, {0, GPUSYNC_FAILURE_NONE},
+};
+static const int64_t gpusync__of_code4[][2] = {
+    {1, GPUSYNC_FAILURE_TIMEOUT},        {2, GPUSYNC_FAILURE_NOT_PERMITTED},  {3, GPUSYNC_FAILURE_OUT_OF_MEMORY},
+    {4, GPUSYNC_FAILURE_DEVICE_REMOVED}, {5, GPUSYNC_FAILURE_ACCESS_REVOKED}, {11, GPUSYNC_FAILURE_DEVICE_REMOVED},
+    {0, GPUSYNC_FAILURE_NONE},
+};
+
+/* NONE: the number says nothing. */
+static gpusync_failure gpusync__look_up(const int64_t (*row)[2], int64_t number)
+{
+    while ((*row)[1] != GPUSYNC_FAILURE_NONE && (*row)[0] != number) row++;
+    return (gpusync_failure)(*row)[1];
+}
+
+/* The class of an error. The driver's number (-1: unknown) says more than the code, and comes first. In Metal 4's
+   domain a number that says nothing leaves nothing to the code, which merges several. The domain comes before the code,
+   for the codes of one mean other things in the other. */
+static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t number)
+{
+    bool metal4 = strcmp(error->domain, gpusync__domain4) == 0;
+    if (!metal4 && strcmp(error->domain, "MTLCommandBufferErrorDomain") != 0) return GPUSYNC_FAILURE_OTHER;
+    if (strstr(error->message, "victim of GPU")) return GPUSYNC_FAILURE_INNOCENT_VICTIM;
+    gpusync_failure failure = gpusync__look_up(gpusync__of_driver, number);
+    if (failure == GPUSYNC_FAILURE_NONE && (!metal4 || number < 0 || error->code == 11))
+        failure = gpusync__look_up(metal4 ? gpusync__of_code4 : gpusync__of_code, error->code);
+    return failure == GPUSYNC_FAILURE_NONE ? GPUSYNC_FAILURE_OTHER : failure;
 }
 
 /* Fill in an error without a word of Metal's. message may be NULL. */
@@ -2987,28 +3025,28 @@ static void gpusync__read_label(const gpusync__slot *slot, char *label, size_t s
     gpusync__pool_pop(pool);
 }
 
-/* Read the failure off a command buffer in state Error, or off a feedback. Metal 4 puts the first error of a commit
-   into one of its own, which has its domain and always the code 1 (seen in listings of the framework of macOS 26, and
-   in mokume-metal issue 1065): the error inside has the code and the text. Needs a pool. */
-static void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
+/* Read the failure off a command buffer in state Error, or off a feedback. Metal puts errors into each other: that of
+   the driver into its own, and with Metal 4 that into one more, which has the same domain and always the code 1 (seen
+   in listings of the framework of iOS 26.1). The innermost of Metal's own has the code and the text. Needs a pool. */
+GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
 {
-    void *ns_error = gpusync__send_id(report, gpusync__sel.error);
+    void *ns_error = gpusync__send_id(report, gpusync__sel.error), *key = gpusync__string("NSUnderlyingError");
+    int64_t number = -1;
     memset(error, 0, sizeof *error);
+    for (int depth = 0; ns_error && depth < 4; depth++) {
+        gpusync_error inner = *error;
+        gpusync__read_ns_error(&inner, ns_error);
+        if (depth == 0 || strcmp(inner.domain, error->domain) == 0) *error = inner;
+        if (strcmp(inner.domain, "IOGPUCommandQueueErrorDomain") == 0) number = inner.code;
+        void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
+        ns_error = info ? GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key) : NULL;
+    }
+    if (number < 0) number = gpusync__driver_number(error->message);
     error->result = GPUSYNC_ERROR_EXECUTION;
     error->ticket = slot->ticket;
-    if (ns_error) gpusync__read_ns_error(error, ns_error);
-    if (report != slot->buffer && strcmp(error->domain, gpusync__domain4) == 0) {
-        void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo), *inside = NULL;
-        gpusync_error more = *error;
-        if (info)
-            inside =
-                GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, gpusync__string("NSUnderlyingError"));
-        if (inside) gpusync__read_ns_error(&more, inside);
-        if (strcmp(more.domain, gpusync__domain4) == 0) *error = more;
-    }
     gpusync__read_label(slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
-    error->failure = gpusync__classify(error->domain, error->code, error->message);
+    error->failure = gpusync__classify(error, number);
     /* Before the end is told: who sees that may ask at once whether the device is lost. */
     if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
         gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
