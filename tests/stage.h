@@ -818,11 +818,8 @@ static MAYBE_UNUSED gpusync_ticket submit_failing(stage *s, unsigned i, gpusync_
     return SUBMIT(s->q[i], BUFFERS(buffer), SIGNALS(signal), .flags = SIGNALS_INSIDE, .label = "submission");
 }
 
-/* It will take the device with it: DeviceRemoved, which has a code of its own in Metal 4. */
-static MAYBE_UNUSED void fail_with_the_device(void *buffer)
-{
-    softmetal_fail(buffer, NULL, answers(buffer, "blitCommandEncoder") ? 11 : 4, NULL);
-}
+/* It will take the device with it: DeviceRemoved. */
+static MAYBE_UNUSED void fail_with_the_device(void *buffer) { softmetal_fail(buffer, NULL, 11, NULL); }
 
 static MAYBE_UNUSED void assert_original(const gpusync_error *error, const char *queue_label, gpusync_ticket ticket)
 {

@@ -125,7 +125,7 @@ static void turn_impatient(softmetal_quirks *quirks)
 static void turn_failure(softmetal_quirks *quirks)
 {
     (void)quirks;
-    softmetal_fail_next(1, 6);
+    softmetal_fail_next_as(1, SOFTMETAL_PAGE_FAULT);
 }
 
 /* clang-format off */
@@ -192,7 +192,7 @@ static bool at_rest(void) { return softmetal_settle(0) && (!timers_are_due || so
 
 static bool fail_next(void)
 {
-    softmetal_fail_next(1, 6);
+    softmetal_fail_next_as(1, SOFTMETAL_PAGE_FAULT);
     return true;
 }
 

@@ -214,8 +214,7 @@ static gpusync_result wait_with_options(task *t, const job *j)
     options.error = &error;
     result = gpusync_wait_ex(j->ledger->queue, j->ticket, GPUSYNC_FOREVER, &options);
     if (result == GPUSYNC_ERROR_EXECUTION)
-        check(error.ticket == j->ticket && error.code == (metal4_run() ? 6 : 1) &&
-                  error.failure == GPUSYNC_FAILURE_OTHER,
+        check(error.ticket == j->ticket && error.code == 1 && error.failure == GPUSYNC_FAILURE_OTHER,
               "error of ticket %llx, code %lld", (unsigned long long)error.ticket, (long long)error.code);
     return result;
 }

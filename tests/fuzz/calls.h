@@ -888,16 +888,24 @@ static void track_committed_too_early(void)
         GPUSYNC_ERROR_NOT_COMMITTED);
 }
 
+/* A command buffer or run. The last two reasons lose the device; 0 stands for DeviceRemoved. */
+static void fail_for_a_reason(void *work, const lane *l)
+{
+    static const unsigned reasons[] = {
+        SOFTMETAL_TIMEOUT,       SOFTMETAL_HANG,             SOFTMETAL_INNOCENT_VICTIM,         SOFTMETAL_BACKGROUND,
+        SOFTMETAL_OUT_OF_MEMORY, SOFTMETAL_INVALID_RESOURCE, SOFTMETAL_IMPACTING_INTERACTIVITY, SOFTMETAL_PAGE_FAULT,
+        SOFTMETAL_INTERNAL,      SOFTMETAL_FIRST_INTERNAL,   SOFTMETAL_SUBMISSIONS_IGNORED,     0};
+    unsigned reason = reasons[below_of(world.gentle ? 10 : 12)];
+    if (reason == 0 || reason == SOFTMETAL_SUBMISSIONS_IGNORED) world.machines[l->device].losable = true;
+    if (one_in(8)) softmetal_fail(work, "another domain", (long)reason, "it fails");
+    else if (reason == 0) softmetal_fail(work, NULL, 11, NULL);
+    else softmetal_fail_as(work, reason, one_in(4) ? "" : NULL);
+}
+
 static void fail_a_buffer(void)
 {
     opened *o = some_open(-1);
-    long code = 1 + (long)below_of(13);
-    if (!o) return;
-    if (code == 4 || code == 11) { /* AccessRevoked, DeviceRemoved */
-        if (world.gentle) return;
-        world.machines[world.lanes[o->lane].device].losable = true;
-    }
-    softmetal_fail(o->buffer, one_in(8) ? "another domain" : NULL, code, one_in(4) ? "" : "it fails");
+    if (o) fail_for_a_reason(o->buffer, &world.lanes[o->lane]);
 }
 
 #include "calls4.h"
@@ -1429,6 +1437,9 @@ static void draw_quirks(void)
     softmetal_get_quirks(&quirks);
     quirks.bare_feedback_errors = how & 1;
     quirks.options_keep_handlers = how & 2;
+    quirks.bare_errors = how & 4;
+    quirks.ioaccel_errors = how & 8;
+    quirks.ioaf_errors = how & 16;
     /* Not signals_die_with_failure: what the last signals need, and the queue, would stay for good. */
     softmetal_set_quirks(&quirks);
 }

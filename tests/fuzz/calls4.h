@@ -101,15 +101,10 @@ static size_t some_fours(int device, four **fours, void **buffers, size_t most)
 /* The run of what is committed next, +1; it may be one that fails. */
 static void *prepare_run4(const lane *l, void *front)
 {
-    static const long codes[] = {1, 2, 3, 6, 8, 9, 4, 5};
     void *run;
     softmetal_prepare_run(front, l->metal);
     run = metal_retain(softmetal_run_of(front));
-    if (one_in(6)) {
-        long code = codes[below_of(world.gentle ? 6 : 8)];
-        if (code == 4 || code == 5) world.machines[l->device].losable = true; /* DeviceRemoved, AccessRevoked */
-        softmetal_fail(run, one_in(8) ? "another domain" : NULL, code, one_in(4) ? "" : "it fails");
-    }
+    if (one_in(6)) fail_for_a_reason(run, l);
     return run;
 }
 

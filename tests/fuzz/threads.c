@@ -563,8 +563,8 @@ static opened *new_open(place *q)
 static void draw_fate(const place *q, void *buffer)
 {
     unsigned how = byte();
-    if (how < 16)
-        softmetal_fail(buffer, NULL, how == 0 && world.losable ? q->metal4 ? 4 : 11 : q->metal4 ? 6 : 1, "it fails");
+    if (how == 0 && world.losable) softmetal_fail(buffer, NULL, 11, NULL); /* DeviceRemoved */
+    else if (how < 16) softmetal_fail_as(buffer, SOFTMETAL_INTERNAL, NULL);
     else if (how < 128) softmetal_set_duration(buffer, (how % 16) * 10000u);
     else if (how < 136 && world.lossy && !q->metal4) softmetal_lose_handlers(buffer);
 }
