@@ -645,8 +645,9 @@ typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, 
 
 /** Where callbacks run: >>api-callbacks. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
-    GPUSYNC_CALLBACKS_QUEUED =
-        0,                   /**< On a serial dispatch queue, soon; what is left, when its queue or timeline goes. */
+    /** On a serial dispatch queue, soon; what is left, when its queue or timeline goes. That of gpusync has the quality
+        of service "user initiated". */
+    GPUSYNC_CALLBACKS_QUEUED = 0,
     GPUSYNC_CALLBACKS_MANUAL /**< In gpusync_dispatch; what is left, when its queue or timeline goes. */
 } gpusync_callback_mode;
 
@@ -663,7 +664,9 @@ struct gpusync_device_desc {
     gpusync_log_fn GPUSYNC_OPT log;                 /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;                     /**< Passed to log. */
     gpusync_callback_mode callback_mode;            /**< Where callbacks run. */
-    void *GPUSYNC_OPT callback_queue; /**< QUEUED: a serial dispatch_queue_t, retained; NULL: gpusync's. Since 0.2 */
+    /** QUEUED: a serial dispatch_queue_t, retained. Give it a quality of service: without one libdispatch takes that of
+        the thread that asks first. NULL: gpusync's. Since 0.2 */
+    void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program calls gpusync_dispatch now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
 };
@@ -1713,6 +1716,9 @@ extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_l
 
 /* Apple's libdispatch, as far as it is used here: serial queues of functions. */
 extern void *gpusync__dispatch_queue_create(const char *label, void *attr) GPUSYNC__SYMBOL("dispatch_queue_create");
+extern void *gpusync__dispatch_attr_with_qos(void *attr, unsigned qos, int relative_priority)
+    GPUSYNC__SYMBOL("dispatch_queue_attr_make_with_qos_class");
+#define GPUSYNC__QOS_USER_INITIATED 0x19u /* QOS_CLASS_USER_INITIATED */
 extern void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *)) GPUSYNC__SYMBOL("dispatch_async_f");
 extern uint64_t gpusync__dispatch_time(uint64_t when, int64_t delta_ns) GPUSYNC__SYMBOL("dispatch_time");
 extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*fn)(void *))
@@ -4060,7 +4066,9 @@ static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
     dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
     if (gpusync__is_manual(dev)) return true;
     if (callback_queue) gpusync__dispatch_retain(callback_queue);
-    else callback_queue = gpusync__dispatch_queue_create("gpusync callbacks", NULL);
+    else /* without a quality of service it would run with that of whatever thread asked first (`asked`) */
+        callback_queue = gpusync__dispatch_queue_create(
+            "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
     dev->callback_queue = callback_queue;
     return true;
 }
