@@ -2669,6 +2669,10 @@ static void case_concurrent_queue(stage *s)
 {
     dispatch_queue_create("q", s);
 }
+static void case_attribute_from_elsewhere(stage *s)
+{
+    dispatch_queue_attr_make_with_qos_class(s, 0x19, 0);
+}
 static void case_timer_for_never(stage *s)
 {
     (void)s;
@@ -2837,6 +2841,7 @@ static const rule_case rule_cases[] = {
     {"message-to-freed", case_dispatch_to_released},
     {"message-to-freed", case_timer_on_released},
     {"dispatch-attribute", case_concurrent_queue},
+    {"dispatch-attribute", case_attribute_from_elsewhere},
     {"dispatch-time", case_timer_for_never},
     {"dispatch-time", case_time_of_the_wall_clock},
     {"autorelease-without-pool", case_dispatched_without_pool},

@@ -18,6 +18,7 @@
 #include "softmetal.h"
 
 extern void *dispatch_queue_create(const char *label, void *attribute);
+extern void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
 extern void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
 extern uint64_t dispatch_time(uint64_t when, int64_t delta);
 extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
@@ -239,6 +240,60 @@ static void the_global_queue_does_not_count_references(void **state)
     assert_true(softmetal_settle(10 * SECOND));
     assert_int_equal(l.count, 1);
     end();
+}
+
+/* As <sys/qos.h> numbers them. */
+enum { UTILITY = 0x11, USER_INITIATED = 0x19 };
+
+static void note_class(void *context)
+{
+    unsigned *seen = (unsigned *)context;
+    *seen = softmetal_dispatch_qos(NULL);
+}
+
+static void a_queue_has_the_class_of_service_that_it_was_made_with(void **state)
+{
+    void *attribute, *queue, *plain, *global = dispatch_get_global_queue(USER_INITIATED, 0);
+    unsigned seen[3] = {99, 99, 99};
+    (void)state;
+    begin(SOFTMETAL_REAL);
+    attribute = dispatch_queue_attr_make_with_qos_class(NULL, USER_INITIATED, 0);
+    assert_non_null(attribute);
+    assert_ptr_equal(attribute, dispatch_queue_attr_make_with_qos_class(NULL, USER_INITIATED, -15));
+    dispatch_retain(attribute); /* it lives as long as the process */
+    dispatch_release(attribute);
+    dispatch_release(attribute);
+    dispatch_release(attribute);
+    queue = dispatch_queue_create("with a class", attribute);
+    plain = queue_new();
+    assert_int_equal(softmetal_dispatch_qos(queue), USER_INITIATED);
+    assert_int_equal(softmetal_dispatch_qos(plain), 0);
+    assert_int_equal(softmetal_dispatch_qos(global), 0);
+    assert_int_equal(softmetal_dispatch_qos(NULL), 0);
+    dispatch_async_f(queue, &seen[0], note_class);
+    dispatch_async_f(plain, &seen[1], note_class);
+    dispatch_async_f(global, &seen[2], note_class);
+    assert_true(softmetal_settle(10 * SECOND));
+    assert_int_equal(seen[0], USER_INITIATED);
+    assert_int_equal(seen[1], 0);
+    assert_int_equal(seen[2], 0);
+    dispatch_release(queue);
+    dispatch_release(plain);
+    end();
+}
+
+/* As Apple's source has it. Its comment says NULL. */
+static void a_class_that_does_not_exist_changes_no_attribute(void **state)
+{
+    void *utility;
+    (void)state;
+    if (!softmetal_has_dispatch()) skip();
+    utility = dispatch_queue_attr_make_with_qos_class(NULL, UTILITY, 0);
+    assert_null(dispatch_queue_attr_make_with_qos_class(NULL, 0x20, 0));
+    assert_null(dispatch_queue_attr_make_with_qos_class(NULL, UTILITY, 1));
+    assert_null(dispatch_queue_attr_make_with_qos_class(NULL, UTILITY, -16));
+    assert_ptr_equal(dispatch_queue_attr_make_with_qos_class(utility, 0x20, 0), utility);
+    assert_ptr_not_equal(dispatch_queue_attr_make_with_qos_class(utility, USER_INITIATED, 0), utility);
 }
 
 static void what_is_pending_keeps_its_queue(void **state)
@@ -607,6 +662,8 @@ int main(void)
         cmocka_unit_test(one_function_at_a_time_runs_on_a_serial_queue),
         cmocka_unit_test(queues_and_the_global_queue_run_at_once),
         cmocka_unit_test(the_global_queue_does_not_count_references),
+        cmocka_unit_test(a_queue_has_the_class_of_service_that_it_was_made_with),
+        cmocka_unit_test(a_class_that_does_not_exist_changes_no_attribute),
         cmocka_unit_test(what_is_pending_keeps_its_queue),
         cmocka_unit_test(a_function_may_release_its_own_queue),
         cmocka_unit_test(the_workers_can_be_used_up),

@@ -759,6 +759,7 @@ extern char *__strcat_chk(char *, const char *, size_t), *__strncpy_chk(char *, 
 extern void os_unfair_lock_lock(uint32_t *), os_unfair_lock_unlock(uint32_t *);
 extern bool os_unfair_lock_trylock(uint32_t *);
 extern void *dispatch_queue_create(const char *, void *), *dispatch_get_global_queue(intptr_t, uintptr_t);
+extern void *dispatch_queue_attr_make_with_qos_class(void *, unsigned, int);
 extern uint64_t dispatch_time(uint64_t, int64_t);
 extern void dispatch_async_f(void *, void *, void (*)(void *)), dispatch_retain(void *), dispatch_release(void *);
 extern void dispatch_after_f(uint64_t, void *, void *, void (*)(void *));
@@ -803,7 +804,8 @@ static const struct { const char *name; void *address; } names[] = {
     SAME(sched_yield),
     SAME(os_unfair_lock_lock), SAME(os_unfair_lock_trylock), SAME(os_unfair_lock_unlock),
     SAME(dispatch_queue_create), SAME(dispatch_get_global_queue), SAME(dispatch_time), SAME(dispatch_async_f),
-    SAME(dispatch_after_f), SAME(dispatch_retain), SAME(dispatch_release),
+    SAME(dispatch_queue_attr_make_with_qos_class), SAME(dispatch_after_f), SAME(dispatch_retain),
+    SAME(dispatch_release),
 
     OURS(clock_gettime, darwin_clock_gettime), OURS(clock_gettime_nsec_np, darwin_clock_gettime_nsec_np),
     OURS(nanosleep, darwin_nanosleep),

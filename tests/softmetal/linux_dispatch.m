@@ -351,6 +351,7 @@ void sm_dispatch(id queue, void *context, void (*function)(void *))
 #define NEVER UINT64_MAX
 #define WALL_CLOCK (UINT64_C(1) << 63) /* this bit is set in times of the wall clock */
 
+void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
 void *dispatch_queue_create(const char *label, void *attribute);
 void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
 uint64_t dispatch_time(uint64_t when, int64_t delta);
@@ -359,11 +360,35 @@ void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function
 void dispatch_retain(void *object);
 void dispatch_release(void *object);
 
+/* An attribute of a class of service is its place in this array: nothing is made, nothing goes. As Apple's, a class or
+   priority that does not exist changes nothing. */
+static const unsigned classes_of_service[] = {0, 0x09, 0x11, 0x15, 0x19, 0x21};
+#define CLASSES (sizeof classes_of_service / sizeof *classes_of_service)
+#define LOWEST_RELATIVE_PRIORITY (-15)
+
+static bool is_attribute(const void *object)
+{
+    const unsigned *place = object;
+    return place >= classes_of_service && place < classes_of_service + CLASSES;
+}
+
+void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority)
+{
+    SM_REQUIRE(!attribute || is_attribute(attribute), DISPATCH_ATTRIBUTE, "dispatch_queue_attr_make_with_qos_class: %p",
+               attribute);
+    if (relative_priority > 0 || relative_priority < LOWEST_RELATIVE_PRIORITY) return attribute;
+    for (size_t i = 0; i < CLASSES; i++)
+        if (classes_of_service[i] == qos_class) return (void *)&classes_of_service[i];
+    return attribute;
+}
+
 void *dispatch_queue_create(const char *label, void *attribute)
 {
     (void)label;
-    SM_REQUIRE(!attribute, DISPATCH_ATTRIBUTE, "dispatch_queue_create: %p", attribute);
-    return [[SoftMetalDispatchQueue alloc] init];
+    SM_REQUIRE(!attribute || is_attribute(attribute), DISPATCH_ATTRIBUTE, "dispatch_queue_create: %p", attribute);
+    SoftMetalDispatchQueue *queue = [[SoftMetalDispatchQueue alloc] init];
+    if (attribute) queue->qos_class = *(const unsigned *)attribute;
+    return queue;
 }
 
 /* One queue for every class of service. As Apple's, NULL for a class or flags that do not exist. */
@@ -432,6 +457,7 @@ void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function
 
 void dispatch_retain(void *object)
 {
+    if (is_attribute(object)) return;
     sm_check_argument(object, [SoftMetalDispatchQueue class], "dispatch_retain");
     [(id)object retain];
 }
@@ -439,6 +465,7 @@ void dispatch_retain(void *object)
 void dispatch_release(void *object)
 {
     SM_REQUIRE(object, NIL_ARGUMENT, "dispatch_release");
+    if (is_attribute(object)) return;
     if (object_getClass(object) != sm_zombie_class())
         sm_check_argument(object, [SoftMetalDispatchQueue class], "dispatch_release");
     [(id)object release];
@@ -469,6 +496,13 @@ uint64_t softmetal_dispatches(void)
 uint64_t softmetal_timers_armed(void)
 {
     return __atomic_load_n(&pool.armed, __ATOMIC_RELAXED);
+}
+
+unsigned softmetal_dispatch_qos(void *queue)
+{
+    if (queue) sm_check_argument(queue, [SoftMetalDispatchQueue class], "softmetal_dispatch_qos");
+    SoftMetalDispatchQueue *asked = queue ? queue : current;
+    return asked ? asked->qos_class : 0;
 }
 
 unsigned softmetal_timers(void)

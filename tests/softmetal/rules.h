@@ -43,7 +43,8 @@
     X(BAD_BLOCK, "bad-block", "a block has a class of the runtime's and the flags that go with it") \
     X(BLOCK_CHANGED, "block-changed", "a block was freed or rewritten before Metal released it")  \
     /* dispatch queues */                                                                         \
-    X(DISPATCH_ATTRIBUTE, "dispatch-attribute", "queues are serial: the attribute is NULL")       \
+    X(DISPATCH_ATTRIBUTE, "dispatch-attribute",                                                   \
+      "queues are serial: the attribute is NULL or one of a class of service")                    \
     X(DISPATCH_TIME, "dispatch-time", "times are dispatch_time's, not of the wall clock, and come") \
     /* locks */                                                                                   \
     X(LOCKED_TWICE, "locked-twice", "an os_unfair_lock cannot be taken again by its owner")       \

@@ -272,8 +272,9 @@ void softmetal_hide_selector(const char *selector);
 void softmetal_hide_class(const char *name);
 
 /* ------------------------------------------------------------------------- >>dispatch --
-   On Linux softmetal has dispatch_queue_create (serial), dispatch_get_global_queue, dispatch_async_f,
-   dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release. Functions run on a pool of at most
+   On Linux softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
+   dispatch_get_global_queue, dispatch_async_f, dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release.
+   Functions run on a pool of at most
    SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must leave none open. What was
    given to a queue runs also after its last release; giving it more then is an error. softmetal_live counts a
    queue until that release.
@@ -293,6 +294,9 @@ void softmetal_set_dispatch_threads(unsigned most);
 uint64_t softmetal_dispatches(void);   /* dispatch_async_f calls of the program since reset */
 uint64_t softmetal_timers_armed(void); /* dispatch_after_f calls since reset                */
 unsigned softmetal_timers(void);       /* armed and not fired                               */
+/* The class of service that the queue was made with, as <sys/qos.h> numbers them; 0: with none, or a global queue. NULL:
+   the queue whose function runs on the calling thread. All classes run alike here. */
+unsigned softmetal_dispatch_qos(void *queue);
 
 /* A timer that was armed under the manual clock does not fire by itself. Its time stands still, and moves on to the
    moment of each timer that the test fires. */

@@ -627,6 +627,7 @@ void sm_dispatch_reset(void);
 @interface SoftMetalDispatchQueue : SoftMetalObject {
 @public
     struct sm_work *first, *last; /* waiting, behind the one that runs or is about to */
+    unsigned qos_class; /* as <sys/qos.h> numbers them; 0: none */
     bool global;
     bool busy;        /* one of its functions runs, or is about to */
     bool rests;       /* ... and has waited for a command buffer */

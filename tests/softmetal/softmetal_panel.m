@@ -383,6 +383,11 @@ unsigned softmetal_timers(void)
 {
     return 0;
 }
+unsigned softmetal_dispatch_qos(void *queue)
+{
+    (void)queue;
+    return 0;
+}
 uint64_t softmetal_next_timer(void)
 {
     return UINT64_MAX;
