@@ -2225,6 +2225,30 @@ static void test_callbacks_that_register_the_next_leave_the_queue_to_others(void
     dispatch_release(queue);
 }
 
+static void note_class_of_service(outcome *o) { o->answered = softmetal_dispatch_qos(NULL); }
+
+/* Without one the queue would run at that of the thread that happened to dispatch first. */
+static void test_callbacks_run_in_the_class_of_what_users_wait_for(void **state)
+{
+    const unsigned user_initiated = 0x19; /* <sys/qos.h> */
+    void *queue;
+    int own;
+    (void)state;
+    if (!softmetal_has_dispatch()) skip();
+    for (own = 0; own < 2; own++) { /* a queue of the program's is left as it is */
+        outcome o = {0};
+        stage s;
+        queue = own ? dispatch_queue_create("the program's", NULL) : NULL;
+        open_stage_over(&s, SOFTMETAL_REAL, GPUSYNC_CALLBACKS_QUEUED, queue);
+        o.then = note_class_of_service;
+        on_done(s.q[0], GPUSYNC_NO_TICKET, &o);
+        await_call(&o);
+        assert_int_equal(o.answered, own ? 0 : user_initiated);
+        close_idle_stage(&s);
+        if (own) dispatch_release(queue);
+    }
+}
+
 /* A command buffer of the first queue that the device holds until others signal the value 1. */
 static void *commit_until_signalled(stage *s, gpusync_ticket *ticket)
 {
@@ -2333,6 +2357,7 @@ int main(void)
         cmocka_unit_test(test_a_poll_loop_is_woken_by_a_byte_from_a_callback),
         cmocka_unit_test(test_what_is_cancelled_calls_back_in_the_order_of_the_queue),
         cmocka_unit_test(test_callbacks_that_register_the_next_leave_the_queue_to_others),
+        cmocka_unit_test(test_callbacks_run_in_the_class_of_what_users_wait_for),
         cmocka_unit_test(test_destroy_on_the_callback_queue_runs_its_callbacks_while_it_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
