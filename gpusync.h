@@ -1287,13 +1287,14 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                recording away. Where work may be held, use other command buffers for what comes next. One that another
                queue holds is not noticed.
    Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. It keeps the queue and the
-               events of timelines until all signals have come: so destroy sends the queue a signal of its own, and
-               does not wait for it. If that never comes, or Metal has no event for it, they are kept for good; so is
-               what a lost device has in flight when its queue goes. The rest is the program's, also residency and
-               barriers: gpusync_release_after keeps it until a ticket is done, but see gpusync_queue_destroy_now. An
-               allocator may be reset when every ticket recorded with it is done: OK, ERROR_EXECUTION, ERROR_CANCELLED
-               or ERROR_RESULT_UNKNOWN of a wait or poll. ERROR_DEVICE_LOST and ERROR_DESTROYED do not say that, nor
-               does anything after gpusync_queue_destroy_now: the GPU may still work.
+               events of timelines until all signals have come: so it sends the queue signals of its own, one for some
+               16 submissions that signal, and one in destroy, which does not wait for it. If that never comes, or Metal
+               has no event for it, they are kept for good; so is what a lost device has in flight when its queue goes.
+               The rest is the program's, also residency and barriers: gpusync_release_after keeps it until a ticket is
+               done, but see gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with it is
+               done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or poll. ERROR_DEVICE_LOST
+               and ERROR_DESTROYED do not say that, nor does anything after gpusync_queue_destroy_now: the GPU may still
+               work.
    End         Metal tells of it in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only after the
                feedback. Without one the ticket never ends, and gpusync_queue_destroy never returns: there is
                gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks come on the
@@ -2086,7 +2087,8 @@ typedef struct gpusync__plan {
        next, previous: in the queue's line; next: also on a free list, and of joined ones.
        next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: on an agenda. */
     struct gpusync__plan *joined, *next, *previous, *next_stirred, *previous_stirred, *next_ended, *next_issued;
-    uint64_t issued_ns;          /* when the device got it */
+    uint64_t issued_ns; /* when the device got it */
+    uint64_t mark;      /* of Metal 4: its signals are made once the queue's mark stands there; 0: it has none */
     gpusync_done_fn on_complete; /* the program's callback, or NULL */
     void *user;                  /* for that */
     double gpu_start, gpu_end;   /* of all parts: the first start, the last end; 0: unknown. Under the plan lock */
@@ -2224,8 +2226,14 @@ struct gpusync_queue {
     gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
-    gpusync__plan *signaller;  /* of Metal 4: see gpusync__keep_signaller */
-    gpusync__slot *returned;   /* free slots, pushed without a lock, taken whole */
+    /* Of Metal 4, see gpusync__keep_signaller. mark: an event, +1, made before the first signal. marks: the last number
+       that a plan has of it. Under the order lock. kept: plans that have ended; kept_count: how many. Under the
+       device's plan lock. */
+    void *mark;
+    uint64_t marks;
+    gpusync__plan *kept;
+    uint32_t kept_count;
+    gpusync__slot *returned; /* free slots, pushed without a lock, taken whole */
     /* slots: that are the queue's: not free, and not orphaned. Destroy waits for them.
        wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
     uint32_t slots, wanted, on_agenda;
@@ -3922,6 +3930,15 @@ GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
     if (GPUSYNC__SUB(&plan->work.refs, 1) == 1) gpusync__plan_free(plan);
 }
 
+/* Each plan of a list, by `next`. No lock is held. */
+GPUSYNC__RARE void gpusync__unref_plans(gpusync__plan *plan)
+{
+    for (gpusync__plan *next; plan; plan = next) {
+        next = plan->next;
+        gpusync__plan_unref(plan);
+    }
+}
+
 /* Posts go to a free list of the process. No lock is held. */
 static void gpusync__post_unref(gpusync__post *post)
 {
@@ -4074,12 +4091,11 @@ static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 }
 
 /* Call what is due of something that is to be destroyed, until nothing is owed any more. While another thread
-   calls it lingers: that may be the last. kept: the place of a plan that is not waited for, once it is there; NULL:
-   there is none. */
-static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, gpusync__plan *const *kept)
+   calls it lingers: that may be the last. kept: counts the plans that are not waited for; NULL: there are none. */
+static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept)
 {
     unsigned rounds = 0;
-    while (GPUSYNC__GET(owing) > (kept && GPUSYNC__GET(kept) ? 1u : 0u)) {
+    while (GPUSYNC__GET(owing) > (kept ? GPUSYNC__GET(kept) : 0)) {
         gpusync__due *due = gpusync__pop_due(dev, owing);
         if (due) gpusync__run_one_due(dev, due);
         else gpusync__linger(dev, &rounds);
@@ -6782,6 +6798,7 @@ static void gpusync__plan_clear(gpusync__plan *plan)
     plan->listed = plan->disowned = false;
     plan->on_complete = NULL;
     plan->gpu_start = plan->gpu_end = 0;
+    plan->mark = 0;
     plan->label[0] = '\0';
     plan->flags = 0;
     GPUSYNC__SET(&plan->doomed, 0);
@@ -7098,21 +7115,32 @@ GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__ou
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* Metal 4 retains no event, and the feedback may come before the signal behind the work (believed). So of the plans
-   that have ended, the one that was issued last keeps the events that it signals: the signals of those before it are in
-   front of its work. The caller's reference goes there, or is given back. The queue may go after that: gpusync__destroy
-   waits for all plans but this one. */
+/* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, and of work behind it
+   (believed). So a plan that has ended keeps the events that it signals until the queue's mark shows that they are
+   signalled (gpusync__set_mark): the signals of a queue come in their order (believed). This takes the caller's
+   reference, and gives back those of plans whose signals have come. The queue may go after that: gpusync__destroy waits
+   for all plans but those that are kept. */
 GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync_device *dev = q->device;
+    uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
+    gpusync__plan **link = &q->kept, *gone = NULL;
     gpusync__lock(&dev->plan_lock);
-    gpusync__plan *kept = q->signaller;
-    if (!kept || kept->issued_ns <= plan->issued_ns) { /* both of one clock, read under the order lock */
-        GPUSYNC__PUT(&q->signaller, plan);
-        plan = kept;
+    plan->next = q->kept;
+    q->kept = plan;
+    GPUSYNC__ADD(&q->kept_count, 1);
+    while ((plan = *link) != NULL) {
+        if (plan->mark > made) {
+            link = &plan->next;
+            continue;
+        }
+        *link = plan->next;
+        plan->next = gone;
+        gone = plan;
+        GPUSYNC__SUB(&q->kept_count, 1); /* before its reference goes: gpusync__pay waits for what is not kept */
     }
     gpusync__unlock(&dev->plan_lock);
-    if (plan) gpusync__plan_unref(plan);
+    gpusync__unref_plans(gone);
 }
 
 /* Nothing is open any more: tell how it went. No lock is held. A failure is on record first. Then the promises are kept
@@ -7156,7 +7184,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     gpusync__tell(q, plan->work.ticket, agenda);
     if (failed) gpusync__log_failures(q);
     /* Last: with its last plan the queue may go. */
-    if (q->metal4 && plan->promises && gpusync__is_issued(plan) && !plan->disowned) gpusync__keep_signaller(q, plan);
+    if (plan->mark && !plan->disowned) gpusync__keep_signaller(q, plan);
     else gpusync__plan_unref(plan);
 }
 
@@ -7251,6 +7279,16 @@ static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
     GPUSYNC__PUT(&promise->encoded, true); /* a report reads it */
 }
 
+#define GPUSYNC__MARK_EVERY 16 /* plans that signal: a mark costs as much as a signal of theirs */
+
+/* The signals of the plan have gone to the Metal 4 queue. Now and then the queue signals its mark behind them. Under
+   the order lock. */
+static void gpusync__set_mark(gpusync_queue *q, gpusync__plan *plan)
+{
+    plan->mark = ++q->marks;
+    if (q->marks % GPUSYNC__MARK_EVERY == 0) gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
+}
+
 /* gpusync__issue_plan for a Metal 4 queue. Waits and signals are operations of the queue, before and behind the commit:
    all that is committed later waits, too. */
 GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now)
@@ -7277,6 +7315,7 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now)
     for (const gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         gpusync__encode(q->metal, gpusync__sel.signalEvent, promise->timeline->event,
                         promise->node.number + promise->timeline->base);
+    if (plan->promises) gpusync__set_mark(q, plan);
 }
 
 /* Commit the command buffers of the plan, which has its ticket. The caller has a pool, and announces the plan without
@@ -7633,12 +7672,31 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     return GPUSYNC_OK;
 }
 
+/* The Metal 4 queue is to signal for the first time: it gets its mark. Of two threads the first one counts. False:
+   Metal has no event. No lock is held. */
+GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
+{
+    uint64_t raw;
+    void *event = gpusync__event_take(q->device, &raw);
+    if (!event) return false;
+    gpusync__lock(&q->order);
+    bool first = !q->mark;
+    if (first) {
+        q->marks = raw;
+        GPUSYNC__PUT(&q->mark, event);
+    }
+    gpusync__order_end(q);
+    if (!first) gpusync__event_keep(q->device, event, true);
+    return true;
+}
+
 /* Make command buffers of our own, with room for them. In the one in front of the work the device waits, in the one
    behind it the device signals. Without work one does both. Metal 4 needs none, but the options of its commit. On an
    error gpusync__undo_plan releases what was made. */
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     if (q->metal4) {
+        if (s->signal_count && !GPUSYNC__GET(&q->mark) && !gpusync__make_mark(q)) return GPUSYNC_ERROR_METAL_NIL;
         void *pool = gpusync__pool_push();
         plan->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
         gpusync__pool_pop(pool);
@@ -8312,6 +8370,7 @@ static void gpusync__queue_free(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     if (q->metal) gpusync__release_pooled(q->metal);
+    if (q->mark) gpusync__release_pooled(q->mark);
     if (q->log != &q->last_failure) gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__index_free(q);
     if (q->open != q->few_open) gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
@@ -8456,7 +8515,7 @@ GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
 }
 
 /* With Metal 4 a signal stands behind its commit, and may come after the feedback; nor does anything retain the queue.
-   So a signal of our own goes behind all that the queue has, and a block that waits for that keeps the rest. */
+   So a last mark goes behind all that the queue has, and a block that waits for that keeps the rest. */
 typedef struct gpusync__keeper_block {
     gpusync__block head; /* first: what every block begins with */
     void *kept;          /* an NSMutableArray, to which Metal's copy has a reference */
@@ -8500,36 +8559,34 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
     return array;
 }
 
-/* Step 8, when nobody publishes any more: have that, and what the last plan that ended signals, kept until the device
-   is past it. Where a part of this cannot be had, or that signal never comes, they are kept for good. Only for a device
+/* Step 8, when nobody publishes any more: have that, and what the plans signal that are kept, kept until the device is
+   past it. Where a part of this cannot be had, or the last mark never comes, they are kept for good. Only for a device
    that is lost, and has nothing in flight, there is nothing to keep. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
-    uint64_t raw;
-    void *pool = gpusync__pool_push(), *event = gpusync__event_take(q->device, &raw);
-    void *listener = gpusync__listener(q->device), *array = left ? left : gpusync__new_object("NSMutableArray");
-    if (q->signaller) gpusync__add_events(array, q->signaller);
+    void *pool = gpusync__pool_push(), *listener = gpusync__listener(q->device);
+    void *array = left ? left : gpusync__new_object("NSMutableArray");
+    for (const gpusync__plan *plan = q->kept; plan; plan = plan->next) gpusync__add_events(array, plan);
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
+    if (!q->mark) q->mark = gpusync__event_take(q->device, &q->marks);
     if (GPUSYNC__GET(&q->device->lost) && !left) {
         gpusync__release(array);
-    } else if (event && listener) {
+    } else if (q->mark && listener) {
         gpusync__keeper_block block = {
             {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
              (void (*)(void *, void *))(void (*)(void))gpusync__keeper_invoke,
              (const gpusync__block_descriptor *)(const void *)&gpusync__keeper_descriptor},
             array,
         };
-        gpusync__send_void_id(array, gpusync__sel.addObject, event);
+        gpusync__send_void_id(array, gpusync__sel.addObject, q->mark);
         gpusync__send_void_id(array, gpusync__sel.addObject, listener);
-        ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(event, gpusync__sel.notifyListener,
-                                                                            listener, raw + 1, &block);
-        gpusync__encode(q->metal, gpusync__sel.signalEvent, event, raw + 1);
+        ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(q->mark, gpusync__sel.notifyListener,
+                                                                            listener, ++q->marks, &block);
+        gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
         gpusync__release(array);
     }
-    if (event) gpusync__release(event);
     gpusync__pool_pop(pool);
-    if (q->signaller) gpusync__plan_unref(q->signaller);
-    GPUSYNC__PUT(&q->signaller, NULL);
+    gpusync__unref_plans(q->kept);
 }
 
 /* Step 6. The slot belongs to the handler from here on, and the handler touches nothing else: it may come when the
@@ -8645,8 +8702,8 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     void *left = q->metal4 ? gpusync__gather_events(q) : NULL;
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
-    gpusync__pay(dev, &q->owing, &q->signaller);
-    if (left || q->signaller) gpusync__leave_behind(q, left);
+    gpusync__pay(dev, &q->owing, &q->kept_count);
+    if (left || q->kept) gpusync__leave_behind(q, left);
     gpusync__pay(dev, &q->owing, NULL);
     if (q->free_plans) gpusync__plans_return(dev, q->free_plans);
     gpusync__lock(&dev->lock);
