@@ -91,9 +91,10 @@
    Devices, queues, timelines, warm-ups: any call but destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
    Destroy ends the waits that spin or sleep in the object, with ERROR_DESTROYED. No other call may be running in it,
-   and none may begin: the program sees to that, as with free(). Destroy waits for completed handlers that are still
-   running, and for a callback that runs: do not hold a lock that a callback takes. Never cancel a thread that is in a
-   call (pthread_cancel): its wait stays listed, on a stack that is gone.
+   and none may begin: the program sees to that, as with free(). Destroy waits for a callback that runs, and for
+   completed handlers that are still running. These call the log, trace, notify and unpark functions. So do not hold a
+   lock that a callback or one of these functions takes while you call destroy. Never cancel a thread that is in a call
+   (pthread_cancel): its wait stays listed, on a stack that is gone.
 
      a function of the program   runs on                                           may call
      callback                    a dispatch queue, or as said: >>api-callbacks     all but destroy
@@ -125,10 +126,12 @@
      done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
    * If Metal never calls a completed handler, or a listener stays silent (never observed), that costs time, not a hang.
      While somebody sleeps, waits to be called back, or is held, a timer looks at everything in flight: after 50 ms,
-     then less often, at least every 500 ms. It also finds room for calls that wait for room. A call with timeout 0 has
-     to be repeated. A wait without limit for the handler itself goes on. The command buffer is kept until the queue is
-     destroyed; after gpusync_queue_destroy_now a record of 128 bytes and its events stay. With nobody who waits,
-     is_done and is_idle stay false until a poll or a wait.
+     then less often, at least every 500 ms (libdispatch may add a tenth). It also finds room for calls that wait for
+     room. A call with timeout 0 has to be repeated. A wait without limit for the handler itself goes on. The command
+     buffer is kept until the queue is destroyed; after gpusync_queue_destroy_now a record of 128 bytes and its events
+     stay. With nobody who waits, is_done and is_idle stay false until a poll or a wait.
+   * Where others signal a timeline's event gpusync asks Metal to be told of the value. Metal raises an NSException when
+     the kernel refuses that (known from Apple's code, never observed): no C code can catch it, and the process ends.
    * What other code commits is unknown until it is named (>>api-external): is_idle and the waits speak of the rest.
    * No two gpusync queues for one Metal queue: each would know and count only what went through it.
    * A commit that failed changed nothing: the buffer is still yours, its promises stand. Discard it or commit it later:
@@ -793,7 +796,7 @@ static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_
 
 /** Told how work ended. error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool
     and no lock. It may call all but destroy. A wait that would have to wait returns ERROR_WOULD_DEADLOCK. It lets no
-    C++ exception and no longjmp out. */
+    C++ exception and no longjmp out, and does not end the thread: on a dispatch queue pthread_exit ends the process. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
 /** Have fn called once when the point has ended.
@@ -862,8 +865,9 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 /** Give a ticket to a command buffer that is committed already.
 
     Metal accepts no handler on a committed buffer. So a dispatch queue of the gpusync_queue waits for such buffers, one
-    at a time, in Metal's waitUntilCompleted. Polls and waits read the status as well. Nothing is sent to the GPU. After
-    gpusync_queue_destroy_now the dispatch queue waits on until the work ends, and keeps a thread of the dispatch pool.
+    at a time, in Metal's waitUntilCompleted. Polls and waits read the status as well. Nothing is sent to the GPU. While
+    it waits it takes a thread of the dispatch pool, which the process shares: some 500 queues with such work take them
+    all, and then no callback comes. After gpusync_queue_destroy_now it waits on until the work ends.
     Work that gpusync_encode_wait or gpusync_submit has wait for this ticket is held until it has ended.
     Returns  as gpusync_track. ERROR_NOT_COMMITTED: use gpusync_track. ERROR_ALREADY_TRACKED: it has a ticket and has
              not ended. One that has ended gets a ticket that is over at once, even if it had one.
@@ -1305,7 +1309,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
    Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them.
    signals     A wait holds back all that is committed later, GPUSYNC_UNORDERED too. When one takes too long, Metal
                gives it up, and runs the work, and what is behind it. If the value is still not there at the feedback,
-               the ticket of the submission fails with GPUSYNC_FAILURE_TIMEOUT, once what it waited for has ended too.
+               the submission has failed with GPUSYNC_FAILURE_TIMEOUT. Its ticket ends when the work that signals the
+               value has ended; for a value that others signal it ends at the feedback.
                Danger: a value that has come meanwhile hides that. With GPUSYNC_STRICT the host waits and signals.
    Failures    gpusync_error.label is that of the first command buffer, as it is when the failure is found. The ticket
                is certain.
@@ -1645,8 +1650,10 @@ static void gpusync__release_pooled(void *object)
 }
 
 /* ----------------------------------------------------------------------------- >>platform --
-   Atomics, clock, the default hooks. Sequential consistency everywhere but in statistics: the rules of the ring and of
-   the waiters ("mark, then look"; "register, then look") need it, and the rest is not worth a second thought. */
+   Atomics, clock, the default hooks. GET, PUT, ADD, SUB and SWAP are sequentially consistent: the rules of the ring and
+   of the waiters ("mark, then look"; "register, then look") need it. SET and COUNT are relaxed. SET writes what no
+   other thread reads before a later PUT or ADD of the same thread publishes it, or what is only a guess (the times of
+   >>wait); COUNT counts statistics. */
 
 #define GPUSYNC__GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define GPUSYNC__PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
