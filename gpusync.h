@@ -1,4 +1,4 @@
-/* gpusync.h - v0.2 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
+/* gpusync.h - v0.2.1 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
    It knows what was committed, and answers "is it done?" from one atomic load. A wait spins briefly when the answer is
    near, then sleeps until the completion handler wakes it. Every command buffer that failed is reported. Metal is
@@ -174,7 +174,7 @@
 
 #define GPUSYNC_VERSION_MAJOR 0
 #define GPUSYNC_VERSION_MINOR 2
-#define GPUSYNC_VERSION_PATCH 0
+#define GPUSYNC_VERSION_PATCH 1
 /** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
 #define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
 
@@ -9530,6 +9530,16 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
+     0.2.1 A failure is classed by the driver's number: what held up the display is a TIMEOUT, for one, and with Metal 4
+           an invalid resource is INVALID_RESOURCE, no NOT_PERMITTED.
+           gpusync_wait_options.error is filled for every error that a wait returns.
+           gpusync's dispatch queue for callbacks has the quality of service "user initiated".
+           Metal 4: a queue is made only where supportsFamily: knows Metal 4. A timeline's event is kept until its
+           signals have come.
+           gpusync_wait_many takes as many points as gpusync_submit does. The header links with SDKs of iOS before 18.
+           Mended: a report beside gpusync_submit could crash. A refused submission and gpusync_queue_destroy_now could
+           wait for each other. A warm-up could call the yield hook on a thread of its own. Objects of Metal's could
+           stay for lack of a pool. A wait for what is done took longer once the queue had failed.
      0.2   1. What a 0.1 program has to change; the compiler points at most of it:
              gpusync_on_done(q, t, fn, u)                gpusync_on_done(gpusync_at_ticket(q, t), fn, u)
              gpusync_timeline_on_done(tl, v, fn, u)      gpusync_on_done(gpusync_at_value(tl, v), fn, u)

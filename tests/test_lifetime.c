@@ -726,7 +726,7 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     gpusync_queue_desc queue_desc;
     gpusync_queue *shadows;
     wait_job jobs[2];
-    char text[4096];
+    char text[4096], head[64];
     void *done, *labelled, *foreign;
     rig r;
     (void)state;
@@ -752,7 +752,9 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     wait_job_start(&jobs[1], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2);
     gpusync_report(r.device, text, sizeof text);
-    assert_non_null(strstr(text, "gpusync 0.2.0 device\n"));
+    snprintf(head, sizeof head, "gpusync %d.%d.%d device\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
+             GPUSYNC_VERSION_PATCH);
+    assert_memory_equal(text, head, strlen(head));
     assert_non_null(strstr(text, metal4_run() ? "queue 1 '': Metal 4, committed 3, completed 1, failed 0"
                                               : "queue 1 '': committed 3, completed 1, failed 0"));
     assert_non_null(strstr(text, metal4_run() ? "queue 2 'shadows': Metal 4, committed 0, completed 0, failed 0"
