@@ -1619,6 +1619,89 @@ static void test_without_memory_a_registration_is_refused_and_never_called(void 
     }
 }
 
+static struct {
+    gate entered, leave;
+    bool stays; /* the next one */
+} in_allocator;
+
+static void *stay_in_allocator(void *user, size_t size, size_t alignment)
+{
+    void *memory;
+    (void)user;
+    if (__atomic_exchange_n(&in_allocator.stays, false, __ATOMIC_SEQ_CST)) {
+        gate_wait(&in_allocator.entered);
+        gate_wait(&in_allocator.leave);
+    }
+    return posix_memalign(&memory, alignment, size) ? NULL : memory;
+}
+
+static void plain_release(void *user, void *memory, size_t size)
+{
+    (void)user;
+    (void)size;
+    free(memory);
+}
+
+enum { ENOUGH = 100 }; /* registrations, to need memory */
+
+static void *register_often(void *o)
+{
+    int i;
+    for (i = 0; i < ENOUGH; i++) on_value(((outcome *)o)->timeline, 1, (outcome *)o);
+    return NULL;
+}
+
+/* The allocator of a program may take a mutex. Whoever has it may ask all the same: another thread that registers, and
+   is in the allocator, keeps it from nothing. */
+static void test_who_asks_does_not_wait_for_a_registration_that_takes_memory(void **state)
+{
+    gpusync_allocator allocator = {stay_in_allocator, plain_release, NULL};
+    gpusync_device_desc desc;
+    gpusync_device *device;
+    gpusync_timeline *timeline;
+    gpusync_queue *queue;
+    gpusync_ticket held;
+    outcome o = {0};
+    pthread_t thread;
+    char *report;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    memset(&desc, 0, sizeof desc);
+    desc.allocator = &allocator;
+    gate_init(&in_allocator.entered, 2);
+    gate_init(&in_allocator.leave, 2);
+    assert_ok(gpusync_device_create(&desc, &device));
+    queue = queue_new(device);
+    o.timeline = timeline = timeline_new(device);
+    held = hold_on(queue, timeline, 1, NULL);
+    PUT(&in_allocator.stays, true);
+    thread = start(register_often, &o);
+    gate_wait(&in_allocator.entered);
+    must_return_within(20);
+    assert_result(gpusync_poll(queue, held), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(queue, held, 0), GPUSYNC_TIMEOUT);
+    assert_false(gpusync_is_done(queue, held));
+    assert_int_equal(value_of(timeline), 0);
+    assert_result(gpusync_timeline_wait(timeline, 1, 0, NULL), GPUSYNC_TIMEOUT);
+    report = report_of(device);
+    has_returned();
+    assert_non_null(strstr(report, "held for "));
+    free(report);
+    gate_wait(&in_allocator.leave);
+    join(thread);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    finish_queue(queue);
+    assert_ok(gpusync_wait(queue, held, 0));
+    await_calls(&o, ENOUGH);
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_device_destroy(device));
+    drop_recordings();
+    gate_destroy(&in_allocator.entered);
+    gate_destroy(&in_allocator.leave);
+}
+
 static void test_the_steady_state_takes_no_memory(void **state)
 {
     outcome o = {0};
@@ -2347,6 +2430,7 @@ int main(void)
         cmocka_unit_test(test_every_call_refuses_what_makes_no_sense),
         cmocka_unit_test(test_a_mode_that_does_not_exist_is_refused),
         cmocka_unit_test(test_without_memory_a_registration_is_refused_and_never_called),
+        cmocka_unit_test(test_who_asks_does_not_wait_for_a_registration_that_takes_memory),
         cmocka_unit_test(test_the_steady_state_takes_no_memory),
         cmocka_unit_test(test_the_loss_of_the_device_calls_back),
         cmocka_unit_test(test_no_callback_is_lost_or_run_twice_when_its_queue_goes),

@@ -157,6 +157,45 @@ static void test_what_needs_a_value_that_is_told_later_is_held(void **state)
     close_idle_stage(&p);
 }
 
+/* One queue signals 5 and then 4. The device keeps the order of a queue, so 4 goes there at once. What needs 4 is held:
+   the event stands at 5 before the work of 4 has run. below: another queue has promised 3, and not committed it. */
+static void check_a_queue_that_signals_more_first(bool below)
+{
+    void *smaller, *larger, *lowest = NULL, *last;
+    gpusync_ticket ticket;
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 3);
+    smaller = signaller(p.q[0], at(p.a, 4));
+    larger = signaller(p.q[0], at(p.a, 5));
+    (void)commit_to(p.q[0], larger);
+    if (below) lowest = signaller(p.q[2], at(p.a, 3));
+    (void)commit_to(p.q[0], smaller);
+    assert_int_equal(status_of(larger), COMMITTED);
+    assert_int_equal(status_of(smaller), COMMITTED);
+    ticket = commit_to(p.q[1], last = kept_buffer_after(p.q[1], at(p.a, 4)));
+    assert_int_equal(status_of(last), NOT_ENQUEUED);
+    softmetal_finish(larger);
+    assert_int_equal(value_of(p.a), below ? 2 : 3);
+    assert_int_equal(status_of(last), NOT_ENQUEUED);
+    if (below) discard(p.q[2], lowest);
+    softmetal_finish(smaller);
+    assert_int_equal(value_of(p.a), 5);
+    assert_int_equal(status_of(last), COMMITTED);
+    softmetal_finish(last);
+    assert_ok(gpusync_wait(p.q[1], ticket, 0));
+    drop(smaller);
+    drop(larger);
+    drop(last);
+    close_idle_stage(&p);
+}
+
+static void test_a_queue_that_signals_more_first_holds_who_needs_less(void **state)
+{
+    (void)state;
+    check_a_queue_that_signals_more_first(false);
+    check_a_queue_that_signals_more_first(true);
+}
+
 static void test_what_is_refused_encodes_nothing(void **state)
 {
     uint64_t signals = 0, waits = 0;
@@ -380,6 +419,30 @@ static void test_a_promise_outlives_the_failure_of_its_timeline(void **state)
     assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     drop(buffer);
     discard(p.q[0], late);
+    close_idle_stage(&p);
+}
+
+/* Nobody waits for a value of it any more: so 5 need not go after 3, which another queue has on the device. An enqueued
+   buffer could not be held for that. */
+static void test_what_signals_a_failed_timeline_goes_after_nobody(void **state)
+{
+    void *first, *second;
+    gpusync_ticket ticket;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    first = signaller(p.q[0], at(p.a, 3));
+    second = signaller(p.q[1], at(p.a, 5));
+    (void)commit_to(p.q[0], first);
+    assert_ok(gpusync_timeline_fail(p.a, NULL));
+    metal_enqueue(second);
+    ticket = commit_to(p.q[1], second);
+    assert_int_equal(status_of(second), COMMITTED);
+    softmetal_finish(second);
+    assert_ok(gpusync_wait(p.q[1], ticket, 0));
+    softmetal_finish(first);
+    drop(first);
+    drop(second);
     close_idle_stage(&p);
 }
 
@@ -1394,6 +1457,7 @@ int main(void)
         cmocka_unit_test(test_what_needs_a_value_that_a_lower_promise_hides_is_held),
         cmocka_unit_test(test_a_wait_counts_after_a_commit_that_was_refused),
         cmocka_unit_test(test_what_needs_a_value_that_is_told_later_is_held),
+        cmocka_unit_test(test_a_queue_that_signals_more_first_holds_who_needs_less),
         cmocka_unit_test(test_what_is_refused_encodes_nothing),
         cmocka_unit_test(test_a_discard_takes_the_promise_back),
         cmocka_unit_test(test_a_value_hidden_by_an_open_promise_comes_with_its_discard),
@@ -1402,6 +1466,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_a_ticket_is_let_go_at_its_end),
         cmocka_unit_test(test_work_that_is_killed_fails_what_it_was_to_signal),
         cmocka_unit_test(test_a_promise_outlives_the_failure_of_its_timeline),
+        cmocka_unit_test(test_what_signals_a_failed_timeline_goes_after_nobody),
         cmocka_unit_test(test_after_a_commit_that_failed_all_is_as_before),
         cmocka_unit_test(test_a_second_commit_asks_again),
         cmocka_unit_test(test_without_memory_nothing_has_changed),

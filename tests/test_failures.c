@@ -1218,6 +1218,117 @@ static void test_a_log_hook_that_finds_more_failures_is_not_called_from_within_i
     rig_close(&r);
 }
 
+enum { HELD_QUEUES = 40 };
+
+static struct {
+    gpusync_queue *queues[HELD_QUEUES];
+    gpusync_ticket tickets[HELD_QUEUES];
+    unsigned depth, deepest, lines;
+} asking_all;
+
+static void ask_for_all_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    int i;
+    (void)user;
+    (void)level;
+    (void)text;
+    asking_all.lines++;
+    if (++asking_all.depth > asking_all.deepest) asking_all.deepest = asking_all.depth;
+    for (i = 0; i < HELD_QUEUES; i++)
+        assert_int_not_equal(gpusync_poll(asking_all.queues[i], asking_all.tickets[i]), GPUSYNC_OK);
+    asking_all.depth--;
+}
+
+/* One timeline fails what many queues hold. The hook asks for all of it, also for what is about to end. */
+static void test_a_log_hook_that_polls_what_other_queues_hold_is_not_called_from_within_itself(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_timeline *timeline;
+    int i;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&asking_all, 0, sizeof asking_all);
+    device_desc.log = ask_for_all_in_log;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
+    timeline = timeline_new(r.device);
+    for (i = 0; i < HELD_QUEUES; i++) {
+        asking_all.queues[i] = queue_new(r.device);
+        asking_all.tickets[i] = hold_on(asking_all.queues[i], timeline, 1, NULL);
+    }
+    assert_ok(gpusync_timeline_fail(timeline, NULL));
+    assert_int_equal(asking_all.lines, HELD_QUEUES);
+    assert_int_equal(asking_all.deepest, 1);
+    for (i = 0; i < HELD_QUEUES; i++) assert_ok(gpusync_queue_destroy(asking_all.queues[i]));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+static struct {
+    gate entered, leave;
+    unsigned lines;
+} in_log;
+
+/* The first line stays inside until the test lets it go on, as a hook does that waits for a mutex of the program. */
+static void stay_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+    if (COUNT(&in_log.lines)) return;
+    gate_wait(&in_log.entered);
+    gate_wait(&in_log.leave);
+}
+
+/* A program may hold a mutex that its log hook takes, and call gpusync: whatever others have to tell meanwhile. */
+static void test_nobody_waits_for_a_thread_that_is_in_the_log_hook(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_ticket held[3], failed[3], ended, late;
+    pthread_t failer;
+    unsigned i;
+    void *buffer, *failing[3];
+    stage s;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&in_log, 0, sizeof in_log);
+    gate_init(&in_log.entered, 2);
+    gate_init(&in_log.leave, 2);
+    device_desc.log = stay_in_log;
+    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 4, device_desc, queue_desc);
+    for (i = 0; i < 3; i++) {
+        failed[i] = commit_empty_to(s.q[i], &failing[i]);
+        softmetal_fail(failing[i], NULL, 1, NULL);
+        held[i] = hold_on(s.q[i], s.a, 1, NULL);
+    }
+    ended = commit_empty_to(s.q[3], &buffer);
+    softmetal_finish(buffer);
+    failer = start(fail_with_code_77, s.a);
+    gate_wait(&in_log.entered);
+    must_return_within(20);
+    assert_ok(gpusync_poll(s.q[3], ended));
+    late = commit_empty_to(s.q[3], &buffer);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(s.q[3], late, GPUSYNC_FOREVER));
+    assert_ok(gpusync_timeline_signal(s.c, 1));
+    for (i = 0; i < 3; i++) { /* more to tell, also of the queue that is being logged */
+        softmetal_finish(failing[i]);
+        assert_result(gpusync_wait(s.q[i], failed[i], GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+        assert_int_not_equal(gpusync_poll(s.q[i], held[i]), GPUSYNC_OK);
+    }
+    assert_true(reports(s.device, "queue 4 'fourth'"));
+    has_returned();
+    gate_wait(&in_log.leave);
+    join(failer);
+    for (i = 0; i < 3; i++) assert_result(gpusync_wait(s.q[i], held[i], 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(in_log.lines, 6);
+    gate_destroy(&in_log.entered);
+    gate_destroy(&in_log.leave);
+    close_stage(&s);
+}
+
 /* -- a lost device ---------------------------------------------------------------------------------- */
 
 static void expect_lost(rig *r, gpusync_ticket well, gpusync_ticket failed, gpusync_ticket unfinished)
@@ -1677,6 +1788,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_lost_device_says_so_though_it_has_no_queue_any_more),
         cmocka_unit_test(test_a_log_line_is_one_line),
         cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),
+        cmocka_unit_test(test_a_log_hook_that_polls_what_other_queues_hold_is_not_called_from_within_itself),
+        cmocka_unit_test(test_nobody_waits_for_a_thread_that_is_in_the_log_hook),
         cmocka_unit_test(test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

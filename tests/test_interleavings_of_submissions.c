@@ -1548,6 +1548,66 @@ static void test_handlers_that_come_after_destroy_now_tell_nobody(void **state)
     check_destroy_before_the_handler(false);
 }
 
+/* Rule: what is in a line is issued or given up, once. A signal lets three submissions go, and their queue goes at the
+   place-th time that the signalling thread takes a lock, or, `after_it`, has let go of its last. Returns whether there
+   was such a time. */
+static struct {
+    destroying d;
+    pthread_t thread;
+} going;
+
+static void queue_goes(void *queue)
+{
+    uint32_t before = GET(&yields);
+    going.d = (destroying){(gpusync_queue *)queue, true, 0};
+    going.thread = start(destroy_body, &going.d);
+    while (GET(&yields) == before && !GET(&going.d.done)) sched_yield();
+}
+
+static bool goes_while_its_line_is_issued(int place, bool after_it)
+{
+    gpusync_hooks hooks = {counting_yield, yielding_park, plain_unpark, NULL};
+    job held[3];
+    void *metal;
+    bool acted;
+    int i;
+    stage s;
+    open_sleepy_stage(&s, &hooks, NULL);
+    metal = metal_retain(s.metal[0]);
+    for (i = 0; i < 3; i++) {
+        held[i] = JOB(.queue = s.q[0], .wait = at(s.t[0], 1));
+        job_submit(&held[i]);
+    }
+    if (after_it) probe_at_unlock(place, queue_goes, s.q[0]);
+    else probe_at_lock(place, queue_goes, s.q[0]);
+    assert_ok(gpusync_timeline_signal(s.t[0], 1));
+    acted = probe_has_acted();
+    if (!acted) queue_goes(s.q[0]);
+    join(going.thread);
+    s.q[0] = NULL;
+    for (i = 0; i < 3; i++) {
+        assert_called_once(&held[i]);
+        assert_result(held[i].result, GPUSYNC_ERROR_CANCELLED);
+        if (i && is_committed(&held[i])) assert_true(is_committed(&held[i - 1]));
+    }
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    for (i = 0; i < 3; i++) job_over(&held[i]);
+    close_stage(&s);
+    return acted;
+}
+
+static void test_a_queue_goes_while_a_signal_has_its_line_issued(void **state)
+{
+    int after_it;
+    (void)state;
+    for (after_it = 0; after_it < 2; after_it++) {
+        int place = 1;
+        while (goes_while_its_line_is_issued(place, after_it)) place++;
+        assert_true(place > 5);
+    }
+}
+
 /* The handler of the last command buffer is running, in the log hook, when destroy_now comes: it is let out. */
 static stop *in_log;
 
@@ -2136,6 +2196,7 @@ int main(void)
         cmocka_unit_test(test_cancel_comes_while_a_signal_is_about_to_tell),
         cmocka_unit_test(test_destroy_waits_for_a_signal_that_is_about_to_tell),
         cmocka_unit_test(test_handlers_that_come_after_destroy_now_tell_nobody),
+        cmocka_unit_test(test_a_queue_goes_while_a_signal_has_its_line_issued),
         cmocka_unit_test(test_destroy_waits_for_a_slot_that_is_on_its_way_back),
         cmocka_unit_test(test_destroy_now_lets_a_handler_out_that_has_ended_a_submission),
         cmocka_unit_test(test_every_order_of_four_submissions),

@@ -432,6 +432,23 @@ static void test_a_wait_before_its_signal_on_one_queue_needs_the_flag(void **sta
     close_idle_stage(&s);
 }
 
+/* The later ticket ends first, and ends the earlier one. */
+static void test_strict_work_waits_for_what_passes_it_on_its_own_queue(void **state)
+{
+    gpusync_ticket waiting, signalling;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    waiting = SUBMIT(s.q[0], WAITS(at(s.a, 1)), NO_WORK(s.q[0]), .flags = GPUSYNC_STRICT);
+    signalling = SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 1)), .flags = GPUSYNC_UNORDERED);
+    assert_result(gpusync_poll(s.q[0], waiting), GPUSYNC_NOT_READY);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], signalling, 0));
+    finish(&s, 0); /* with Metal 4 there is a command buffer, which has gone to the device by now */
+    assert_ok(gpusync_wait(s.q[0], waiting, 0));
+    close_stage(&s);
+}
+
 /* Nobody could end it: the value is reached when the submission has ended well. */
 static void test_a_submission_cannot_wait_for_its_own_signal(void **state)
 {
@@ -939,6 +956,7 @@ int main(void)
         cmocka_unit_test(test_an_unordered_submission_that_is_held_lets_others_pass),
         cmocka_unit_test(test_among_held_submissions_the_flag_works_both_ways),
         cmocka_unit_test(test_a_wait_before_its_signal_on_one_queue_needs_the_flag),
+        cmocka_unit_test(test_strict_work_waits_for_what_passes_it_on_its_own_queue),
         cmocka_unit_test(test_a_submission_cannot_wait_for_its_own_signal),
         cmocka_unit_test(test_tracked_work_does_not_line_up),
         cmocka_unit_test(test_an_expected_value_lets_held_work_go_to_the_device),

@@ -939,6 +939,41 @@ static void test_a_promise_that_goes_to_the_device_behind_a_later_one_is_waited_
     close_stage(&s);
 }
 
+/* 1 lets two queues go: one signals 2, the other 3. The three come in some order, and neither of the two has to wait for
+   the other: 3 may be on the device before 2 is promised. */
+static void check_two_queues_that_one_lets_go(const int *order)
+{
+    gpusync_ticket tickets[3];
+    bool more = true;
+    int i;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    for (i = 0; i < 3; i++) {
+        int k = order[i];
+        void *buffer = open_on(&s, (unsigned)k);
+        tickets[k] = k == 0 ? SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1)))
+                            : SUBMIT(s.q[k], WAITS(at(s.a, 1)), BUFFERS(buffer), SIGNALS(at(s.a, k == 1 ? 2 : 3)));
+    }
+    while (more)
+        for (more = false, i = 0; i < 3; i++) {
+            void *buffer = softmetal_first_in_line(s.metal[i]);
+            if (!buffer || softmetal_what_is_due(buffer) != SOFTMETAL_COMPLETE_DUE) continue;
+            softmetal_finish(buffer);
+            more = true;
+        }
+    for (i = 0; i < 3; i++) assert_ok(gpusync_wait(s.q[i], tickets[i], 0));
+    assert_int_equal(value_of(s.a), 3);
+    close_stage(&s);
+}
+
+static void test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come(void **state)
+{
+    static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(orders); i++) check_two_queues_that_one_lets_go(orders[i]);
+}
+
 /* The first of its promises stays behind that of another queue, and so does the second, which nobody else has. */
 static void test_a_submission_that_stays_lets_none_of_its_values_go(void **state)
 {
@@ -997,6 +1032,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_for_the_smaller_value_need_not_go_after_it),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_nobody_else_from_going),
         cmocka_unit_test(test_a_promise_that_goes_to_the_device_behind_a_later_one_is_waited_for),
+        cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

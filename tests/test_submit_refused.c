@@ -553,6 +553,39 @@ static void test_a_refused_signal_is_not_on_its_way(void **state)
     close_stage(&s);
 }
 
+enum { MANY_SIGNALS = 100 };
+
+/* The last of many is promised already. Whoever waits for the first was held before, and stays so. */
+static void test_of_many_signals_none_is_on_its_way_when_the_last_is_refused(void **state)
+{
+    gpusync_timeline *timelines[MANY_SIGNALS];
+    gpusync_point signals[MANY_SIGNALS];
+    gpusync_ticket ticket;
+    void *promises, *waits;
+    int i;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    for (i = 0; i < MANY_SIGNALS; i++) signals[i] = at(timelines[i] = timeline_new(s.device), 5);
+    promises = metal_retain(open_on(&s, 0));
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(promises), SIGNALS(signals[MANY_SIGNALS - 1]));
+    waits = metal_retain(open_on(&s, 1));
+    ticket = SUBMIT(s.q[1], WAITS(signals[0]), BUFFERS(waits));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[2], NO_WORK(s.q[2]), .signals = signals, .signal_count = MANY_SIGNALS);
+    assert_int_equal(status_of(waits), NOT_ENQUEUED);
+    assert_int_equal(value_of(timelines[0]), 0);
+    assert_ok(gpusync_timeline_signal(timelines[0], 5)); /* it is promised no more */
+    finish(&s, 1);
+    assert_ok(gpusync_wait(s.q[1], ticket, 0));
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    assert_int_equal(value_of(timelines[MANY_SIGNALS - 1]), 5);
+    metal_release(promises);
+    metal_release(waits);
+    for (i = 0; i < MANY_SIGNALS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_stage(&s);
+}
+
 static void test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call(void **state)
 {
     gpusync_ticket ticket;
@@ -635,6 +668,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_device_takes_no_submission_and_ends_what_is_held),
         cmocka_unit_test(test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it),
         cmocka_unit_test(test_a_refused_signal_is_not_on_its_way),
+        cmocka_unit_test(test_of_many_signals_none_is_on_its_way_when_the_last_is_refused),
         cmocka_unit_test(test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call),
         cmocka_unit_test(test_a_buffer_that_is_refused_is_what_it_was),
     };

@@ -779,6 +779,45 @@ static void test_promises_and_signals_of_others_on_one_event(void **state)
     close_foreign(&f);
 }
 
+/* Others have set the event to 4, though 2 is still promised: so the device would not wait for 3. open: by a command
+   buffer that is not committed; else by work that is held. */
+static void check_an_event_that_stands_above_a_promise(bool open)
+{
+    void *signals = NULL, *waits, *event;
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    timeline = timeline_over(s.device, &event);
+    if (open) assert_ok(gpusync_encode_signal(s.q[0], signals = open_on(&s, 0), at(timeline, 2)));
+    else (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), WAITS(at(s.b, 1)), SIGNALS(at(timeline, 2)));
+    (void)SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), SIGNALS(at(timeline, 5)));
+    metal_event_signal(event, 4);
+    assert_int_equal(value_of(timeline), 1);
+    ticket = SUBMIT(s.q[1], WAITS(at(timeline, 3)), BUFFERS(waits = metal_retain(open_on(&s, 1))));
+    assert_int_equal(status_of(waits), NOT_ENQUEUED);
+    if (open) (void)commit_to(s.q[0], signals);
+    else assert_ok(gpusync_timeline_signal(s.b, 1));
+    assert_int_equal(status_of(waits), NOT_ENQUEUED);
+    finish(&s, 0);
+    assert_int_equal(value_of(timeline), 4);
+    assert_int_equal(status_of(waits), COMMITTED);
+    finish(&s, 2);
+    finish(&s, 1);
+    assert_ok(gpusync_wait(s.q[1], ticket, 0));
+    metal_release(waits);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+    close_stage(&s);
+}
+
+static void test_what_waits_above_a_promise_is_held_wherever_the_event_of_others_stands(void **state)
+{
+    (void)state;
+    check_an_event_that_stands_above_a_promise(false);
+    if (!metal4_run()) check_an_event_that_stands_above_a_promise(true);
+}
+
 /* Others signal 5, which lets the work run. A promise of 3 is open, so nobody sees 5: nor that the work has ended. */
 static void test_work_that_others_let_go_ends_with_the_promise_that_hides_its_value(void **state)
 {
@@ -1084,6 +1123,7 @@ int main(void)
         cmocka_unit_test(test_work_that_waits_for_an_imported_timeline_goes_to_the_device_at_once),
         cmocka_unit_test(test_a_strict_submission_is_told_by_the_event_when_others_signal),
         cmocka_unit_test(test_promises_and_signals_of_others_on_one_event),
+        cmocka_unit_test(test_what_waits_above_a_promise_is_held_wherever_the_event_of_others_stands),
         cmocka_unit_test(test_work_that_others_let_go_ends_with_the_promise_that_hides_its_value),
         cmocka_unit_test(test_a_value_signalled_by_others_before_the_call_is_not_waited_for),
         cmocka_unit_test(test_the_value_of_failure_on_an_event_of_others_fails_who_waits_on_the_device),

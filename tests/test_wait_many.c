@@ -528,6 +528,32 @@ static void test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_
             }
 }
 
+/* The waiter is not woken by the first ticket, for it waits for both. It leaves that queue as soon as the queue goes. */
+static void test_a_queue_whose_work_has_ended_goes_while_a_wait_for_many_sleeps_on(void **state)
+{
+    gpusync_point points[2];
+    gpusync_queue *other;
+    many_job job;
+    void *first, *second;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    other = queue_new(r.device);
+    points[0] = gpusync_at_ticket(other, commit_empty_to(other, &first));
+    points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &second));
+    many_job_start(&job, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    softmetal_finish(first);
+    must_return_within(20);
+    assert_ok(gpusync_queue_destroy(other));
+    has_returned();
+    assert_int_equal(sleepers_of(r.device), 1);
+    softmetal_finish(second);
+    assert_ok(many_job_join(&job));
+    assert_int_equal(job.which, 2);
+    close_rig(&r);
+}
+
 static void test_the_loss_of_the_device_ends_a_wait_for_many(void **state)
 {
     enum { TIMELINES = 20 };
@@ -1621,6 +1647,7 @@ int main(void)
         cmocka_unit_test(test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended),
         cmocka_unit_test(test_destroying_one_of_many_ends_the_wait_at_once),
         cmocka_unit_test(test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were),
+        cmocka_unit_test(test_a_queue_whose_work_has_ended_goes_while_a_wait_for_many_sleeps_on),
         cmocka_unit_test(test_the_loss_of_the_device_ends_a_wait_for_many),
         cmocka_unit_test(test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everything),
         cmocka_unit_test(test_who_waits_for_all_is_woken_once_by_the_last),
