@@ -120,6 +120,45 @@ static void test_a_handler_that_was_taken_for_lost_is_waited_for(void **state)
     rig_close(&r);
 }
 
+static long unparks;
+
+static void count_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    COUNT(&unparks);
+    thread_unpark(waiter);
+}
+
+static void just_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    thread_park(waiter, deadline_ns);
+}
+
+/* More than the library wakes in one go. */
+static void test_all_who_wait_for_one_handler_are_woken_however_many_there_are(void **state)
+{
+    enum { CROWD = 40 };
+    gpusync_hooks hooks = {NULL, just_park, count_unpark, NULL};
+    wait_job jobs[CROWD];
+    gpusync_ticket ticket;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    ticket = commit_empty(&r, &buffer);
+    softmetal_complete(buffer);
+    for (i = 0; i < CROWD; i++) wait_handled(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, CROWD);
+    assert_ok(gpusync_poll(r.queue, ticket)); /* it is the handler that all of them wait for */
+    PUT(&unparks, 0);
+    run_handler(buffer);
+    assert_int_equal(GET(&unparks), CROWD);
+    for (i = 0; i < CROWD; i++) assert_ok(wait_job_join(&jobs[i]));
+    rig_close(&r);
+}
+
 /* The end comes at each place of the wait where it has no lock; at the latest when it sleeps. Then another thread waits
    for it to sleep for the handler, which it runs. */
 typedef struct ending {
@@ -769,6 +808,7 @@ int main(void)
         cmocka_unit_test(test_work_that_has_ended_still_owes_its_handler),
         cmocka_unit_test(test_who_sleeps_before_the_end_sleeps_on_for_the_handler),
         cmocka_unit_test(test_a_handler_that_was_taken_for_lost_is_waited_for),
+        cmocka_unit_test(test_all_who_wait_for_one_handler_are_woken_however_many_there_are),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_a_handler_that_never_comes_is_a_timeout),
         cmocka_unit_test(test_a_failure_is_told_though_the_device_is_lost_with_it),

@@ -240,13 +240,16 @@ static void test_what_is_not_to_be_committed_is_refused(void **state)
     softmetal_fail_creation(1, false); /* no options */
     REFUSES(GPUSYNC_ERROR_METAL_NIL, s.q[0], both, 1);
     softmetal_fail_creation(0, false);
-#undef REFUSES
     assert_result(gpusync_commit(s.q[0], both[0], NULL), GPUSYNC_ERROR_UNSUPPORTED);
     assert_result(gpusync_commit(s.q[0], old, NULL), GPUSYNC_ERROR_UNSUPPORTED);
     assert_result(gpusync_commit(s.q[1], both[0], NULL), GPUSYNC_ERROR_UNSUPPORTED);
     assert_true(gpusync_is_idle(s.q[0]));
     (void)commit_four(&s, both, 1); /* nothing was lost */
     finish(&s, 0);
+    metal4_begin(both[0], allocator);
+    metal4_end(both[0]);
+    REFUSES(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], both, 2); /* also behind one of a class that the queue knows by now */
+#undef REFUSES
     assert_ok(gpusync_command_buffer_discard(s.q[1], old));
     metal_release(old);
     metal_release(both[0]);

@@ -206,6 +206,45 @@ static void test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_
     rig_close(&r);
 }
 
+static void *destroy_it(void *queue)
+{
+    assert_ok(gpusync_queue_destroy((gpusync_queue *)queue));
+    return NULL;
+}
+
+/* The queue in front waits for its work. */
+static void test_a_sweep_looks_behind_a_queue_that_is_being_destroyed(void **state)
+{
+    gpusync_queue *other;
+    pthread_t destroyer;
+    wait_job job;
+    void *buffer, *lost, *metal;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("a lost handler is lost for good");
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
+    other = queue_new(r.device);
+    metal = metal_retain(r.metal_queue);
+    commit_empty(&r, &buffer);
+    lost = kept_buffer_of(other);
+    softmetal_lose_handlers(lost);
+    wait_job_start(&job, other, commit_to(other, lost), GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    destroyer = start(destroy_it, r.queue);
+    while (gpusync_poll(r.queue, 1) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+    softmetal_finish(lost);
+    softmetal_fire_timer();
+    assert_int_equal(sleepers_of(r.device), 0);
+    assert_ok(wait_job_join(&job));
+    softmetal_finish_queue(metal);
+    join(destroyer);
+    r.queue = NULL;
+    metal_release(lost);
+    metal_release(metal);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
 /* A submission that is held for the value. */
 static void hold_for(rig *r, gpusync_timeline *timeline, uint64_t value)
 {
@@ -415,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_many_looks_at_what_holds_up_the_work_in_front),
         cmocka_unit_test(test_a_wait_for_room_looks_at_what_holds_up_the_work_in_front),
         cmocka_unit_test(test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_in_front),
+        cmocka_unit_test(test_a_sweep_looks_behind_a_queue_that_is_being_destroyed),
         cmocka_unit_test(test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew),
         cmocka_unit_test(test_plain_work_that_nobody_waits_for_is_no_reason),
         cmocka_unit_test(test_a_callback_is_reason_enough),

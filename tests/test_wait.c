@@ -43,6 +43,7 @@ typedef struct hook_log {
     uint64_t last_deadline;
     void *complete_at_yield; /* this buffer becomes complete at the third yield */
     void *complete_at_limit; /* ... when a park has reached its deadline */
+    void *finish_at_park;    /* the next park ends this one's work, handler and all */
 } hook_log;
 
 static void log_yield(void *user)
@@ -56,7 +57,9 @@ static void log_yield(void *user)
 static void log_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     hook_log *log = (hook_log *)user;
+    void *ends = __atomic_exchange_n(&log->finish_at_park, NULL, __ATOMIC_SEQ_CST);
     __atomic_store_n(&log->last_deadline, deadline_ns, __ATOMIC_SEQ_CST);
+    if (ends) softmetal_finish(ends);
     if (__atomic_add_fetch(&log->parks, 1, __ATOMIC_SEQ_CST) <= log->early) return;
     while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
         if (gpusync_now_ns() >= deadline_ns) {
@@ -630,6 +633,77 @@ static void test_the_spin_budget_is_spent_before_the_first_park_and_not_more(voi
     rig_close(&r);
 }
 
+/* The work ends at the third yield of a wait that spins, or at the first park of one that does not. */
+static void end_the_work(hook_log *log, void *buffer)
+{
+    log->yields = log->parks = 0;
+    log->complete_at_yield = log->finish_at_park = buffer;
+}
+
+static void test_a_queue_has_a_mode_of_its_own(void **state)
+{
+    static const gpusync_spin spin = {0, 9, 0};
+    gpusync_wait_mode mode;
+    (void)state;
+    for (mode = GPUSYNC_WAIT_SPIN_THEN_HANDLER; mode <= GPUSYNC_WAIT_HANDLER; mode++) {
+        gpusync_wait_mode devices =
+            mode == GPUSYNC_WAIT_HANDLER ? GPUSYNC_WAIT_SPIN_THEN_HANDLER : GPUSYNC_WAIT_HANDLER;
+        gpusync_device_desc device_desc;
+        gpusync_queue_desc queue_desc = queue_desc_with(mode, NULL);
+        gpusync_queue *own;
+        gpusync_ticket ticket;
+        hook_log log;
+        void *buffer;
+        rig r;
+        hook_log_init(&log);
+        device_desc = device_desc_with(&log.hooks);
+        device_desc.spin = &spin;
+        device_desc.wait_mode = devices;
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_with(GPUSYNC_WAIT_DEFAULT, NULL));
+        own = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &queue_desc);
+        ticket = commit_empty(&r, &buffer);
+        end_the_work(&log, buffer);
+        assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+        assert_int_equal(log.yields, devices == GPUSYNC_WAIT_HANDLER ? 0 : 3);
+        finish_queue(r.queue);
+        ticket = commit_empty_to(own, &buffer);
+        end_the_work(&log, buffer);
+        assert_ok(gpusync_wait(own, ticket, GPUSYNC_FOREVER));
+        assert_int_equal(log.yields, mode == GPUSYNC_WAIT_HANDLER ? 0 : 3);
+        finish_queue(own);
+        assert_ok(gpusync_queue_destroy(own));
+        rig_close(&r);
+    }
+}
+
+static void test_a_wait_for_the_device_has_the_mode_and_the_spin_of_its_options(void **state)
+{
+    static const gpusync_spin spin = {0, 9, 0};
+    gpusync_wait_options options = {&spin, GPUSYNC_WAIT_SPIN_THEN_HANDLER, NULL, false};
+    gpusync_device_desc device_desc;
+    hook_log log;
+    void *buffer;
+    rig r;
+    (void)state;
+    hook_log_init(&log);
+    device_desc = device_desc_with(&log.hooks);
+    device_desc.spin = &no_spin;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_with(GPUSYNC_WAIT_DEFAULT, NULL));
+    commit_empty(&r, &buffer);
+    end_the_work(&log, buffer);
+    assert_ok(gpusync_device_wait_ex(r.device, GPUSYNC_FOREVER, &options));
+    assert_int_equal(log.yields, 3);
+    assert_int_equal(log.parks, 0);
+    finish_queue(r.queue);
+    commit_empty(&r, &buffer);
+    end_the_work(&log, buffer);
+    assert_ok(gpusync_device_wait_ex(r.device, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(log.yields, 0);
+    finish_queue(r.queue);
+    rig_close(&r);
+}
+
 static void test_a_time_limit_on_spinning_ends_it(void **state)
 {
     static const gpusync_spin spin = {0, UINT32_MAX, 2000000};
@@ -839,6 +913,30 @@ static void test_queue_wait_is_not_extended_by_later_commits(void **state)
     assert_result(gpusync_poll(r.queue, later), GPUSYNC_NOT_READY);
     assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
     softmetal_finish(second);
+    rig_close(&r);
+}
+
+/* Of waits for everything up to the first ticket, and up to the second, the first is over with the first. */
+static void test_of_waits_for_everything_those_are_woken_whose_tickets_have_ended(void **state)
+{
+    wait_job early, late;
+    hook_log log;
+    void *first, *second;
+    rig r;
+    (void)state;
+    rig_open_counting(&r, &log, &no_spin);
+    commit_empty(&r, &first);
+    wait_job_start(&early, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    commit_empty(&r, &second);
+    wait_job_start(&late, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    softmetal_finish(first);
+    assert_int_equal(log.unparks, 1);
+    assert_int_equal(sleepers_of(r.device), 1);
+    assert_ok(wait_job_join(&early));
+    softmetal_finish(second);
+    assert_ok(wait_job_join(&late));
     rig_close(&r);
 }
 
@@ -1559,6 +1657,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_error_of_a_wait_that_makes_no_sense_is_filled),
         cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody),
         cmocka_unit_test(test_the_spin_budget_is_spent_before_the_first_park_and_not_more),
+        cmocka_unit_test(test_a_queue_has_a_mode_of_its_own),
+        cmocka_unit_test(test_a_wait_for_the_device_has_the_mode_and_the_spin_of_its_options),
         cmocka_unit_test(test_a_time_limit_on_spinning_ends_it),
         cmocka_unit_test(test_spinning_ends_with_the_wait_however_long_it_may_take),
         cmocka_unit_test(test_a_wait_that_sleeps_costs_one_status_one_unpark_and_no_command_buffer),
@@ -1567,6 +1667,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_done_at_the_deadline_wins_also_when_no_time_was_left_to_park),
         cmocka_unit_test(test_done_at_the_deadline_of_a_park_wins),
         cmocka_unit_test(test_queue_wait_is_not_extended_by_later_commits),
+        cmocka_unit_test(test_of_waits_for_everything_those_are_woken_whose_tickets_have_ended),
         cmocka_unit_test(test_a_blocking_wait_for_everything_passes_what_has_ended),
         cmocka_unit_test(test_a_ticket_that_ends_before_an_earlier_one_is_done_for_poll_and_wait_only),
         cmocka_unit_test(test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twice),
