@@ -7,15 +7,17 @@
 # All faults are compiled into one copy of the header, and the environment variable MUTANT chooses one. So the tests and
 # examples are compiled once. Without a fault all of them have to be green. With one they run until the first is red:
 # first the one that saw it last time, then the others, the quickest first. A program has ten times the seconds that it
-# takes without a fault, and five more: a hang is seen.
+# takes without a fault, and five more: a hang is seen. On a busy machine a fault that only costs time looks like a hang. So
+# a program that ran out of time runs once more, alone, when all else is done: that run counts.
 #
 # BUILD CC                   as make has them
 # JOBS                       how many programs run at a time; default 2
 # TESTS BOTH EXAMPLES        names of programs; those of BOTH also run on queues of Metal 4
 # UPDATE=1                   writes who saw each fault into list.txt
 #
-# Prints a line for each, and ends with exactly one line "N passed, N failed". Passed are those that a program has seen,
-# and those that list.txt calls green, with a reason, and that no program has seen. A race may be seen now and then.
+# Prints a line for each, and which of them ran out of time. Ends with exactly one line "N passed, N failed". Passed are
+# those that a program has seen, and those that list.txt calls green, with a reason, and that no program has seen. A race
+# may be seen now and then.
 
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -69,6 +71,9 @@ why() { # LOGS
     line=$(grep -m1 -aE '<-- |\[  FAILED  \] [a-z]' "$1/why" | sed 's/.*<-- //; s/.*\[  FAILED  \] //')
     echo "${line:0:100}"
 }
+ran_out_of_time() { # LOGS; SIGALRM: a test has a limit of its own
+    grep -qaE '<-- (time limit of|killed by signal 14( |$))' "$1/why"
+}
 later() {
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     "$@" 2>/dev/null & # where bash tells of what was aborted
@@ -113,12 +118,21 @@ wanted() { # NUMBER
     return 1
 }
 try() { # NUMBER KIND REASON TEST FUNCTION WORDS
-    local name logs=$out/logs/$1 what="$1 $5: $6"
+    local name logs=$out/logs/$1 green=$out/tried/$1.green what="$1 $5: $6"
     rm -rf "$logs"
+    touch "$green"
     for name in "$4" "${quickest[@]}"; do
-        if [ "$name" = - ] || [ -z "${limit_of[$name]:-}" ]; then continue; fi
-        if [ "$name" = "$4" ] && [ -e "$logs" ]; then continue; fi
-        MUTANT=$1 run "$name" "${limit_of[$name]}" "$logs" && continue
+        if [ -z "${limit_of[$name]:-}" ] || grep -qxF -- "$name" "$green"; then continue; fi
+        if MUTANT=$1 run "$name" "${limit_of[$name]}" "$logs"; then
+            echo "$name" >>"$green"
+            continue
+        fi
+        if ran_out_of_time "$logs" && [ -z "$alone" ]; then
+            printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$name" "$5" "$6" >"$out/tried/$1.late"
+            echo "out of time, to be run again alone: $name: $what"
+            return
+        fi
+        if ran_out_of_time "$logs"; then echo "$1" >>"$out/tried/hangs"; fi
         echo "$1 $name" >"$out/result/$1.seen"
         if [ "$2" = - ] || [ "$2" = race ]; then
             echo passed >"$out/result/$1"
@@ -138,14 +152,24 @@ try() { # NUMBER KIND REASON TEST FUNCTION WORDS
     fi
 }
 
-only=("$@")
-rm -rf "$out/result"
-mkdir -p "$out/result"
+only=("$@") alone=
+rm -rf "$out/result" "$out/tried"
+mkdir -p "$out/result" "$out/tried"
+touch "$out/tried/hangs"
 plant --list >"$out/list"
 while IFS=$'\t' read -r number kind reason seen function words; do
     if wanted "$number"; then later try "$number" "$kind" "$reason" "$seen" "$function" "$words"; fi
 done <"$out/list"
 wait
+alone=1
+while IFS=$'\t' read -r number kind reason name function words; do
+    try "$number" "$kind" "$reason" "$name" "$function" "$words" 2>/dev/null </dev/null
+done < <(cat "$out"/tried/*.late 2>/dev/null | sort -n)
+late=$(cat "$out"/tried/*.late 2>/dev/null | cut -f1 | sort -n | tr '\n' ' ')
+if [ -n "$late" ]; then
+    echo "ran out of time at first: $late"
+    echo "... and again alone: $(sort -n "$out/tried/hangs" | tr '\n' ' ')"
+fi
 if [ -n "${UPDATE:-}" ]; then
     cat "$out"/result/*.seen >"$out/seen" 2>/dev/null && plant --seen "$out/seen"
 fi
