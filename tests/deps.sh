@@ -156,7 +156,7 @@ package_of() {
         if [ -n "$version" ] && known "libobjc-$version-dev"; then
             echo "libobjc-$version-dev"
         else
-            apt-cache search --names-only '^libobjc-[0-9]+-dev$' | cut -d' ' -f1 | sort -V | tail -n 1
+            apt-cache search --names-only '^libobjc-[0-9]+-dev$' | cut -d' ' -f1 | sort -t- -k2n | tail -n 1
         fi
         ;;
     gnustep-config) echo gnustep-make ;;
