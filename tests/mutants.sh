@@ -18,7 +18,7 @@
 # and those that list.txt calls green, with a reason, and that no program has seen. A race may be seen now and then.
 
 set -u
-[ "$(uname -s)" = Linux ] || { echo "${0##*/}: Linux only" >&2; exit 1; }
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 plant() { python3 -B "$root/tests/mutants/plant.py" "$root/gpusync.h" "$@"; } # python3 comes with clang-format
 if [ "${1:-}" = --check ]; then

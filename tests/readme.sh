@@ -17,7 +17,7 @@
 # Environment as compile.sh. Ends with one line "N passed, N failed".
 
 set -u
-[ "$(uname -s)" = Linux ] || { echo "${0##*/}: Linux only" >&2; exit 1; }
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 files=("$@")
 [ $# -gt 0 ] || files=("$root"/README.md "$root"/examples/*.md "$root"/examples/with/README.md "$root"/tests/README.md

@@ -4,7 +4,7 @@
 # Prints what is wrong, or nothing. macOS has bash 3.2, GNU make 3.81, BSD's tools, one-true-awk and Perl. The patterns
 # below are what people reach for; nothing is parsed. `.ci/run tree` calls this.
 set -euo pipefail
-[ "$(uname -s)" = Linux ] || { echo "${0##*/}: Linux only" >&2; exit 1; }
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.."
 
 # What a Mac runs:
@@ -12,7 +12,7 @@ scripts='tests/run.sh tests/deps.sh tests/on-a-mac.sh tests/known_red.sh'
 makefiles='Makefile tests/softmetal/build.mk'
 
 # shellcheck disable=SC2016
-linux_only='[ "$(uname -s)" = Linux ] || { echo "${0##*/}: Linux only" >&2; exit 1; }'
+linux_only='[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }'
 for name in .ci/run tests/*.sh tests/*/*.sh; do
     first=$(grep -m1 -vE '^(#|set |$)' "$name")
     case " $scripts " in

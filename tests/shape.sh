@@ -5,7 +5,7 @@
 #       a function that a comment names and nobody defines; a function of the implementation that is declared ahead and not
 #       listed in >>objects, nor has a comment that says why
 set -euo pipefail
-[ "$(uname -s)" = Linux ] || { echo "${0##*/}: Linux only" >&2; exit 1; }
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.."
 check=false
 if [ "${1:-}" = --check ]; then

@@ -14,7 +14,7 @@
 # Ends with one line "N passed, N failed".
 
 set -u
-[ "$(uname -s)" = Linux ] || { echo "${0##*/}: Linux only" >&2; exit 1; }
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 here=$root/tests/with
 build=${BUILD:-$root/build}
