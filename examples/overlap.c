@@ -27,7 +27,9 @@ static unsigned chunk_count;  /* so far, of all runs */
 
 /* -- the kernel: x -> 3 x + 1. A software device cannot compile it, and calls the C function ---------------------- */
 
-static const char source[] = "kernel void step(device const uint *x [[buffer(0)]], device uint *y [[buffer(1)]],\n"
+static const char source[] = "#include <metal_stdlib>\n"
+                             "using namespace metal;\n"
+                             "kernel void step(device const uint *x [[buffer(0)]], device uint *y [[buffer(1)]],\n"
                              "                 uint i [[thread_position_in_grid]]) { y[i] = 3 * x[i] + 1; }\n";
 
 typedef struct softmetal_kernel_args { /* as softmetal.h has it */

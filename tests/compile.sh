@@ -10,6 +10,7 @@
 # Ends with one line "N passed, N failed".
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 src=$root/tests/compile
 build=${BUILD:-$root/build}

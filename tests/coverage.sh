@@ -12,6 +12,7 @@
 # are too many. Ends with exactly one line "N passed, N failed": the limit of lines and that of branches.
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.." || exit 1
 out=$1
 lines=98    # per cent, at least

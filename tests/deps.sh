@@ -9,7 +9,7 @@
 #   bench   as test, and jq, gnuplot: what counts and draws the benchmark's results
 #   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm
 #           package, into BUILD/zig)
-#   with    as run, and CMake, Python, Rust with its crate cc, Zig: what examples/with builds with
+#   with    as run, and CMake, Python, Rust with its crate cc, Zig: what examples/with builds with; and zsh
 #   macho   as check, and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
 #           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
 #
@@ -94,6 +94,7 @@ look() {
     }
     if [ "$level" = with ]; then
         have cmake || add cmake
+        have zsh || add zsh
         have python3 || add python3
         have cargo || add cargo
         compgen -G '/usr/share/cargo/registry/cc-*' >/dev/null || add crate-cc
@@ -156,7 +157,7 @@ package_of() {
         if [ -n "$version" ] && known "libobjc-$version-dev"; then
             echo "libobjc-$version-dev"
         else
-            apt-cache search --names-only '^libobjc-[0-9]+-dev$' | cut -d' ' -f1 | sort -V | tail -n 1
+            apt-cache search --names-only '^libobjc-[0-9]+-dev$' | cut -d' ' -f1 | sort -t- -k2n | tail -n 1
         fi
         ;;
     gnustep-config) echo gnustep-make ;;

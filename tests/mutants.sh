@@ -20,6 +20,7 @@
 # may be seen now and then.
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 plant() { python3 -B "$root/tests/mutants/plant.py" "$root/gpusync.h" "$@"; } # python3 comes with clang-format
 if [ "${1:-}" = --check ]; then

@@ -8,6 +8,10 @@
 # installed (brew install cmocka). Two probes wait for Metal to end a command buffer that waits for nothing. No kernel
 # runs without an end, and nothing hangs the GPU. A probe that crashes or does not end is told as such.
 #
+# The report grows row by row: what ends this script, or the machine, leaves what was seen until then. After two hangs
+# the GPU is left alone, and the report says what was left out. Each part has a time limit, in seconds below: 31 minutes
+# in all, 39 with BENCH.
+#
 # Elsewhere than on a Mac softmetal answers, so that the script itself is tried. In the environment
 #   BUILD    where things are built (build)
 #   PROGRAM  the probes, built already; RUN: put in front of it
@@ -23,6 +27,7 @@ logs=$build/on-a-mac
 mkdir -p "$logs" "$(dirname "$report")" || exit 2
 [ -e "$build/.gitignore" ] || echo '*' >"$build/.gitignore"
 system=$(uname -s)
+build_limit=300 probes_limit=600 run_limit=60 tests_limit=300 bench_limit=480
 
 fact() { # NAME COMMAND...
     local name=$1 value
@@ -62,16 +67,32 @@ machine() {
     fact 'architecture' uname -m
 }
 
+hangs=0
+left_out() { # WHAT: true after two hangs
+    [ $hangs -ge 2 ] || return 1
+    echo "left out: $1" >&2
+    printf '\nLeft out after %d hangs: %s.\n' $hangs "$1"
+}
+ended() { # STATUS SECONDS
+    if [ "$1" -eq 124 ]; then
+        hangs=$((hangs + 1))
+        echo "It did not end in $2 s."
+    else
+        echo "It ended with status $1."
+    fi
+}
+
 # The probes, and the tail of what Metal said meanwhile.
 probes() { # NAME VARIABLE=VALUE...
-    local name=$1 log=$logs/$1.log
+    local name=$1 log=$logs/$1.log status
     shift
+    if left_out "the probes, $name"; then return; fi
     echo "asking: $name" >&2
     # shellcheck disable=SC2086 # RUN is a list of words
-    env "$@" ${RUN:-} "$program" >"$logs/$name.md" 2>"$log"
-    local status=$?
-    cat "$logs/$name.md"
-    [ "$status" -eq 0 ] || echo "The program ended with status $status."
+    tests/limit.pl $probes_limit env "$@" ${RUN:-} "$program" 2>"$log"
+    status=$?
+    hangs=$((hangs + $(grep -c '^hangs: ' "$log")))
+    [ $status -eq 0 ] || ended $status $probes_limit
     if [ -s "$log" ]; then
         printf '\nOn stderr, the last lines:\n\n'
         tail -n 30 "$log" | cut -c1-300 | sed 's/^/    /'
@@ -79,14 +100,17 @@ probes() { # NAME VARIABLE=VALUE...
 }
 
 # What a make target prints at its end.
-made() { # TARGET VARIABLE=VALUE...
-    local target=$1 status
-    shift
+made() { # SECONDS TARGET VARIABLE=VALUE...
+    local limit=$1 target=$2 log=$logs/$2.log status
+    shift 2
+    if left_out "make $target"; then return; fi
     echo "making: $target" >&2
-    env "$@" make "$target" >"$logs/$target.log" 2>&1
+    tests/limit.pl "$limit" env "$@" make "$target" >"$log" 2>&1
     status=$?
-    printf '\n### make %s %s\n\nExit status %d. The last lines:\n\n' "$target" "$*" "$status"
-    tail -n "${LINES_SHOWN:-15}" "$logs/$target.log" | cut -c1-200 | sed 's/^/    /'
+    printf '\n### make %s %s\n\n' "$target" "$*"
+    ended $status "$limit"
+    printf '\nThe last lines:\n\n'
+    tail -n "${LINES_SHOWN:-15}" "$log" | cut -c1-200 | sed 's/^/    /'
 }
 
 has_cmocka() {
@@ -96,7 +120,7 @@ has_cmocka() {
 program=${PROGRAM:-}
 if [ -z "$program" ]; then
     echo "building the probes" >&2
-    make BUILD="$build" beliefs >"$logs/build.log" 2>&1 || {
+    tests/limit.pl $build_limit make BUILD="$build" beliefs >"$logs/build.log" 2>&1 || {
         cat "$logs/build.log" >&2
         echo "on-a-mac.sh: the probes do not build" >&2
         exit 2
@@ -106,7 +130,6 @@ fi
 case $program in */*) ;; *) program=./$program ;; esac
 
 validation='MTL_DEBUG_LAYER=1 MTL_DEBUG_LAYER_ERROR_MODE=assert MTL_DEBUG_LAYER_WARNING_MODE=nslog'
-read -r -a layers <<<"$validation"
 
 {
     echo '# gpusync: what Metal does here'
@@ -115,18 +138,20 @@ read -r -a layers <<<"$validation"
     printf '\n## Plainly\n\n'
     probes plainly MTL_DEBUG_LAYER=0
     printf '\n## Under API validation\n\n%s\n\n' "$validation"
-    probes validated "${layers[@]}"
+    # shellcheck disable=SC2086 # words, here and below
+    probes validated $validation
     if [ "$system" = Darwin ]; then
         printf '\n## Programs\n'
-        made run MTL_DEBUG_LAYER=0
+        made $run_limit run MTL_DEBUG_LAYER=0
         if has_cmocka; then
-            made test-device "${layers[@]}"
+            # shellcheck disable=SC2086
+            made $tests_limit test-device $validation
         else
             printf '\nmake test-device: left out, cmocka is not installed (brew install cmocka).\n'
         fi
-        [ -z "${BENCH:-}" ] || LINES_SHOWN=200 made bench-device MTL_DEBUG_LAYER=0
+        [ -z "${BENCH:-}" ] || LINES_SHOWN=200 made $bench_limit bench-device MTL_DEBUG_LAYER=0
     fi
-} >"$report.new" || exit 2
-mv "$report.new" "$report"
+    printf '\nThe report is complete.\n'
+} >"$report" || exit 2
 grep -E '^[0-9]+ hold, [0-9]+ differ, [0-9]+ not seen$' "$report" >&2
 echo "$report: please paste it into an issue" >&2

@@ -9,6 +9,7 @@
 # Ends with exactly one line "N passed, N failed": the pictures.
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.." || exit 1
 out=$1 pictures=examples/pictures
 passed=0 failed=0

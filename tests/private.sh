@@ -6,6 +6,7 @@
 # there is none. CC: the compiler. BUILD: where the copy is made.
 
 set -euo pipefail
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.."
 build=${BUILD:-$PWD/build}
 compiler=${CC:-gcc}

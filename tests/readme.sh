@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# readme.sh - compiles, and where it can runs, the code blocks of README.md and of the pages in examples/
+# readme.sh - compiles, and where it can runs, the code blocks of README.md and of the pages in examples/ and tests/
 #
 #   tests/readme.sh [FILE...]
 #
@@ -10,15 +10,18 @@
 #   skip REASON   not compiled
 # ```c with `int main` is compiled as C99 with the implementation, linked with softmetal and run. Other ```c, ```cpp and
 # The program of README.md also runs where there is no Metal: there it has to fail, and to say why.
-# ```objc blocks need HOW; ```sh blocks: every `make TARGET` has to be a target of the Makefile. Blocks of
-# other languages are not looked at, blocks without a language are text.
+# ```objc blocks need HOW; ```sh blocks: every `make TARGET` has to be a target of the Makefile, and no line has a comment:
+# they are pasted into zsh, which takes # for a word. Blocks of other languages are not looked at, blocks without a
+# language are text.
 # A link to a file of ours has to lead to one, and a link to a chapter to a heading.
 # Environment as compile.sh. Ends with one line "N passed, N failed".
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 files=("$@")
-[ $# -gt 0 ] || files=("$root/README.md" "$root/examples/README.md" "$root/examples/testing.md" "$root/examples/with/README.md")
+[ $# -gt 0 ] || files=("$root"/README.md "$root"/examples/*.md "$root"/examples/with/README.md "$root"/tests/README.md
+    "$root"/tests/macho/README.md)
 build=${BUILD:-$root/build}
 out=${OUT:-$build/readme}
 read -r -a flags <<<"-I$root -I$root/examples -I$root/tests/softmetal -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
@@ -215,7 +218,7 @@ block() { # FILE LANGUAGE HOW
         fi
         ;;
     sh)
-        targets "$1"
+        targets "$1" && ! grep -nE '(^|[[:space:]])#' "$1"
         return
         ;;
     esac

@@ -14,8 +14,9 @@
 # An example is one test: it has to exit with 0, and every line of tests/expect/NAME.txt, an extended
 # regular expression, has to match some line of its output, in order.
 #
-# RUN      command put in front of every program (valgrind, setarch ...)
-# LOGS     where the outputs are kept; default: next to each program
+# RUN          command put in front of every program (valgrind, setarch ...)
+# LOGS         where the outputs are kept; default: next to each program
+# TOTAL_LIMIT  seconds after which no further program begins; each that is left out is a failure. Default: none
 #
 # Says at the end once more what failed: who sees only the last lines of a long run sees that.
 # Ends with exactly one line "N passed, N failed".
@@ -32,20 +33,10 @@ bad="$bad|==[0-9]+== (Invalid (read|write|free)|Conditional jump|Use of uninit|P
 
 export CMOCKA_MESSAGE_OUTPUT=${CMOCKA_MESSAGE_OUTPUT:-STDOUT}
 
-run_limited() {
-    if command -v timeout >/dev/null 2>&1; then
-        timeout -k 5 "$limit" "$@"
-    else # macOS: the program in a process group of its own, 124 as timeout does
-        perl -e 'my $t = shift; my $p = fork; if (!$p) { setpgrp; exec @ARGV or exit 127 }
-                 $SIG{ALRM} = sub { kill -9, $p; waitpid $p, 0; exit 124 }; alarm $t; waitpid $p, 0;
-                 exit($? & 127 ? 128 + ($? & 127) : $? >> 8)' "$limit" "$@"
-    fi
-}
-
 # execute PROGRAM LOG -> status
 execute() {
     # shellcheck disable=SC2086 # RUN is a list of words
-    run_limited ${RUN:-} "$1" </dev/null >"$2" 2>&1
+    "$here/limit.pl" "$limit" ${RUN:-} "$1" </dev/null >"$2" 2>&1
 }
 
 show() { # LOG: without the tests that had nothing to say, and not more than the last lines
@@ -61,7 +52,7 @@ show() { # LOG: without the tests that had nothing to say, and not more than the
 
 why_of() { # STATUS
     case $1 in
-    124 | 137) echo "time limit of $limit s" ;;
+    124) echo "time limit of $limit s" ;;
     127) echo "could not be started" ;;
     12[89] | 1[3-9][0-9]) echo "killed by signal $(($1 - 128))" ;;
     *) echo "exit status $1" ;;
@@ -190,7 +181,13 @@ for program in "$@"; do
     --examples) kind=example ;;
     --metal4) kind=metal4 ;;
     *)
-        if [ $kind = example ]; then run_example "$program"; else run_test "$program"; fi
+        if [ -n "${TOTAL_LIMIT:-}" ] && [ "$SECONDS" -ge "$TOTAL_LIMIT" ]; then
+            report "$(basename "$program")" 0 1 0 "not run: all together have $TOTAL_LIMIT s" /dev/null
+        elif [ $kind = example ]; then
+            run_example "$program"
+        else
+            run_test "$program"
+        fi
         ;;
     esac
 done

@@ -12,6 +12,7 @@
 # Linux only. shape.py says what is measured. LIMITS: the file; default shape.txt beside this.
 
 set -euo pipefail
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.."
 what=table
 case ${1:-} in

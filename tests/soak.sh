@@ -16,6 +16,7 @@
 # Ends with a line for each kind of job, and with exactly one line "N passed, N failed": the jobs.
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.." || exit 1
 hours=${1:-}
 first=${2:-$(date +%s)000000}

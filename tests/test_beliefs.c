@@ -4,6 +4,7 @@
    break one belief: the rows of this belief say so, and no other. So a probe that cannot fail is seen here. */
 #define GPUSYNC_IMPLEMENTATION
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -255,7 +256,7 @@ static void test_each_belief_holds_on_softmetal(void **state)
     unsigned wrong = 0;
     (void)state;
     knob_name = "";
-    ask_all(begin, true);
+    ask_all(begin, true, NULL);
     for (i = 0; i < ROWS; i++)
         if (!says(i, "holds") && !(says(i, NOT_SEEN) && may_be_unseen(rows[i].name))) {
             print_message("%s: %s, %s\n", rows[i].name, answers[i].verdict, answers[i].text);
@@ -308,9 +309,42 @@ static void test_each_knob_turns_its_belief_round(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* In the child: ends as a probe does whose time is over. */
+static void hang(const char *probe)
+{
+    (void)probe;
+    raise(SIGALRM);
+}
+
+static size_t told;
+
+static void count_row(size_t row)
+{
+    assert_int_equal(row, told); /* in order, and each has its answer by then */
+    assert_true(answers[row].verdict[0]);
+    told++;
+}
+
+static void test_two_hangs_end_the_questions(void **state)
+{
+    size_t second = rows_end(0), i;
+    (void)state;
+    told = 0;
+    ask_all(hang, true, count_row);
+    assert_int_equal(told, ROWS);
+    assert_true(says(0, "differs"));
+    assert_true(says(second, "differs"));
+    assert_non_null(strstr(answers[second].text, "did not end"));
+    for (i = rows_end(second); i < ROWS; i++) {
+        assert_true(says(i, NOT_SEEN));
+        assert_non_null(strstr(answers[i].text, "not asked"));
+    }
+}
+
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_hangs_end_the_questions),
         cmocka_unit_test(test_each_belief_holds_on_softmetal),
         cmocka_unit_test(test_each_knob_turns_its_belief_round),
     };

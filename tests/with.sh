@@ -3,16 +3,18 @@
 #
 #   tests/with.sh [FOLDER...]      default: all
 #
-# The commands are those of examples/with/README.md: the first block of sh under the heading "## FOLDER". They run in a
-# copy of gpusync.h and examples/with, so that what is missing there is missed. What metal-cpp, Objective-C++ and Swift
-# need is not on Linux: those are compiled with the stand-ins of tests/with, as far as that goes. Programs that run meet
-# faults, which tests/with/faults.c plants: each has to end with an error, and with a text that names the call.
+# The commands are those of examples/with/README.md: the first block of sh under the heading "## FOLDER". They are pasted
+# into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
+# there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
+# tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
+# an error, and with a text that names the call. The commands of examples/testing.md are pasted, too.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
 # results go; ZIG; JOBS. A tool that is missing is a failure.
 # Ends with one line "N passed, N failed".
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 here=$root/tests/with
 build=${BUILD:-$root/build}
@@ -69,9 +71,17 @@ text_of() { # RESULT without GPUSYNC_: its text
     if [ -n "$text" ]; then echo "$text"; else echo "gpusync.h has no text of $1"; fi
 }
 
-commands() { # FOLDER: what its page says
+commands() { # HEADING [PAGE]: what the page says there
     awk -v heading="## $1" '$0 == heading { at = 1; next } at && /^## / { exit }
-        at && /^```sh$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$page"
+        at && /^```sh$/ { inside = 1; next } inside && /^```$/ { exit } inside' "${2:-$page}"
+}
+
+# As on a terminal: there zsh takes # for a word, and a program sees the variables that are exported.
+paste_into() { # SHELL; the commands come on stdin
+    case $1 in
+    zsh) PS1='' PS2='' timeout -k 5 300 zsh -f -i +m +o promptsp -e -s ;;
+    bash) timeout -k 5 300 bash -e -s ;;
+    esac
 }
 
 # The program is run with the fault, or with none. It has to end as it should, to say all of that, and to leave
@@ -79,7 +89,7 @@ commands() { # FOLDER: what its page says
 meet() { # FOLDER FAULT PATTERN...
     local status pattern text run expected=1
     [ "$2" != none ] || expected=0
-    run=$(commands "$1" | tail -n 1 | sed 's/ *#.*//')
+    run=$(commands "$1" | tail -n 1)
     cd "$with/$1" || return 1
     # shellcheck disable=SC2086 # words; cargo itself would not like to meet a fault
     [ "$run" != "cargo run" ] || run=target/debug/with-rust
@@ -95,18 +105,30 @@ meet() { # FOLDER FAULT PATTERN...
 reason() { [ "$1" = metal-cpp ] || echo Address; } # FOLDER
 
 built() { # FOLDER: by its commands, the last of which runs it
-    local text
+    local text shell status
     text=$(commands "$1")
     if [ -z "$text" ]; then echo "examples/with/README.md has no commands under \"## $1\"" && return 1; fi
     echo "$text"
     if [ "$1" = metal-cpp ]; then
         text="METAL_CPP=$here; CPPFLAGS=\"$CPPFLAGS -isystem $(gcc -print-file-name=include)\"; $text"
     fi
-    (cd "$with/$1" && timeout -k 5 300 bash -euc "$text") >"$out/$1.output" 2>&1
-    local status=$?
-    cat "$out/$1.output"
-    [ $status -eq 0 ] || return 1
-    tail -n 1 "$out/$1.output" | grep -qx 'ticket 1: done' || { echo "does not end with: ticket 1: done" && return 1; }
+    for shell in zsh bash; do
+        (cd "$with/$1" && paste_into $shell <<<"$text") >"$out/$1.output" 2>&1
+        status=$?
+        cat "$out/$1.output"
+        [ $status -eq 0 ] || { echo "$shell ended with $status" && return 1; }
+        tail -n 1 "$out/$1.output" | grep -qx 'ticket 1: done' || { echo "$shell does not end with: ticket 1: done" && return 1; }
+    done
+}
+
+testing() { # examples/testing.md, in a directory that looks like the project's own
+    local dir=$out/testing shell
+    mkdir -p "$dir/build"
+    ln -s "$root"/gpusync.h "$root"/Makefile "$root"/examples "$root"/tests "$dir/" || return
+    for shell in zsh bash; do
+        (cd "$dir" && unset CPPFLAGS LDLIBS SOFTMETAL && rm -f build/* &&
+            commands Build "$root/examples/testing.md" | BUILD=$build paste_into $shell) || return
+    done
 }
 
 # The faults come side by side, as one of them takes a second
@@ -239,6 +261,7 @@ done
 check "plain, cpp, python where there is no Metal" no_metal
 check "C and C++ without warnings" clean
 check "examples/overlap.c with the library of make softmetal" linked
+check "examples/testing.md: its commands in zsh and bash" testing
 check "files: 40 lines at most, and on the page" files
 wait
 for ((i = 1; i <= number; i++)); do

@@ -9,12 +9,14 @@
 
 static void become_description(void)
 {
+    alarm(DEVICE_LIMIT_S); /* of this process, whatever program it runs: Metal may hang before it knows its device */
     execl(own_path, own_path, "--device", (char *)NULL);
     _exit(127);
 }
 
 int main(int count, char **arguments)
 {
+    char text[64];
     int status;
     pid_t child;
     own_path = arguments[0];
@@ -25,8 +27,12 @@ int main(int count, char **arguments)
     if (count == 3 && !strcmp(arguments[1], "--probe")) run_probe(arguments[2]);
     child = fork();
     if (child == 0) become_description();
-    if (waitpid(child, &status, 0) != child || status != 0) printf("The device could not be described: %d\n\n", status);
-    ask_all(become_probe, false);
-    print_answers();
+    if (waitpid(child, &status, 0) != child || status != 0) {
+        how_it_ended(status, DEVICE_LIMIT_S, text, sizeof text);
+        printf("The device could not be described: that %s.\n\n", text);
+    }
+    print_heading();
+    ask_all(become_probe, false, print_row);
+    print_counts();
     return 0;
 }

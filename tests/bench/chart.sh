@@ -7,6 +7,7 @@
 # 150 us and 1 ms go to the directory PICTURES too, with the part of the JSON that they show.
 
 set -eu
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 json=$1 directory=$2 pictures=${3:-} commits=${COMMITS:-1}
 [ -s "$json" ] || {
     echo "chart.sh: there is no $json: call make bench first, or name another file: BENCH_JSON=FILE"

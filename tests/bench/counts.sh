@@ -12,6 +12,7 @@
 # SOFTMETAL_LINK  what links softmetal; default: built here
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${BUILD:-$root/build/counts}
 header=${HEADER_DIR:-$root}

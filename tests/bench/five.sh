@@ -8,6 +8,7 @@
 # could be made.
 
 set -eu
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 program=$1 directory=$2 runs=${3:-5}
 
 mkdir -p "$directory"

@@ -20,6 +20,7 @@
 # SOFTMETAL_LINK  what links softmetal; default: built here
 
 set -euo pipefail
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${BUILD:-$root/build/growth}
 header=${HEADER_DIR:-$root}

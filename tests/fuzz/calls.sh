@@ -4,6 +4,7 @@
 #   tests/fuzz/calls.sh GPUSYNC_H >fuzz_calls.h
 
 set -euo pipefail
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 sed '/^#endif \/\* GPUSYNC_H \*\/$/q' "$1" | grep -E '^GPUSYNC_API|^ +gpusync_' | grep -oE '\bgpusync_[a-z][a-z0-9_]*\(' |
     tr -d '(' | sort -u | awk '
         { name[n++] = $1 }

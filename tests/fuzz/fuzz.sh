@@ -16,6 +16,7 @@
 # Ends with exactly one line "N passed, N failed": the inputs of the corpus, the public functions, the fuzzing.
 
 set -euo pipefail
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 program=$1
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/fuzz/options.sh

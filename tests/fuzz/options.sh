@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # options.sh - what fuzz.sh and proof.sh tell the two programs, fuzz and threads; read by both
 
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 corpus_of() { # PROGRAM
     if [ "$1" = fuzz ]; then echo "$folder/corpus"; else echo "$folder/corpus_threads"; fi

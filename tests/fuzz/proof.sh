@@ -16,6 +16,7 @@
 # Ends with exactly one line "N passed, N failed".
 
 set -euo pipefail
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/fuzz/options.sh
 . "$root/tests/fuzz/options.sh"

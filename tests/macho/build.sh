@@ -4,6 +4,7 @@
 # Sourced. Wants `set -u`; BUILD, SOFTMETAL_LIB and SOFTMETAL_LDLIBS as the Makefile gives them. Sets root, here, out.
 # shellcheck disable=SC2034 # some of it is for who sources it
 
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 build=${BUILD:-$root/build}

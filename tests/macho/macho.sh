@@ -14,6 +14,7 @@
 # Ends with exactly one line "N passed, N failed".
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 # shellcheck source=tests/macho/build.sh
 . "$(dirname "$0")/build.sh"
 archs=${*:-x86_64 aarch64}

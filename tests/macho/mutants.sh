@@ -10,6 +10,7 @@
 # Prints a line for each, and ends with exactly one line "N passed, N failed": passed are those seen, and the controls.
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 # shellcheck source=tests/macho/build.sh
 . "$(dirname "$0")/build.sh"
 archs=${*:-x86_64 aarch64}

@@ -14,6 +14,7 @@
 # each, and ends with exactly one line "N passed, N failed".
 
 set -u
+[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")" || exit 1
 root=../..
 model=${MODEL:-rc11}
