@@ -1291,8 +1291,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                recording away. Where work may be held, use other command buffers for what comes next. One that another
                queue holds is not noticed.
    Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. It keeps the queue and the
-               events of timelines until all signals have come: so it sends the queue signals of its own, one for some
-               16 submissions that signal, and one in destroy, which does not wait for it. If that never comes, or Metal
+               events of timelines until all signals have come: so it sends the queue signals of its own, one for every
+               4 submissions that signal, and one in destroy, which does not wait for it. If that never comes, or Metal
                has no event for it, they are kept for good; so is what a lost device has in flight when its queue goes.
                The rest is the program's, also residency and barriers: gpusync_release_after keeps it until a ticket is
                done, but see gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with it is
@@ -2947,7 +2947,7 @@ static int64_t gpusync__driver_number(const char *message)
 {
     char *end;
     const char *at = strstr(message, "(IOAF code ");
-    if (at) return strtol(at + strlen("(IOAF code "), NULL, 10);
+    if (at) return (uint32_t)strtol(at + strlen("(IOAF code "), NULL, 10); /* an IOReturn may be negative */
     for (at = strchr(message, '('); at; at = strchr(at + 1, '(')) {
         unsigned long number = strtoul(at + 1, &end, 16);
         if (end == at + 9 && *end == ':') return (int64_t)number;
@@ -3058,7 +3058,7 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
         gpusync_error inner = *error;
         gpusync__read_ns_error(&inner, ns_error);
         if (depth == 0 || strcmp(inner.domain, error->domain) == 0) *error = inner;
-        if (strcmp(inner.domain, "IOGPUCommandQueueErrorDomain") == 0) number = inner.code;
+        if (strcmp(inner.domain, "IOGPUCommandQueueErrorDomain") == 0) number = (uint32_t)inner.code;
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
         ns_error = info ? GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key) : NULL;
     }
@@ -7286,7 +7286,7 @@ static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
     GPUSYNC__PUT(&promise->encoded, true); /* a report reads it */
 }
 
-#define GPUSYNC__MARK_EVERY 16 /* plans that signal: a mark costs as much as a signal of theirs */
+#define GPUSYNC__MARK_EVERY 4 /* plans that signal: a mark costs as much as a signal of theirs */
 
 /* The signals of the plan have gone to the Metal 4 queue. Now and then the queue signals its mark behind them. Under
    the order lock. */
