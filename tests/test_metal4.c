@@ -92,6 +92,7 @@ static void test_a_queue_is_refused(void **state)
                                           "waitForEvent:value:"};
     gpusync_queue_desc desc, given;
     gpusync_device *blocking;
+    softmetal_quirks quirks;
     void *other;
     size_t i;
     rig r;
@@ -108,6 +109,13 @@ static void test_a_queue_is_refused(void **state)
     softmetal_fail_creation(1, false);
     assert_result(create(r.device, of_metal4), GPUSYNC_ERROR_METAL_NIL);
     softmetal_fail_creation(0, false);
+    softmetal_get_quirks(&quirks);
+    quirks.no_metal4_family = true; /* the class has the methods, and the device is of no such family */
+    softmetal_set_quirks(&quirks);
+    assert_result(create(r.device, of_metal4), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_ok(create(r.device, given)); /* it is there, whatever the device says */
+    quirks.no_metal4_family = false;
+    softmetal_set_quirks(&quirks);
     softmetal_hide_class("MTL4CommitOptions");
     assert_result(create(r.device, of_metal4), GPUSYNC_ERROR_UNSUPPORTED);
     assert_result(create(r.device, given), GPUSYNC_ERROR_UNSUPPORTED);

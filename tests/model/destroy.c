@@ -17,7 +17,7 @@ static void overwrite_queue(void)
     q->returned = q->free_slots = NULL;
     q->board.lists[GPUSYNC__OTHERS].head = 99;
     q->open_count = q->lined = q->refused = 99;
-    q->free_plans = q->signaller = NULL;
+    q->free_plans = q->kept = NULL;
     q->log_count = q->logged = q->covered = 99;
     q->place.beside[1] = NULL;
 }
