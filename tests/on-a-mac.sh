@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# on-a-mac.sh - what a person with a Mac runs once: asks Metal what README.md believes of it, and writes a report
+# on-a-mac.sh - what a person with a Mac runs once: asks Metal whether it behaves as README.md and examples/README.md say,
+# and writes a report
 #
 #   tests/on-a-mac.sh [FILE]      the report, in Markdown; default BUILD/on-a-mac.md
 #

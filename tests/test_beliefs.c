@@ -1,7 +1,8 @@
 /* test_beliefs.c - the probes for a Mac (tests/beliefs/probes.h), on a device that can be turned against each belief
 
-   What softmetal does is what README.md believes of Metal, so no probe may say "differs". Each knob makes softmetal
-   break one belief: the rows of this belief say so, and no other. So a probe that cannot fail is seen here. */
+   What softmetal does is what the lists of README.md and examples/README.md say of Metal, so no probe may say "differs".
+   Each knob makes softmetal break one belief: the rows of this belief say so, and no other. So a probe that cannot fail
+   is seen here. */
 #define GPUSYNC_IMPLEMENTATION
 #include <setjmp.h>
 #include <signal.h>
@@ -28,6 +29,7 @@ typedef struct knob {
     static void turn_##name(softmetal_quirks *quirks) { quirks->name = true; }
 QUIRK(global_blocks_copied)
 QUIRK(status_after_handlers)
+QUIRK(status_early)
 QUIRK(wrapped_buffers)
 QUIRK(handlers_backwards)
 QUIRK(silent_dealloc)
@@ -37,6 +39,7 @@ QUIRK(deaf_to_the_past)
 QUIRK(open_waits)
 QUIRK(overtaking_signals)
 QUIRK(signals_of_the_killed)
+QUIRK(bare_errors)
 QUIRK(lost_handlers)
 QUIRK(status_autoreleases)
 QUIRK(uncommitted_are_free)
@@ -47,6 +50,7 @@ QUIRK(late_unlock)
 QUIRK(options_keep_handlers)
 QUIRK(bare_feedback_errors)
 QUIRK(signals_die_with_failure)
+QUIRK(overtaken_signals)
 
 static void turn_timers(softmetal_quirks *quirks)
 {
@@ -93,27 +97,26 @@ static void turn_early_signals(softmetal_quirks *quirks)
     quirks->early_signals = true;
 }
 
-/* The times are not stored before the handlers run, and those are held until the program waits for them. */
-static void hold_the_times(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    (void)user;
-    if (phase != SOFTMETAL_BEFORE) return;
-    if (!strcmp(selector, "commit")) softmetal_hold_handlers(object);
-    if (!strcmp(selector, "waitUntilCompleted")) softmetal_deliver(object);
-}
-
-static void turn_late_times(softmetal_quirks *quirks)
-{
-    quirks->late_times = true;
-    softmetal_set_message_hook(hold_the_times, NULL);
-}
-
 static double another_clock(void) { return (double)gpusync_now_ns() / 1e9 + 1000; }
 
 static void turn_gpu_clock(softmetal_quirks *quirks)
 {
     (void)quirks;
     softmetal_set_gpu_clock(another_clock);
+}
+
+static double no_clock(void) { return 0; }
+
+static void turn_no_times(softmetal_quirks *quirks)
+{
+    (void)quirks;
+    softmetal_set_gpu_clock(no_clock);
+}
+
+static void turn_no_method(softmetal_quirks *quirks)
+{
+    (void)quirks;
+    softmetal_hide_selector("newMTL4CommandQueue");
 }
 
 /* A wait of the queue times out before the gate is open, so the work behind it runs. */
@@ -135,6 +138,7 @@ static const knob knobs[] = {
     {"status_after_handlers", {"status first", "killed, status first"}, NULL, turn_status_after_handlers, false},
     {"wrapped_buffers", {"handler's object"}, NULL, turn_wrapped_buffers, true},
     {"handlers_backwards", {"handler order"}, NULL, turn_handlers_backwards, false},
+    {"status_early", {"slow handler"}, NULL, turn_status_early, false},
     {"silent_dealloc", {"dealloc"}, NULL, turn_silent_dealloc, false},
     {"events_not_kept", {"released event"}, NULL, turn_events_not_kept, false},
     {"timers", {"timer"}, "timer", turn_timers, true},
@@ -145,7 +149,7 @@ static const knob knobs[] = {
     {"early_signals", {"signal comes after"}, "gates", turn_early_signals, false},
     {"deaf_device", {"CPU wakes device"}, "cpu_signal", turn_deaf_device, false},
     {"overtaking_signals", {"signals in order"}, NULL, turn_overtaking_signals, false},
-    {"late_times", {"times are set"}, "times", turn_late_times, true},
+    {"no_times", {"times are set"}, NULL, turn_no_times, false},
     {"gpu_clock", {"times' clock"}, NULL, turn_gpu_clock, false},
     {"status_autoreleases", {"status without a pool"}, "pool", turn_status_autoreleases, true},
     {"late_unlock", {"lock"}, NULL, turn_late_unlock, true},
@@ -156,12 +160,15 @@ static const knob knobs[] = {
     {"watchdog", {"watchdog"}, "killed", turn_watchdog, false},
     {"lost_handlers", {"killed, handlers"}, "killed", turn_lost_handlers, false},
     {"signals_of_the_killed", {"killed, signals"}, NULL, turn_signals_of_the_killed, false},
+    {"bare_errors", {"error's number"}, NULL, turn_bare_errors, false},
+    {"no_method", {"Metal 4's family"}, NULL, turn_no_method, true},
     {"options_keep_handlers", {"handlers leave the options"}, NULL, turn_options_keep_handlers, false},
     {"impatient", {"feedback behind a wait", "feedback without work"}, "feedback_gate", turn_impatient, false},
     {"failure", {"wait times out"}, "wait4", turn_failure, false},
     {"lost_feedback", {"feedback once"}, "feedback", turn_lost_handlers, false},
     {"lost_feedback_of_failure", {"failed, feedback"}, "failed4", turn_lost_handlers, false},
     {"bare_feedback_errors", {"failed, the error inside"}, NULL, turn_bare_feedback_errors, false},
+    {"overtaken_signals", {"signals in order, Metal 4"}, NULL, turn_overtaken_signals, false},
     {"signals_die_with_failure", {"failed, signals"}, NULL, turn_signals_die_with_failure, false},
 };
 /* clang-format on */
@@ -241,9 +248,11 @@ static bool says(size_t at, const char *verdict) { return !strcmp(answers[at].ve
 /* The rows that software has no say in, or that only allow for something */
 static bool may_be_unseen(const char *name)
 {
+    /* clang-format off */
     static const char *const names[] = {
-        "overlap",         "50 us",      "pause", "wfe", "feedbacks in any order", "signal after feedback",
-        "innocent victim", "lost device"};
+        "overlap", "50 us", "pause", "wfe", "feedbacks in any order", "signal after feedback", "times are late",
+        "other numbers", "refused listener", "lost device"};
+    /* clang-format on */
     size_t i;
     for (i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return true;

@@ -1178,7 +1178,7 @@ static void listeners_may_be_deaf_to_the_host(void **state)
     stage_close(&s);
 }
 
-/* ------------------------------------------------------------- quirks against what README.md believes -- */
+/* ------------------------------------------------------------- quirks against how Metal behaves ------- */
 
 static void listeners_may_be_deaf_to_the_past(void **state)
 {
