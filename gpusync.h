@@ -121,7 +121,7 @@
 
    * The program's own completed handlers may run after a wait returned, unless gpusync_wait_options.handlers is set.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for
-     them (believed, unverified). gpusync's callbacks run elsewhere.
+     them (known from Apple's code). gpusync's callbacks run elsewhere.
    * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
      done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
    * If Metal never calls a completed handler, or a listener stays silent (never observed), that costs time, not a hang.
@@ -140,7 +140,7 @@
    * When what it waited for fails, work that the device has already runs all the same, on whatever its input holds. Its
      ticket fails.
    * Held work is not committed: never call waitUntilCompleted on it. Cancelled or failed, it never is. Then handlers
-     that the program added run when Metal deallocates it (believed, unverified): use gpusync_on_done.
+     that the program added run when Metal deallocates it (known from Apple's code): use gpusync_on_done.
    * In one command buffer waits come before signals.
    * Promise the values of a timeline in rising order. If work that signals 5 depends, directly or through other work,
      on 5 or 6 of that timeline, neither is reached, and nothing detects that. gpusync_timeline_fail ends it. Call that
@@ -523,7 +523,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device 
 /** Why a command buffer failed, and what usually helps. It comes from the number that the driver gives the error: Metal
     keeps it in an NSError of its own (IOGPUCommandQueueErrorDomain) and in the text. Where there is none it comes from
     Metal's code (MTLCommandBufferError, MTL4CommandQueueError), which merges several. Known from Apple's code and from
-    logs, unverified: see README. Open: Metal gets new ones. */
+    logs: see examples/README.md, "How Metal behaves". Open: Metal gets new ones. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -715,7 +715,7 @@ typedef struct gpusync_wait_options {
 
     options->handlers: never call this in a completed handler of your own, for it would wait for itself. It returns when
     the program's completed handlers have run. gpusync adds its own handler last, in gpusync_commit and gpusync_submit,
-    and waits until that has begun. (Metal runs handlers in the order in which they were added: a belief, see README.)
+    and waits until that has begun. (Metal runs them in the order in which they were added: known from Apple's code.)
       Tracked work                          Handlers that were added before gpusync_track have run.
       Work of gpusync_track_committed       Its waitUntilCompleted has returned.
       Work that was never committed         There is nothing to wait for.
@@ -1630,8 +1630,8 @@ static void gpusync__copy_string(char *to, size_t size, void *string)
     gpusync__copy_text(to, size, string ? GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String) : NULL);
 }
 
-/* Without a pool, as the one message that waits send again and again: it returns a number. That nothing is autoreleased
-   on the way is unverified for Metal's debugging layers. */
+/* Without a pool, as the one message that waits send again and again: it returns a number. Nothing is autoreleased on
+   the way (known from Apple's code, of the validation layer, too). */
 static unsigned long gpusync__status(void *buffer)
 {
     unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
@@ -2941,7 +2941,7 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__n
 static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
 
 /* Metal makes its errors from a number of the driver's, and merges several in one code of its own. The number stands in
-   the text, as eight hexadecimal digits, "(0000000e:...)", or as "(IOAF code 5)" with Intel's GPUs (seen in logs and in
+   the text, as eight hexadecimal digits, "(0000000e:...)", or on older systems as "(IOAF code 5)" (seen in logs and in
    listings of the framework of iOS 26.1). -1: there is none. */
 static int64_t gpusync__driver_number(const char *message)
 {
@@ -4908,8 +4908,8 @@ static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, 
     return GPUSYNC__GET(&entry->done) >> 1 == ticket;
 }
 
-/* How long after the GPU's end does the waiter run? Where Metal tells no times, or in another clock, nothing is
-   counted: that GPUEndTime is in seconds of gpusync_now_ns is unverified. */
+/* How long after the GPU's end does the waiter run? Where the handler has not run there is no time, and nothing is
+   counted. GPUEndTime is of the clock of gpusync_now_ns (known from Apple's code). */
 static void gpusync__count_latency(const gpusync__goal *goal)
 {
     double start, end;
@@ -5640,7 +5640,7 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 /* -- the commit of Metal 4
    A command buffer has no status, no handler and no queue there, and Metal retains nothing. What is committed in one go
    is one slot, and that is the feedback handler. Metal takes the handlers out of the options at the commit (seen in
-   listings of the framework of macOS 26; the headers do not say so): so each commit has options of its own. */
+   listings of the framework of iOS 26.1; the headers do not say so): so each commit has options of its own. */
 
 /* Are the command buffers all there, each one once? With a hash table of them, at most half full. */
 GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
@@ -7122,11 +7122,12 @@ GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__ou
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, and of work behind it
-   (believed). So a plan that has ended keeps the events that it signals until the queue's mark shows that they are
-   signalled (gpusync__set_mark): the signals of a queue come in their order (believed). This takes the caller's
-   reference, and gives back those of plans whose signals have come. The queue may go after that: gpusync__destroy waits
-   for all plans but those that are kept. */
+/* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, or even of the work
+   behind it. So a plan that has ended keeps the events that it signals until the queue's mark shows that they are
+   signalled (gpusync__set_mark): Metal hands the signals of a queue to the kernel in their order (known from Apple's
+   code; what the kernel does is open: README, "Status"). This takes the caller's reference, and gives back those of
+   plans whose signals have come. The queue may go after that: gpusync__destroy waits for all plans but those that are
+   kept. */
 GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync_device *dev = q->device;
@@ -8330,7 +8331,7 @@ static void *gpusync__new_queue4(void *metal, const char *label)
 }
 
 /* May this device be asked for Metal 4 queues? The family is asked, too: the class of a device that lacks Metal 4 may
-   have the method all the same (unverified: Apple's paravirtual device). */
+   have the method all the same (unverified, of Apple's paravirtual device: README, "Status"). */
 static bool gpusync__has_metal4(void *metal)
 {
     void *cls = gpusync__class_of(metal);
