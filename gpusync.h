@@ -8349,9 +8349,11 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
                             gpusync__class_responds(cls, gpusync__sel.signalEvent) &&
                             gpusync__class_responds(cls, gpusync__sel.waitForEvent)
                       : desc->metal4;
-    bool there = given || gpusync__has_metal4(metal);
-    if (q->metal4) q->options_class = gpusync__class_named("MTL4CommitOptions");
-    else there = !desc->metal4 && (!given || gpusync__class_responds(cls, gpusync__sel.commandBuffer));
+    bool there = !desc->metal4 && (!given || gpusync__class_responds(cls, gpusync__sel.commandBuffer));
+    if (q->metal4) {
+        there = given || gpusync__has_metal4(metal);
+        q->options_class = gpusync__class_named("MTL4CommitOptions");
+    }
     if (!there || (q->metal4 && (!q->options_class || desc->wait_mode == GPUSYNC_WAIT_BLOCKING)))
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (given) {
