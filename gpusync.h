@@ -7133,10 +7133,10 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan
     gpusync_device *dev = q->device;
     uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
     gpusync__plan **link = &q->kept, *gone = NULL;
+    uint32_t more = 1;
     gpusync__lock(&dev->plan_lock);
     plan->next = q->kept;
     q->kept = plan;
-    GPUSYNC__ADD(&q->kept_count, 1);
     while ((plan = *link) != NULL) {
         if (plan->mark > made) {
             link = &plan->next;
@@ -7145,8 +7145,9 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan
         *link = plan->next;
         plan->next = gone;
         gone = plan;
-        GPUSYNC__SUB(&q->kept_count, 1); /* before its reference goes: gpusync__pay waits for what is not kept */
+        more--;
     }
+    GPUSYNC__ADD(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
     gpusync__unlock(&dev->plan_lock);
     gpusync__unref_plans(gone);
 }
@@ -8712,7 +8713,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     void *left = q->metal4 ? gpusync__gather_events(q) : NULL;
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
-    gpusync__pay(dev, &q->owing, &q->kept_count);
+    gpusync__pay(dev, &q->owing, &q->kept_count); /* then all that is left is kept, and no thread changes that list */
     if (left || q->kept) gpusync__leave_behind(q, left);
     gpusync__pay(dev, &q->owing, NULL);
     if (q->free_plans) gpusync__plans_return(dev, q->free_plans);
