@@ -2060,6 +2060,40 @@ static void case_handler_after_commit(stage *s)
     commit(buffer);
     on_completed(buffer, &s->log, 1);
 }
+static void adding_invoke(void *self, void *buffer)
+{
+    on_completed(buffer, ((block *)self)->log, 2);
+}
+/* `selector` adds a handler that adds another one to its own buffer. */
+static void add_from_handler(stage *s, const char *selector, bool dropped)
+{
+    block b = stack_block((any_function)adding_invoke, &s->log, 1);
+    void *pool = objc_autoreleasePoolPush(), *buffer = buffer_in(s->queue);
+    DO1(buffer, selector, &b);
+    if (!dropped) commit(buffer);
+    if (!dropped) softmetal_finish(buffer);
+    objc_autoreleasePoolPop(pool);
+}
+static void case_add_in_scheduled_handler(stage *s)
+{
+    softmetal_set_quirks(&(softmetal_quirks){.handlers_under_lock = true});
+    add_from_handler(s, "addScheduledHandler:", false);
+}
+static void case_add_in_completed_handler(stage *s)
+{
+    softmetal_set_quirks(&(softmetal_quirks){.handlers_under_lock = true});
+    add_from_handler(s, "addCompletedHandler:", false);
+}
+static void case_add_in_handler_of_dropped(stage *s)
+{
+    softmetal_set_quirks(&(softmetal_quirks){.handlers_under_lock = true});
+    add_from_handler(s, "addCompletedHandler:", true);
+}
+static void case_add_in_handler_under_validation(stage *s)
+{
+    setenv("MTL_DEBUG_LAYER", "1", 1);
+    add_from_handler(s, "addCompletedHandler:", false);
+}
 static void case_double_commit(stage *s)
 {
     void *buffer = buffer_in(s->queue);
@@ -2749,6 +2783,10 @@ typedef struct rule_case {
 
 static const rule_case rule_cases[] = {
     {"handler-after-commit", case_handler_after_commit},
+    {"handler-in-own-handler", case_add_in_scheduled_handler},
+    {"handler-in-own-handler", case_add_in_completed_handler},
+    {"handler-in-own-handler", case_add_in_handler_of_dropped},
+    {"handler-in-own-handler", case_add_in_handler_under_validation},
     {"double-commit", case_double_commit},
     {"commit-with-active-encoder", case_commit_with_active_encoder},
     {"encode-after-commit", case_encode_after_commit},
@@ -2897,6 +2935,69 @@ static void one_at_a_time_has_a_lock(void **state)
     for (unsigned i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     assert_int_equal(t.count, 400000);
     assert_int_equal(t.lock, 0);
+}
+
+/* -- the lock that validation holds while handlers run ------------------------------------------------- */
+
+static void *add_handler_on_thread(void *buffer)
+{
+    static log_ log = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    on_completed(buffer, &log, 2);
+    return NULL;
+}
+
+static void waiting_for_adder_invoke(void *self, void *buffer)
+{
+    pthread_t thread;
+    (void)self;
+    if (pthread_create(&thread, NULL, add_handler_on_thread, buffer) == 0) pthread_join(thread, NULL);
+}
+
+/* The two wait for each other, as they would under validation; else the thread is told that it comes too late. */
+static int wait_for_adder(const char *locked)
+{
+    stage s;
+    unsetenv("MTL_DEBUG_LAYER");
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    softmetal_set_quirks(&(softmetal_quirks){.handlers_under_lock = *locked == '1'});
+    block b = stack_block((any_function)waiting_for_adder_invoke, &s.log, 1);
+    void *buffer = buffer_in(s.queue);
+    DO1(buffer, "addCompletedHandler:", &b);
+    commit(buffer);
+    alarm(1);
+    softmetal_finish(buffer);
+    return 0;
+}
+
+static void a_handler_under_lock_cannot_wait_for_a_thread_that_adds_one(void **state)
+{
+    char text[4096];
+    int result;
+    (void)state;
+    result = run_case("--adder", 0, text, sizeof text);
+    assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT && names_rule(text, "handler-after-commit"));
+    result = run_case("--adder", 1, text, sizeof text);
+    assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGALRM);
+}
+
+/* What handlers may do all the same, of several buffers at once. */
+static void handlers_may_run_under_a_lock(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    softmetal_set_quirks(&(softmetal_quirks){.handlers_under_lock = true});
+    for (int i = 0; i < 20; i++) {
+        void *buffer = buffer_in(s.queue);
+        on_scheduled(buffer, &s.log, 3 * i);
+        on_completed(buffer, &s.log, 3 * i + 1);
+        on_completed(buffer, &s.log, 3 * i + 2);
+        commit(buffer);
+        if (i % 4 == 0) wait_done(buffer);
+    }
+    assert_true(softmetal_settle(10 * SECOND));
+    assert_int_equal(log_count(&s.log), 60);
+    stage_close(&s);
 }
 
 static int break_rule(const char *number)
@@ -3098,6 +3199,7 @@ int main(int argc, char **argv)
 {
     own_path = argv[0];
     if (argc == 3 && strcmp(argv[1], "--break") == 0) return break_rule(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "--adder") == 0) return wait_for_adder(argv[2]);
     if (argc == 3 && strcmp(argv[1], "--race") == 0) return run_race(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fill_reaches_memory),
@@ -3170,6 +3272,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(queues_pass_events_around),
         cmocka_unit_test(every_rule_has_a_case),
         cmocka_unit_test(one_at_a_time_has_a_lock),
+        cmocka_unit_test(a_handler_under_lock_cannot_wait_for_a_thread_that_adds_one),
+        cmocka_unit_test(handlers_may_run_under_a_lock),
         cmocka_unit_test(every_broken_rule_aborts),
         cmocka_unit_test(races_are_not_hidden),
     };

@@ -825,7 +825,7 @@ static const struct { const char *name; void *address; } names[] = {
     VARIADIC(printf), VARIADIC(fprintf), VARIADIC(snprintf), VARIADIC(vsnprintf), VARIADIC(vfprintf), VARIADIC(sscanf),
     VARIADIC(__snprintf_chk), VARIADIC(__vsnprintf_chk),
 
-    SAME(abort), SAME(exit), SAME(_exit), SAME(getenv), SAME(__cxa_atexit), SAME(alarm), SAME(getpid),
+    SAME(abort), SAME(exit), SAME(_exit), SAME(getenv), SAME(unsetenv), SAME(__cxa_atexit), SAME(alarm), SAME(getpid),
     OURS(__error, darwin_error), OURS(__assert_rtn, darwin_assert_rtn),
     DATA(__stack_chk_guard, __stack_chk_guard_value), SAME(__stack_chk_fail),
     OURS(pipe, darwin_pipe), OURS(read, darwin_read), OURS(write, darwin_write), OURS(close, darwin_close),

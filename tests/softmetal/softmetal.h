@@ -71,6 +71,9 @@ typedef struct softmetal_quirks {
     bool overtaking_signals;    /* a command buffer of one signal fires it at its commit                           */
     bool signals_of_the_killed; /* a command buffer that a wait ends with an error fires its signals               */
     bool events_not_kept;       /* a command buffer has no reference to its events, nor a claim on them            */
+    bool handlers_under_lock;   /* as under validation: the handlers of a command buffer run with a lock of its held, which
+                                   adding one takes; not those of Metal 4. Always so where the environment has
+                                   MTL_DEBUG_LAYER=1, which switches Metal's own validation on                     */
     bool handlers_backwards;    /* completed handlers run in the opposite order (not those that are stepped)       */
     bool silent_dealloc;        /* a buffer that was never committed drops its handlers                            */
     bool global_blocks_copied;  /* a handler that is a global block is copied to the heap                          */

@@ -12,6 +12,7 @@
 #import "softmetal_internal.h"
 #include <objc/runtime.h>
 #include <stdlib.h>
+#include <string.h>
 
 static double (*gpu_clock)(void);
 
@@ -396,11 +397,43 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
 
 /* ------------------------------------------------------------------------------ handlers -- */
 
+/* Names of our own: Apple's header declares them with another type. */
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+void sm_unfair_lock(uint32_t *lock) __asm__(TEXT(__USER_LABEL_PREFIX__) "os_unfair_lock_lock");
+void sm_unfair_unlock(uint32_t *lock) __asm__(TEXT(__USER_LABEL_PREFIX__) "os_unfair_lock_unlock");
+
+static bool validates;
+static pthread_once_t validation_once = PTHREAD_ONCE_INIT;
+static __thread SoftMetalCommandBuffer *validated; /* whose handlers run on this thread, with its lock held */
+
+/* Metal's own variable switches its validation layer on. */
+static void look_for_validation(void)
+{
+    const char *layer = getenv("MTL_DEBUG_LAYER");
+    validates = layer && strcmp(layer, "0") != 0;
+}
+
+/* The validation layer holds it while handlers run, and takes it to add one. It has none for Metal 4. */
+static bool take_handler_lock(SoftMetalCommandBuffer *buffer, const char *what)
+{
+    pthread_once(&validation_once, look_for_validation);
+    if (buffer->entry != SM_ENTRY_BUFFER || !(validates || SM_QUIRK(handlers_under_lock))) return false;
+    SM_REQUIRE(validated != buffer, HANDLER_IN_HANDLER, "%s", what);
+    sm_unfair_lock(&buffer->handler_lock);
+    return true;
+}
+
+static void give_handler_lock(SoftMetalCommandBuffer *buffer, bool taken)
+{
+    if (taken) sm_unfair_unlock(&buffer->handler_lock);
+}
+
 typedef void (^handler_block)(id buffer_or_feedback);
 
 static void *wrapper_class; /* NULL as long as there was none */
 
-static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
+static void call_unlocked(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
     if (buffer->entry == SM_ENTRY_RUN) {
@@ -419,6 +452,16 @@ static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
     ((handler_block)held->block)(wrapper);
     if (!is_committed(buffer)) wrapper->target = nil;
     [wrapper release];
+}
+
+static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
+{
+    SoftMetalCommandBuffer *outer = validated;
+    bool taken = take_handler_lock(buffer, "a handler");
+    if (taken) validated = buffer;
+    call_unlocked(held, buffer);
+    validated = outer;
+    give_handler_lock(buffer, taken);
 }
 
 void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer)
@@ -558,11 +601,13 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
 static void add_handler(SoftMetalCommandBuffer *buffer, sm_blocks *blocks, void *block, const char *what)
 {
     SM_REQUIRE(block, NIL_ARGUMENT, "%s", what);
+    bool locked = take_handler_lock(buffer, what);
     SM_REQUIRE(!is_committed(buffer), HANDLER_AFTER_COMMIT, "%s", what);
     sm_block held = sm_block_take(block); /* may run the program's copy helper: no lock */
     pthread_mutex_lock(&buffer->engine->lock);
     sm_blocks_add(blocks, held);
     pthread_mutex_unlock(&buffer->engine->lock);
+    give_handler_lock(buffer, locked);
 }
 
 /* Sleeps until `*flag`, which the engine's lock guards. */

@@ -292,6 +292,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     unsigned long final_status;
     id error;
     sm_blocks scheduled_blocks, completed_blocks;
+    uint32_t handler_lock; /* an os_unfair_lock: see the quirk handlers_under_lock */
     SoftMetalCommandBuffer *older, *newer; /* by age */
     SoftMetalCommandBuffer *line_next, *line_previous;
     pthread_cond_t changed;
