@@ -2737,6 +2737,15 @@ static void case_pool_left_in_function(stage *s)
     dispatch_async_f(dispatch_queue_create("q", NULL), NULL, pool_leaking_function);
     softmetal_settle(10 * SECOND);
 }
+static void exiting_function(void *context)
+{
+    pthread_exit(context);
+}
+static void case_exit_in_function(stage *s)
+{
+    dispatch_async_f(dispatch_queue_create("q", NULL), s, exiting_function);
+    softmetal_settle(10 * SECOND);
+}
 static void case_fire_nothing(stage *s)
 {
     (void)s;
@@ -2884,6 +2893,7 @@ static const rule_case rule_cases[] = {
     {"dispatch-time", case_time_of_the_wall_clock},
     {"autorelease-without-pool", case_dispatched_without_pool},
     {"pool-order", case_pool_left_in_function},
+    {"exit-in-function", case_exit_in_function},
     {"step-not-due", case_fire_nothing},
     {"step-not-due", case_fire_timer_of_real_clock},
     {"panel-misuse", case_fire_in_function},

@@ -801,6 +801,7 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(pthread_attr_init, darwin_attr_init), OURS(pthread_attr_destroy, darwin_attr_destroy),
     OURS(pthread_attr_setstacksize, darwin_attr_setstacksize),
     OURS(pthread_once, darwin_once_call), SAME(pthread_self), SAME(pthread_equal), SAME(pthread_detach),
+    SAME(pthread_exit),
     SAME(sched_yield),
     SAME(os_unfair_lock_lock), SAME(os_unfair_lock_trylock), SAME(os_unfair_lock_unlock),
     SAME(dispatch_queue_create), SAME(dispatch_get_global_queue), SAME(dispatch_time), SAME(dispatch_async_f),

@@ -45,6 +45,7 @@ typedef struct sm_work {
 
 #define IDLE_TIME UINT64_C(1000000000) /* a thread with nothing to do ends after this */
 #define FIRE_LIMIT UINT64_C(20000000000)
+#define LONGEST_LEEWAY UINT64_C(60000000000)
 #define START_OF_TIME UINT64_C(1000000000) /* of timers under the manual clock */
 
 static struct {
@@ -74,8 +75,12 @@ static SoftMetalDispatchQueue *global_queue; /* lives as long as the process, so
 static __thread bool in_function;
 static __thread SoftMetalDispatchQueue *current; /* its queue */
 
+static void worker_ends(void *unused);
+static pthread_key_t worker_key; /* its destructor runs as a worker ends */
+
 static void set_up(void)
 {
+    pthread_key_create(&worker_key, worker_ends);
     sm_cond_init(&pool.work);
     sm_cond_init(&pool.timing);
     sm_cond_init(&pool.rest);
@@ -153,6 +158,12 @@ static void enqueue(sm_work *work)
     if (queue->rests) pool.stuck++;
 }
 
+static void worker_ends(void *unused)
+{
+    (void)unused;
+    SM_REQUIRE(!in_function, EXIT_IN_FUNCTION, "pthread_exit");
+}
+
 static void call(sm_work *work)
 {
     SoftMetalDispatchQueue *queue = work->queue;
@@ -198,6 +209,7 @@ static void *worker_main(void *unused)
 {
     (void)unused;
     uint64_t idle_until = 0;
+    pthread_setspecific(worker_key, &pool);
     enter();
     for (;;) {
         if (pool.ready > 0 && pool.running < pool.most) {
@@ -439,6 +451,14 @@ void dispatch_async_f(void *queue, void *context, void (*function)(void *))
     dispatch(work);
 }
 
+/* How much later than asked for a timer may come, as libdispatch has it. Here it does. */
+static uint64_t leeway_of(uint64_t delay)
+{
+    uint64_t leeway = delay / 10;
+    if (leeway < SM_MILLISECOND) return SM_MILLISECOND;
+    return leeway < LONGEST_LEEWAY ? leeway : LONGEST_LEEWAY;
+}
+
 void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *))
 {
     SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_after_f: %#llx", (unsigned long long)when);
@@ -450,6 +470,7 @@ void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function
     work->manual = manual;
     work->due = when > now ? when : now;
     work->delay = work->due - now;
+    if (!manual && work->delay) work->due = sm_after(work->due, leeway_of(work->delay));
     work->queue->pending++;
     arm(work);
     leave();

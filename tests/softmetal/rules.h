@@ -47,6 +47,7 @@
     /* dispatch queues */                                                                         \
     X(DISPATCH_ATTRIBUTE, "dispatch-attribute",                                                   \
       "queues are serial: the attribute is NULL or one of a class of service")                    \
+    X(EXIT_IN_FUNCTION, "exit-in-function", "a dispatched function returns: its thread is libdispatch's") \
     X(DISPATCH_TIME, "dispatch-time", "times are dispatch_time's, not of the wall clock, and come") \
     /* locks */                                                                                   \
     X(LOCKED_TWICE, "locked-twice", "an os_unfair_lock cannot be taken again by its owner")       \

@@ -277,10 +277,12 @@ void softmetal_hide_class(const char *name);
 /* ------------------------------------------------------------------------- >>dispatch --
    On Linux softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
    dispatch_get_global_queue, dispatch_async_f, dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release.
-   Functions run on a pool of at most
-   SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must leave none open. What was
-   given to a queue runs also after its last release; giving it more then is an error. softmetal_live counts a
-   queue until that release.
+   Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must
+   leave none open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
+   release; giving it more then is an error. softmetal_live counts a queue until that release.
+
+   A timer of the real clock comes as late as libdispatch allows itself: by a tenth of the time to its moment, at least a
+   millisecond, at most a minute.
 
    ThreadSanitizer is told that dispatch_async_f comes before the function, and each function of a serial queue
    before the next one. It sees no other order, but for functions that one worker happens to run.
