@@ -1006,6 +1006,51 @@ static void test_an_event_outlives_feedbacks_in_another_order(void **state)
     close_stage(&s);
 }
 
+/* ... unless the device lets work begin behind a signal that it has not made yet. goes: the queue goes before the
+   signals have come. */
+static void check_signals_that_come_late(bool goes)
+{
+    enum { SEVERAL = 3 };
+    softmetal_quirks quirks;
+    gpusync_timeline *t[SEVERAL];
+    void *events[SEVERAL];
+    int i;
+    stage s;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < SEVERAL; i++) t[i] = timeline_over(s.device, &events[i]);
+    softmetal_get_quirks(&quirks);
+    quirks.signals_late = true;
+    softmetal_set_quirks(&quirks);
+    for (i = 0; i < SEVERAL; i++) {
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t[i], 1)));
+        finish(&s, 0);
+        assert_int_equal(value_of(t[i]), 1);
+    }
+    assert_true(softmetal_live("queue_operation") >= SEVERAL);
+    for (i = 0; i < SEVERAL; i++) {
+        assert_ok(gpusync_timeline_destroy(t[i]));
+        metal_release(events[i]); /* the last reference but gpusync's */
+    }
+    if (goes) take_down_queue(&s, 0, false);
+    quirks.signals_late = false;
+    softmetal_set_quirks(&quirks);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    for (i = 1; !goes && i <= 2; i++) {
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, (uint64_t)i)));
+        finish(&s, 0);
+    }
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    assert_true(softmetal_live("shared_event") < 4 + SEVERAL); /* the stage has four: nor are they kept for ever */
+    close_stage(&s);
+}
+
+static void test_events_outlive_signals_that_come_later_than_the_work_behind_them(void **state)
+{
+    (void)state;
+    check_signals_that_come_late(false);
+    check_signals_that_come_late(true);
+}
+
 /* Work is left in flight, and its signals and those before it come after that. */
 static void test_events_outlive_a_queue_that_went_at_once(void **state)
 {
@@ -1278,6 +1323,7 @@ int main(void)
         cmocka_unit_test(test_events_stay_until_their_signals_have_come),
         cmocka_unit_test(test_an_event_outlives_its_timeline_and_its_queue_until_the_signal),
         cmocka_unit_test(test_an_event_outlives_feedbacks_in_another_order),
+        cmocka_unit_test(test_events_outlive_signals_that_come_later_than_the_work_behind_them),
         cmocka_unit_test(test_events_outlive_a_queue_that_went_at_once),
         cmocka_unit_test(test_destroy_calls_back_for_the_last_submission),
         cmocka_unit_test(test_feedback_comes_on_the_queue_of_the_program),

@@ -919,6 +919,30 @@ static void a_signal_may_be_overtaken_by_the_next(void **state)
     stage4_close(&s);
 }
 
+static void work_behind_a_signal_may_be_held_or_pass_it(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        stage4 s;
+        stage4_open(&s, SOFTMETAL_MANUAL);
+        void *event = GET(s.device, "newSharedEvent");
+        set_quirks((softmetal_quirks){.signals_held = !late, .signals_late = late});
+        metal4_signal(s.queue, event, 1);
+        void *behind = objc_retain(run_of_nothing(&s));
+        metal4_signal(s.queue, event, 2);
+        assert_int_equal(softmetal_what_is_due(behind), late ? SOFTMETAL_COMPLETE_DUE : SOFTMETAL_NOTHING_DUE);
+        if (late) softmetal_finish(behind);
+        assert_true(event_value(event) == 0);
+        set_quirks((softmetal_quirks){.signals_held = false});
+        assert_true(event_value(event) == (late ? 2u : 1u));
+        if (!late) softmetal_finish(behind);
+        assert_true(event_value(event) == 2);
+        objc_release(behind);
+        objc_release(event);
+        stage4_close(&s);
+    }
+}
+
 /* ---------------------------------------------------------------------- the panel on runs -- */
 
 static void each_transition_of_a_run_by_hand(void **state)
@@ -1566,6 +1590,12 @@ static void case_complete_behind_wait(stage4 *s)
     metal4_wait(s->queue, GET(s->device, "newSharedEvent"), 1);
     softmetal_complete(run_of(s, 1));
 }
+static void case_complete_behind_held_signal(stage4 *s)
+{
+    set_quirks((softmetal_quirks){.signals_held = true});
+    metal4_signal(s->queue, GET(s->device, "newSharedEvent"), 1);
+    softmetal_complete(run_of(s, 1));
+}
 static void case_reset_with_run(stage4 *s)
 {
     run_of(s, 1);
@@ -1693,6 +1723,7 @@ static const rule_case rule_cases[] = {
     {"step-not-due", case_time_out_without_wait},
     {"step-not-due", case_time_out_behind_another},
     {"step-not-due", case_complete_behind_wait},
+    {"step-not-due", case_complete_behind_held_signal},
     {"reset-with-work", case_reset_with_run},
     {"reset-with-work", case_reset_with_wait},
     {"message-to-freed", case_feedback_after_the_handler},
@@ -1776,6 +1807,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_watchdog_ends_a_wait_of_the_queue),
         cmocka_unit_test(signals_may_die_with_the_run_before_them),
         cmocka_unit_test(a_signal_may_be_overtaken_by_the_next),
+        cmocka_unit_test(work_behind_a_signal_may_be_held_or_pass_it),
         cmocka_unit_test(each_transition_of_a_run_by_hand),
         cmocka_unit_test(runs_that_share_nothing_are_stepped_out_of_order),
         cmocka_unit_test(feedback_may_be_held_late_and_lost),

@@ -96,6 +96,7 @@ typedef struct softmetal_quirks {
                                       first, by a millisecond                                                      */
     bool signals_held;             /* manual clock: no signal of a queue fires until this is false, and what is
                                       behind it in the queue does not begin                                        */
+    bool signals_late;             /* the same, but what is behind it in the queue begins, and may end             */
 } softmetal_quirks;
 
 void softmetal_get_quirks(softmetal_quirks *out);

@@ -205,7 +205,7 @@ static bool find_due(sm_engine *engine, void *found)
     SoftMetalCommandBuffer *first = engine->line_first;
     if (engine->clock != SOFTMETAL_MANUAL || !first || !sm_is_operation(first)) return true;
     if (first->entry == SM_ENTRY_WAIT && !sm_wait_is_over(first)) return true;
-    if (first->entry == SM_ENTRY_SIGNAL && sm_quirks().signals_held) return true;
+    if (first->entry == SM_ENTRY_SIGNAL && (sm_quirks().signals_held || sm_quirks().signals_late)) return true;
     leave_line(first);
     *(SoftMetalCommandBuffer **)found = first;
     return false;

@@ -34,6 +34,11 @@ static void schedule(SoftMetalCommandBuffer *buffer, const char *what)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
+static bool is_held_signal(SoftMetalCommandBuffer *entry)
+{
+    return entry->entry == SM_ENTRY_SIGNAL && sm_quirks().signals_held;
+}
+
 /* Buffers that share nothing may overlap; the others keep the order of the queue. */
 static void require_turn(SoftMetalCommandBuffer *buffer, const char *what)
 {
@@ -41,6 +46,7 @@ static void require_turn(SoftMetalCommandBuffer *buffer, const char *what)
     for (SoftMetalCommandBuffer *b = buffer->line_previous; b; b = b->line_previous) {
         SM_REQUIRE(b->entry != SM_ENTRY_WAIT || sm_wait_is_over(b), STEP_NOT_DUE, "%s: the queue waits for an event",
                    what);
+        SM_REQUIRE(!is_held_signal(b), STEP_NOT_DUE, "%s: a signal before it is held", what);
         if (sm_is_operation(b)) continue;
         SM_REQUIRE(b->committed, STEP_NOT_DUE, "%s: an enqueued buffer before it is not committed", what);
         SM_REQUIRE(b->executed || sm_independent(buffer, b), STEP_NOT_DUE,
@@ -210,7 +216,9 @@ void softmetal_release_block(void *command_buffer, unsigned k)
 static bool has_its_turn(SoftMetalCommandBuffer *buffer)
 {
     for (SoftMetalCommandBuffer *b = buffer->line_previous; b; b = b->line_previous)
-        if (sm_is_operation(b))
+        if (is_held_signal(b))
+            return false;
+        else if (sm_is_operation(b))
             continue;
         else if (!b->committed || (!b->executed && !sm_independent(buffer, b))) return false;
     return true;
