@@ -1651,9 +1651,9 @@ static void *register_often(void *o)
     return NULL;
 }
 
-/* The allocator of a program may take a mutex. Whoever has it may ask all the same: another thread that registers, and
-   is in the allocator, keeps it from nothing. */
-static void test_who_asks_does_not_wait_for_a_registration_that_takes_memory(void **state)
+/* The allocator of a program may take a mutex. A thread that has it may ask all the same: another thread, which registers
+   and is in the allocator, keeps it from nothing. */
+static void test_a_question_does_not_wait_for_a_registration_that_takes_memory(void **state)
 {
     gpusync_allocator allocator = {stay_in_allocator, plain_release, NULL};
     gpusync_device_desc desc;
@@ -2430,7 +2430,7 @@ int main(void)
         cmocka_unit_test(test_every_call_refuses_what_makes_no_sense),
         cmocka_unit_test(test_a_mode_that_does_not_exist_is_refused),
         cmocka_unit_test(test_without_memory_a_registration_is_refused_and_never_called),
-        cmocka_unit_test(test_who_asks_does_not_wait_for_a_registration_that_takes_memory),
+        cmocka_unit_test(test_a_question_does_not_wait_for_a_registration_that_takes_memory),
         cmocka_unit_test(test_the_steady_state_takes_no_memory),
         cmocka_unit_test(test_the_loss_of_the_device_calls_back),
         cmocka_unit_test(test_no_callback_is_lost_or_run_twice_when_its_queue_goes),

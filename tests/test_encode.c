@@ -189,7 +189,7 @@ static void check_a_queue_that_signals_more_first(bool below)
     close_idle_stage(&p);
 }
 
-static void test_a_queue_that_signals_more_first_holds_who_needs_less(void **state)
+static void test_a_queue_that_signals_more_first_holds_what_needs_less(void **state)
 {
     (void)state;
     check_a_queue_that_signals_more_first(false);
@@ -422,9 +422,9 @@ static void test_a_promise_outlives_the_failure_of_its_timeline(void **state)
     close_idle_stage(&p);
 }
 
-/* Nobody waits for a value of it any more: so 5 need not go after 3, which another queue has on the device. An enqueued
+/* No wait is left for a value of it: so 5 need not go after 3, which another queue has on the device. An enqueued
    buffer could not be held for that. */
-static void test_what_signals_a_failed_timeline_goes_after_nobody(void **state)
+static void test_what_signals_a_failed_timeline_goes_at_once(void **state)
 {
     void *first, *second;
     gpusync_ticket ticket;
@@ -1090,13 +1090,13 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
 }
 
 /* A submission takes over what was encoded into its command buffers. A report comes when it takes the lock of the first
-   or the second timeline for the place-th time, and names who has promised the value all the same. */
+   or the second timeline for the place-th time, and names the promise of the value all the same. */
 static struct {
     gpusync_device *device;
     unsigned promises;
 } told;
 
-static void tell_who_promised(void *unused)
+static void tell_of_promises(void *unused)
 {
     char *report = report_of(told.device), *line = report;
     (void)unused;
@@ -1117,7 +1117,7 @@ static bool is_told_at(unsigned timeline, int place)
     (void)SUBMIT(p.q[1], WAITS(at(p.a, 1), at(p.b, 1)), BUFFERS(waits = kept_buffer_of(p.q[1])));
     signals = signaller(p.q[0], at(p.a, 1));
     assert_ok(gpusync_encode_signal(p.q[0], signals, at(p.b, 1)));
-    probe_at_timeline_lock(p.t[timeline], place, tell_who_promised, NULL);
+    probe_at_timeline_lock(p.t[timeline], place, tell_of_promises, NULL);
     ticket = SUBMIT(p.q[0], BUFFERS(signals));
     acted = probe_has_acted();
     assert_int_equal(told.promises, acted ? 2 : 0);
@@ -1130,7 +1130,7 @@ static bool is_told_at(unsigned timeline, int place)
     return acted;
 }
 
-static void test_a_report_finds_who_promised_while_a_submission_takes_it_over(void **state)
+static void test_a_report_names_the_promise_while_a_submission_takes_it_over(void **state)
 {
     unsigned timeline;
     (void)state;
@@ -1457,7 +1457,7 @@ int main(void)
         cmocka_unit_test(test_what_needs_a_value_that_a_lower_promise_hides_is_held),
         cmocka_unit_test(test_a_wait_counts_after_a_commit_that_was_refused),
         cmocka_unit_test(test_what_needs_a_value_that_is_told_later_is_held),
-        cmocka_unit_test(test_a_queue_that_signals_more_first_holds_who_needs_less),
+        cmocka_unit_test(test_a_queue_that_signals_more_first_holds_what_needs_less),
         cmocka_unit_test(test_what_is_refused_encodes_nothing),
         cmocka_unit_test(test_a_discard_takes_the_promise_back),
         cmocka_unit_test(test_a_value_hidden_by_an_open_promise_comes_with_its_discard),
@@ -1466,7 +1466,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_a_ticket_is_let_go_at_its_end),
         cmocka_unit_test(test_work_that_is_killed_fails_what_it_was_to_signal),
         cmocka_unit_test(test_a_promise_outlives_the_failure_of_its_timeline),
-        cmocka_unit_test(test_what_signals_a_failed_timeline_goes_after_nobody),
+        cmocka_unit_test(test_what_signals_a_failed_timeline_goes_at_once),
         cmocka_unit_test(test_after_a_commit_that_failed_all_is_as_before),
         cmocka_unit_test(test_a_second_commit_asks_again),
         cmocka_unit_test(test_without_memory_nothing_has_changed),
@@ -1488,7 +1488,7 @@ int main(void)
         cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
         cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
-        cmocka_unit_test(test_a_report_finds_who_promised_while_a_submission_takes_it_over),
+        cmocka_unit_test(test_a_report_names_the_promise_while_a_submission_takes_it_over),
         cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
         cmocka_unit_test(test_a_refused_signal_gives_back_its_room),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),

@@ -1281,7 +1281,7 @@ static void stay_in_log(void *user, gpusync_log_level level, const char *text)
 }
 
 /* A program may hold a mutex that its log hook takes, and call gpusync: whatever others have to tell meanwhile. */
-static void test_nobody_waits_for_a_thread_that_is_in_the_log_hook(void **state)
+static void test_no_thread_waits_for_one_that_is_in_the_log_hook(void **state)
 {
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
@@ -1789,7 +1789,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_log_line_is_one_line),
         cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),
         cmocka_unit_test(test_a_log_hook_that_polls_what_other_queues_hold_is_not_called_from_within_itself),
-        cmocka_unit_test(test_nobody_waits_for_a_thread_that_is_in_the_log_hook),
+        cmocka_unit_test(test_no_thread_waits_for_one_that_is_in_the_log_hook),
         cmocka_unit_test(test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

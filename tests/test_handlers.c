@@ -136,7 +136,7 @@ static void just_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 }
 
 /* More than the library wakes in one go. */
-static void test_all_who_wait_for_one_handler_are_woken_however_many_there_are(void **state)
+static void test_all_waits_for_one_handler_are_woken_however_many_there_are(void **state)
 {
     enum { CROWD = 40 };
     gpusync_hooks hooks = {NULL, just_park, count_unpark, NULL};
@@ -808,7 +808,7 @@ int main(void)
         cmocka_unit_test(test_work_that_has_ended_still_owes_its_handler),
         cmocka_unit_test(test_who_sleeps_before_the_end_sleeps_on_for_the_handler),
         cmocka_unit_test(test_a_handler_that_was_taken_for_lost_is_waited_for),
-        cmocka_unit_test(test_all_who_wait_for_one_handler_are_woken_however_many_there_are),
+        cmocka_unit_test(test_all_waits_for_one_handler_are_woken_however_many_there_are),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_a_handler_that_never_comes_is_a_timeout),
         cmocka_unit_test(test_a_failure_is_told_though_the_device_is_lost_with_it),

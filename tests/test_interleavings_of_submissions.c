@@ -1034,7 +1034,7 @@ static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_oth
     check_refusal_against_a_signal(0);
 }
 
-/* Rule: a submission that is refused waits for nobody who waits for what its refusal ends. Work of a second queue has
+/* Rule: a refused submission does not wait for a thread that waits for what the refusal ends. Work of a second queue has
    ended on the device. Others have signalled what it waited for, and a promise of the submission hides that: so the work
    is over when the promise is taken back. The submission waits for its ticket, too. That queue goes, and is stopped when
    it has let go of its last lock for the place-th time, until the submission waits, or has been refused. encoded: the

@@ -42,7 +42,7 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
                   GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(NULL));
-    for (i = 0; i < LENGTH(counts); i++) { /* nobody has an array of so many */
+    for (i = 0; i < LENGTH(counts); i++) { /* no program has an array of so many */
         gpusync_submission waits = {.waits = &one, .wait_count = counts[i]};
         gpusync_submission signals = {.signals = &one, .signal_count = counts[i]};
         gpusync_submission buffers = {.command_buffers = &buffer, .command_buffer_count = counts[i]};
@@ -563,7 +563,7 @@ static void test_a_refused_signal_is_not_on_its_way(void **state)
 
 enum { MANY_SIGNALS = 100 };
 
-/* The last of many is promised already. Whoever waits for the first was held before, and stays so. */
+/* The last of many is promised already. What waits for the first was held before, and stays so. */
 static void test_of_many_signals_none_is_on_its_way_when_the_last_is_refused(void **state)
 {
     gpusync_timeline *timelines[MANY_SIGNALS];

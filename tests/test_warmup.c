@@ -1386,8 +1386,8 @@ static void test_hooks_are_for_the_programs_threads(void **state)
 }
 
 /* ... also where the warm-up has to wait for another thread: a sweep is in the timeline that the warm-up destroys. The
-   warm-up is stopped when it has let go of its last lock for the at-th time, and a sweep comes, which is stopped likewise
-   the in-th time, until the warm-up goes on: it is done, it sleeps by itself, or it calls a hook. */
+   warm-up is stopped when it has let go of its last lock for the at-th time. Then a sweep comes, which is stopped the
+   in-th time, until the warm-up goes on: it is done, it sleeps by itself, or it calls a hook. */
 static struct {
     int in;
     pthread_t program, timer;
@@ -1407,7 +1407,7 @@ static void park_of_strangers(void *user, gpusync_waiter *waiter, uint64_t deadl
     thread_park(waiter, deadline_ns);
 }
 
-static void unpark_of_anybody(void *user, gpusync_waiter *waiter)
+static void unpark_on_any_thread(void *user, gpusync_waiter *waiter)
 {
     (void)user;
     thread_unpark(waiter);
@@ -1440,7 +1440,7 @@ static void stop_the_warmup(void *unused)
 
 static void a_sweep_crosses(int at, int in)
 {
-    gpusync_hooks hooks = {note_strangers, park_of_strangers, unpark_of_anybody, NULL};
+    gpusync_hooks hooks = {note_strangers, park_of_strangers, unpark_on_any_thread, NULL};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     gpusync_warmup_desc desc = listing(NULL, 0);
