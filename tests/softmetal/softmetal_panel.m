@@ -37,10 +37,9 @@ void softmetal_set_timing(const softmetal_timing *timing)
 
 /* Words: read often, and without a lock. */
 typedef struct quirk_words {
-    uint64_t words[4];
+    uint64_t words[(sizeof(softmetal_quirks) + 7) / 8];
 } quirk_words;
 static quirk_words quirks_now;
-_Static_assert(sizeof(softmetal_quirks) <= sizeof quirks_now, "quirks are bytes of these words");
 
 softmetal_quirks sm_quirks(void)
 {
