@@ -97,7 +97,8 @@ example_link = $(if $(darwin),$(frameworks),$(SOFTMETAL_LDLIBS))
 on_softmetal := $(basename $(notdir $(shell grep -l '^ *\# *include "softmetal.h"' $(wildcard examples/*.c) /dev/null)))
 
 # What users link with, and the header beside it. On Linux -lsoftmetal is enough, for a program in any language: it is a
-# linker script that names the shared library, and the runtimes whose symbols gpusync.h uses itself.
+# linker script that names the shared library, and the runtimes whose symbols gpusync.h uses itself. On a Mac a program keeps
+# the system's libdispatch: it may use more of that than softmetal has.
 softmetal_for_users := $(top)/softmetal$(if $(sanitizers),-$(subst $(comma),-,$(sanitizers)))/libsoftmetal.$(if $(darwin),a,so)
 
 compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ $<
@@ -352,7 +353,7 @@ $(SOFTMETAL_OBJS): $(BUILD)/flags
 $(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h Makefile
 	mkdir -p $(@D)
 	cp tests/softmetal/softmetal.h $(@D)/
-	$(if $(darwin),rm -f $@; $(AR) rcs $@ $(SOFTMETAL_OBJS),$(OBJCC) -shared $(SANITIZE) -Wl$(comma)-soname$(comma)$(@F).0 \
+	$(if $(darwin),rm -f $@; $(AR) rcs $@ $(filter-out %/softmetal_libdispatch.o,$(SOFTMETAL_OBJS)),$(OBJCC) -shared $(SANITIZE) -Wl$(comma)-soname$(comma)$(@F).0 \
 		-o $@.0 $(SOFTMETAL_OBJS) $(SOFTMETAL_LDLIBS))
 	$(if $(darwin),,echo "INPUT(libsoftmetal.so.0 -lBlocksRuntime $$(realpath $$(gcc -print-file-name=libobjc.so)))" >$@)
 

@@ -241,7 +241,7 @@ static void close_door(place *p, const char *selector)
 /* All that is not for Metal is one function on a dispatch queue. And no thread waits inside Metal's compiler. */
 static void assert_dispatched(place *p, unsigned functions)
 {
-    if (softmetal_has_dispatch()) assert_int_equal(softmetal_dispatches() - p->dispatches, functions);
+    assert_int_equal(softmetal_dispatches() - p->dispatches, functions);
     assert_int_equal(softmetal_message_count(LIBRARY_NOW), 0);
     assert_int_equal(softmetal_message_count(PIPELINE_NOW), 0);
 }
@@ -1516,7 +1516,6 @@ static void test_destroy_before_its_function_has_begun(void **state)
     destroyer d;
     place p;
     (void)state;
-    if (!softmetal_has_dispatch()) skip();
     place_open(&p);
     desc.jobs = &job;
     desc.job_count = 1;

@@ -66,7 +66,7 @@ runner_qemu() { # DIRECTORY
     local file objects=() gcc cc=(clang --target=aarch64-linux-gnu "--sysroot=$arm64")
     gcc=$(echo "$arm64"/usr/lib/gcc/aarch64-linux-gnu/*)
     mkdir -p "$1/softmetal"
-    for file in "$root"/tests/softmetal/{softmetal*.m,linux_*.m,msgsend.S}; do
+    for file in "$root"/tests/softmetal/{softmetal*.[mS],linux_*.m}; do
         objects+=("$1/softmetal/$(basename "$file").o")
         "${cc[@]}" -DGNUSTEP -DGNUSTEP_BASE_LIBRARY=1 -DGNU_RUNTIME=1 -D_NATIVE_OBJC_EXCEPTIONS -fno-strict-aliasing \
             -fexceptions -fobjc-exceptions -fconstant-string-class=NSConstantString -fblocks -fobjc-runtime=gcc \
