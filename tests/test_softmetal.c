@@ -2635,6 +2635,21 @@ static void case_timer_without_end(stage *s)
     softmetal_reset();
 }
 
+/* A class that the runtime knows before softmetal's: in a process of its own, which begins with the next function. */
+static void case_class_taken(stage *s)
+{
+    (void)s;
+    setenv("PLANT_CLASS", "MTLSharedEventListener", 1);
+    execl(own_path, own_path, "--break", "0", (char *)NULL);
+}
+extern void *objc_allocateClassPair(void *superclass, const char *name, size_t extra);
+extern void objc_registerClassPair(void *cls);
+static __attribute__((constructor(101))) void plant_class(void)
+{
+    const char *name = getenv("PLANT_CLASS");
+    if (name) objc_registerClassPair(objc_allocateClassPair(objc_getClass("NSObject"), name, 0));
+}
+
 typedef struct rule_case {
     const char *rule;
     void (*run)(stage *s);
@@ -2742,6 +2757,8 @@ static const rule_case rule_cases[] = {
     /* locks */
     {"locked-twice", case_locked_twice},
     {"unlocked-by-other", case_unlocked_by_other},
+    /* classes */
+    {"class-taken", case_class_taken},
 };
 #define RULE_CASES (sizeof rule_cases / sizeof rule_cases[0])
 
@@ -2810,7 +2827,14 @@ static void a_lock_used_wrongly_aborts(void **state)
 {
     (void)state;
     NOT_ON_A_MAC("the lock is the system's");
-    assert_abort(case_locked_twice, NULL);
+    assert_abort(case_locked_twice, case_class_taken);
+}
+
+static void another_metal_aborts(void **state)
+{
+    (void)state;
+    NOT_ON_A_MAC("the classes of a program are registered before its first line");
+    assert_abort(case_class_taken, NULL);
 }
 
 /* -- races: what Metal and libdispatch leave unordered, ThreadSanitizer must find unordered -- */
@@ -3061,6 +3085,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_broken_rule_aborts),
         cmocka_unit_test(an_object_without_a_pool_aborts),
         cmocka_unit_test(a_lock_used_wrongly_aborts),
+        cmocka_unit_test(another_metal_aborts),
         cmocka_unit_test(races_are_not_hidden),
     };
     return cmocka_run_group_tests_name("softmetal", tests, NULL, NULL);

@@ -700,6 +700,8 @@ void sm_library_reset(void);
 /* -------------------------------------------------------------------------- >>message -- */
 
 bool sm_hidden(SEL selector);
+/* The classes that have Metal's names are softmetal's: aborts where another library has brought one in. */
+void sm_require_own_classes(void);
 /* Whether the running method was entered through objc_msgSend; asked once, first thing in it. */
 bool sm_arrived(id object, SEL selector);
 void sm_hook_before(id object, SEL selector);

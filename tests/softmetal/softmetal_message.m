@@ -1,5 +1,9 @@
 /* softmetal_message.m - the program's messages: hidden selectors and classes, hooks, counts, the way to the method */
+#ifdef __linux__
+#define _GNU_SOURCE /* dladdr */
+#endif
 #import "softmetal_internal.h"
+#include <dlfcn.h>
 #include <objc/runtime.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +63,22 @@ id sm_class_named(const char *name)
 {
     const char *hidden = __atomic_load_n(&hidden_class, __ATOMIC_ACQUIRE);
     return hidden && strcmp(name, hidden) == 0 ? nil : (id)objc_lookUpClass(name);
+}
+
+/* A runtime knows the class that was registered first by its name, and programs get that one. On a Mac it is Metal's
+   where Metal is in the process, which it is as soon as AppKit is (unverified). */
+void sm_require_own_classes(void)
+{
+    static const char *const names[] = {"MTLSharedEventListener",         "MTLCommandBufferDescriptor",
+                                        "MTL4CommandQueueDescriptor",     "MTL4CommandAllocatorDescriptor",
+                                        "MTL4ArgumentTableDescriptor",    "MTL4CommitOptions"};
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        Class cls = objc_lookUpClass(names[i]);
+        if (sm_descends(cls, [SoftMetalObject class])) continue;
+        Dl_info where = {.dli_fname = NULL};
+        dladdr((void *)cls, &where);
+        sm_abort(SM_RULE_CLASS_TAKEN, "%s is that of %s", names[i], where.dli_fname ? where.dli_fname : "the program");
+    }
 }
 
 /* ------------------------------------------------------------------------------- hooks -- */
