@@ -29,7 +29,7 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
 	$(filter test-with,$(MAKECMDGOALS)),with,$(if \
-	$(filter check check-long test-compile test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
+	$(filter check check-long test-compile test-apple test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five test-pictures,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
@@ -233,12 +233,16 @@ test-compile: $(SOFTMETAL_LIB) ## every compiler, standard, way of including; Wi
 	BUILD='$(abspath $(top))' V='$(V)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/compile.sh $(PARTS)
 
-macho = BUILD='$(abspath $(top))' SOFTMETAL_LIB='$(abspath $(SOFTMETAL_LIB))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)'
+macho = BUILD='$(abspath $(top))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)'
+macho_run = $(macho) TESTS='$(TESTS)' EXAMPLES='$(EXAMPLES)' tests/macho/macho.sh
 
-test-macho: $(SOFTMETAL_LIB) ## the tests and examples, compiled for macOS and run here: x86-64, and arm64 with qemu
-	$(macho) TESTS='$(TESTS)' EXAMPLES='$(EXAMPLES)' tests/macho/macho.sh $(MACHO_ARCH)
+test-apple: ## all tests, and softmetal, compiled for macOS and run here, without qemu
+	$(macho_run) $(shell uname -m)
 
-test-macho-mutants: $(SOFTMETAL_LIB) ## lines of gpusync.h that only Apple compiles, broken one by one: each must be seen
+test-macho: ## the same for the processors in MACHO_ARCH: x86-64, and arm64 with qemu
+	$(macho_run) $(MACHO_ARCH)
+
+test-macho-mutants: ## lines of gpusync.h and softmetal that only Apple compiles, broken one by one: each must be seen
 	$(macho) tests/macho/mutants.sh $(MACHO_ARCH)
 
 test-mutants: ## faults in gpusync.h, planted one by one: a test has to see each; ONLY= some of them
@@ -331,8 +335,8 @@ how-to-%: $(BUILD)/fuzz/%
 
 .PHONY: help run test check check-long bench bench-device bench-five bench-chart examples install clean deps loop \
 	softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with test-counts test-growth \
-	test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-macho \
-	test-macho-mutants coverage run-coverage \
+	test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-apple \
+	test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
