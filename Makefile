@@ -39,7 +39,7 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
 	$(filter test-with,$(MAKECMDGOALS)),with,$(if \
-	$(filter check check-long test-compile test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
+	$(filter check check-long test-compile test-apple test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five test-pictures,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
@@ -109,7 +109,8 @@ example_link = $(if $(darwin),$(frameworks),$(SOFTMETAL_LDLIBS))
 on_softmetal := $(basename $(notdir $(shell grep -l '^ *\# *include "softmetal.h"' $(wildcard examples/*.c) /dev/null)))
 
 # What users link with, and the header beside it. On Linux -lsoftmetal is enough, for a program in any language: it is a
-# linker script that names the shared library, and the runtimes whose symbols gpusync.h uses itself.
+# linker script that names the shared library, and the runtimes whose symbols gpusync.h uses itself. On a Mac a program keeps
+# the system's libdispatch: it may use more of that than softmetal has.
 softmetal_for_users := $(top)/softmetal$(if $(sanitizers),-$(subst $(comma),-,$(sanitizers)))/libsoftmetal.$(if $(darwin),a,so)
 
 compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ $<
@@ -243,12 +244,16 @@ test-compile: $(SOFTMETAL_LIB) ## every compiler, standard, way of including; Wi
 	BUILD='$(abspath $(top))' V='$(V)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/compile.sh $(PARTS)
 
-macho = BUILD='$(abspath $(top))' SOFTMETAL_LIB='$(abspath $(SOFTMETAL_LIB))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)'
+macho = BUILD='$(abspath $(top))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)'
+macho_run = $(macho) TESTS='$(TESTS)' EXAMPLES='$(EXAMPLES)' tests/macho/macho.sh
 
-test-macho: $(SOFTMETAL_LIB) ## the tests and examples, compiled for macOS and run here: x86-64, and arm64 with qemu
-	$(macho) TESTS='$(TESTS)' EXAMPLES='$(EXAMPLES)' tests/macho/macho.sh $(MACHO_ARCH)
+test-apple: ## all tests, and softmetal, compiled for macOS and run here, without qemu
+	$(macho_run) $(shell uname -m)
 
-test-macho-mutants: $(SOFTMETAL_LIB) ## lines of gpusync.h that only Apple compiles, broken one by one: each must be seen
+test-macho: ## the same for the processors in MACHO_ARCH: x86-64, and arm64 with qemu
+	$(macho_run) $(MACHO_ARCH)
+
+test-macho-mutants: ## lines of gpusync.h and softmetal that only Apple compiles, broken one by one: each must be seen
 	$(macho) tests/macho/mutants.sh $(MACHO_ARCH)
 
 test-mutants: ## faults in gpusync.h, planted one by one: a test has to see each; ONLY= some of them
@@ -339,8 +344,8 @@ how-to-%: $(BUILD)/fuzz/%
 
 .PHONY: help run test check check-long bench bench-device bench-five bench-chart examples install clean deps loop \
 	softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with test-counts test-growth \
-	test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-macho \
-	test-macho-mutants coverage run-coverage \
+	test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-apple \
+	test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
 
 # ------------------------------------------------------------------------------------------------------- rules
@@ -361,7 +366,7 @@ $(SOFTMETAL_OBJS): $(BUILD)/flags
 $(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h Makefile
 	mkdir -p $(@D)
 	cp tests/softmetal/softmetal.h $(@D)/
-	$(if $(darwin),rm -f $@; $(AR) rcs $@ $(SOFTMETAL_OBJS),$(OBJCC) -shared $(SANITIZE) -Wl$(comma)-soname$(comma)$(@F).0 \
+	$(if $(darwin),rm -f $@; $(AR) rcs $@ $(filter-out %/softmetal_libdispatch.o,$(SOFTMETAL_OBJS)),$(OBJCC) -shared $(SANITIZE) -Wl$(comma)-soname$(comma)$(@F).0 \
 		-o $@.0 $(SOFTMETAL_OBJS) $(SOFTMETAL_LDLIBS))
 	$(if $(darwin),,echo "INPUT(libsoftmetal.so.0 -lBlocksRuntime $$(realpath $$(gcc -print-file-name=libobjc.so)))" >$@)
 

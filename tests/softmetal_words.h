@@ -51,6 +51,7 @@ extern void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
 extern uint64_t dispatch_time(uint64_t when, int64_t delta);
 extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
 extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
+extern void dispatch_retain(void *object);
 extern void dispatch_release(void *object);
 
 /* Not const: a compiler that knows the callee rejects the call through another type. */
@@ -140,7 +141,7 @@ static MAYBE_UNUSED void *string(const char *text)
 {
     return SEND_WITH(void *, (void *, void *, const char *), objc_getClass("NSString"), "stringWithUTF8String:", text);
 }
-static const char *text_of(void *nsstring)
+static MAYBE_UNUSED const char *text_of(void *nsstring)
 {
     return GET(nsstring, "UTF8String");
 }
@@ -403,6 +404,16 @@ static MAYBE_UNUSED bool names_rule(const char *text, const char *rule)
     snprintf(start, sizeof start, "softmetal: %s: ", rule);
     return strstr(text, start) != NULL;
 }
+
+#ifdef __APPLE__
+#define NOT_ON_A_MAC(why)                              \
+    do {                                               \
+        print_message("skip: on a Mac " why "\n"); \
+        skip();                                        \
+    } while (0)
+#else
+#define NOT_ON_A_MAC(why) ((void)0)
+#endif
 
 /* Whether the case ends in SIGABRT, with the rule's name on stderr; says so where it does not. */
 static MAYBE_UNUSED bool case_breaks(unsigned number, const char *rule)

@@ -721,7 +721,7 @@ static MAYBE_UNUSED bool reports(gpusync_device *device, const char *words)
 /* Messages are counted where softmetal sees them; elsewhere every count is right. */
 static MAYBE_UNUSED void assert_count(const char *selector, uint64_t before, uint64_t expected)
 {
-    if (softmetal_sees_messages()) assert_int_equal(softmetal_message_count(selector) - before, expected);
+    assert_int_equal(softmetal_message_count(selector) - before, expected);
 }
 
 static MAYBE_UNUSED uint64_t made_so_far(void) { return softmetal_message_count("commandBuffer"); }

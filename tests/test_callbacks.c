@@ -2317,7 +2317,6 @@ static void test_callbacks_run_in_the_class_of_what_users_wait_for(void **state)
     void *queue;
     int own;
     (void)state;
-    if (!softmetal_has_dispatch()) skip();
     for (own = 0; own < 2; own++) { /* a queue of the program's is left as it is */
         outcome o = {0};
         stage s;

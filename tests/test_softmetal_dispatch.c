@@ -1,55 +1,15 @@
-/* test_softmetal_dispatch.c - softmetal's libdispatch for Linux: queues, workers, timers
+/* test_softmetal_dispatch.c - softmetal's libdispatch: queues, workers, timers
 
    Serial queues are serial and in order, work keeps its queue, the workers are few enough to be used up, and
    under the manual clock timers fire when the test says so. What it refuses is in test_softmetal.c, with the
-   other rules. On a Mac the system's own libdispatch serves: every test skips itself. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+   other rules. */
+#include "softmetal_words.h"
+#include <dlfcn.h>
 
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-
-#include "softmetal.h"
-
-extern void *dispatch_queue_create(const char *label, void *attribute);
-extern void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
-extern void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
-extern uint64_t dispatch_time(uint64_t when, int64_t delta);
-extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
-extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
-extern void dispatch_retain(void *object);
-extern void dispatch_release(void *object);
-
-#define SECOND UINT64_C(1000000000)
-#define MS UINT64_C(1000000)
 #define NOW UINT64_C(0)
 #define FOREVER UINT64_MAX
 
-/* softmetal's clock: on a Mac CLOCK_MONOTONIC leaves it behind whenever the machine sleeps. */
-static uint64_t now_ns(void)
-{
-#ifdef __APPLE__
-    return clock_gettime_nsec_np(CLOCK_UPTIME_RAW);
-#else
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
-#endif
-}
-
-static void sleep_ms(long ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&t, NULL);
-}
-
-static void *queue_new(void)
+static void *serial_queue_new(void)
 {
     return dispatch_queue_create("test", NULL);
 }
@@ -61,7 +21,6 @@ static void after_ms(int64_t ms, void *queue, void *context, void (*function)(vo
 
 static void begin(softmetal_clock clock)
 {
-    if (!softmetal_has_dispatch()) skip();
     softmetal_reset();
     softmetal_set_clock(clock);
 }
@@ -166,7 +125,7 @@ static void a_serial_queue_keeps_the_order_of_each_giver(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     memset(givers, 0, sizeof givers);
     for (int i = 0; i < GIVERS; i++) {
         givers[i].queue = queue;
@@ -188,7 +147,7 @@ static void one_function_at_a_time_runs_on_a_serial_queue(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     for (int i = 0; i < 3; i++) dispatch_async_f(queue, &g, pass);
     assert_true(comes_to(&g.inside, 1));
     sleep_ms(20);
@@ -207,8 +166,8 @@ static void queues_and_the_global_queue_run_at_once(void **state)
     void *queues[2], *global;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queues[0] = queue_new();
-    queues[1] = queue_new();
+    queues[0] = serial_queue_new();
+    queues[1] = serial_queue_new();
     global = dispatch_get_global_queue(0, 0);
     for (int i = 0; i < 2; i++) dispatch_async_f(queues[i], &g, pass);
     for (int i = 0; i < 2; i++) dispatch_async_f(global, &g, pass);
@@ -265,7 +224,7 @@ static void a_queue_has_the_class_of_service_that_it_was_made_with(void **state)
     dispatch_release(attribute);
     dispatch_release(attribute);
     queue = dispatch_queue_create("with a class", attribute);
-    plain = queue_new();
+    plain = serial_queue_new();
     assert_int_equal(softmetal_dispatch_qos(queue), USER_INITIATED);
     assert_int_equal(softmetal_dispatch_qos(plain), 0);
     assert_int_equal(softmetal_dispatch_qos(global), 0);
@@ -287,7 +246,6 @@ static void a_class_that_does_not_exist_changes_no_attribute(void **state)
 {
     void *utility;
     (void)state;
-    if (!softmetal_has_dispatch()) skip();
     utility = dispatch_queue_attr_make_with_qos_class(NULL, UTILITY, 0);
     assert_null(dispatch_queue_attr_make_with_qos_class(NULL, 0x20, 0));
     assert_null(dispatch_queue_attr_make_with_qos_class(NULL, UTILITY, 1));
@@ -304,7 +262,7 @@ static void what_is_pending_keeps_its_queue(void **state)
     (void)state;
     begin(SOFTMETAL_MANUAL);
     softmetal_set_dispatch_threads(0);
-    queue = queue_new();
+    queue = serial_queue_new();
     dispatch_retain(queue);
     dispatch_async_f(queue, &one, add);
     dispatch_async_f(queue, &two, add);
@@ -322,7 +280,7 @@ static void what_is_pending_keeps_its_queue(void **state)
     assert_int_equal(softmetal_live("dispatch_queue"), 0);
     for (int i = 0; i < 3; i++) assert_int_equal(l.numbers[i], i + 1);
 
-    queue = queue_new(); /* with nothing pending it goes at once */
+    queue = serial_queue_new(); /* with nothing pending it goes at once */
     assert_int_equal(softmetal_live("dispatch_queue"), 1);
     dispatch_release(queue);
     assert_int_equal(softmetal_live("dispatch_queue"), 0);
@@ -339,7 +297,7 @@ static void a_function_may_release_its_own_queue(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     dispatch_async_f(queue, queue, release_own_queue);
     assert_true(softmetal_settle(10 * SECOND));
     end();
@@ -355,7 +313,7 @@ static void the_workers_can_be_used_up(void **state)
     void *queue, *global;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     global = dispatch_get_global_queue(0, 0);
     softmetal_set_dispatch_threads(2);
     for (int i = 0; i < 5; i++) dispatch_async_f(global, &g, pass);
@@ -417,8 +375,8 @@ static void settle_waits_for_what_begins_meanwhile(void **state)
     chain c = {NULL, NULL, 2000};
     (void)state;
     begin(SOFTMETAL_REAL);
-    c.queue = queue_new();
-    c.other = queue_new();
+    c.queue = serial_queue_new();
+    c.other = serial_queue_new();
     dispatch_async_f(c.queue, &c, go_on);
     assert_true(softmetal_settle(10 * SECOND));
     assert_int_equal(c.left, -1);
@@ -462,7 +420,7 @@ static void timers_of_the_real_clock_come_by_themselves(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     before = now_ns();
     after_ms(3600000, queue, &never, note_moment);
     after_ms(30, queue, &later, note_moment);
@@ -490,7 +448,7 @@ static void a_timer_may_come_before_one_with_an_earlier_moment(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     start = dispatch_time(NOW, 0);
     dispatch_after_f(start + 400 * MS, queue, &earlier, note_moment);
     sleep_ms(380);
@@ -510,7 +468,7 @@ static void a_timer_that_is_due_counts_for_settle(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_REAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     dispatch_after_f(1, queue, &one, add); /* long ago */
     assert_true(softmetal_settle(10 * SECOND));
     assert_int_equal(l.count, 1);
@@ -525,7 +483,7 @@ static void timers_of_the_manual_clock_are_fired(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_MANUAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     after_ms(3, queue, &items[3], add);
     after_ms(1, queue, &items[0], add);
     after_ms(1, queue, &items[1], add); /* the same moment: as they were armed */
@@ -575,7 +533,7 @@ static void a_timer_may_arm_the_next(void **state)
     beat b = {NULL, 50, 0, 0};
     (void)state;
     begin(SOFTMETAL_MANUAL);
-    b.queue = queue_new();
+    b.queue = serial_queue_new();
     after_ms(b.ms, b.queue, &b, beat_on);
     for (unsigned i = 0; i < 4; i++) {
         assert_int_equal(softmetal_next_timer(), (50u << i) * MS);
@@ -601,7 +559,7 @@ static void a_timer_waits_for_a_worker(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_MANUAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     after_ms(1, queue, &one, add);
     after_ms(2, queue, &two, add);
     softmetal_set_dispatch_threads(0);
@@ -638,7 +596,7 @@ static void firing_waits_for_what_stands_in_front(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_MANUAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     dispatch_async_f(queue, &g, pass);
     after_ms(1, queue, &one, add);
     assert_int_equal(pthread_create(&thread, NULL, fire_on_thread, &fired), 0);
@@ -659,7 +617,7 @@ static void reset_runs_what_waits_for_workers(void **state)
     void *queue;
     (void)state;
     begin(SOFTMETAL_MANUAL);
-    queue = queue_new();
+    queue = serial_queue_new();
     softmetal_set_dispatch_threads(0);
     after_ms(1, queue, &two, add);
     dispatch_async_f(queue, &one, add);
@@ -668,10 +626,54 @@ static void reset_runs_what_waits_for_workers(void **state)
     assert_int_equal(l.count, 2);
     assert_int_equal(l.numbers[0], 1);
     assert_int_equal(softmetal_live("dispatch_queue"), 0);
-    queue = queue_new(); /* and there are workers again */
+    queue = serial_queue_new(); /* and there are workers again */
     dispatch_async_f(queue, &one, add);
     assert_true(softmetal_settle(10 * SECOND));
     assert_int_equal(l.count, 3);
+    dispatch_release(queue);
+    end();
+}
+
+/* ----------------------------------------------------------------- the system's libdispatch -- */
+
+static void count(void *number)
+{
+    __atomic_add_fetch((int *)number, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A listener's block runs on the queue as well. softmetal's workers do nothing meanwhile. */
+static void what_the_system_made_is_left_to_the_system(void **state)
+{
+    void *(*global_queue)(intptr_t, uintptr_t);
+    int calls = 0;
+    (void)state;
+    *(void **)&global_queue = dlsym(RTLD_NEXT, "dispatch_get_global_queue");
+    if (!global_queue) {
+        print_message("skip: there is no libdispatch behind softmetal's\n");
+        skip();
+    }
+    begin(SOFTMETAL_REAL);
+    softmetal_set_dispatch_threads(0);
+    void *queue = global_queue(0, 0), *device = device_new(), *event = GET(device, "newSharedEvent");
+    assert_ptr_not_equal(queue, dispatch_get_global_queue(0, 0));
+    dispatch_retain(queue);
+    dispatch_async_f(queue, &calls, count);
+    assert_true(comes_to(&calls, 1));
+    uint64_t before = now_ns();
+    after_ms(5, queue, &calls, count);
+    assert_true(comes_to(&calls, 2));
+    assert_true(now_ns() - before >= 5 * MS);
+    log_ log = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    void *listener = GET1(GET(objc_getClass("MTLSharedEventListener"), "alloc"), "initWithDispatchQueue:", queue);
+    assert_ptr_equal(GET(listener, "dispatchQueue"), queue);
+    on_event(event, listener, 1, &log, 7);
+    set_event(event, 1);
+    assert_true(softmetal_settle(10 * SECOND));
+    assert_int_equal(log.count, 1);
+    assert_int_equal(softmetal_live("dispatch_queue"), 0);
+    objc_release(listener);
+    objc_release(event);
+    objc_release(device);
     dispatch_release(queue);
     end();
 }
@@ -699,6 +701,7 @@ int main(void)
         cmocka_unit_test(a_timer_waits_for_a_worker),
         cmocka_unit_test(firing_waits_for_what_stands_in_front),
         cmocka_unit_test(reset_runs_what_waits_for_workers),
+        cmocka_unit_test(what_the_system_made_is_left_to_the_system),
     };
     return cmocka_run_group_tests_name("softmetal_dispatch", tests, NULL, NULL);
 }

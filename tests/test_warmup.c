@@ -261,7 +261,7 @@ static void close_door(place *p, const char *selector)
 /* All that is not for Metal is one function on a dispatch queue. And no thread waits inside Metal's compiler. */
 static void assert_dispatched(place *p, unsigned functions)
 {
-    if (softmetal_has_dispatch()) assert_int_equal(softmetal_dispatches() - p->dispatches, functions);
+    assert_int_equal(softmetal_dispatches() - p->dispatches, functions);
     assert_int_equal(softmetal_message_count(LIBRARY_NOW), 0);
     assert_int_equal(softmetal_message_count(PIPELINE_NOW), 0);
 }
@@ -1488,7 +1488,6 @@ static void test_a_warmup_waits_for_a_sweep_without_the_programs_hooks(void **st
 {
     int at = 0;
     (void)state;
-    if (!softmetal_has_dispatch()) skip(); /* a sweep comes when it is told to */
     do {
         int in = 0;
         at++;
@@ -1649,7 +1648,6 @@ static void test_destroy_before_its_function_has_begun(void **state)
     destroyer d;
     place p;
     (void)state;
-    if (!softmetal_has_dispatch()) skip();
     place_open(&p);
     desc.jobs = &job;
     desc.job_count = 1;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# build.sh - what macho.sh and mutants.sh share: the runner and the programs, built for one processor
+# build.sh - what macho.sh and mutants.sh share: the runner, softmetal and the programs, built for one processor
 #
-# Sourced. Wants `set -u`; BUILD, SOFTMETAL_LIB and SOFTMETAL_LDLIBS as the Makefile gives them. Sets root, here, out.
+# Sourced. Wants `set -u`; BUILD and SOFTMETAL_LDLIBS as the Makefile gives them. Sets root, here, out.
 # shellcheck disable=SC2034 # some of it is for who sources it
 
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -18,7 +18,8 @@ export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
 export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}
 
 program_warnings=(-w)
-runner_sources=("$here"/runner.c "$here"/darwin.c "$here"/machine.S)
+archive=
+runner_sources=("$here"/runner.c "$here"/darwin.c "$here"/objc.c "$here"/machine.S)
 runner_flags=(-std=gnu11 -O2 -g -Wall -Wextra -fno-omit-frame-pointer -fPIC)
 # Nothing of the runner's calls these two, so the linker would leave them out.
 # shellcheck disable=SC2054 # the commas are the linker's
@@ -50,7 +51,7 @@ check_arch() { # ARCH
 runner() { # ARCH: makes $out/ARCH/macho-run
     local dir=$out/$1
     mkdir -p "$dir"
-    newer "$dir/macho-run" "${runner_sources[@]}" "$here"/darwin.h "$here"/build.sh "$root"/tests/softmetal/*.[hmS] || return 0
+    newer "$dir/macho-run" "${runner_sources[@]}" "$here"/darwin.h "$here"/build.sh || return 0
     echo "  macho-run for $1"
     rm -f "$dir/macho-run"
     if [ "$1" = "$native" ]; then runner_native "$dir"; else runner_qemu "$dir"; fi || die "the runner for $1 cannot be built"
@@ -58,31 +59,50 @@ runner() { # ARCH: makes $out/ARCH/macho-run
 
 runner_native() { # DIRECTORY
     # shellcheck disable=SC2086 # a list of options
-    gcc "${runner_flags[@]}" -rdynamic -o "$1/macho-run" "${runner_sources[@]}" \
-        -Wl,--whole-archive "$SOFTMETAL_LIB" -Wl,--no-whole-archive $SOFTMETAL_LDLIBS "${runner_libs[@]}"
+    gcc "${runner_flags[@]}" -rdynamic -o "$1/macho-run" "${runner_sources[@]}" -Wl,--no-as-needed $SOFTMETAL_LDLIBS \
+        "${runner_libs[@]}"
 }
 
-# The options are those of tests/softmetal/build.mk, which asks this machine's gnustep-config for them.
 runner_qemu() { # DIRECTORY
-    local file objects=() gcc cc=(clang --target=aarch64-linux-gnu "--sysroot=$arm64")
+    local gcc
     gcc=$(echo "$arm64"/usr/lib/gcc/aarch64-linux-gnu/*)
-    mkdir -p "$1/softmetal"
-    for file in "$root"/tests/softmetal/{softmetal*.m,linux_*.m,msgsend.S}; do
-        objects+=("$1/softmetal/$(basename "$file").o")
-        "${cc[@]}" -DGNUSTEP -DGNUSTEP_BASE_LIBRARY=1 -DGNU_RUNTIME=1 -D_NATIVE_OBJC_EXCEPTIONS -fno-strict-aliasing \
-            -fexceptions -fobjc-exceptions -fconstant-string-class=NSConstantString -fblocks -fobjc-runtime=gcc \
-            -isystem "$arm64/usr/include/GNUstep" -isystem "$gcc/include" -isystem "$root/tests/softmetal/linux" \
-            -std=gnu11 -fno-objc-arc -fPIC -O2 -g -w -Wno-unused-command-line-argument \
-            -c "$file" -o "${objects[-1]}" || return 1
-    done
-    "${cc[@]}" "${runner_flags[@]}" -fuse-ld=lld -pie -rdynamic -o "$1/macho-run.elf" "${runner_sources[@]}" \
-        "${objects[@]}" -L"$gcc" -lBlocksRuntime -lgnustep-base -lobjc "${runner_libs[@]}" \
-        -Wl,--allow-shlib-undefined || return 1
+    clang --target=aarch64-linux-gnu "--sysroot=$arm64" -isystem "$gcc/include" "${runner_flags[@]}" -fuse-ld=lld -pie \
+        -rdynamic -o "$1/macho-run.elf" "${runner_sources[@]}" -Wl,--no-as-needed -L"$gcc" -lBlocksRuntime -lgnustep-base \
+        -lobjc "${runner_libs[@]}" -Wl,--allow-shlib-undefined || return 1
     # A program that starts itself again comes back here too: darwin.c's execl asks MACHO_RUN.
     printf '#!/bin/sh\nexport MACHO_RUN=%s\nexec qemu-aarch64 -cpu max -L %s %s "$@"\n' \
         "'$1/macho-run'" "'$arm64'" "'$1/macho-run.elf'" >"$1/macho-run.new"
     chmod +x "$1/macho-run.new"
     mv "$1/macho-run.new" "$1/macho-run"
+}
+
+# The options are those of tests/softmetal/build.mk for a Mac. ctype.h would have its functions look into tables of
+# libSystem's.
+softmetal() { # ARCH DIRECTORY SOURCES [OPTION]: makes DIRECTORY/libsoftmetal.a, and users/libsoftmetal.a in it
+    local dir=$2/softmetal source objects=() for_users=() options
+    newer "$2/libsoftmetal.a" "$3"/* "$here"/include/*/* "$here"/build.sh || return 0
+    echo "  softmetal for $1${4:+, $4}"
+    rm -rf "$dir" "$2"/libsoftmetal.a "$2"/users/libsoftmetal.a
+    mkdir -p "$dir" "$2"/users
+    for source in "$3"/softmetal*.[mS]; do
+        objects+=("$dir/$(basename "$source").o")
+        case $source in
+        *.S) options=() ;;
+        *) options=(-std=gnu11 -fblocks -fno-objc-arc -fno-objc-convert-messages-to-runtime-calls -UNDEBUG
+            -isystem "$here/include" -D_DONT_USE_CTYPE_INLINE_ -Wall -Wextra -Wshadow -Wstrict-prototypes
+            -Wmissing-prototypes -Wno-unused-parameter -Wno-deprecated-declarations -Werror ${4:+"$4"}) ;;
+        esac
+        # As the Makefile's archive for users: they keep the system's libdispatch.
+        case $source in
+        */softmetal_libdispatch.m) ;;
+        *) for_users+=("${objects[-1]}") ;;
+        esac
+        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+        "$zig" cc -target "$1-macos" -O2 -g "${options[@]}" -c "$source" -o "${objects[-1]}" &
+    done
+    wait
+    ls "${objects[@]}" >/dev/null && "$zig" ar --format=darwin rcs "$2/users/libsoftmetal.a" "${for_users[@]}" &&
+        "$zig" ar --format=darwin rcs "$2/libsoftmetal.a" "${objects[@]}" || die "softmetal for $1 cannot be built"
 }
 
 # Only these of Linux's headers, beside the ones of macOS that Zig brings.
@@ -95,7 +115,7 @@ headers() {
     done
 }
 
-# Zig defines NDEBUG for every -O but -O0.
+# Zig defines NDEBUG for every -O but -O0. `archive`: where another libsoftmetal.a is.
 program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TREE
     local arch=$1 tree=$2 source=$2/$3 target=$4 standard=$5 implementation=()
     shift 5
@@ -104,5 +124,6 @@ program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TR
     "$zig" cc -target "$arch-macos" -std="$standard" -O2 -UNDEBUG -g "${program_warnings[@]}" -D_XOPEN_SOURCE=700 \
         -D_DARWIN_C_SOURCE= "$@" \
         -I"$tree" -I"$tree/tests" -I"$root/tests/softmetal" -I"$tree/examples" \
-        -isystem "$out/include" -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" -o "$target"
+        -isystem "$out/include" -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" \
+        "${archive:-$out/$arch}/libsoftmetal.a" -o "$target"
 }

@@ -7,6 +7,7 @@
    MACHO_SPURIOUS=N in the environment: one in N waits for a condition variable ends at once, for no reason. */
 #define _GNU_SOURCE
 #include "darwin.h"
+#include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -336,13 +337,39 @@ static int darwin_once_call(darwin_once *once, void (*function)(void))
     return 0;
 }
 
+/* As Apple's, it is the thread's that took it: to take it again, or to give another's back, ends the program. */
+static void darwin_unfair_lock(uint32_t *lock)
+{
+    uint32_t seen = 0, self = self_number() << 1;
+    while (!__atomic_compare_exchange_n(lock, &seen, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        if ((seen & ~1u) == self) broken("os_unfair_lock_lock: lock %p is this thread's already", (void *)lock);
+        if (seen & 1 || __atomic_compare_exchange_n(lock, &seen, seen | 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            futex_wait(lock, seen | 1, NULL);
+        self |= 1; /* others may be asleep, too */
+        seen = 0;
+    }
+}
+static bool darwin_unfair_trylock(uint32_t *lock)
+{
+    uint32_t seen = 0;
+    return __atomic_compare_exchange_n(lock, &seen, self_number() << 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+static void darwin_unfair_unlock(uint32_t *lock)
+{
+    uint32_t seen = __atomic_exchange_n(lock, 0, __ATOMIC_RELEASE);
+    if ((seen & ~1u) != self_number() << 1)
+        broken("os_unfair_lock_unlock: lock %p is not this thread's", (void *)lock);
+    if (seen & 1) futex_wake(lock, 1); /* by now it may be gone */
+}
+
 /* --------------------------------------------------------------------------------------------------- threads */
 
 /* A pthread_t is a word on both sides, so pthread_self and pthread_equal are glibc's. */
 typedef struct darwin_attributes { /* pthread_attr_t, 64 bytes */
     long signature;
     size_t stack_size;
-    char opaque[48];
+    int state; /* PTHREAD_CREATE_JOINABLE 1, PTHREAD_CREATE_DETACHED 2 */
+    char opaque[44];
 } darwin_attributes;
 #define ATTRIBUTES_MADE 0x54484441L
 #define THREAD_STACK (512u * 1024) /* unless the attributes say more; not of the first thread */
@@ -358,6 +385,7 @@ static int darwin_attr_init(darwin_attributes *a)
 {
     memset(a, 0, sizeof *a);
     a->signature = ATTRIBUTES_MADE;
+    a->state = 1;
     return 0;
 }
 static int darwin_attr_destroy(darwin_attributes *a)
@@ -373,6 +401,12 @@ static int darwin_attr_setstacksize(darwin_attributes *a, size_t size)
     a->stack_size = size;
     return 0;
 }
+static int darwin_attr_setdetachstate(darwin_attributes *a, int state)
+{
+    if (a->signature != ATTRIBUTES_MADE || state < 1 || state > 2) return DARWIN_EINVAL;
+    a->state = state;
+    return 0;
+}
 static int darwin_thread_create(pthread_t *thread, const darwin_attributes *a, void *(*body)(void *), void *argument)
 {
     pthread_attr_t attributes;
@@ -382,6 +416,7 @@ static int darwin_thread_create(pthread_t *thread, const darwin_attributes *a, v
     pthread_attr_init(&attributes);
     /* glibc has its descriptor and the runner's thread variables on the same stack. */
     pthread_attr_setstacksize(&attributes, size + 16384);
+    if (a && a->state == 2) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     result = pthread_create(thread, &attributes, body, argument);
     pthread_attr_destroy(&attributes);
     return darwin_errno_of(result);
@@ -389,6 +424,156 @@ static int darwin_thread_create(pthread_t *thread, const darwin_attributes *a, v
 static int darwin_thread_join(pthread_t thread, void **result)
 {
     return darwin_errno_of(pthread_join(thread, result));
+}
+
+/* ----------------------------------------------------------------------------------------------- libdispatch */
+
+/* The system's, behind that of softmetal: what a program gets that is linked without softmetal_libdispatch.o. A queue runs
+   its functions one after the other on threads that come and go, the global one all at once. */
+typedef struct darwin_work {
+    struct darwin_work *next;
+    struct darwin_queue *queue;
+    void (*function)(void *);
+    void *context;
+    uint64_t delay_ns;
+} darwin_work;
+typedef struct darwin_queue {
+    void *class; /* an object of the Objective-C runtime's, as Apple's are */
+    pthread_mutex_t lock;
+    bool global, busy;
+    long references;
+    darwin_work *first, **end;
+} darwin_queue;
+
+/* An attribute of a class of service is its place in this array. All classes are the same here. */
+static char attributes[0x22];
+static void *darwin_queue_attribute(void *attribute, unsigned qos_class, int priority)
+{
+    if (attribute || qos_class >= sizeof attributes || priority)
+        broken("dispatch_queue_attr_make_with_qos_class: %p, %#x, %d", attribute, qos_class, priority);
+    return &attributes[qos_class];
+}
+
+static darwin_queue *darwin_queue_create(const char *label, void *attribute)
+{
+    darwin_queue *q = calloc(1, sizeof *q);
+    (void)label;
+    if (!q) broken("dispatch_queue_create: no memory");
+    if (attribute && ((char *)attribute < attributes || (char *)attribute >= attributes + sizeof attributes))
+        broken("dispatch_queue_create: %p is no attribute", attribute);
+    q->class = darwin_objc_class("OS_dispatch_queue");
+    pthread_mutex_init(&q->lock, NULL);
+    q->references = 1;
+    q->end = &q->first;
+    return q;
+}
+static pthread_once_t made_global = PTHREAD_ONCE_INIT;
+static darwin_queue *global_queue;
+static void make_global(void)
+{
+    global_queue = darwin_queue_create("global", NULL);
+    global_queue->global = true;
+}
+static darwin_queue *darwin_global_queue(long identifier, unsigned long flags)
+{
+    pthread_once(&made_global, make_global);
+    return identifier || flags ? NULL : global_queue;
+}
+static void darwin_dispatch_retain(darwin_queue *q)
+{
+    __atomic_fetch_add(&q->references, 1, __ATOMIC_RELAXED);
+}
+static void darwin_dispatch_release(darwin_queue *q)
+{
+    long before = __atomic_fetch_sub(&q->references, 1, __ATOMIC_ACQ_REL);
+    if (before <= 0) broken("dispatch_release: %p once too often", (void *)q);
+    if (before == 1 && !q->global) free(q);
+}
+static void on_thread(void *(*body)(void *), void *argument)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, body, argument)) broken("libdispatch: no thread");
+    pthread_detach(thread);
+}
+static void run_work(darwin_work *work)
+{
+    work->function(work->context);
+    darwin_dispatch_release(work->queue);
+    free(work);
+}
+static void *run_one(void *work)
+{
+    run_work(work);
+    return NULL;
+}
+static void *run_queue(void *queue)
+{
+    darwin_queue *q = queue;
+    darwin_work *work;
+    for (;;) {
+        pthread_mutex_lock(&q->lock);
+        if ((work = q->first) && !(q->first = work->next)) q->end = &q->first;
+        if (!work) q->busy = false;
+        pthread_mutex_unlock(&q->lock);
+        if (!work) break;
+        run_work(work);
+    }
+    darwin_dispatch_release(q);
+    return NULL;
+}
+static void enqueue(darwin_work *work)
+{
+    darwin_queue *q = work->queue;
+    bool start;
+    if (q->global) {
+        on_thread(run_one, work);
+        return;
+    }
+    pthread_mutex_lock(&q->lock);
+    *q->end = work;
+    q->end = &work->next;
+    start = !q->busy;
+    q->busy = true;
+    pthread_mutex_unlock(&q->lock);
+    if (!start) return;
+    darwin_dispatch_retain(q);
+    on_thread(run_queue, q);
+}
+static darwin_work *new_work(darwin_queue *q, void *context, void (*function)(void *))
+{
+    darwin_work *work = calloc(1, sizeof *work);
+    if (!work) broken("libdispatch: no memory");
+    darwin_dispatch_retain(q);
+    work->queue = q;
+    work->function = function;
+    work->context = context;
+    return work;
+}
+static void darwin_dispatch_async_f(darwin_queue *q, void *context, void (*function)(void *))
+{
+    enqueue(new_work(q, context, function));
+}
+/* Its times are ticks. */
+static uint64_t darwin_dispatch_time(uint64_t when, int64_t delta_ns)
+{
+    if (delta_ns < 0 || when >> 62) broken("dispatch_time: %#lx and %ld ns", (long)when, (long)delta_ns);
+    return (when ? when : TO_TICKS(darwin_clock_gettime_nsec_np(8))) + TO_TICKS((uint64_t)delta_ns);
+}
+static void *wait_and_enqueue(void *timer)
+{
+    darwin_work *work = timer;
+    struct timespec left = {(time_t)(work->delay_ns / 1000000000u), (long)(work->delay_ns % 1000000000u)};
+    while (nanosleep(&left, &left)) {
+    }
+    enqueue(work);
+    return NULL;
+}
+static void darwin_dispatch_after_f(uint64_t when, darwin_queue *q, void *context, void (*function)(void *))
+{
+    darwin_work *work = new_work(q, context, function);
+    uint64_t now = TO_TICKS(darwin_clock_gettime_nsec_np(8));
+    work->delay_ns = when > now ? TO_NS(when - now) : 0;
+    on_thread(wait_and_enqueue, work);
 }
 
 /* ------------------------------------------------------------------------------------ thread-local variables */
@@ -608,7 +793,9 @@ static void *darwin_dlsym(void *handle, const char *name)
 {
     void *found;
     if (handle != (void *)-1 && handle != (void *)-2) broken("dlsym: handle %p", handle); /* NEXT, DEFAULT */
-    found = darwin_symbol(name);
+    if (darwin_hidden(name)) return NULL;
+    found = handle == (void *)-2 ? darwin_own_symbol(name) : NULL;
+    if (!found) found = darwin_symbol(name);
     return found ? found : dlsym(RTLD_DEFAULT, name);
 }
 
@@ -755,14 +942,6 @@ extern void *__memcpy_chk(void *, const void *, size_t, size_t), *__memset_chk(v
 extern void *__memmove_chk(void *, const void *, size_t, size_t);
 extern char *__strncat_chk(char *, const char *, size_t, size_t), *__strcpy_chk(char *, const char *, size_t);
 extern char *__strcat_chk(char *, const char *, size_t), *__strncpy_chk(char *, const char *, size_t, size_t);
-/* softmetal's */
-extern void os_unfair_lock_lock(uint32_t *), os_unfair_lock_unlock(uint32_t *);
-extern bool os_unfair_lock_trylock(uint32_t *);
-extern void *dispatch_queue_create(const char *, void *), *dispatch_get_global_queue(intptr_t, uintptr_t);
-extern void *dispatch_queue_attr_make_with_qos_class(void *, unsigned, int);
-extern uint64_t dispatch_time(uint64_t, int64_t);
-extern void dispatch_async_f(void *, void *, void (*)(void *)), dispatch_retain(void *), dispatch_release(void *);
-extern void dispatch_after_f(uint64_t, void *, void *, void (*)(void *));
 extern int __cxa_atexit(void (*)(void *), void *, void *);
 extern uintptr_t __stack_chk_guard_value;
 uintptr_t __stack_chk_guard_value = 0xFF0A0D00BADC0DE5u;
@@ -800,13 +979,17 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(pthread_create, darwin_thread_create), OURS(pthread_join, darwin_thread_join),
     OURS(pthread_attr_init, darwin_attr_init), OURS(pthread_attr_destroy, darwin_attr_destroy),
     OURS(pthread_attr_setstacksize, darwin_attr_setstacksize),
+    OURS(pthread_attr_setdetachstate, darwin_attr_setdetachstate),
     OURS(pthread_once, darwin_once_call), SAME(pthread_self), SAME(pthread_equal), SAME(pthread_detach),
     SAME(pthread_exit),
     SAME(sched_yield),
-    SAME(os_unfair_lock_lock), SAME(os_unfair_lock_trylock), SAME(os_unfair_lock_unlock),
-    SAME(dispatch_queue_create), SAME(dispatch_get_global_queue), SAME(dispatch_time), SAME(dispatch_async_f),
-    SAME(dispatch_queue_attr_make_with_qos_class), SAME(dispatch_after_f), SAME(dispatch_retain),
-    SAME(dispatch_release),
+    OURS(os_unfair_lock_lock, darwin_unfair_lock), OURS(os_unfair_lock_trylock, darwin_unfair_trylock),
+    OURS(os_unfair_lock_unlock, darwin_unfair_unlock),
+    OURS(dispatch_queue_attr_make_with_qos_class, darwin_queue_attribute),
+    OURS(dispatch_queue_create, darwin_queue_create), OURS(dispatch_get_global_queue, darwin_global_queue),
+    OURS(dispatch_async_f, darwin_dispatch_async_f), OURS(dispatch_after_f, darwin_dispatch_after_f),
+    OURS(dispatch_time, darwin_dispatch_time), OURS(dispatch_retain, darwin_dispatch_retain),
+    OURS(dispatch_release, darwin_dispatch_release),
 
     OURS(clock_gettime, darwin_clock_gettime), OURS(clock_gettime_nsec_np, darwin_clock_gettime_nsec_np),
     OURS(nanosleep, darwin_nanosleep),
@@ -815,7 +998,7 @@ static const struct { const char *name; void *address; } names[] = {
     SAME(memcpy), SAME(memmove), SAME(memset), SAME(memcmp), SAME(memchr), SAME(bzero), OURS(__bzero, bzero),
     SAME(strlen), SAME(strnlen), SAME(strcmp), SAME(strncmp), SAME(strstr), SAME(strchr), SAME(strrchr), SAME(strpbrk),
     SAME(strcpy), SAME(strncpy), SAME(strcat), SAME(strtok_r), SAME(strtol), SAME(strtoul),
-    SAME(strtoull), SAME(strtod), SAME(atoi), SAME(atof),
+    SAME(strtoull), SAME(strtod), SAME(atoi), SAME(atof), SAME(strdup), SAME(strndup), SAME(isspace), SAME(isalnum),
     SAME(qsort),
     SAME(__memcpy_chk), SAME(__memmove_chk), SAME(__memset_chk), SAME(__strncat_chk), SAME(__strcpy_chk),
     SAME(__strcat_chk), SAME(__strncpy_chk),
@@ -835,7 +1018,7 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(poll, darwin_poll), OURS(waitpid, darwin_waitpid), OURS(kill, darwin_kill), OURS(setenv, darwin_setenv),
     OURS(sigaction, darwin_sigaction), OURS(setitimer, darwin_setitimer),
     OURS(mmap, darwin_mmap), OURS(mprotect, darwin_mprotect),
-    OURS(fcntl, darwin_fcntl), OURS(execl, darwin_execl), OURS(dlsym, darwin_dlsym),
+    OURS(fcntl, darwin_fcntl), OURS(execl, darwin_execl), OURS(dlsym, darwin_dlsym), SAME(dladdr),
 
     OURS(getcontext, darwin_context_save), OURS(setcontext, darwin_setcontext), OURS(swapcontext, darwin_swapcontext),
     OURS(makecontext, darwin_makecontext),

@@ -1,4 +1,5 @@
-/* machine.S - thread variables, contexts, and Apple's way with variable arguments on arm64: none of it can be C */
+/* machine.S - thread variables, contexts, messages to super, and Apple's way with variable arguments on arm64: none of it
+   can be C */
 
 #if defined(__x86_64__)
 /* ------------------------------------------------------------------------------------- thread variables */
@@ -101,6 +102,40 @@ darwin_context_start:
     movq    %r13, %rdi
     call    darwin_context_done@PLT
     ud2
+
+/* ----------------------------------------------------------------------------------------------- messages */
+/* %rdi is {receiver, class}: to the method of the superclass, with the receiver and all other arguments as they are. */
+    .globl  objc_msgSendSuper2
+    .type   objc_msgSendSuper2, @function
+objc_msgSendSuper2:
+    pushq   %rbp
+    movq    %rsp, %rbp
+    subq    $192, %rsp
+    .irp    n, 0, 1, 2, 3, 4, 5, 6, 7
+    movaps  %xmm\n, 16 * \n(%rsp)
+    .endr
+    movq    %rdi, 128(%rsp)
+    movq    %rsi, 136(%rsp)
+    movq    %rdx, 144(%rsp)
+    movq    %rcx, 152(%rsp)
+    movq    %r8, 160(%rsp)
+    movq    %r9, 168(%rsp)
+    movq    %rax, 176(%rsp)
+    call    darwin_super_method@PLT
+    movq    %rax, %r11
+    .irp    n, 0, 1, 2, 3, 4, 5, 6, 7
+    movaps  16 * \n(%rsp), %xmm\n
+    .endr
+    movq    128(%rsp), %rdi
+    movq    136(%rsp), %rsi
+    movq    144(%rsp), %rdx
+    movq    152(%rsp), %rcx
+    movq    160(%rsp), %r8
+    movq    168(%rsp), %r9
+    movq    176(%rsp), %rax
+    movq    (%rdi), %rdi
+    leave
+    jmp     *%r11
 
 #elif defined(__aarch64__)
 /* ------------------------------------------------------------------------------------- thread variables */
@@ -218,6 +253,37 @@ darwin_context_start:
     mov     x0, x19
     bl      darwin_context_done
     brk     #1
+
+/* ----------------------------------------------------------------------------------------------- messages */
+/* x0 is {receiver, class}: to the method of the superclass, with the receiver and all other arguments as they are. */
+    .globl  objc_msgSendSuper2
+    .type   objc_msgSendSuper2, %function
+objc_msgSendSuper2:
+    stp     x29, x30, [sp, #-224]!
+    mov     x29, sp
+    stp     x0, x1, [sp, #16]
+    stp     x2, x3, [sp, #32]
+    stp     x4, x5, [sp, #48]
+    stp     x6, x7, [sp, #64]
+    str     x8, [sp, #80]
+    stp     q0, q1, [sp, #96]
+    stp     q2, q3, [sp, #128]
+    stp     q4, q5, [sp, #160]
+    stp     q6, q7, [sp, #192]
+    bl      darwin_super_method
+    mov     x16, x0
+    ldp     q0, q1, [sp, #96]
+    ldp     q2, q3, [sp, #128]
+    ldp     q4, q5, [sp, #160]
+    ldp     q6, q7, [sp, #192]
+    ldr     x8, [sp, #80]
+    ldp     x0, x1, [sp, #16]
+    ldp     x2, x3, [sp, #32]
+    ldp     x4, x5, [sp, #48]
+    ldp     x6, x7, [sp, #64]
+    ldr     x0, [x0]
+    ldp     x29, x30, [sp], #224
+    br      x16
 
 /* ----------------------------------------------------------------------------------- variable arguments */
 /* Apple passes variable arguments on the stack only, in words, and its va_list points to the next one. Linux's va_list

@@ -31,15 +31,20 @@ for name in ${wanted[@]+"${wanted[@]}"}; do
         examples+=("$name")
     fi
 done
+users=() # built once more as users build theirs
+for name in ${examples[@]+"${examples[@]}"}; do
+    case $name in test_render_loop | timeline_pipeline) users+=("$name") ;; esac
+done
 for arch in $archs; do check_arch "$arch"; done
 
 # ---------------------------------------------------------------- building
 # A program that does not compile is not there afterwards, and run.sh counts it as failed.
 make_program() { # ARCH KIND NAME STANDARD
-    local target=$out/$1/$2/$3 locks=()
-    [ "$2" != tests ] || locks=(-include "$root/tests/locks.h")
+    local target=$out/$1/$2/$3 kind=${2#users/} locks=() archive=
+    [ "$kind" = "$2" ] || archive=$out/$1/users
+    [ "$kind" != tests ] || locks=(-include "$root/tests/locks.h")
     # shellcheck disable=SC2086 # a list of options
-    program "$1" "$root" "$2/$3.c" "$target" "$4" "${locks[@]}" ${MACHO_CFLAGS:-} >"$target.log" 2>&1 ||
+    program "$1" "$root" "$kind/$3.c" "$target" "$4" "${locks[@]}" ${MACHO_CFLAGS:-} >"$target.log" 2>&1 ||
         { echo "FAILED: $2/$3.c does not compile for $1:"; head -n 40 "$target.log" | sed 's/^/    | /'; }
 }
 
@@ -47,7 +52,7 @@ build() { # ARCH KIND STANDARD NAME...
     local arch=$1 kind=$2 standard=$3 name
     shift 3
     for name in "$@"; do
-        newer "$out/$arch/$kind/$name" "$root/$kind/$name.c" "$root"/gpusync.h "$root"/tests/*.h \
+        newer "$out/$arch/$kind/$name" "$out/$arch/libsoftmetal.a" "$root/${kind#users/}/$name.c" "$root"/gpusync.h "$root"/tests/*.h \
             "$root"/tests/softmetal/*.h "$root"/tests/beliefs/*.h "$root"/examples/*.h "$root"/tests/compile/implementation.c "$here"/build.sh \
             "$out/$arch/flags" || continue
         while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
@@ -58,11 +63,13 @@ build() { # ARCH KIND STANDARD NAME...
 start=$SECONDS
 headers
 for arch in $archs; do
-    mkdir -p "$out/$arch/tests/beliefs" "$out/$arch/examples"
+    mkdir -p "$out/$arch/tests/beliefs" "$out/$arch/examples" "$out/$arch/users/examples"
     echo "${MACHO_CFLAGS:-}" | cmp -s - "$out/$arch/flags" || echo "${MACHO_CFLAGS:-}" >"$out/$arch/flags"
     runner "$arch"
+    softmetal "$arch" "$out/$arch" "$root/tests/softmetal"
     build "$arch" tests c11 ${tests[@]+"${tests[@]}"}
     build "$arch" examples c99 ${examples[@]+"${examples[@]}"}
+    build "$arch" users/examples c99 ${users[@]+"${users[@]}"}
 done
 for arch in $archs; do
     case " ${tests[*]-} " in *" test_beliefs "*) build "$arch" tests/beliefs c11 beliefs ;; esac
@@ -76,9 +83,16 @@ for arch in $archs; do
     start=$SECONDS
     dir=$out/$arch programs=()
     for name in ${tests[@]+"${tests[@]}"}; do programs+=("$dir/tests/$name"); done
+    if [ "$arch" = "$native" ]; then # qemu would take too long
+        programs+=(--metal4)
+        for name in ${tests[@]+"${tests[@]}"}; do
+            ! grep -q 'also runs on queues of Metal 4' "$root/tests/$name.c" || programs+=("$dir/tests/$name")
+        done
+    fi
     programs+=(--examples)
     [ ! -e "$dir/tests/beliefs/beliefs" ] || programs+=("$dir/tests/beliefs/beliefs") # as make test-beliefs runs it
     for name in ${examples[@]+"${examples[@]}"}; do programs+=("$dir/examples/$name"); done
+    for name in ${users[@]+"${users[@]}"}; do programs+=("$dir/users/examples/$name"); done
     RUN="$dir/macho-run" LOGS=$dir/logs TIME_LIMIT=${TIME_LIMIT:-300} "$root/tests/run.sh" "${programs[@]}" |
         tee "$dir/run.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
     read -r ok _ no _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$dir/run.log" | tail -n 1) || ok=0 no=1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# mutants.sh - lines of gpusync.h that are Apple's alone, broken one by one: does a run of the Mach-O programs see it?
+# mutants.sh - lines of gpusync.h and of softmetal that are Apple's alone, broken one by one: does a run of the Mach-O
+# programs see it?
 #
 #   tests/macho/mutants.sh [ARCH...]      x86_64, aarch64; default both
 #
@@ -19,11 +20,11 @@ limit=30 # seconds; an unbroken run takes two
 export CMOCKA_MESSAGE_OUTPUT=STDOUT
 for arch in $archs; do check_arch "$arch"; done
 
-names=() tests=() on=() hides=() reasons=() froms=() tos=()
-# NAME TEST ARCHS-THAT-SEE-IT REASON FROM TO [HIDE]: FROM has to be in gpusync.h once. REASON: a regular expression for
-# a line of the output, "hangs" for a run that is stopped after the limit. HIDE: imports that the runner does not give.
+names=() tests=() on=() hides=() reasons=() froms=() tos=() files=() file=gpusync.h
+# NAME TEST ARCHS-THAT-SEE-IT REASON FROM TO [HIDE]: FROM has to be in `file` once. REASON: a regular expression for a
+# line of the output, "hangs" for a run that is stopped after the limit. HIDE: a function that softmetal does not have.
 mutant() {
-    names+=("$1") tests+=("$2") on+=("$3") reasons+=("$4") froms+=("$5") tos+=("$6") hides+=("${7:-}")
+    names+=("$1") tests+=("$2") on+=("$3") reasons+=("$4") froms+=("$5") tos+=("$6") hides+=("${7:-}") files+=("$file")
 }
 both="x86_64 aarch64"
 
@@ -46,7 +47,7 @@ mutant "names without Apple's underscore" test_wait "$both" '^macho-run: .* with
     '__asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)' '__asm__(name)'
 mutant "pthread's function for os_unfair_lock" test_wait "$both" '^darwin: pthread_mutex_lock: mutex .* was not initialised' \
     'GPUSYNC__SYMBOL("os_unfair_lock_lock")' 'GPUSYNC__SYMBOL("pthread_mutex_lock")'
-mutant "an os_unfair_lock of another thread is unlocked" test_wait "$both" '^softmetal: unlocked-by-other' \
+mutant "an os_unfair_lock of another thread is unlocked" test_wait "$both" '^darwin: os_unfair_lock_unlock: .* is not this thread' \
     $'static void gpusync__unref(gpusync__slot *slot)\n{\n' \
     $'static void gpusync__unref(gpusync__slot *slot)\n{\n    gpusync__mutex none = {7};\n    (gpusync__unlock)(&none);\n'
 mutant "the slots' blocks have no class" test_wait "$both" '^softmetal: bad-block' \
@@ -60,8 +61,22 @@ mutant "a weak import is not weak" test_wait "$both" '^macho-run: .*_MTLCopyAllD
 mutant "objc_msgSend is called as a variadic function" test_wait aarch64 'exception: Segmentation fault|^softmetal: ' \
     '((result(*)(void *, void *, argument))gpusync__send)' '((result(*)(void *, ...))gpusync__send)'
 
+file=tests/softmetal/softmetal_internal.h
+mutant "softmetal's own messages go through the program's objc_msgSend" test_softmetal x86_64 'FAILED  |^softmetal: ' \
+    $'#ifdef __APPLE__\n/* A program' $'#if 0\n/* A program'
+file=tests/softmetal/softmetal_msgsend.S
+mutant "softmetal's objc_msgSend loses an argument" test_wait aarch64 'Uncaught exception .* nil' \
+    $'    ldp     x2, x3, [sp, #32]\n' $'    mov     x2, #0\n'
+file=tests/softmetal/softmetal_time.m
+mutant "softmetal's clock goes on while the machine sleeps" test_softmetal_dispatch "$both" 'FAILED TEST' \
+    'CLOCK_UPTIME_RAW' 'CLOCK_MONOTONIC'
+mutant "softmetal gives a deadline where Apple wants a duration" test_softmetal_dispatch "$both" \
+    'FAILED  |^softmetal: reset-with-work' 'timespec_of(deadline - now)' 'timespec_of(deadline)'
+file=tests/softmetal/softmetal_dispatch.m
+mutant "the system's timer gets a time of softmetal's" test_softmetal_dispatch aarch64 'FAILED  ' \
+    'behind.time(NOW, (int64_t)delay)' 'when'
+
 # ---------------------------------------------------------------- what is to run
-source_text=$(cat "$root/gpusync.h")
 passed=0 failed=0 controls=()
 say() { # ok|no TEXT
     if [ "$1" = ok ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
@@ -80,8 +95,13 @@ arch_of() { # INDEX: the first of those wanted that can see it, or nothing
 }
 
 work() { # DIRECTORY ARCH TEST HIDE: builds and runs; leaves `compiled`, `status`, `output`
-    local status
-    program "$2" "$1" "tests/$3.c" "$1/program" c11 -include "$1/tests/locks.h" >"$1/compiler" 2>&1 || return
+    local status archive=
+    [ -z "$4" ] || archive=$out/$2/missing/$4
+    if [ -e "$1/archive" ]; then
+        archive=$1/archive
+        (softmetal "$2" "$archive" "$1/tests/softmetal") >"$1/compiler" 2>&1 || return
+    fi
+    program "$2" "$1" "tests/$3.c" "$1/program" c11 -include "$1/tests/locks.h" >>"$1/compiler" 2>&1 || return
     : >"$1/compiled"
     MACHO_HIDE=$4 timeout -k 5 "$limit" "$out/$2/macho-run" "$1/program" </dev/null >"$1/output" 2>&1
     status=$?
@@ -104,11 +124,16 @@ start=$SECONDS
 rm -rf "$dir"
 mkdir -p "$dir"
 headers
-for arch in $archs; do runner "$arch"; done
+for arch in $archs; do
+    runner "$arch"
+    softmetal "$arch" "$out/$arch" "$root/tests/softmetal"
+done
 LC_ALL=C
 for i in "${!names[@]}"; do
     arch=$(arch_of "$i")
     [ -n "$arch" ] || continue
+    [ -z "${hides[$i]}" ] || softmetal "$arch" "$out/$arch/missing/${hides[$i]}" "$root/tests/softmetal" \
+        "-D${hides[$i]}=not_${hides[$i]}"
     control=control-$arch-${tests[$i]}-${hides[$i]}
     if [ ! -d "$dir/$control" ]; then
         tree "$dir/$control"
@@ -117,10 +142,13 @@ for i in "${!names[@]}"; do
         later "$dir/$control" "$arch" "${tests[$i]}" "${hides[$i]}"
     fi
     tree "$dir/$i"
+    source_text=$(cat "$root/${files[$i]}")
     count=$(count_of "$source_text" "${froms[$i]}")
     echo "$count" >"$dir/$i/count"
     [ "$count" -eq 1 ] || continue
-    printf '%s\n' "${source_text/"${froms[$i]}"/"${tos[$i]}"}" >"$dir/$i/gpusync.h"
+    [ "${files[$i]}" = gpusync.h ] || { cp "$root/gpusync.h" "$dir/$i/" && mkdir "$dir/$i/archive"; }
+    rm -f "$dir/$i/${files[$i]}"
+    printf '%s\n' "${source_text/"${froms[$i]}"/"${tos[$i]}"}" >"$dir/$i/${files[$i]}"
     later "$dir/$i" "$arch" "${tests[$i]}" "${hides[$i]}"
 done
 wait
@@ -142,7 +170,7 @@ for i in "${!names[@]}"; do
         continue
     fi
     if [ "$(cat "$dir/$i/count")" -ne 1 ]; then
-        say no "FAILED: $what: what is to be broken is in gpusync.h $(cat "$dir/$i/count") times, not once"
+        say no "FAILED: $what: what is to be broken is in ${files[$i]} $(cat "$dir/$i/count") times, not once"
         continue
     fi
     if [ ! -e "$dir/$i/compiled" ]; then

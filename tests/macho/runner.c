@@ -3,14 +3,15 @@
      macho-run PROGRAM [ARGUMENT...]
 
    PROGRAM is a Mach-O executable for this processor as Zig's linker makes it. What dyld would do is done here: it is
-   put at a random address, its pointers are moved there, its imports are bound, its initialisers and its main run. What
-   libSystem exports comes from darwin.c and from nowhere else; Metal, the Objective-C runtime and cmocka are what the
-   runner is linked with. A program with an import that nobody has does not begin.
+   put at a random address, its pointers are moved there, its imports are bound, its classes are registered, its
+   initialisers and its main run. What libSystem exports comes from darwin.c and from nowhere else; the Objective-C
+   runtime, Foundation and cmocka are what the runner is linked with. Metal is softmetal, which is in the program. A
+   program with an import that is not found does not begin.
 
    A crash that cmocka does not take for itself is shown with a stack of the program's own symbols.
 
    In the environment
-     MACHO_HIDE=a,b   imports that are not to be found: NULL if they are weak
+     MACHO_HIDE=a,b   names that are not to be found: NULL for dlsym, and for an import that is weak
      MACHO_TRACE=1    says where the program is, and what each import was bound to */
 #define _GNU_SOURCE
 #include "darwin.h"
@@ -209,19 +210,24 @@ static const char *symbol_near(uintptr_t address, uintptr_t *offset)
     return name;
 }
 
-/* What the program itself has under this name. */
-static void *own_symbol(const char *name)
+bool darwin_in_program(const void *address)
+{
+    uint64_t linked = (uint64_t)(uintptr_t)address - (uint64_t)image.slide;
+    return linked >= image.low && linked < image.high;
+}
+
+void *darwin_own_symbol(const char *name)
 {
     const symbol *list = image.symbols ? in_file(image.symbols->symbols, image.symbols->count * sizeof *list) : NULL;
     uint32_t i;
-    for (i = 0; list && i < image.symbols->count; i++)
-        if ((list[i].type & 0xEF) == 0x0F &&
-            strcmp((const char *)image.file + image.symbols->strings + list[i].name, name) == 0)
-            return at(list[i].value);
+    for (i = 0; list && i < image.symbols->count; i++) {
+        const char *here = (const char *)image.file + image.symbols->strings + list[i].name;
+        if ((list[i].type & 0xEF) == 0x0F && here[0] == '_' && strcmp(here + 1, name) == 0) return at(list[i].value);
+    }
     return NULL;
 }
 
-static bool hidden(const char *name)
+bool darwin_hidden(const char *name)
 {
     const char *list = getenv("MACHO_HIDE");
     size_t length = strlen(name);
@@ -250,6 +256,7 @@ static void *host_symbol(const char *name)
     snprintf(entrance, sizeof entrance, "darwin_%s", name);
     found = dlsym(RTLD_DEFAULT, entrance);
 #endif
+    if (!found) found = darwin_objc_symbol(name);
     if (!found) found = dlsym(RTLD_DEFAULT, name);
     if (!found || !dladdr(found, &where)) return found;
     return strstr(where.dli_fname, "/libc.so") || strstr(where.dli_fname, "/ld-linux") ? NULL : found;
@@ -262,7 +269,7 @@ static void *resolve(const char *name, int library, bool weak)
     const char *from = "nowhere";
     if (strcmp(name, "dyld_stub_binder") == 0) return (void *)(uintptr_t)lazy_binder;
     if (name[0] != '_') refuse("an import without an underscore: %s", name);
-    if (!hidden(name + 1)) {
+    if (!darwin_hidden(name + 1)) {
         if (library > 0) {
             found = darwin_symbol(name + 1);
             from = "libSystem";
@@ -279,7 +286,7 @@ static void *resolve(const char *name, int library, bool weak)
     if (found || weak) return found;
     fprintf(stderr, "macho-run: %s: %s %s\n", image.path, name,
             library > 0 ? "of libSystem is not in darwin.c"
-                        : "is neither Apple's libSystem's nor one of softmetal, libobjc, cmocka");
+                        : "is neither Apple's libSystem's nor one of libobjc, Foundation, cmocka");
     image.missing++;
     return NULL;
 }
@@ -417,8 +424,8 @@ static void bind(const uint32_t where[2], int kind)
         for (; times; times--, address += 8 + skip) {
             void *found;
             if (kind == WEAK) { /* a definition that others go before: the runner's does */
-                found = hidden(name + 1) ? NULL : host_symbol(name + 1);
-                if (!found) found = own_symbol(name);
+                found = darwin_hidden(name + 1) ? NULL : host_symbol(name + 1);
+                if (!found) found = darwin_own_symbol(name + 1);
                 if (!found) continue; /* as EAGER left it */
             } else
                 found = resolve(name, library, weak);
@@ -455,6 +462,13 @@ static void find_tlv(const section *s, void *unused)
         tlv_descriptor *d = at(s->address), *end = d + s->size / sizeof *d;
         for (; d < end; d++) d->address = (void *(*)(tlv_descriptor *))(uintptr_t)darwin_tlv_address;
     }
+}
+
+static void take_objc(const section *s, void *round)
+{
+    char name[17] = ""; /* without a 0 where it is as long as that */
+    memcpy(name, s->name, 16);
+    darwin_objc_section(name, at(s->address), s->size, *(int *)round);
 }
 
 typedef struct arguments {
@@ -539,7 +553,7 @@ int main(int argc, char **argv, char **environment)
     struct stat status;
     arguments a;
     size_t i;
-    int file, result;
+    int file, result, round;
     if (argc < 2) {
         fprintf(stderr, "usage: macho-run PROGRAM [ARGUMENT...]\n");
         return 127;
@@ -560,6 +574,7 @@ int main(int argc, char **argv, char **environment)
     bind(image.fixups->lazy, LAZY); /* at once, so that what is missing is known now */
     bind(image.fixups->weak, WEAK);
     if (image.missing) refuse("%u imports are missing", image.missing);
+    for (round = 0; round < 2; round++) each_section(take_objc, &round);
     each_section(find_tlv, NULL);
     darwin_start(argv[1], image.tlv.start, image.tlv.size, image.tlv.align);
     protect_segments();

@@ -59,6 +59,7 @@
     X(TIMER_WITHOUT_END, "timer-without-end", "a timer that softmetal_reset fires arms another, for ever") \
     X(PANEL_MISUSE, "panel-misuse", "the control panel was used wrongly")                         \
     /* softmetal itself */                                                                        \
+    X(CLASS_TAKEN, "class-taken", "the classes of Metal are softmetal's, so no other Metal may be loaded") \
     X(INTERNAL, "internal", "softmetal could not go on")
 
 /* The rules of Metal 4; some of those above hold there too. */

@@ -14,7 +14,7 @@
      >>clock      real and manual time, latencies, seeds
      >>step       the manual clock: each transition of a command buffer by hand
      >>faults     errors, nil, lost and late handlers, hangs, device removal
-     >>dispatch   libdispatch on Linux: its workers and its timers
+     >>dispatch   libdispatch: its workers and its timers
      >>message    what was sent, and code to run at a message
      >>kernel     what a compute "kernel" does and how long it takes
      >>metal4     Metal 4: each commit is a run, and a run is stepped and failed as a command buffer is
@@ -268,15 +268,15 @@ void *softmetal_new_twin(void *device);
    after this call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
 unsigned softmetal_creations(void); /* how many were counted since softmetal_fail_creation */
-/* respondsToSelector: says no for this selector (class_respondsToSelector too, where the runtime is not
-   Apple's), and sending it aborts. Back with softmetal_reset. */
+/* respondsToSelector: and class_respondsToSelector say no for this selector, and sending it aborts. Back with
+   softmetal_reset. */
 void softmetal_hide_selector(const char *selector);
 /* objc_getClass knows no class of this name, which is kept, not copied; one at a time. NULL: it knows them all again,
    as after softmetal_reset. */
 void softmetal_hide_class(const char *name);
 
 /* ------------------------------------------------------------------------- >>dispatch --
-   On Linux softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
+   softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
    dispatch_get_global_queue, dispatch_async_f, dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release.
    Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must
    leave none open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
@@ -288,12 +288,13 @@ void softmetal_hide_class(const char *name);
    ThreadSanitizer is told that dispatch_async_f comes before the function, and each function of a serial queue
    before the next one. It sees no other order, but for functions that one worker happens to run.
 
-   A Mac has its own libdispatch: there softmetal_has_dispatch() is false, the calls below do nothing, and counts
-   are 0. */
+   On a Mac they stand in front of the system's, for the program and for it alone. What is given to a queue that the
+   system made goes to the system. The system's other functions know nothing of softmetal's queues: a program that
+   calls those is linked with the archive of `make softmetal`, which leaves the seven above to the system. It is not
+   controlled by the calls below then, nor counted. */
 
 #define SOFTMETAL_DISPATCH_THREADS 64
 
-bool softmetal_has_dispatch(void);
 /* How many functions may run at once, at most and by default SOFTMETAL_DISPATCH_THREADS. With 0 nothing begins until
    it is raised again. */
 void softmetal_set_dispatch_threads(unsigned most);
@@ -315,10 +316,8 @@ void softmetal_fire_timer(void);
 
 /* ------------------------------------------------------------------------- >>message --
    Messages that arrive through objc_msgSend, that is those of the program under test; softmetal's
-   own are not seen. Under Apple's runtime objc_msgSend is Apple's: softmetal_sees_messages() is
-   false there, counts are 0 and only the AFTER hooks run. */
+   own are not seen, nor those of other libraries. */
 
-bool softmetal_sees_messages(void);
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
 uint64_t softmetal_thread_messages(void);                   /* by the calling thread, ever       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */
@@ -365,8 +364,7 @@ uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
        on: its command buffer may begin again, with another allocator, while the run is in flight.
      - Feedback handlers take the place of completed handlers. Each gets a feedback object of its own, which
        goes when the handler returns, unless it was retained. They run on the queue's completion thread; under the
-       real clock, where the descriptor had a feedbackQueue, on that (but on a Mac, where softmetal_has_dispatch() is
-       false). The feedback queue is not retained.
+       real clock, where the descriptor had a feedbackQueue, on that. The feedback queue is not retained.
      - Nothing retains anything. A run needs its command buffers, allocators, pipelines and memory until the GPU has
        ended with it; a signal or wait needs its event until it is over. To destroy one earlier, or to reset an
        allocator, is an abort. A queue itself lives until its work is over.

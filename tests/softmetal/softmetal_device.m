@@ -20,6 +20,7 @@ static SoftMetalDevice *new_device(void)
    set up here: the GNU runtime initialises a class at its first message. */
 static void set_up_classes(void)
 {
+    sm_require_own_classes();
     (void)[SoftMetalZombie class], (void)[SoftMetalError class], (void)[SoftMetalQueue class];
     (void)[SoftMetalCommandBuffer class], (void)[SoftMetalBlitEncoder class];
     (void)[SoftMetalComputeEncoder class], (void)[SoftMetalBuffer class], (void)[SoftMetalEvent class];

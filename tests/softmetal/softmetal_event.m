@@ -57,12 +57,6 @@ static void deliver(sm_notification *note)
     __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);
 }
 
-#ifdef __APPLE__
-static void hand_over(sm_notification *note)
-{
-    deliver(note);
-}
-#else
 static void deliver_dispatched(void *note)
 {
     deliver(note);
@@ -72,11 +66,10 @@ static void deliver_dispatched(void *note)
 static void hand_over(sm_notification *note)
 {
     if (note->listener->dispatch_queue)
-        sm_dispatch(note->listener->dispatch_queue, note, deliver_dispatched);
+        sm_dispatch(note->listener->dispatch_queue, note, deliver_dispatched, "the dispatch queue of a listener");
     else
         deliver(note);
 }
-#endif
 
 static sm_notification *take_first(sm_postbox *box)
 {
@@ -167,12 +160,7 @@ static void make_shared_listener(void)
 - (id)initWithDispatchQueue:(id)queue
 {
     if (!(self = [self init])) return nil;
-#ifdef __APPLE__
-    (void)queue; /* not used there: every listener has a thread of its own */
-#else
-    sm_check_argument(queue, [SoftMetalDispatchQueue class], "initWithDispatchQueue:");
-    dispatch_queue = [queue retain];
-#endif
+    dispatch_queue = sm_dispatch_retain(queue, "initWithDispatchQueue:");
     return self;
 }
 
@@ -188,7 +176,7 @@ static void make_shared_listener(void)
     pthread_cond_signal(&postbox->changed);
     pthread_mutex_unlock(&postbox->lock);
     postbox_release(postbox);
-    [dispatch_queue release];
+    if (dispatch_queue) sm_dispatch_release(dispatch_queue);
     [super dealloc];
 }
 

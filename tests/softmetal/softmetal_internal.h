@@ -7,15 +7,15 @@
      SoftMetalEvent.lock    an event's value and its listeners
      sm_postbox.lock        the blocks a shared event listener has yet to run
      registry lock          the list of engines (softmetal_panel.m)
-     pool.lock              dispatch queues, their workers and timers (linux_dispatch.m)
+     pool.lock              dispatch queues, their workers and timers (softmetal_dispatch.m)
      threads.lock           the list of threads (softmetal_threads.m)
    No lock is held while a block, a hook, a kernel or a dealloc runs: all of them may come back.
    Counters, settings and reference counts are relaxed atomics wherever they can be, so that softmetal
    orders a program's threads no more than Metal would and ThreadSanitizer still sees its races.
 
    Contents
-     >>rules  >>time  >>random  >>object  >>block  >>engine  >>command buffer  >>event  >>other
-     objects  >>metal4  >>dispatch  >>panel  >>message */
+     >>symbols  >>rules  >>time  >>random  >>object  >>block  >>engine  >>command buffer  >>event
+     >>other objects  >>metal4  >>dispatch  >>panel  >>message */
 #ifndef SOFTMETAL_INTERNAL_H
 #define SOFTMETAL_INTERNAL_H
 
@@ -26,6 +26,25 @@
 
 #include "rules.h"
 #include "softmetal.h"
+
+/* -------------------------------------------------------------------------- >>symbols -- */
+
+/* The name in the object file of a function that stands in front of the system's, or in its place. In the source it has
+   another: the system's headers declare some with other types, and dispatch_release is a macro in Objective-C. */
+#define SM_SYMBOL(name) __asm__(SM_TEXT(__USER_LABEL_PREFIX__) name)
+#define SM_TEXT(x) SM_TEXT_OF(x)
+#define SM_TEXT_OF(x) #x
+
+#ifdef __APPLE__
+/* A program's objc_msgSend is softmetal's (softmetal_msgsend.S). softmetal's own messages are none of the program's: each
+   object file of softmetal has a local symbol of that name, to which the compiler's calls are bound. Unverified with
+   Apple's linker; Zig's and LLVM's do it. */
+#ifdef __x86_64__
+__asm__(".text\n_objc_msgSend:\n\tjmp _softmetal_own_send\n");
+#else
+__asm__(".text\n.p2align 2\n_objc_msgSend:\n\tb _softmetal_own_send\n");
+#endif
+#endif
 
 /* ---------------------------------------------------------------------------- >>rules -- */
 
@@ -119,11 +138,12 @@ void sm_count(sm_kind kind, long change);
 @interface SoftMetalZombie : NSObject
 @end
 
+bool sm_descends(Class cls, Class from); /* or is it */
 Class sm_zombie_class(void); /* Nil as long as nothing was freed */
 /* Aborts when `object` is nil or freed or not of `cls`; `what` names the argument. */
 void sm_check_argument(id object, Class cls, const char *what);
 
-/* Whether the thread has an autorelease pool. Apple's runtime does not say: true there. */
+/* Whether the thread has an autorelease pool; on a Mac true, for it may have one that softmetal does not see. */
 bool sm_has_pool(void);
 /* [[object retain] autorelease] for what a method hands to the program, NSString included. */
 id sm_handed_out(id object);
@@ -386,7 +406,7 @@ typedef struct sm_notification sm_notification;
 @interface MTLSharedEventListener : SoftMetalObject {
 @public
     struct sm_postbox *postbox;
-    id dispatch_queue; /* +1; nil: the blocks run on a thread of the listener's own */
+    id dispatch_queue; /* +1 by sm_dispatch_retain; nil: the blocks run on a thread of the listener's own */
 }
 + (MTLSharedEventListener *)sharedListener;
 @end
@@ -619,12 +639,6 @@ void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run); 
 
 /* ------------------------------------------------------------------------- >>dispatch -- */
 
-bool sm_dispatch_settled(void);  /* nothing dispatched is left to run, no timer is due */
-bool sm_in_dispatched(void);     /* is the thread in a dispatched function? */
-void sm_dispatch_rest(int more); /* so many functions do nothing but wait for a command buffer, or no longer */
-bool sm_dispatch_fire_all(void); /* every timer is due now; false when there was none */
-void sm_dispatch_reset(void);
-#ifndef __APPLE__
 @interface SoftMetalDispatchQueue : SoftMetalObject {
 @public
     struct sm_work *first, *last; /* waiting, behind the one that runs or is about to */
@@ -636,8 +650,26 @@ void sm_dispatch_reset(void);
     unsigned pending; /* functions and timers that have yet to run: they keep the queue alive */
 }
 @end
-void sm_dispatch(id queue, void *context, void (*function)(void *)); /* not counted as the program's */
-#endif
+
+/* Queues are softmetal's, or the system's where there is a libdispatch behind softmetal's. `what` names the caller. */
+void sm_dispatch(id queue, void *context, void (*function)(void *), const char *what); /* not counted as the program's */
+id sm_dispatch_retain(id object, const char *what);
+void sm_dispatch_release(id object);
+bool sm_may_be_concurrent(id queue, const char *what);
+
+/* What the program calls, see softmetal_libdispatch.m */
+void *sm_dispatch_attribute_of(void *attribute, unsigned qos_class, int relative_priority);
+id sm_dispatch_queue_new(void *attribute);
+id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags);
+uint64_t sm_dispatch_time(uint64_t when, int64_t delta);
+void sm_dispatch_async(id queue, void *context, void (*function)(void *));
+void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *));
+
+bool sm_dispatch_settled(void);  /* nothing dispatched is left to run, no timer is due */
+bool sm_in_dispatched(void);     /* is the thread in a dispatched function? */
+void sm_dispatch_rest(int more); /* so many functions do nothing but wait for a command buffer, or no longer */
+bool sm_dispatch_fire_all(void); /* every timer is due now; false when there was none */
+void sm_dispatch_reset(void);
 
 /* ---------------------------------------------------------------------------- >>panel -- */
 
@@ -672,19 +704,13 @@ void sm_library_reset(void);
 /* -------------------------------------------------------------------------- >>message -- */
 
 bool sm_hidden(SEL selector);
+/* The classes that have Metal's names are softmetal's: aborts where another library has brought one in. */
+void sm_require_own_classes(void);
 /* Whether the running method was entered through objc_msgSend; asked once, first thing in it. */
 bool sm_arrived(id object, SEL selector);
 void sm_hook_before(id object, SEL selector);
 void sm_hook_after(id object, const char *selector);
 void sm_message_reset(void);
-#ifndef __APPLE__
-void sm_linux_reset(void);
-uint64_t sm_linux_messages(void);
-uint64_t sm_linux_thread_messages(void);
-uint64_t sm_linux_message_count(const char *selector);
-uint64_t sm_linux_retain_count_calls(void);
-void sm_note_arrival(id object, SEL selector);
-unsigned sm_linux_pools(void); /* pools that are open on this thread */
-#endif
+unsigned sm_pools(void); /* pools that are open on this thread */
 
 #endif

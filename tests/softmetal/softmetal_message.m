@@ -1,5 +1,9 @@
-/* softmetal_message.m - hidden selectors and classes, hooks on messages, message counts */
+/* softmetal_message.m - the program's messages: hidden selectors and classes, hooks, counts, the way to the method */
+#ifdef __linux__
+#define _GNU_SOURCE /* dladdr */
+#endif
 #import "softmetal_internal.h"
+#include <dlfcn.h>
 #include <objc/runtime.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +39,15 @@ static void show_all_selectors(void)
     __atomic_store_n(&hidden_count, 0, __ATOMIC_RELEASE);
 }
 
+/* In front of the runtime's, with hidden selectors taken out. A wrapper's class says what it passes on. */
+BOOL sm_class_responds(Class cls, SEL selector) SM_SYMBOL("class_respondsToSelector");
+BOOL sm_class_responds(Class cls, SEL selector)
+{
+    if (!cls || !selector || sm_hidden(selector)) return NO;
+    if (cls == [SoftMetalWrapper class]) cls = [SoftMetalCommandBuffer class];
+    return class_getInstanceMethod(cls, selector) != NULL;
+}
+
 /* ---------------------------------------------------------------------- hidden classes -- */
 
 static const char *hidden_class;
@@ -44,16 +57,28 @@ void softmetal_hide_class(const char *name)
     __atomic_store_n(&hidden_class, name, __ATOMIC_RELEASE);
 }
 
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
-
-/* Stands in front of the runtime's function of this name, for the program that softmetal is linked into. The runtimes
-   declare it with different types, so it has a name of its own here. */
-id sm_class_named(const char *name) __asm__(TEXT(__USER_LABEL_PREFIX__) "objc_getClass");
+/* In front of the runtime's, too. */
+id sm_class_named(const char *name) SM_SYMBOL("objc_getClass");
 id sm_class_named(const char *name)
 {
     const char *hidden = __atomic_load_n(&hidden_class, __ATOMIC_ACQUIRE);
     return hidden && strcmp(name, hidden) == 0 ? nil : (id)objc_lookUpClass(name);
+}
+
+/* A runtime knows the class that was registered first by its name, and programs get that one. On a Mac it is Metal's
+   where Metal is in the process, which it is as soon as AppKit is (unverified). */
+void sm_require_own_classes(void)
+{
+    static const char *const names[] = {"MTLSharedEventListener",         "MTLCommandBufferDescriptor",
+                                        "MTL4CommandQueueDescriptor",     "MTL4CommandAllocatorDescriptor",
+                                        "MTL4ArgumentTableDescriptor",    "MTL4CommitOptions"};
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        Class cls = objc_lookUpClass(names[i]);
+        if (sm_descends(cls, [SoftMetalObject class])) continue;
+        Dl_info where = {.dli_fname = NULL};
+        dladdr((void *)cls, &where);
+        sm_abort(SM_RULE_CLASS_TAKEN, "%s is that of %s", names[i], where.dli_fname ? where.dli_fname : "the program");
+    }
 }
 
 /* ------------------------------------------------------------------------------- hooks -- */
@@ -90,45 +115,96 @@ void sm_hook_after(id object, const char *selector)
     call_hook(SOFTMETAL_AFTER, object, selector);
 }
 
-/* ----------------------------------------------------------- did objc_msgSend send it? -- */
+/* ------------------------------------------------------------------------------- counts -- */
 
+/* What is the same for all selectors of a name. */
+static const void *id_of(SEL selector)
+{
 #ifdef __APPLE__
+    return (const void *)selector;
+#else
+    return *(const void *const *)(const void *)selector; /* the GNU runtime has one for each type that it met */
+#endif
+}
 
-bool softmetal_sees_messages(void)
+#define SELECTORS 4096 /* a power of two, far above what a program sends */
+static struct {
+    const void *id; /* claimed by a compare-and-swap, kept for ever */
+    uint64_t count;
+} selectors[SELECTORS];
+
+static uint64_t messages, retain_calls;
+static __thread uint64_t thread_messages;
+
+static uint64_t *counter_of(const void *id)
 {
-    return false;
+    uintptr_t hash = (uintptr_t)id * UINT64_C(0x9E3779B97F4A7C15);
+    for (unsigned i = 0; i < SELECTORS; i++) {
+        unsigned slot = (unsigned)((hash >> 40) + i) & (SELECTORS - 1);
+        const void *seen = __atomic_load_n(&selectors[slot].id, __ATOMIC_RELAXED);
+        if (!seen &&
+            __atomic_compare_exchange_n(&selectors[slot].id, &seen, id, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            seen = id;
+        if (seen == id) return &selectors[slot].count;
+    }
+    sm_abort(SM_RULE_INTERNAL, "more than %d selectors", SELECTORS);
 }
-bool sm_arrived(id object, SEL selector)
+
+static void count_message(SEL selector)
 {
-    (void)object, (void)selector;
-    return true;
+    thread_messages++;
+    __atomic_fetch_add(&messages, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(counter_of(id_of(selector)), 1, __ATOMIC_RELAXED);
 }
+
 uint64_t softmetal_messages(void)
 {
-    return 0;
+    return __atomic_load_n(&messages, __ATOMIC_RELAXED);
 }
 uint64_t softmetal_thread_messages(void)
 {
-    return 0;
+    return thread_messages;
 }
 uint64_t softmetal_message_count(const char *selector)
 {
-    (void)selector;
-    return 0;
-}
-uint64_t softmetal_retain_count_calls(void)
-{
-    return 0;
+    return __atomic_load_n(counter_of(id_of(sel_registerName(selector))), __ATOMIC_RELAXED);
 }
 
-#else
+uint64_t softmetal_retain_count_calls(void)
+{
+    return __atomic_load_n(&retain_calls, __ATOMIC_RELAXED);
+}
+
+static void count_from_zero(void)
+{
+    __atomic_store_n(&messages, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&retain_calls, 0, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < SELECTORS; i++) __atomic_store_n(&selectors[i].count, 0, __ATOMIC_RELAXED);
+}
+
+/* Each becomes a message: build.mk keeps clang from calling the function in its place. */
+id sm_retain(id object) SM_SYMBOL("objc_retain");
+id sm_retain(id object)
+{
+    __atomic_fetch_add(&retain_calls, 1, __ATOMIC_RELAXED);
+    return [object retain];
+}
+
+void sm_release(id object) SM_SYMBOL("objc_release");
+void sm_release(id object)
+{
+    __atomic_fetch_add(&retain_calls, 1, __ATOMIC_RELAXED);
+    [object release];
+}
+
+/* --------------------------------------------------------- the program's or softmetal's? -- */
 
 /* What objc_msgSend of this thread is about to enter. The method takes the note away, so that the
    same method, when softmetal itself calls it later, finds none. */
 static __thread id arrived_object;
 static __thread SEL arrived_selector;
 
-void sm_note_arrival(id object, SEL selector)
+static void note_arrival(id object, SEL selector)
 {
     arrived_object = object;
     arrived_selector = selector;
@@ -141,27 +217,45 @@ bool sm_arrived(id object, SEL selector)
     return arrived;
 }
 
-bool softmetal_sees_messages(void)
+/* ---------------------------------------------------------------------------- the lookup -- */
+
+extern void softmetal_return_zero(void); /* softmetal_msgsend.S */
+
+/* The method to enter, and the object to enter it with. */
+struct method_of {
+    IMP method;
+    id object;
+};
+
+/* As the runtime's own objc_msgSend finds it: of a class's first message, of a class, of one that is forwarded. */
+static struct method_of method_of(id object, SEL selector)
 {
-    return true;
-}
-uint64_t softmetal_messages(void)
-{
-    return sm_linux_messages();
-}
-uint64_t softmetal_thread_messages(void)
-{
-    return sm_linux_thread_messages();
-}
-uint64_t softmetal_message_count(const char *selector)
-{
-    return sm_linux_message_count(selector);
-}
-uint64_t softmetal_retain_count_calls(void)
-{
-    return sm_linux_retain_count_calls();
+    return (struct method_of){class_getMethodImplementation(object_getClass(object), selector), object};
 }
 
+/* Called by objc_msgSend with every argument register saved. */
+struct method_of softmetal_lookup(id receiver, SEL selector);
+struct method_of softmetal_lookup(id receiver, SEL selector)
+{
+    count_message(selector);
+    if (!receiver) return (struct method_of){(IMP)softmetal_return_zero, nil};
+    if (object_getClass(receiver) == sm_zombie_class() && sm_zombie_class())
+        sm_abort(strcmp(sel_getName(selector), "release") == 0 ? SM_RULE_OVER_RELEASE : SM_RULE_MESSAGE_TO_FREED,
+                 "%s sent to %p", sel_getName(selector), (void *)receiver);
+    SM_REQUIRE(!sm_hidden(selector), HIDDEN_SELECTOR, "%s", sel_getName(selector));
+    sm_hook_before(receiver, selector);
+    receiver = sm_answering(receiver, selector);
+    note_arrival(receiver, selector); /* after the hook, which sends messages of its own */
+    return method_of(receiver, selector);
+}
+
+#ifdef __APPLE__
+/* The same for softmetal's own messages. */
+struct method_of softmetal_own_lookup(id receiver, SEL selector);
+struct method_of softmetal_own_lookup(id receiver, SEL selector)
+{
+    return receiver ? method_of(receiver, selector) : (struct method_of){(IMP)softmetal_return_zero, nil};
+}
 #endif
 
 void sm_message_reset(void)
@@ -170,7 +264,5 @@ void sm_message_reset(void)
     show_all_selectors();
     softmetal_hide_class(NULL);
     softmetal_set_gpu_clock(NULL);
-#ifndef __APPLE__
-    sm_linux_reset();
-#endif
+    count_from_zero();
 }

@@ -79,15 +79,6 @@ Class sm_zombie_class(void)
     return (Class)__atomic_load_n(&zombie_class, __ATOMIC_RELAXED);
 }
 
-static void free_memory(id object)
-{
-#ifdef __APPLE__
-    object_dispose(object);
-#else
-    NSDeallocateObject(object);
-#endif
-}
-
 static void become_zombie(id object)
 {
     Class zombie = [SoftMetalZombie class];
@@ -95,7 +86,7 @@ static void become_zombie(id object)
     object_setClass(object, zombie);
     unsigned long slot = __atomic_fetch_add(&quarantine_next, 1, __ATOMIC_RELAXED) % QUARANTINE;
     id oldest = (id)__atomic_exchange_n(&quarantine[slot], (void *)object, __ATOMIC_ACQ_REL);
-    if (oldest) free_memory(oldest);
+    if (oldest) NSDeallocateObject(oldest);
 }
 
 static void __attribute__((noreturn)) complain(id zombie, SEL selector)
@@ -227,22 +218,20 @@ unsigned long softmetal_retain_count(void *object)
     return (unsigned long)__atomic_load_n(&((SoftMetalObject *)object)->refs, __ATOMIC_RELAXED);
 }
 
+bool sm_descends(Class cls, Class from)
+{
+    while (cls && cls != from) cls = class_getSuperclass(cls);
+    return cls != Nil;
+}
+
 void sm_check_argument(id object, Class cls, const char *what)
 {
     SM_REQUIRE(object, NIL_ARGUMENT, "%s", what);
     Class actual = object_getClass(object);
     SM_REQUIRE(actual != sm_zombie_class(), MESSAGE_TO_FREED, "%s is freed: %p", what, (void *)object);
-    for (Class c = actual; c; c = class_getSuperclass(c))
-        if (c == cls) return;
-    sm_abort(SM_RULE_WRONG_CLASS, "%s is a %s, not a %s", what, class_getName(actual), class_getName(cls));
+    SM_REQUIRE(sm_descends(actual, cls), WRONG_CLASS, "%s is a %s, not a %s", what, class_getName(actual),
+               class_getName(cls));
 }
-
-#ifdef __APPLE__
-bool sm_has_pool(void)
-{
-    return true;
-}
-#endif
 
 id sm_handed_out(id object)
 {
@@ -274,11 +263,6 @@ extern void *_Block_copy(const void *block);
 extern void _Block_release(const void *block);
 extern void *_NSConcreteGlobalBlock[32], *_NSConcreteStackBlock[32], *_NSConcreteMallocBlock[32];
 
-#ifdef __APPLE__
-#define BLOCK_ONE UINT32_C(2) /* in the count of a heap block; the lowest bit is another flag there */
-#else
-#define BLOCK_ONE UINT32_C(1)
-#endif
 #define BLOCK_NEEDS_FREE (UINT32_C(1) << 24)
 #define BLOCK_IS_GLOBAL (UINT32_C(1) << 28)
 
@@ -303,14 +287,16 @@ sm_block sm_block_take(void *block)
     return sm_block_take_again(block);
 }
 
-/* As _Block_copy makes of a block on the stack; to be freed by _Block_release. */
+/* As a block on the stack is copied to the heap: the runtime knows how it counts the references of one. */
 static void *copy_of_global(const struct block_header *header)
 {
-    struct block_header *copy = malloc(header->descriptor->size);
-    SM_REQUIRE(copy, INTERNAL, "out of memory");
-    memcpy(copy, header, header->descriptor->size);
-    copy->isa = _NSConcreteMallocBlock;
-    copy->flags = (copy->flags & ~(BLOCK_IS_GLOBAL | BLOCK_COUNT_BITS)) | BLOCK_NEEDS_FREE | BLOCK_ONE;
+    struct block_header *on_stack = malloc(header->descriptor->size);
+    SM_REQUIRE(on_stack, INTERNAL, "out of memory");
+    memcpy(on_stack, header, header->descriptor->size);
+    on_stack->isa = _NSConcreteStackBlock;
+    on_stack->flags &= ~BLOCK_IS_GLOBAL;
+    void *copy = _Block_copy(on_stack);
+    free(on_stack);
     return copy;
 }
 

@@ -358,68 +358,6 @@ void softmetal_remove_device(void *device)
     sm_advance_operations();
 }
 
-/* ---------------------------------------------------------------------------- dispatch -- */
-
-#ifdef __APPLE__ /* the program uses the system's own libdispatch */
-
-bool softmetal_has_dispatch(void)
-{
-    return false;
-}
-void softmetal_set_dispatch_threads(unsigned most)
-{
-    (void)most;
-}
-uint64_t softmetal_dispatches(void)
-{
-    return 0;
-}
-uint64_t softmetal_timers_armed(void)
-{
-    return 0;
-}
-unsigned softmetal_timers(void)
-{
-    return 0;
-}
-unsigned softmetal_dispatch_qos(void *queue)
-{
-    (void)queue;
-    return 0;
-}
-uint64_t softmetal_next_timer(void)
-{
-    return UINT64_MAX;
-}
-void softmetal_let_timers_run(bool run)
-{
-    (void)run;
-}
-void softmetal_fire_timer(void)
-{
-}
-bool sm_dispatch_settled(void)
-{
-    return true;
-}
-bool sm_in_dispatched(void)
-{
-    return false;
-}
-void sm_dispatch_rest(int more)
-{
-    (void)more;
-}
-bool sm_dispatch_fire_all(void)
-{
-    return false;
-}
-void sm_dispatch_reset(void)
-{
-}
-
-#endif
-
 /* ------------------------------------------------------------------------------ settle -- */
 
 /* Polls: a lock or a counter shared by all queues would order threads that Metal does not order. */

@@ -45,16 +45,6 @@ id sm_new_feedback(SoftMetalCommandBuffer *run)
     return feedback;
 }
 
-#ifdef __APPLE__
-
-bool sm_dispatch_handlers(SoftMetalCommandBuffer *buffer)
-{
-    (void)buffer; /* not used there: every handler runs on the queue's own thread */
-    return false;
-}
-
-#else
-
 static void run_dispatched_handlers(void *run)
 {
     sm_engine *engine = ((SoftMetalCommandBuffer *)run)->engine;
@@ -69,11 +59,9 @@ bool sm_dispatch_handlers(SoftMetalCommandBuffer *buffer)
     id feedback_queue = ((SoftMetalQueue4 *)buffer->queue)->feedback_queue;
     if (!feedback_queue) return false;
     sm_engine_retain(buffer->engine);
-    sm_dispatch(feedback_queue, buffer, run_dispatched_handlers);
+    sm_dispatch(feedback_queue, buffer, run_dispatched_handlers, "the feedback queue");
     return true;
 }
-
-#endif
 
 /* ---------------------------------------------------------------------------- options -- */
 
@@ -360,20 +348,10 @@ SM_HAS_LABEL
 
 /* ------------------------------------------------------------------------- the device -- */
 
-static void check_feedback_queue(id queue)
-{
-#ifdef __APPLE__
-    (void)queue;
-#else
-    if (!queue) return;
-    sm_check_argument(queue, [SoftMetalDispatchQueue class], "feedbackQueue");
-    SM_REQUIRE(!((SoftMetalDispatchQueue *)queue)->global, FEEDBACK_QUEUE, "the global queue");
-#endif
-}
-
 static id new_queue(SoftMetalDevice *device, NSString *label, id feedback_queue)
 {
-    check_feedback_queue(feedback_queue);
+    SM_REQUIRE(!feedback_queue || !sm_may_be_concurrent(feedback_queue, "feedbackQueue"), FEEDBACK_QUEUE,
+               "the global queue");
     if (sm_creation_fails()) return nil;
     SoftMetalQueue4 *queue = [[SoftMetalQueue4 alloc] init];
     queue->device = [device retain];

@@ -1,11 +1,18 @@
-/* linux_dispatch.m - the part of libdispatch that a program in C needs, which Linux lacks
+/* softmetal_dispatch.m - dispatch queues, workers and timers: what libdispatch gives to a program in C
+
+   softmetal_libdispatch.m has libdispatch's own names for it. On a Mac these stand in front of the system's: what is
+   given to a queue that the system made goes on to the system.
 
    A sm_work is a function to run. It is in one place at a time: among the timers, in the line of its serial
    queue, among the ready, or with a worker. Of a serial queue at most one is ready or running.
 
    ThreadSanitizer must see the order that libdispatch promises, and none that our own lock adds. So it looks
-   away while the lock is taken and held, and is told each edge by name. Linux only. */
+   away while the lock is taken and held, and is told each edge by name. */
+#ifdef __linux__
+#define _GNU_SOURCE /* RTLD_NEXT */
+#endif
 #import "softmetal_internal.h"
+#include <dlfcn.h>
 #include <stdlib.h>
 
 #if defined(__has_feature)
@@ -173,7 +180,7 @@ static void call(sm_work *work)
     current = queue;
     work->function(work->context);
     in_function = false;
-    SM_REQUIRE(sm_linux_pools() == 0, POOL_ORDER, "a dispatched function left a pool open");
+    SM_REQUIRE(sm_pools() == 0, POOL_ORDER, "a dispatched function left a pool open");
     if (!queue->global) COMES_BEFORE(&queue->busy);
     COMES_BEFORE(&pool.ended);
 }
@@ -327,10 +334,48 @@ static void arm(sm_work *work)
 
 @end
 
+/* ----------------------------------------------------------------- the system's libdispatch -- */
+
+/* Behind softmetal's; NULL on Linux, unless a program has one. Unverified: on a Mac RTLD_NEXT leads from the program,
+   which softmetal is a part of, to the system's functions. */
+static struct {
+    void (*async)(void *queue, void *context, void (*function)(void *));
+    void (*after)(uint64_t when, void *queue, void *context, void (*function)(void *));
+    uint64_t (*time)(uint64_t when, int64_t delta);
+    void (*retain)(void *object);
+    void (*release)(void *object);
+} behind;
+
+static void look_behind(void)
+{
+    *(void **)&behind.async = dlsym(RTLD_NEXT, "dispatch_async_f");
+    *(void **)&behind.after = dlsym(RTLD_NEXT, "dispatch_after_f");
+    *(void **)&behind.time = dlsym(RTLD_NEXT, "dispatch_time");
+    *(void **)&behind.retain = dlsym(RTLD_NEXT, "dispatch_retain");
+    *(void **)&behind.release = dlsym(RTLD_NEXT, "dispatch_release");
+}
+
+/* Whether the object is the system's. What is neither that nor a queue of softmetal's is a mistake. */
+static bool is_behind(id object, const char *what)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    Class cls = object_getClass(object);
+    if (cls == [SoftMetalDispatchQueue class]) return false;
+    pthread_once(&once, look_behind);
+    if (behind.async && cls && cls != sm_zombie_class() && !sm_descends(cls, [SoftMetalObject class])) return true;
+    sm_check_argument(object, [SoftMetalDispatchQueue class], what);
+    return false;
+}
+
+bool sm_may_be_concurrent(id queue, const char *what)
+{
+    return !is_behind(queue, what) && ((SoftMetalDispatchQueue *)queue)->global;
+}
+
+/* -------------------------------------------------------------------- what programs call -- */
+
 static sm_work *new_work(id queue, void *context, void (*function)(void *), const char *what)
 {
-    sm_check_argument(queue, [SoftMetalDispatchQueue class], what);
-    SM_REQUIRE(function, NIL_ARGUMENT, "%s", what);
     SM_REQUIRE(__atomic_load_n(&((SoftMetalDispatchQueue *)queue)->refs, __ATOMIC_RELAXED) > 0, MESSAGE_TO_FREED,
                "%s: the queue %p had its last release", what, (void *)queue);
     LOOK_AWAY();
@@ -344,33 +389,26 @@ static sm_work *new_work(id queue, void *context, void (*function)(void *), cons
     return work;
 }
 
-static void dispatch(sm_work *work)
+void sm_dispatch(id queue, void *context, void (*function)(void *), const char *what)
 {
+    bool theirs = is_behind(queue, what);
+    SM_REQUIRE(function, NIL_ARGUMENT, "%s", what);
+    if (theirs) {
+        behind.async(queue, context, function);
+        return;
+    }
+    sm_work *work = new_work(queue, context, function, what);
     enter();
     work->queue->pending++;
     enqueue(work);
     leave();
 }
 
-void sm_dispatch(id queue, void *context, void (*function)(void *))
+void sm_dispatch_async(id queue, void *context, void (*function)(void *))
 {
-    dispatch(new_work(queue, context, function, "the dispatch queue of a listener or of feedback"));
+    __atomic_fetch_add(&pool.dispatches, 1, __ATOMIC_RELAXED);
+    sm_dispatch(queue, context, function, "dispatch_async_f");
 }
-
-/* -------------------------------------------------------------------- what programs call -- */
-
-#define NOW UINT64_C(0)
-#define NEVER UINT64_MAX
-#define WALL_CLOCK (UINT64_C(1) << 63) /* this bit is set in times of the wall clock */
-
-void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
-void *dispatch_queue_create(const char *label, void *attribute);
-void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
-uint64_t dispatch_time(uint64_t when, int64_t delta);
-void dispatch_async_f(void *queue, void *context, void (*function)(void *));
-void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
-void dispatch_retain(void *object);
-void dispatch_release(void *object);
 
 /* An attribute of a class of service is its place in this array: nothing is made, nothing goes. As Apple's, a class or
    priority that does not exist changes nothing. */
@@ -384,7 +422,7 @@ static bool is_attribute(const void *object)
     return place >= classes_of_service && place < classes_of_service + CLASSES;
 }
 
-void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority)
+void *sm_dispatch_attribute_of(void *attribute, unsigned qos_class, int relative_priority)
 {
     SM_REQUIRE(!attribute || is_attribute(attribute), DISPATCH_ATTRIBUTE, "dispatch_queue_attr_make_with_qos_class: %p",
                attribute);
@@ -394,9 +432,8 @@ void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_clas
     return attribute;
 }
 
-void *dispatch_queue_create(const char *label, void *attribute)
+id sm_dispatch_queue_new(void *attribute)
 {
-    (void)label;
     SM_REQUIRE(!attribute || is_attribute(attribute), DISPATCH_ATTRIBUTE, "dispatch_queue_create: %p", attribute);
     SoftMetalDispatchQueue *queue = [[SoftMetalDispatchQueue alloc] init];
     if (attribute) queue->qos_class = *(const unsigned *)attribute;
@@ -404,14 +441,14 @@ void *dispatch_queue_create(const char *label, void *attribute)
 }
 
 /* One queue for every class of service. As Apple's, NULL for a class or flags that do not exist. */
-void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags)
+id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags)
 {
     static const intptr_t known[] = {0, 2, -2, INT16_MIN, 0x21, 0x19, 0x15, 0x11, 0x09};
     enter();
     leave();
     for (unsigned i = 0; flags == 0 && i < sizeof known / sizeof known[0]; i++)
         if (known[i] == identifier) return global_queue;
-    return NULL;
+    return nil;
 }
 
 static bool is_stepped(void)
@@ -433,7 +470,11 @@ static uint64_t time_of(bool manual)
     return now;
 }
 
-uint64_t dispatch_time(uint64_t when, int64_t delta)
+#define NOW UINT64_C(0)
+#define NEVER UINT64_MAX
+#define WALL_CLOCK (UINT64_C(1) << 63) /* this bit is set in times of the wall clock */
+
+uint64_t sm_dispatch_time(uint64_t when, int64_t delta)
 {
     if (when == NEVER) return NEVER;
     SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_time: %#llx is of the wall clock",
@@ -444,13 +485,6 @@ uint64_t dispatch_time(uint64_t when, int64_t delta)
     return back >= when ? 1 : when - back;
 }
 
-void dispatch_async_f(void *queue, void *context, void (*function)(void *))
-{
-    sm_work *work = new_work(queue, context, function, "dispatch_async_f");
-    __atomic_fetch_add(&pool.dispatches, 1, __ATOMIC_RELAXED);
-    dispatch(work);
-}
-
 /* How much later than asked for a timer may come, as libdispatch has it. Here it does. */
 static uint64_t leeway_of(uint64_t delay)
 {
@@ -459,45 +493,51 @@ static uint64_t leeway_of(uint64_t delay)
     return leeway < LONGEST_LEEWAY ? leeway : LONGEST_LEEWAY;
 }
 
-void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *))
+void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *))
 {
+    bool theirs = is_behind(queue, "dispatch_after_f");
+    SM_REQUIRE(function, NIL_ARGUMENT, "dispatch_after_f");
     SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_after_f: %#llx", (unsigned long long)when);
-    sm_work *work = new_work(queue, context, function, "dispatch_after_f");
-    __atomic_fetch_add(&pool.armed, 1, __ATOMIC_RELAXED);
     bool manual = is_stepped();
     uint64_t now = time_of(manual);
+    uint64_t delay = when > now ? when - now : 0;
+    __atomic_fetch_add(&pool.armed, 1, __ATOMIC_RELAXED);
+    if (theirs) { /* whose times are not softmetal's */
+        behind.after(behind.time(NOW, (int64_t)delay), queue, context, function);
+        return;
+    }
+    sm_work *work = new_work(queue, context, function, "dispatch_after_f");
     enter();
     work->manual = manual;
-    work->due = when > now ? when : now;
-    work->delay = work->due - now;
-    if (!manual && work->delay) work->due = sm_after(work->due, leeway_of(work->delay));
+    work->due = now + delay;
+    work->delay = delay;
+    if (!manual && delay) work->due = sm_after(work->due, leeway_of(delay));
     work->queue->pending++;
     arm(work);
     leave();
 }
 
-void dispatch_retain(void *object)
+id sm_dispatch_retain(id object, const char *what)
 {
-    if (is_attribute(object)) return;
-    sm_check_argument(object, [SoftMetalDispatchQueue class], "dispatch_retain");
-    [(id)object retain];
+    if (is_attribute((void *)object)) return object;
+    if (is_behind(object, what))
+        behind.retain(object);
+    else
+        [object retain];
+    return object;
 }
 
-void dispatch_release(void *object)
+void sm_dispatch_release(id object)
 {
     SM_REQUIRE(object, NIL_ARGUMENT, "dispatch_release");
-    if (is_attribute(object)) return;
-    if (object_getClass(object) != sm_zombie_class())
-        sm_check_argument(object, [SoftMetalDispatchQueue class], "dispatch_release");
-    [(id)object release];
+    if (is_attribute((void *)object)) return;
+    if (object_getClass(object) != sm_zombie_class() && is_behind(object, "dispatch_release"))
+        behind.release(object);
+    else
+        [object release];
 }
 
 /* -------------------------------------------------------------------------- the panel -- */
-
-bool softmetal_has_dispatch(void)
-{
-    return true;
-}
 
 void softmetal_set_dispatch_threads(unsigned most)
 {

@@ -1,16 +1,42 @@
-/* msgsend.S - objc_msgSend for the GNU runtime, which only has a lookup function
+/* softmetal_msgsend.S - objc_msgSend for the program: in front of Apple's, and in place of the one that the GNU runtime
+   lacks
 
    The arguments are in registers that a C call may overwrite, so all of them are saved, softmetal_lookup
    is asked for the method and for the object that answers, and the method is entered by a jump: but for
-   the object it finds registers and stack as its caller left them. For a nil receiver the lookup answers softmetal_return_zero. */
+   the object it finds registers and stack as its caller left them. For a nil receiver the lookup answers
+   softmetal_return_zero.
+
+   On Apple's runtime softmetal_own_send does the same for softmetal's own messages (softmetal_internal.h, >>symbols). */
+
+#ifdef __APPLE__
+#define SYMBOL(name) _##name
+#else
+#define SYMBOL(name) name
+#endif
+
+    .macro BEGIN name
+    .globl  \name
+#ifndef __APPLE__
+    .type   \name, STT_FUNC
+#endif
+    .p2align 4
+\name:
+    .cfi_startproc
+    .endm
+
+    .macro END name
+    .cfi_endproc
+#ifndef __APPLE__
+    .size   \name, . - \name
+#endif
+    .endm
+
+    .text
 
 #if defined(__x86_64__)
 
-    .text
-    .globl  objc_msgSend
-    .type   objc_msgSend, @function
-objc_msgSend:
-    .cfi_startproc
+    .macro SEND name, lookup
+    BEGIN   \name
     pushq   %rbp                    /* the return address and rbp: the stack is 16-byte aligned */
     .cfi_def_cfa_offset 16
     .cfi_offset %rbp, -16
@@ -32,7 +58,7 @@ objc_msgSend:
     movq    %r8, 160(%rsp)
     movq    %r9, 168(%rsp)
     movq    %rax, 176(%rsp)         /* al: number of vector arguments of a variadic method */
-    call    softmetal_lookup@PLT
+    call    \lookup
     movq    %rax, %r11
     movq    %rdx, 128(%rsp)         /* the object that answers */
     movaps  0(%rsp), %xmm0
@@ -53,28 +79,21 @@ objc_msgSend:
     leave
     .cfi_def_cfa %rsp, 8
     jmp     *%r11
-    .cfi_endproc
-    .size   objc_msgSend, . - objc_msgSend
+    END     \name
+    .endm
 
-    .globl  softmetal_return_zero
-    .type   softmetal_return_zero, @function
-softmetal_return_zero:
-    .cfi_startproc
+    BEGIN   SYMBOL(softmetal_return_zero)
     xorl    %eax, %eax
     xorl    %edx, %edx
     xorps   %xmm0, %xmm0
     xorps   %xmm1, %xmm1
     ret
-    .cfi_endproc
-    .size   softmetal_return_zero, . - softmetal_return_zero
+    END     SYMBOL(softmetal_return_zero)
 
 #elif defined(__aarch64__)
 
-    .text
-    .globl  objc_msgSend
-    .type   objc_msgSend, %function
-objc_msgSend:
-    .cfi_startproc
+    .macro SEND name, lookup
+    BEGIN   \name
     stp     x29, x30, [sp, #-224]!  /* frame: 16 bytes, x0-x8 and padding: 80, q0-q7: 128 */
     .cfi_def_cfa_offset 224
     .cfi_offset x29, -224
@@ -90,7 +109,7 @@ objc_msgSend:
     stp     q2, q3, [sp, #128]
     stp     q4, q5, [sp, #160]
     stp     q6, q7, [sp, #192]
-    bl      softmetal_lookup
+    bl      \lookup
     mov     x16, x0
     str     x1, [sp, #16]           /* the object that answers */
     ldp     q0, q1, [sp, #96]
@@ -108,13 +127,10 @@ objc_msgSend:
     .cfi_restore x29
     .cfi_restore x30
     br      x16
-    .cfi_endproc
-    .size   objc_msgSend, . - objc_msgSend
+    END     \name
+    .endm
 
-    .globl  softmetal_return_zero
-    .type   softmetal_return_zero, %function
-softmetal_return_zero:
-    .cfi_startproc
+    BEGIN   SYMBOL(softmetal_return_zero)
     mov     x0, #0
     mov     x1, #0
     movi    d0, #0
@@ -122,11 +138,21 @@ softmetal_return_zero:
     movi    d2, #0
     movi    d3, #0
     ret
-    .cfi_endproc
-    .size   softmetal_return_zero, . - softmetal_return_zero
+    END     SYMBOL(softmetal_return_zero)
 
 #else
 #error "softmetal: write objc_msgSend for this processor"
 #endif
 
+#ifdef __APPLE__
+    SEND    SYMBOL(objc_msgSend), SYMBOL(softmetal_lookup)
+    SEND    SYMBOL(softmetal_own_send), SYMBOL(softmetal_own_lookup)
+    .subsections_via_symbols
+#else
+#ifdef __x86_64__
+    SEND    objc_msgSend, softmetal_lookup@PLT
+#else
+    SEND    objc_msgSend, softmetal_lookup
+#endif
     .section .note.GNU-stack, "", %progbits
+#endif
