@@ -109,9 +109,8 @@ int main(void)
     check(!uv_loop_init(&loop) && !uv_async_init(&loop, &async, dispatch), "a loop"); /* before anything can notify */
     check(!uv_timer_init(&loop, &timer) && !uv_timer_start(&timer, tick, 1, 1), "a timer");
     loop_thread = uv_thread_self();
-    gpusync_result result = gpusync_device_create(&desc, &device);
-    if (result) printf("no device: %s\n", gpusync_result_string(result));
-    check(!result && !gpusync_queue_create(device, NULL, &queue), "a device and a queue");
+    check_device(gpusync_device_create(&desc, &device));
+    check(!gpusync_queue_create(device, NULL, &queue), "gpusync_queue_create");
     for (int i = 0; i < CHAINS; i++) {
         chains[i].memory = metal_buffer_new(gpusync_device_metal(device), SIZE);
         check(chains[i].memory != NULL, "memory");

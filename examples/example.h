@@ -19,6 +19,20 @@ static void check(bool good, const char *what)
     exit(1);
 }
 
+/* What this machine lacks is no mistake of the program. Test runners know what was skipped by this status. */
+static void skip(const char *reason)
+{
+    fprintf(stderr, "skipped: %s\n", reason);
+    exit(77);
+}
+
+/* The result of gpusync_device_create: a virtual machine may have no device. */
+static void check_device(gpusync_result result)
+{
+    if (result == GPUSYNC_ERROR_NO_DEVICE) skip(gpusync_result_string(result));
+    check(!result, gpusync_result_string(result));
+}
+
 /* The short name; gpusync_result_string gives a sentence. */
 static __attribute__((unused)) const char *name_of(gpusync_result result)
 {

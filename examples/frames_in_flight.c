@@ -122,9 +122,8 @@ static void verify(void)
 int main(void)
 {
     gpusync_queue_desc desc = {.label = "frames"};
-    gpusync_result result = gpusync_device_create(NULL, &device);
-    if (result) printf("no device: %s\n", gpusync_result_string(result));
-    check(!result && !gpusync_queue_create(device, &desc, &queue), "a device and a queue");
+    check_device(gpusync_device_create(NULL, &device));
+    check(!gpusync_queue_create(device, &desc, &queue), "gpusync_queue_create");
     void *metal = gpusync_device_metal(device);
     screen = metal_buffer_new(metal, SLOT);
     history = metal_buffer_new(metal, (size_t)FRAMES * SLOT);

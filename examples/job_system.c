@@ -214,9 +214,7 @@ int main(void)
     static const gpusync_spin none; /* why spin, where there is other work? */
     gpusync_hooks hooks = {.yield = yield, .park = park, .unpark = unpark};
     gpusync_device_desc desc = {.hooks = &hooks, .spin = &none};
-    gpusync_result result = gpusync_device_create(&desc, &device);
-    if (result) printf("no device: %s\n", gpusync_result_string(result));
-    check(!result, "a device");
+    check_device(gpusync_device_create(&desc, &device));
     for (int i = 0; i < QUEUES; i++) check(!gpusync_queue_create(device, NULL, &queues[i]), "gpusync_queue_create");
     memory = metal_buffer_new(gpusync_device_metal(device), (size_t)JOBS * SIZE);
     check(memory != NULL, "memory");

@@ -177,13 +177,11 @@ static void both_kinds(void)
 int main(void)
 {
     gpusync_queue_desc desc = {.label = "frames", .metal4 = true};
-    gpusync_result result = gpusync_device_create(NULL, &device);
-    if (result) printf("no device: %s\n", gpusync_result_string(result));
-    check(!result, "a device");
-    result = gpusync_queue_create(device, &desc, &queue);
+    check_device(gpusync_device_create(NULL, &device));
+    gpusync_result result = gpusync_queue_create(device, &desc, &queue);
     if (result == GPUSYNC_ERROR_UNSUPPORTED) {
-        printf("metal4: this system has no Metal 4 (it came with macOS 26 and iOS 26)\n");
-        return gpusync_device_destroy(device) != GPUSYNC_OK;
+        check(!gpusync_device_destroy(device), "gpusync_device_destroy");
+        skip("this machine has no Metal 4, which came with macOS 26 and iOS 26");
     }
     check(!result, name_of(result));
     metal = gpusync_device_metal(device), metal_queue = gpusync_queue_metal(queue);

@@ -40,11 +40,8 @@ static void row(const char *what, const char *answer, bool expected)
     check(expected, what);
 }
 
-static void waited(const char *what, gpusync_result expected, gpusync_result got)
-{
-    row(what, name_of(got), got == expected);
-}
-static void asked(const char *what, bool expected, bool got) { row(what, got ? "yes" : "no", got == expected); }
+static void asked(const char *what, bool want, bool got) { row(what, got ? "yes" : "no", got == want); }
+static void waited(const char *what, gpusync_result want, gpusync_result got) { row(what, name_of(got), got == want); }
 
 #define WAIT(what, expected, call) (start(), waited(what, expected, call))
 #define ASK(what, expected, call) (start(), asked(what, expected, call))
@@ -126,7 +123,7 @@ static void in_flight(void)
     check(strstr(text, "behind the gate") != NULL, "the report names the work in flight");
 
     metal_event_signal(gate, 1);
-    WAIT("gpusync_wait, limit 1 s", GPUSYNC_OK, gpusync_wait(queue, ticket, 1000 * MS));
+    WAIT("gpusync_wait, limit 10 s", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
     check_bytes(0, SIZE, value);
     metal_release(gate);
 }
@@ -178,11 +175,11 @@ static void others_commit(void)
         if (late) { /* nobody told us before; tickets count on their own */
             metal_commit(command_buffer);
             check(!gpusync_track_committed(queue, command_buffer, &ticket), "gpusync_track_committed");
-            WAIT("gpusync_wait after gpusync_track_committed", GPUSYNC_OK, gpusync_wait(queue, ticket, 1000 * MS));
+            WAIT("gpusync_wait after gpusync_track_committed", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
         } else { /* the better way: before the commit, which stays with its owner */
             check(!gpusync_track(queue, command_buffer, &ticket), "gpusync_track");
             metal_commit(command_buffer);
-            WAIT("gpusync_wait after gpusync_track", GPUSYNC_OK, gpusync_wait(queue, ticket, 1000 * MS));
+            WAIT("gpusync_wait after gpusync_track", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
         }
         metal_release(command_buffer);
         check_bytes(0, SIZE, value);
@@ -223,12 +220,10 @@ static void failure(void)
 int main(void)
 {
     gpusync_queue_desc desc = {.label = "quickstart"};
-    gpusync_result result = gpusync_device_create(NULL, &device);
-    if (result) printf("no device: %s\n", gpusync_result_string(result));
-    check(!result && !gpusync_queue_create(device, &desc, &queue), "a device and a queue");
+    check_device(gpusync_device_create(NULL, &device));
+    check(!gpusync_queue_create(device, &desc, &queue), "gpusync_queue_create");
     void *metal = gpusync_device_metal(device);
-    from = metal_buffer_new(metal, SIZE);
-    to = metal_buffer_new(metal, SIZE);
+    from = metal_buffer_new(metal, SIZE), to = metal_buffer_new(metal, SIZE);
     heavy = metal_buffer_new(metal, HEAVY);
     check(from && to && heavy, "memory");
 
@@ -248,9 +243,7 @@ int main(void)
     check(s.commits == s.completions && s.failures == !real_device, "every commit has ended");
 
     check(!gpusync_queue_destroy(queue) && !gpusync_device_destroy(device), "destroy");
-    metal_release(from);
-    metal_release(to);
-    metal_release(heavy);
+    metal_release(from), metal_release(to), metal_release(heavy);
     printf("quickstart: all %d checks passed\n", checks);
     return 0;
 }

@@ -275,7 +275,7 @@ int main(int argc, char **argv)
         program.view.wantsLayer = YES;
         program.view.framesToDraw = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
         if (![program.view openDevice]) {
-            fprintf(stderr, "no Metal device\n");
+            fprintf(stderr, "there is no device to draw with\n");
             return 1;
         }
         program.window = [[NSWindow alloc] initWithContentRect:place

@@ -11,9 +11,9 @@
 # Programs after --metal4 run with QUEUES=metal4: their queues are those of Metal 4 (see stage.h). What says "not on
 # Metal 4" there is counted, and not shown.
 #
-# An example is one test: it has to exit with 0, and every line of tests/expect/NAME.txt, an extended
-# regular expression, has to match some line of its output, in order.
+# An example is one test: its output has to be as tests/expect/NAME.txt says. expect.pl has the rules.
 #
+# FORM         where examples run, as expect.pl names it. Default: mac on a Mac, else softmetal
 # RUN          command put in front of every program (valgrind, setarch ...)
 # LOGS         where the outputs are kept; default: next to each program
 # TOTAL_LIMIT  seconds after which no further program begins; each that is left out is a failure. Default: none
@@ -25,6 +25,9 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 limit=${TIME_LIMIT:-120}
 expect=${EXPECT:-$here/expect}
+form=softmetal
+[ "$(uname -s)" != Darwin ] || form=mac
+form=${FORM:-$form}
 longest=400 # lines of a failed program's output that are shown
 passed=0 failed=0 skipped=0 left_out=0 failures=
 bad='autorelease called without pool'
@@ -146,28 +149,27 @@ EOF
 }
 
 run_example() {
-    local name log start status at=1 line found reason=
+    local name log start status reason
     name=$(basename "$1")
     log=$(log_of "$1")
     start=$SECONDS
     execute "$1" "$log"
     status=$?
-    if [ "$status" -ne 0 ]; then
+    if [ "$status" -ne 0 ] && [ "$status" -ne 77 ]; then
         reason=$(why_of "$status")
     elif LC_ALL=C grep -qE -- "$bad" "$log"; then
         reason="forbidden line: $(LC_ALL=C grep -m1 -E -- "$bad" "$log" | cut -c1-100)"
-    elif [ ! -s "$expect/$name.txt" ]; then
-        reason="no tests/expect/$name.txt"
     else
-        while IFS= read -r line || [ -n "$line" ]; do
-            [ -n "$line" ] || continue
-            found=$(tail -n "+$at" "$log" | LC_ALL=C grep -n -m1 -E -- "$line" | cut -d: -f1)
-            if [ -z "$found" ]; then
-                reason="from line $at of its output on, nothing matches: $line"
-                break
-            fi
-            at=$((at + found))
-        done <"$expect/$name.txt"
+        reason=$("$here/expect.pl" "$expect/$name.txt" "$log" "$status" "$form" 2>&1)
+        case $? in
+        0) reason= ;;
+        77)
+            skipped=$((skipped + 1))
+            printf '%-36s %s\n' "example $name" "$(tail -n 1 "$log")"
+            return
+            ;;
+        *) reason=${reason:-expect.pl failed} ;;
+        esac
     fi
     if [ -z "$reason" ]; then
         report "example $name" 1 0 $((SECONDS - start)) "" "$log"
