@@ -4968,11 +4968,11 @@ static inline bool gpusync__went_well(const gpusync_queue *q, gpusync_ticket tic
     uint32_t flags = GPUSYNC__GET(&q->flags);
     if (!flags) return true;
     if (flags != GPUSYNC__FAILED) return false;
-    uint64_t before = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__GET(&q->covered) : ticket - 1;
-    return GPUSYNC__GET(&q->last_failed) <= before; /* of ticket 0 nothing is above */
+    uint64_t last = GPUSYNC__GET(&q->last_failed);
+    return ticket > last && (ticket != GPUSYNC_EVERYTHING || last <= GPUSYNC__GET(&q->covered));
 }
 
-/* The answer of most waits, from two loads, or three of everything; two more where something failed before. */
+/* The answer of most waits, from two loads, or three of everything; one or two more where something failed before. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
     if (!queue || !gpusync_is_done(queue, ticket) || !gpusync__went_well(queue, ticket))

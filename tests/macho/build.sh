@@ -101,7 +101,10 @@ softmetal() { # ARCH DIRECTORY SOURCES [OPTION]: makes DIRECTORY/libsoftmetal.a,
         "$zig" cc -target "$1-macos" -O2 -g "${options[@]}" -c "$source" -o "${objects[-1]}" &
     done
     wait
-    ls "${objects[@]}" >/dev/null && "$zig" ar --format=darwin rcs "$2/users/libsoftmetal.a" "${for_users[@]}" &&
+    for source in "${objects[@]}"; do # Zig's compiler leaves an empty file behind
+        [ -s "$source" ] || die "softmetal for $1 cannot be compiled"
+    done
+    "$zig" ar --format=darwin rcs "$2/users/libsoftmetal.a" "${for_users[@]}" &&
         "$zig" ar --format=darwin rcs "$2/libsoftmetal.a" "${objects[@]}" || die "softmetal for $1 cannot be built"
 }
 

@@ -18,6 +18,7 @@ extern void NSDeallocateObject(id object);
 extern NSString *const NSLocalizedDescriptionKey, *const NSUnderlyingErrorKey;
 
 @interface NSString : NSObject
+- (instancetype)initWithFormat:(NSString *)format, ...;
 - (instancetype)initWithUTF8String:(const char *)text;
 - (const char *)UTF8String;
 @end
