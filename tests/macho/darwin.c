@@ -421,6 +421,22 @@ static int darwin_thread_create(pthread_t *thread, const darwin_attributes *a, v
     pthread_attr_destroy(&attributes);
     return darwin_errno_of(result);
 }
+/* A key has 64 bits. */
+static int darwin_key_create(unsigned long *key, void (*end)(void *))
+{
+    pthread_key_t made;
+    int result = pthread_key_create(&made, end);
+    if (result == 0) *key = made;
+    return darwin_errno_of(result);
+}
+static int darwin_setspecific(unsigned long key, const void *value)
+{
+    return darwin_errno_of(pthread_setspecific((pthread_key_t)key, value));
+}
+static void *darwin_getspecific(unsigned long key)
+{
+    return pthread_getspecific((pthread_key_t)key);
+}
 static int darwin_thread_join(pthread_t thread, void **result)
 {
     return darwin_errno_of(pthread_join(thread, result));
@@ -980,6 +996,8 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(pthread_attr_init, darwin_attr_init), OURS(pthread_attr_destroy, darwin_attr_destroy),
     OURS(pthread_attr_setstacksize, darwin_attr_setstacksize),
     OURS(pthread_attr_setdetachstate, darwin_attr_setdetachstate),
+    OURS(pthread_key_create, darwin_key_create), OURS(pthread_setspecific, darwin_setspecific),
+    OURS(pthread_getspecific, darwin_getspecific),
     OURS(pthread_once, darwin_once_call), SAME(pthread_self), SAME(pthread_equal), SAME(pthread_detach),
     SAME(pthread_exit),
     SAME(sched_yield),

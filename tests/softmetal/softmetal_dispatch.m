@@ -79,15 +79,14 @@ static struct {
           .manual_now = START_OF_TIME};
 
 static SoftMetalDispatchQueue *global_queue; /* lives as long as the process, so it is not counted */
-static __thread bool in_function;
 static __thread SoftMetalDispatchQueue *current; /* its queue */
 
-static void worker_ends(void *unused);
-static pthread_key_t worker_key; /* its destructor runs as a worker ends */
+static void ends_in_function(void *work);
+static pthread_key_t function_key; /* what the worker runs; so its destructor runs only where that does not return */
 
 static void set_up(void)
 {
-    pthread_key_create(&worker_key, worker_ends);
+    pthread_key_create(&function_key, ends_in_function);
     sm_cond_init(&pool.work);
     sm_cond_init(&pool.timing);
     sm_cond_init(&pool.rest);
@@ -165,10 +164,15 @@ static void enqueue(sm_work *work)
     if (queue->rests) pool.stuck++;
 }
 
-static void worker_ends(void *unused)
+static void ends_in_function(void *work)
 {
-    (void)unused;
-    SM_REQUIRE(!in_function, EXIT_IN_FUNCTION, "pthread_exit");
+    SM_REQUIRE(!work, EXIT_IN_FUNCTION, "pthread_exit");
+}
+
+bool sm_in_dispatched(void)
+{
+    pthread_once(&pool.once, set_up);
+    return pthread_getspecific(function_key);
 }
 
 static void call(sm_work *work)
@@ -176,10 +180,10 @@ static void call(sm_work *work)
     SoftMetalDispatchQueue *queue = work->queue;
     COMES_AFTER(work);
     if (!queue->global) COMES_AFTER(&queue->busy);
-    in_function = true;
+    pthread_setspecific(function_key, work);
     current = queue;
     work->function(work->context);
-    in_function = false;
+    pthread_setspecific(function_key, NULL);
     SM_REQUIRE(sm_pools() == 0, POOL_ORDER, "a dispatched function left a pool open");
     if (!queue->global) COMES_BEFORE(&queue->busy);
     COMES_BEFORE(&pool.ended);
@@ -216,7 +220,6 @@ static void *worker_main(void *unused)
 {
     (void)unused;
     uint64_t idle_until = 0;
-    pthread_setspecific(worker_key, &pool);
     enter();
     for (;;) {
         if (pool.ready > 0 && pool.running < pool.most) {
@@ -586,7 +589,7 @@ void softmetal_fire_timer(void)
 {
     watch watched = {false, false};
     uint64_t deadline = sm_now() + FIRE_LIMIT;
-    SM_REQUIRE(!in_function, PANEL_MISUSE, "softmetal_fire_timer inside a dispatched function");
+    SM_REQUIRE(!sm_in_dispatched(), PANEL_MISUSE, "softmetal_fire_timer inside a dispatched function");
     enter();
     SM_REQUIRE(pool.timers[true], STEP_NOT_DUE, "softmetal_fire_timer: no timer of the manual clock is armed");
     pool.manual_now = pool.timers[true]->due;
@@ -620,11 +623,6 @@ void sm_dispatch_rest(int more)
         pool.stuck += waiting_in(current);
     }
     leave();
-}
-
-bool sm_in_dispatched(void)
-{
-    return in_function;
 }
 
 bool sm_dispatch_fire_all(void)
