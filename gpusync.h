@@ -4102,7 +4102,9 @@ static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept)
 {
     unsigned rounds = 0;
-    while (GPUSYNC__GET(owing) > (kept ? GPUSYNC__GET(kept) : 0)) {
+    for (;;) {
+        uint32_t left = GPUSYNC__GET(owing); /* before `kept`, which may fall as well */
+        if (left <= (kept ? GPUSYNC__GET(kept) : 0)) return;
         gpusync__due *due = gpusync__pop_due(dev, owing);
         if (due) gpusync__run_one_due(dev, due);
         else gpusync__linger(dev, &rounds);
@@ -8713,7 +8715,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     void *left = q->metal4 ? gpusync__gather_events(q) : NULL;
     gpusync__orphan_slots(q);
     gpusync__disown_plans(q);
-    gpusync__pay(dev, &q->owing, &q->kept_count); /* then all that is left is kept, and no thread changes that list */
+    gpusync__pay(dev, &q->owing, &q->kept_count); /* all that is left then is kept, and no thread changes the list */
     if (left || q->kept) gpusync__leave_behind(q, left);
     gpusync__pay(dev, &q->owing, NULL);
     if (q->free_plans) gpusync__plans_return(dev, q->free_plans);

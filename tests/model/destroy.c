@@ -169,6 +169,41 @@ static void metal4(void)
     all_slots_are_free();
 }
 
+/* ... and while two submissions are published that keep their events. An earlier one has what it signals by then: one of
+   the two lets go of it, or the queue does. */
+static void *publishes(void *plan)
+{
+    gpusync__keep_signaller(&Q, (gpusync__plan *)plan);
+    return NULL;
+}
+static void kept_plans(void)
+{
+    int count = 0;
+    D.allocator.release = overwrite;
+    Q.metal4 = true;
+    Q.mark = &event_value;
+    STORE(&event_value, 1);
+    have_plans(3);
+    for (int i = 0; i < 3; i++) {
+        plans[i].work.refs = 1;
+        plans[i].work.queue = &Q;
+        plans[i].mark = i ? 2 : 1;
+        plans[i].next = NULL;
+    }
+    Q.free_plans = NULL;
+    Q.kept = &plans[0];
+    Q.kept_count = 1;
+    Q.owing = 3;
+    pthread_t one = start(publishes, (long)&plans[1]), two = start(publishes, (long)&plans[2]);
+    pthread_t three = start(destroyer, 0);
+    join(one);
+    join(two);
+    join(three);
+    assert(freed == 1);
+    for (gpusync__plan *plan = D.free_plans; plan; plan = plan->next) assert(count++ < 3);
+    assert(count == 3);
+}
+
 /* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)
    for a sweep. After that nobody touches the device. */
 #ifndef ASKED

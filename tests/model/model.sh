@@ -196,6 +196,7 @@ green destroy-now-waiter destroy queue_with -DWITH=waiter
 green destroy-now-sleeper destroy queue_with_sleeper
 green destroy-now-sweep destroy swept
 green destroy-now-feedback destroy metal4
+green destroy-now-kept-plans destroy kept_plans
 green close-callbacks destroy closed_post
 green close-sweeps destroy closed_post -DASKED=sweeper
 green destroy-timeline-listener destroy listened
@@ -246,6 +247,8 @@ mutant left-relaxed destroy-now-poller
 mutant slots-not-waited-for destroy-now-handler
 mutant running-handler-not-waited-for destroy-now-handler
 mutant turned-without-a-swap destroy-now-handler
+mutant kept-counted-before-the-walk destroy-now-kept-plans
+mutant kept-read-first destroy-now-kept-plans
 mutant sleepers-not-woken destroy-now-sleeper
 mutant sleepers-looked-for-relaxed destroy-now-sleeper
 mutant sleepers-of-values-not-woken destroy-timeline-waiter

@@ -356,6 +356,14 @@ MUTANTS = {
     "warm-up-does-not-fail": [
         ("    (void)gpusync_timeline_fail(w->progress, &gone);\n", ""),
     ],
+    "kept-counted-before-the-walk": [
+        ("    uint32_t more = 1;\n", "    uint32_t more = 0;\n    GPUSYNC__ADD(&q->kept_count, 1);\n"),
+    ],
+    "kept-read-first": [
+        ("        uint32_t left = GPUSYNC__GET(owing);",
+         "        uint32_t settled = kept ? GPUSYNC__GET(kept) : 0, left = GPUSYNC__GET(owing);"),
+        ("        if (left <= (kept ? GPUSYNC__GET(kept) : 0)) return;", "        if (left <= settled) return;"),
+    ],
     "pending-falls-first": [
         ("    gpusync__pool_pop(pool);\n    gpusync__compiled(c);\n    GPUSYNC__SUB(&w->pending, 1);\n",
          "    gpusync__pool_pop(pool);\n    GPUSYNC__SUB(&w->pending, 1);\n    gpusync__compiled(c);\n"),
