@@ -169,8 +169,9 @@ static void metal4(void)
     all_slots_are_free();
 }
 
-/* ... and while two submissions are published that keep their events. An earlier one has what it signals by then: one of
-   the two lets go of it, or the queue does. */
+/* A queue of Metal 4 goes, while two submissions are published that keep their events. Two earlier ones have what they
+   signal by then: one of the publishers lets go of them, or the queue does. */
+#define PLANS 4
 static void *publishes(void *plan)
 {
     gpusync__keep_signaller(&Q, (gpusync__plan *)plan);
@@ -183,25 +184,25 @@ static void kept_plans(void)
     Q.metal4 = true;
     Q.mark = &event_value;
     STORE(&event_value, 1);
-    have_plans(3);
-    for (int i = 0; i < 3; i++) {
+    have_plans(PLANS);
+    for (int i = 0; i < PLANS; i++) {
         plans[i].work.refs = 1;
         plans[i].work.queue = &Q;
-        plans[i].mark = i ? 2 : 1;
-        plans[i].next = NULL;
+        plans[i].mark = i < 2 ? 1 : 2;
+        plans[i].next = i == 0 ? &plans[1] : NULL;
     }
     Q.free_plans = NULL;
     Q.kept = &plans[0];
-    Q.kept_count = 1;
-    Q.owing = 3;
-    pthread_t one = start(publishes, (long)&plans[1]), two = start(publishes, (long)&plans[2]);
+    Q.kept_count = 2;
+    Q.owing = PLANS;
+    pthread_t one = start(publishes, (long)&plans[2]), two = start(publishes, (long)&plans[3]);
     pthread_t three = start(destroyer, 0);
     join(one);
     join(two);
     join(three);
     assert(freed == 1);
-    for (gpusync__plan *plan = D.free_plans; plan; plan = plan->next) assert(count++ < 3);
-    assert(count == 3);
+    for (gpusync__plan *plan = D.free_plans; plan; plan = plan->next) assert(count++ < PLANS);
+    assert(count == PLANS);
 }
 
 /* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)

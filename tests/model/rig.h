@@ -510,7 +510,7 @@ static void have_log(void)
 }
 
 /* Free plans, as gpusync__plans_take has them. */
-static gpusync__plan plans[3];
+static gpusync__plan plans[4];
 static void have_plans(int count)
 {
     for (int i = 0; i < count; i++) {
