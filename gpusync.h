@@ -367,15 +367,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 /** Wait until everything that is on the device has ended, then destroy the queue.
 
     Held work is given up with ERROR_CANCELLED, also plain commits that are held behind it. So are buffers that were
-    made or tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED. Callbacks that are
-    left run here, on this thread: do not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call
-    gpusync_dispatch first: where work of another queue waits for a callback, and this queue for that work, this call
-    would not return.
+    made or tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; one for several points
+    goes on where the point of this queue has ended. Callbacks that are left run here, on this thread: do not hold a
+    lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: where work of another queue
+    waits for a callback, and this queue for that work, this call would not return.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread is at it.
     Threads one, see >>threads
-    Blocks until the GPU is finished, without limit: for a GPU that may hang there is gpusync_queue_destroy_now.
-           Submissions in flight may wait for other queues: for these too. On a lost device it
-           waits for nothing: what it leaves may still run.
+    Blocks until the GPU is finished, without limit, in the yield and park hooks: for a GPU that may hang there is
+           gpusync_queue_destroy_now. Submissions in flight may wait for other queues: for these too. On a lost device
+           it waits for nothing: what it leaves may still run.
     Owns releases what the queue kept */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -494,7 +494,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, 
     When the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
     The program's own completed handlers may run after this returned, see gpusync_wait_options.handlers.
     Returns  OK: it ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN:
-             it ended, as gpusync_poll tells. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is over.
+             it ended, as gpusync_poll tells. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is over;
+             or it ended, with that result of what it waited for: gpusync_poll, too, returns this then.
              ERROR_WOULD_DEADLOCK: in a callback this would have to wait, even if the timeout is 0: use gpusync_poll.
              ERROR_OUT_OF_MEMORY: no memory to sleep with.
     Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
@@ -543,12 +544,12 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
 typedef struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
-    gpusync_ticket ticket;   /**< Of the command buffer or submission. */
+    gpusync_ticket ticket;   /**< Of the queue that was asked, which need not be that of queue_label. */
     int64_t code;            /**< NSError code: look at the domain first. */
     uint64_t dropped;        /**< Of gpusync_next_error: records dropped since the cursor, before this one. */
     char domain[64];         /**< NSError domain. */
     char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
-    char label[64];          /**< Of the command buffer. */
+    char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
     char queue_label[64];    /**< Of its queue. */
 } gpusync_error;
 
@@ -683,8 +684,8 @@ struct gpusync_queue_desc {
         with: Metal does not tell. */
     uint32_t max_command_buffer_count;
     /** gpusync_command_buffer waits while this many command buffers are in use: made, committed, held or tracked, and
-        not ended, gpusync's own for submissions included. So does gpusync_commit with a buffer made elsewhere. 0 or
-        more than max_command_buffer_count: same as that. */
+        not ended, gpusync's own for submissions included. So does gpusync_commit with a buffer made elsewhere.
+        gpusync_submit goes by max_command_buffer_count alone. 0 or more than that: same as that. */
     uint32_t max_in_flight;
     /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
     uint32_t error_log_count;
@@ -707,7 +708,7 @@ struct gpusync_command_buffer_desc {
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error, whichever it is. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else it stays as it is. */
     bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
@@ -729,7 +730,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
                                                              const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** gpusync_device_wait with options.
-    options  NULL: none. error gets that of the first queue that has one to report.
+    options  NULL: none. error gets that of the first queue that has one to report; nothing names this queue.
     Returns  as gpusync_device_wait   Threads any   Blocks as gpusync_wait   Owns nothing   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                                     const gpusync_wait_options *GPUSYNC_OPT options);
@@ -739,12 +740,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
     Danger: the GPU goes on with what is in flight, and nobody hears of its real end. It does not wait for tickets of
     other queues any more, so that work may run before its input is there. Objects of gpusync_release_after are released
     at once, while the GPU may use them.
-    Callbacks and later questions are told at once. What has ended keeps its result. Of the rest a commit without waits
-    and signals that was never held: ERROR_DESTROYED; submissions, all other commits, what they signal: ERROR_CANCELLED.
+    Callbacks, and work of other queues that waits for a ticket, are told at once. What has ended keeps its result. Of
+    the rest a commit without waits and signals that was never held: ERROR_DESTROYED; submissions, all other commits,
+    what they signal: ERROR_CANCELLED.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
-    Blocks until handlers and waits that are about to return have returned. A wait in mode BLOCKING keeps it as long as
-           it lasts: nothing can end that.
+    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks. A wait in mode
+           BLOCKING keeps it as long as it lasts: nothing can end that.
     Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -948,7 +950,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
 
     reason  Copied: its result, if that is an error, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Waits on the device go on (of an imported event only with fail_writes_event).
-    Returns  OK; the result of the first failure, when there was one: it stands; ERROR_DESTROYED.
+    Returns  OK; ERROR_DESTROYED. The result of an earlier failure: the timeline had failed already, with that.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
 
@@ -973,7 +975,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 /** Wait for several points of one device.
 
     points   May be NULL when count is 0. The same point may come several times.
-    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` names, where that has failed. More than 16
+    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` names, where it names one. More than 16
              points are not spun for, unless spin says so. Mode BLOCKING works as HANDLER does. handlers: a ticket has
              ended when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
@@ -1215,7 +1217,7 @@ typedef struct gpusync_stats {
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
 
 /** Read the sum over the device's queues, destroyed ones included, and the waits for timelines and for many points.
-    Returns  OK. As gpusync_get_stats.   Threads any   Blocks no   Owns nothing */
+    Returns  OK. Not read at one instant, as gpusync_get_stats.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
 /** What a trace tells, each at its own time: events of one thing may arrive in another order. Open. */
@@ -1327,7 +1329,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
              ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
     Threads any, one at a time for a command buffer
     Blocks no. Only with a max_in_flight or max_command_buffer_count it waits, as gpusync_commit does for a buffer made
-           elsewhere. (gpusync_submit does not.)
+           elsewhere. (gpusync_submit waits for neither.)
     Owns retains the buffers until the feedback. Cost: the messages new, addFeedbackHandler: and commit:count:options:;
          for each buffer a retain; of several also an array.   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
@@ -3157,9 +3159,9 @@ static void gpusync__log_failures(gpusync_queue *q)
         while (gpusync__read_record(q, &q->logged, &e))
             if (e.result != GPUSYNC_ERROR_CANCELLED)
                 gpusync__log(q->device, GPUSYNC_LOG_ERROR,
-                             "command buffer '%s' of queue '%s', ticket %llu: %s (%s %lld: %s)", e.label, e.queue_label,
-                             (unsigned long long)e.ticket, gpusync_failure_string(e.failure), e.domain,
-                             (long long)e.code, e.message);
+                             "queue '%s', ticket %llu: %s in command buffer '%s' of queue '%s' (%s %lld: %s)", q->label,
+                             (unsigned long long)e.ticket, gpusync_failure_string(e.failure), e.label, e.queue_label,
+                             e.domain, (long long)e.code, e.message);
         GPUSYNC__PUT(&q->logging, 0);
     }
 }
@@ -3199,7 +3201,6 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         return GPUSYNC_ERROR_DEVICE_LOST;
     }
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
-    if (error) memset(error, 0, sizeof *error);
     gpusync__lock(&q->board.lock);
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__ticket_result_locked(q, goal->ticket, error);
@@ -6461,7 +6462,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
 }
 
 /* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for the sake of the
-   rest. Now and then a hint makes all waits look, so that they leave it. */
+   rest. A hint makes all waits look, so that they leave it: at once, and then after ever longer times, for a wait that
+   goes to sleep just then may miss one. */
 static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 {
     unsigned rounds = 0;
@@ -6469,7 +6471,7 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
         gpusync_timeline *t = NULL;
         gpusync_queue *q = NULL;
         gpusync__linger(dev, &rounds);
-        if (rounds % 256) continue;
+        if (rounds & (rounds - 1)) continue; /* no power of two */
         while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__hint(dev, &q->board);
         while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__hint(dev, &t->board);
     }
@@ -7164,7 +7166,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     bool failed = plan->rank != GPUSYNC__RANK_NONE; /* it changes no more */
     if (failed) {
         error->ticket = plan->work.ticket;
-        if (!error->label[0] && !error->queue_label[0]) { /* an error of our own */
+        if (!error->label[0] && (plan->rank == GPUSYNC__RANK_OWN || !error->queue_label[0])) {
             gpusync__copy_text(error->label, sizeof error->label, plan->label);
             gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
         }
@@ -9538,14 +9540,16 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
    Changes
      0.2.1 A failure is classed by the driver's number: what held up the display is a TIMEOUT, for one, and with Metal 4
            an invalid resource is INVALID_RESOURCE, no NOT_PERMITTED.
-           gpusync_wait_options.error is filled for every error that a wait returns.
+           gpusync_wait_options.error is filled for every error that a wait returns, and for nothing else. A failure of
+           unlabelled work has the label of its submission. The log names the queue of the ticket.
            gpusync's dispatch queue for callbacks has the quality of service "user initiated".
            Metal 4: a queue is made only where supportsFamily: knows Metal 4. A timeline's event is kept until its
            signals have come.
            gpusync_wait_many takes as many points as gpusync_submit does. The header links with SDKs of iOS before 18.
            Mended: a report beside gpusync_submit could crash. A refused submission and gpusync_queue_destroy_now could
            wait for each other. A warm-up could call the yield hook on a thread of its own. Objects of Metal's could
-           stay for lack of a pool. A wait for what is done took longer once the queue had failed.
+           stay for lack of a pool. A wait for what is done took longer once the queue had failed. So did a destroy
+           while a wait for several points slept on in what had ended.
      0.2   1. What a 0.1 program has to change; the compiler points at most of it:
              gpusync_on_done(q, t, fn, u)                gpusync_on_done(gpusync_at_ticket(q, t), fn, u)
              gpusync_timeline_on_done(tl, v, fn, u)      gpusync_on_done(gpusync_at_value(tl, v), fn, u)

@@ -288,6 +288,48 @@ static void test_of_two_failing_command_buffers_the_first_is_told(void **state)
     close_stage(&s);
 }
 
+static char logged[512];
+
+static void keep_last_line(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)snprintf(logged, sizeof logged, "%s", text);
+}
+
+/* What has no label of its own has that of its submission. Of work that waits for it the ticket is its own, and all else
+   that of the first failure: so the log says of which queue the ticket is. */
+static void test_a_failure_has_the_label_of_its_submission_and_the_log_the_queue_of_its_ticket(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_ticket culprit, inherits;
+    gpusync_error error;
+    void *buffer;
+    stage s;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.log = keep_last_line;
+    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 2, device_desc, queue_desc);
+    assert_int_equal(SUBMIT(s.q[0], BUFFERS(open_on(&s, 0))), 1);
+    buffer = OPEN(s.q[0], .label = NULL);
+    softmetal_fail(buffer, "TestDomain", 42, "it broke");
+    culprit = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1)), .label = "shadow pass");
+    inherits = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)), .label = "waits for it");
+    finish(&s, 0);
+    error = error_of(s.q[0], culprit);
+    assert_string_equal(error.label, "shadow pass");
+    assert_non_null(strstr(logged, "queue 'first', ticket 2: "));
+    assert_non_null(strstr(logged, "in command buffer 'shadow pass' of queue 'first' (TestDomain 42: it broke)"));
+    finish(&s, 1);
+    error = error_of(s.q[1], inherits);
+    assert_string_equal(error.label, "shadow pass");
+    assert_non_null(strstr(logged, "queue 'second', ticket 1: "));
+    assert_non_null(strstr(logged, "in command buffer 'shadow pass' of queue 'first' (TestDomain 42: it broke)"));
+    close_stage(&s);
+}
+
 /* == failures behind a signal that is on the device ================================================================ */
 
 /* The same with the work of another queue behind which it is held, with another wait of its own, and as a strict one. */
@@ -417,6 +459,7 @@ int main(void)
         cmocka_unit_test(test_one_failing_command_buffer_of_several_fails_the_submission),
         cmocka_unit_test(test_the_first_of_many_command_buffers_may_fail),
         cmocka_unit_test(test_of_two_failing_command_buffers_the_first_is_told),
+        cmocka_unit_test(test_a_failure_has_the_label_of_its_submission_and_the_log_the_queue_of_its_ticket),
         cmocka_unit_test(test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device),
         cmocka_unit_test(test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure),
         cmocka_unit_test(test_what_failed_before_the_queue_was_destroyed_is_the_error),

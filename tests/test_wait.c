@@ -381,6 +381,7 @@ typedef struct asker {
     uint64_t value;        /* not reached */
     gpusync_wait_mode mode;
     uint64_t timeout_ns;
+    bool handlers;
     unsigned asks; /* 1 << OF_..., to ask */
     gpusync_result results[CALLS];
     gpusync_error errors[CALLS];
@@ -389,7 +390,7 @@ typedef struct asker {
 
 static gpusync_result ask(asker *a, int call, gpusync_error *error)
 {
-    gpusync_wait_options options = {NULL, a->mode, error, false};
+    gpusync_wait_options options = {NULL, a->mode, error, a->handlers};
     gpusync_point points[20];
     int i;
     for (i = 0; i < 20; i++)
@@ -534,6 +535,37 @@ static void test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_
     ask_all(&a);
     assert_answers(&a, GPUSYNC_ERROR_DEVICE_LOST);
     metal_release(metal);
+    asker_close(&a);
+}
+
+/* A program may keep its first failure in one place, and wait on. */
+static void test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone(void **state)
+{
+    gpusync_error untouched;
+    asker a;
+    int call, round;
+    (void)state;
+    memset(&untouched, 0x77, sizeof untouched);
+    asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
+    ask_all(&a);
+    for (call = 0; call < CALLS; call++) {
+        assert_result(a.results[call], GPUSYNC_TIMEOUT);
+        assert_memory_equal(&a.errors[call], &untouched, sizeof untouched);
+    }
+    finish_queue(a.r.queue);
+    softmetal_fail_next(1, 3);
+    (void)commit_empty(&a.r, NULL);
+    finish_queue(a.r.queue);
+    assert_result(gpusync_queue_wait(a.r.queue, 0), GPUSYNC_ERROR_EXECUTION); /* told */
+    assert_ok(gpusync_timeline_signal(a.timeline, 1));
+    for (round = 0; round < 2; round++) {
+        a.handlers = round;
+        ask_all(&a);
+        for (call = 0; call < CALLS; call++) {
+            assert_ok(a.results[call]);
+            assert_memory_equal(&a.errors[call], &untouched, sizeof untouched);
+        }
+    }
     asker_close(&a);
 }
 
@@ -1654,6 +1686,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_error_of_a_wait_for_what_there_is_not_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_without),
         cmocka_unit_test(test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled),
+        cmocka_unit_test(test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone),
         cmocka_unit_test(test_the_error_of_a_wait_that_makes_no_sense_is_filled),
         cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody),
         cmocka_unit_test(test_the_spin_budget_is_spent_before_the_first_park_and_not_more),

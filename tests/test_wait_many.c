@@ -522,41 +522,62 @@ static void test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_
             }
 }
 
-static uint32_t queue_is_gone;
+/* The thread that destroys yields: once before it asks the waiter to leave, and then here until the waiter has done so,
+   and sleeps again. */
+static struct {
+    pthread_t destroyer;
+    unsigned yields;
+    long parks;
+    bool too_late;
+} leaving;
 
-static void *destroy_queue(void *queue)
+static void wait_for_the_waiter(void *user)
 {
-    assert_ok(gpusync_queue_destroy((gpusync_queue *)queue));
-    PUT(&queue_is_gone, 1);
-    return NULL;
+    uint64_t end = gpusync_now_ns() + SECONDS(10);
+    (void)user;
+    sched_yield();
+    if (!pthread_equal(pthread_self(), leaving.destroyer) || ++leaving.yields != 2) return;
+    while (GET(&leaving.parks) == 0 && gpusync_now_ns() < end) sched_yield();
+    leaving.too_late = gpusync_now_ns() >= end;
+}
+
+static void count_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    COUNT(&leaving.parks);
+    thread_park(waiter, deadline_ns);
+}
+
+static void plain_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
 }
 
 /* The waiter is not woken by the first ticket, for it waits for both. It leaves that queue as soon as the queue goes. */
 static void test_a_queue_whose_work_has_ended_goes_while_a_wait_for_many_sleeps_on(void **state)
 {
+    gpusync_hooks hooks = {wait_for_the_waiter, count_park, plain_unpark, NULL};
     gpusync_point points[2];
     gpusync_queue *other;
-    pthread_t destroyer;
-    sleep_log log;
     many_job job;
     void *first, *second;
     rig r;
     (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
     other = queue_new(r.device);
     points[0] = gpusync_at_ticket(other, commit_empty_to(other, &first));
     points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &second));
     many_job_start(&job, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2);
     softmetal_finish(first);
-    PUT(&queue_is_gone, 0);
-    destroyer = start(destroy_queue, other);
-    while (!GET(&queue_is_gone)) {
-        assert_true(counted(&log.parks) < 1000); /* a millisecond each: the waiter is never asked to leave */
-        sched_yield();
-    }
-    join(destroyer);
-    assert_int_equal(sleepers_of(r.device), 1);
+    leaving.destroyer = pthread_self();
+    leaving.yields = 0;
+    PUT(&leaving.parks, 0);
+    leaving.too_late = false;
+    assert_ok(gpusync_queue_destroy(other));
+    assert_false(leaving.too_late);
+    await_sleepers(r.device, 1);
     softmetal_finish(second);
     assert_ok(many_job_join(&job));
     assert_int_equal(job.which, 2);
