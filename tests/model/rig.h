@@ -91,6 +91,7 @@ static void copy_unknown(void *to, const void *from, size_t size) { assert(!"cop
 #define strlen(text) ((size_t)0)
 #define strcmp(one, other) 1
 #define strstr(text, part) NULL
+#define strchr(text, character) NULL
 
 /* ---------------------------------------------------------------- what the header asks of Metal */
 
@@ -104,6 +105,7 @@ static void send_void(void *self, void *sel);
 static void send_void_id(void *self, void *sel, void *other);
 static void send_void_value(void *self, void *sel, uint64_t value);
 static void *send_id_id(void *self, void *sel, void *other);
+static void *send_id_text(void *self, void *sel, const char *text) { return self; } /* a string: its class will do */
 static void *send_unknown(void *self, void *sel, ...)
 {
     assert(!"sends what is not known");
@@ -121,7 +123,8 @@ static void *send_unknown(void *self, void *sel, ...)
     _Generic((result(*)(void *, void *, argument))0, void (*)(void *, void *, void *) \
              : send_void_id, void (*)(void *, void *, uint64_t)                       \
              : send_void_value, void *(*)(void *, void *, void *)                     \
-             : send_id_id, default                                                    \
+             : send_id_id, void *(*)(void *, void *, const char *)                    \
+             : send_id_text, default                                                  \
              : send_unknown)
 static void model_encode(void *object, void *sel, void *event, uint64_t value);
 static void model_notify(void *event, void *sel, void *listener, uint64_t value, void *block);
