@@ -3006,7 +3006,7 @@ static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t num
 }
 
 /* Fill in an error without a word of Metal's. message may be NULL. */
-GPUSYNC__RARE void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
+static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
 {
     memset(error, 0, sizeof *error);
     error->result = result;
@@ -3057,10 +3057,11 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     int64_t number = -1;
     memset(error, 0, sizeof *error);
     for (int depth = 0; ns_error && depth < 4; depth++) {
-        gpusync_error inner = *error;
-        gpusync__read_ns_error(&inner, ns_error);
-        if (depth == 0 || strcmp(inner.domain, error->domain) == 0) *error = inner;
-        if (strcmp(inner.domain, "IOGPUCommandQueueErrorDomain") == 0) number = (uint32_t)inner.code;
+        char domain[sizeof error->domain];
+        gpusync__copy_string(domain, sizeof domain, gpusync__send_id(ns_error, gpusync__sel.domain));
+        if (depth == 0 || strcmp(domain, error->domain) == 0) gpusync__read_ns_error(error, ns_error);
+        if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
+            number = (uint32_t)GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
         ns_error = info ? GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key) : NULL;
     }
