@@ -538,6 +538,34 @@ static void test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_
     asker_close(&a);
 }
 
+static void fail_one(gpusync_queue *queue, const char *text)
+{
+    void *buffer = buffer_of(queue);
+    softmetal_fail(buffer, "TestDomain", 42, text);
+    assert_ok(either_commit(queue, buffer, NULL));
+    finish_queue(queue);
+}
+
+static void test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_that_has_one(void **state)
+{
+    gpusync_wait_options options = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false};
+    gpusync_queue *second, *third;
+    gpusync_error error;
+    rig r;
+    (void)state;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), queue_desc_with(GPUSYNC_WAIT_DEFAULT, NULL));
+    second = queue_new(r.device);
+    third = queue_new(r.device);
+    fail_one(second, "second");
+    fail_one(third, "third");
+    options.error = &error;
+    assert_result(gpusync_device_wait_ex(r.device, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(error.message, "second");
+    assert_ok(gpusync_queue_destroy(second));
+    assert_ok(gpusync_queue_destroy(third));
+    rig_close(&r);
+}
+
 /* A program may keep its first failure in one place, and wait on. */
 static void test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone(void **state)
 {
@@ -1686,6 +1714,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_error_of_a_wait_for_what_there_is_not_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_without),
         cmocka_unit_test(test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled),
+        cmocka_unit_test(test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_that_has_one),
         cmocka_unit_test(test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone),
         cmocka_unit_test(test_the_error_of_a_wait_that_makes_no_sense_is_filled),
         cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody),
