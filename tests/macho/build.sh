@@ -78,10 +78,10 @@ runner_qemu() { # DIRECTORY
 
 # The options are those of tests/softmetal/build.mk for a Mac. ctype.h would have its functions look into tables of
 # libSystem's.
-softmetal() { # ARCH DIRECTORY SOURCES [OPTION]: makes DIRECTORY/libsoftmetal.a, and users/libsoftmetal.a in it
+softmetal() { # ARCH DIRECTORY SOURCES: makes DIRECTORY/libsoftmetal.a, and users/libsoftmetal.a in it
     local dir=$2/softmetal source objects=() for_users=() options
     newer "$2/libsoftmetal.a" "$3"/* "$here"/include/*/* "$here"/build.sh || return 0
-    echo "  softmetal for $1${4:+, $4}"
+    echo "  softmetal for $1"
     rm -rf "$dir" "$2"/libsoftmetal.a "$2"/users/libsoftmetal.a
     mkdir -p "$dir" "$2"/users
     for source in "$3"/softmetal*.[mS]; do
@@ -90,7 +90,7 @@ softmetal() { # ARCH DIRECTORY SOURCES [OPTION]: makes DIRECTORY/libsoftmetal.a,
         *.S) options=() ;;
         *) options=(-std=gnu11 -fblocks -fno-objc-arc -fno-objc-convert-messages-to-runtime-calls -UNDEBUG
             -isystem "$here/include" -D_DONT_USE_CTYPE_INLINE_ -Wall -Wextra -Wshadow -Wstrict-prototypes
-            -Wmissing-prototypes -Wno-unused-parameter -Wno-deprecated-declarations -Werror ${4:+"$4"}) ;;
+            -Wmissing-prototypes -Wno-unused-parameter -Wno-deprecated-declarations -Werror) ;;
         esac
         # As the Makefile's archive for users: they keep the system's libdispatch.
         case $source in
