@@ -223,7 +223,8 @@ int main(void)
     check_device(gpusync_device_create(NULL, &device));
     check(!gpusync_queue_create(device, &desc, &queue), "gpusync_queue_create");
     void *metal = gpusync_device_metal(device);
-    from = metal_buffer_new(metal, SIZE), to = metal_buffer_new(metal, SIZE);
+    from = metal_buffer_new(metal, SIZE);
+    to = metal_buffer_new(metal, SIZE);
     heavy = metal_buffer_new(metal, HEAVY);
     check(from && to && heavy, "memory");
 
@@ -243,7 +244,9 @@ int main(void)
     check(s.commits == s.completions && s.failures == !real_device, "every commit has ended");
 
     check(!gpusync_queue_destroy(queue) && !gpusync_device_destroy(device), "destroy");
-    metal_release(from), metal_release(to), metal_release(heavy);
+    metal_release(from);
+    metal_release(to);
+    metal_release(heavy);
     printf("quickstart: all %d checks passed\n", checks);
     return 0;
 }
