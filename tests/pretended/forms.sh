@@ -15,6 +15,7 @@ passed=0 failed=0
 count() { # LINES that end with "N passed, N failed"; shows the others
     local ok no
     read -r ok _ no _ <<<"${1##*$'\n'}"
+    [[ "$ok $no" =~ ^[0-9]+\ [0-9]+$ ]] || ok=0 no=1 # it has not come to its end
     passed=$((passed + ok)) failed=$((failed + no))
     [ "$1" = "${1##*$'\n'}" ] || echo "${1%$'\n'*}"
 }
