@@ -809,7 +809,6 @@ static void *darwin_dlsym(void *handle, const char *name)
 {
     void *found;
     if (handle != (void *)-1 && handle != (void *)-2) broken("dlsym: handle %p", handle); /* NEXT, DEFAULT */
-    if (darwin_hidden(name)) return NULL;
     found = handle == (void *)-2 ? darwin_own_symbol(name) : NULL;
     if (!found) found = darwin_symbol(name);
     return found ? found : dlsym(RTLD_DEFAULT, name);

@@ -20,7 +20,6 @@ void darwin_objc_section(const char *name, void *start, size_t size, int round);
 /* runner.c's: whether this is a place of the program's; what the program itself has under this name. */
 bool darwin_in_program(const void *address);
 void *darwin_own_symbol(const char *name);
-bool darwin_hidden(const char *name); /* by MACHO_HIDE */
 
 /* To be called before anything of the program runs. tlv: the first values of a thread's variables; size may be 0. */
 void darwin_start(const char *program, const void *tlv, size_t size, size_t align);

@@ -5,10 +5,10 @@
 #
 # README.md beside this file says how and what that proves. `make test-macho` calls this. What has been built stays
 # until a source is newer. In the environment
-#   BUILD, SOFTMETAL_LIB, SOFTMETAL_LDLIBS   as the Makefile gives them
+#   BUILD, SOFTMETAL_LDLIBS   as the Makefile gives them
 #   TESTS EXAMPLES     names of those to build and run; default all
 #   MACHO_CFLAGS       more options for the programs
-#   MACHO_SPURIOUS, MACHO_HIDE, MACHO_TRACE  for the runner
+#   MACHO_SPURIOUS, MACHO_TRACE  for the runner
 #   ZIG, JOBS
 #
 # Ends with exactly one line "N passed, N failed".

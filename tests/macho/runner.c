@@ -11,7 +11,6 @@
    A crash that cmocka does not take for itself is shown with a stack of the program's own symbols.
 
    In the environment
-     MACHO_HIDE=a,b   names that are not to be found: NULL for dlsym, and for an import that is weak
      MACHO_TRACE=1    says where the program is, and what each import was bound to */
 #define _GNU_SOURCE
 #include "darwin.h"
@@ -227,18 +226,6 @@ void *darwin_own_symbol(const char *name)
     return NULL;
 }
 
-bool darwin_hidden(const char *name)
-{
-    const char *list = getenv("MACHO_HIDE");
-    size_t length = strlen(name);
-    while (list && *list) {
-        size_t this_one = strcspn(list, ",");
-        if (this_one == length && memcmp(list, name, length) == 0) return true;
-        list += this_one + (list[this_one] == ',');
-    }
-    return false;
-}
-
 static void lazy_binder(void)
 {
     fprintf(stderr, "macho-run: an import was called that was not bound\n");
@@ -269,17 +256,15 @@ static void *resolve(const char *name, int library, bool weak)
     const char *from = "nowhere";
     if (strcmp(name, "dyld_stub_binder") == 0) return (void *)(uintptr_t)lazy_binder;
     if (name[0] != '_') refuse("an import without an underscore: %s", name);
-    if (!darwin_hidden(name + 1)) {
-        if (library > 0) {
-            found = darwin_symbol(name + 1);
-            from = "libSystem";
-            if (library > (int)image.library_count || !strstr(image.libraries[library - 1], "/libSystem."))
-                refuse("%s is to come from %s", name,
-                       library > (int)image.library_count ? "?" : image.libraries[library - 1]);
-        } else {
-            found = host_symbol(name + 1);
-            from = "this program";
-        }
+    if (library > 0) {
+        found = darwin_symbol(name + 1);
+        from = "libSystem";
+        if (library > (int)image.library_count || !strstr(image.libraries[library - 1], "/libSystem."))
+            refuse("%s is to come from %s", name,
+                   library > (int)image.library_count ? "?" : image.libraries[library - 1]);
+    } else {
+        found = host_symbol(name + 1);
+        from = "this program";
     }
     if (tracing)
         fprintf(stderr, "macho-run: %s = %p, of %s%s\n", name, found, found ? from : "nobody", weak ? ", weak" : "");
@@ -424,7 +409,7 @@ static void bind(const uint32_t where[2], int kind)
         for (; times; times--, address += 8 + skip) {
             void *found;
             if (kind == WEAK) { /* a definition that others go before: the runner's does */
-                found = darwin_hidden(name + 1) ? NULL : host_symbol(name + 1);
+                found = host_symbol(name + 1);
                 if (!found) found = darwin_own_symbol(name + 1);
                 if (!found) continue; /* as EAGER left it */
             } else
