@@ -1398,6 +1398,9 @@ static void lose_with_sleepers(long code)
     assert_ok(either_discard(r.queue, open)); /* what you have you can give back */
     softmetal_finish(stuck[0]);
     assert_ok(gpusync_poll(r.queue, tickets[0])); /* it ended after all, and well */
+    softmetal_fail(stuck[2], NULL, code, NULL);   /* another failure says what is known */
+    softmetal_finish(stuck[2]);
+    assert_result(gpusync_poll(queues[2], tickets[2]), GPUSYNC_ERROR_EXECUTION);
     for (i = 1; i < 3; i++) {
         void *metal = metal_retain(gpusync_queue_metal(queues[i]));
         assert_ok(gpusync_queue_destroy(queues[i])); /* does not wait for what never ends */
@@ -1739,6 +1742,73 @@ static void test_without_memory_for_the_log_the_last_failure_is_kept_and_the_oth
     rig_close(&r);
 }
 
+/* The allocator asks, on another thread: a program's allocator may take a mutex, and a thread that has it may ask. */
+static struct {
+    gpusync_device *device;
+    gpusync_queue *queue;
+    gpusync_ticket other;
+    memory_log memory;
+    bool asks; /* in the next call */
+    bool asked;
+} at_the_record;
+
+static void call_nothing(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user, (void)result, (void)error;
+}
+
+static void *ask_at_the_record(void *unused)
+{
+    gpusync_queue *queue = at_the_record.queue;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    must(gpusync_next_error(queue, &cursor, &error) == GPUSYNC_NOT_READY, "nothing is on record yet");
+    must(gpusync_poll(queue, at_the_record.other) == GPUSYNC_NOT_READY, "it has not ended");
+    must(gpusync_wait(queue, at_the_record.other, 0) == GPUSYNC_TIMEOUT, "it has not ended");
+    must(gpusync_on_done(gpusync_at_ticket(queue, at_the_record.other), call_nothing, NULL) == GPUSYNC_OK, "a callback");
+    free(report_of(at_the_record.device));
+    return unused;
+}
+
+static void *allocate_and_ask(void *user, size_t size, size_t alignment)
+{
+    if (__atomic_exchange_n(&at_the_record.asks, false, __ATOMIC_SEQ_CST)) {
+        join(start(ask_at_the_record, NULL));
+        at_the_record.asked = true;
+    }
+    return memory_allocate(user, size, alignment);
+}
+
+static void test_a_question_does_not_wait_for_a_failure_that_takes_memory(void **state)
+{
+    gpusync_allocator allocator = {allocate_and_ask, memory_release, &at_the_record.memory};
+    gpusync_device_desc desc;
+    gpusync_ticket ticket;
+    void *failing, *other;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    memset(&at_the_record, 0, sizeof at_the_record);
+    memset(&desc, 0, sizeof desc);
+    desc.allocator = &allocator;
+    assert_ok(gpusync_device_create(&desc, &at_the_record.device));
+    at_the_record.queue = queue_new(at_the_record.device);
+    ticket = commit_empty_to(at_the_record.queue, &failing);
+    at_the_record.other = commit_empty_to(at_the_record.queue, &other);
+    softmetal_fail(failing, NULL, 3, "killed");
+    PUT(&at_the_record.asks, true);
+    must_return_within(20);
+    softmetal_finish(failing);
+    has_returned();
+    assert_true(at_the_record.asked);
+    assert_result(gpusync_wait(at_the_record.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
+    softmetal_finish(other);
+    assert_ok(gpusync_queue_destroy(at_the_record.queue));
+    assert_ok(gpusync_device_destroy(at_the_record.device));
+    drop_recordings();
+    assert_int_equal(at_the_record.memory.live, 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -1783,6 +1853,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
         cmocka_unit_test(test_a_device_takes_8_kb_and_a_queue_16_until_something_fails),
         cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),
+        cmocka_unit_test(test_a_question_does_not_wait_for_a_failure_that_takes_memory),
         cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
         cmocka_unit_test(test_a_queue_tells_of_work_that_was_lost_with_another_queue),
         cmocka_unit_test(test_a_lost_device_says_so_though_it_has_no_queue_any_more),

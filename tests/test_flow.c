@@ -1200,6 +1200,56 @@ static void test_each_end_lets_one_in(void **state)
     rig_close(&r);
 }
 
+/* -- room and callbacks ------------------------------------------------------------------------------------------ */
+
+static struct {
+    gpusync_queue *queue;
+    gpusync_result answer;
+    long calls;
+} announced;
+
+static void ask_when_announced(void *user)
+{
+    (void)user;
+    announced.answer = gpusync_throttle(announced.queue, 1, 0);
+    announced.calls++;
+}
+
+static void count_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    assert_ok(result);
+    ++*(long *)user;
+}
+
+/* A callback may commit the next frame: it finds the room of the one that it is about. */
+static void test_room_is_there_when_a_callback_is_announced(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc desc;
+    gpusync_ticket ticket;
+    long calls = 0;
+    void *buffer;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&desc, 0, sizeof desc);
+    memset(&announced, 0, sizeof announced);
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    device_desc.notify = ask_when_announced;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, desc);
+    announced.queue = r.queue;
+    ticket = commit_empty(&r, &buffer);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_callback, &calls));
+    assert_result(gpusync_throttle(r.queue, 1, 0), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffer);
+    assert_int_equal(announced.calls, 1);
+    assert_ok(announced.answer);
+    assert_ok(gpusync_dispatch(r.device, SIZE_MAX, NULL));
+    assert_int_equal(calls, 1);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1233,6 +1283,7 @@ int main(void)
         cmocka_unit_test(test_destroy_ends_the_wait),
         cmocka_unit_test(test_rivals_never_exceed_the_limit),
         cmocka_unit_test(test_each_end_lets_one_in),
+        cmocka_unit_test(test_room_is_there_when_a_callback_is_announced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,6 +115,9 @@ static void test_a_handler_that_was_taken_for_lost_is_waited_for(void **state)
     softmetal_complete(buffer);
     wait_handled(&job, r.queue, ticket, GPUSYNC_FOREVER);
     while (rooms_taken(r.queue)) sched_yield();
+    must_return_within(20);
+    await_the_handler_wait(r.device); /* it was woken with those who wait for the room, and sleeps on */
+    has_returned();
     run_handler(buffer);
     assert_ok(wait_job_join(&job));
     rig_close(&r);
@@ -445,6 +448,49 @@ static void test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go(
         rig_close(&r);
         if (place == 1) assert_true(acted);
     }
+}
+
+/* The ticket is given up: who slept for it is woken, and in between another thread goes to sleep for the handler. */
+static struct {
+    gpusync_device *device;
+    wait_job job;
+    bool begins; /* at the next unpark */
+} between;
+
+static void begin_before_the_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    if (__atomic_exchange_n(&between.begins, false, __ATOMIC_SEQ_CST)) {
+        wait_handled(&between.job, between.job.queue, between.job.ticket, SECONDS(20));
+        await_the_handler_wait(between.device);
+    }
+    thread_unpark(waiter);
+}
+
+static void test_who_sleeps_for_the_handler_of_what_is_given_up_just_then_is_let_go(void **state)
+{
+    gpusync_hooks hooks = {NULL, just_park, begin_before_the_unpark, NULL};
+    gpusync_ticket ticket;
+    wait_job first;
+    void *buffer;
+    rig r;
+    (void)state;
+    memset(&between, 0, sizeof between);
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    buffer = metal_queue_command_buffer(r.metal_queue);
+    assert_ok(gpusync_track(r.queue, buffer, &ticket));
+    between.device = r.device;
+    between.job.queue = r.queue;
+    between.job.ticket = ticket;
+    wait_job_start(&first, r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    PUT(&between.begins, true);
+    assert_ok(gpusync_untrack(r.queue, ticket));
+    assert_false(GET(&between.begins));
+    assert_result(wait_job_join(&first), GPUSYNC_ERROR_CANCELLED);
+    assert_result(wait_job_join(&between.job), GPUSYNC_ERROR_CANCELLED);
+    metal_release(buffer);
+    rig_close(&r);
 }
 
 /* Callbacks run in gpusync_dispatch. */
@@ -818,6 +864,7 @@ int main(void)
         cmocka_unit_test(test_external_work_counts_when_its_wait_until_completed_returns),
         cmocka_unit_test(test_work_that_was_never_committed_owes_nothing),
         cmocka_unit_test(test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go),
+        cmocka_unit_test(test_who_sleeps_for_the_handler_of_what_is_given_up_just_then_is_let_go),
         cmocka_unit_test(test_a_callback_does_not_wait_for_a_handler),
         cmocka_unit_test(test_handlers_are_not_callbacks),
         cmocka_unit_test(test_everything_waits_for_every_handler),

@@ -1551,6 +1551,29 @@ static void test_failure_is_on_record_when_the_waiter_is_woken(void **state)
     rig_close(&r);
 }
 
+static void look_at_unpark(void *user, gpusync_waiter *waiter)
+{
+    peek.result = gpusync_is_done(peek.queue, peek.ticket) ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    early_unpark_it(user, waiter);
+}
+
+/* Rule: a waiter is told of an end that every thread can see. One that was told before would sleep again. */
+static void test_a_ticket_has_ended_when_its_waiter_is_woken(void **state)
+{
+    early_unpark early = {NULL, 0, probe_default_hooks()};
+    gpusync_hooks hooks = {NULL, early_park, look_at_unpark, NULL};
+    rig r;
+    (void)state;
+    hooks.user = &early;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    peek.ticket = commit_empty(&r, &early.buffer);
+    peek.queue = r.queue;
+    peek.result = GPUSYNC_TIMEOUT;
+    assert_ok(gpusync_wait(r.queue, peek.ticket, SECONDS(20)));
+    assert_ok(peek.result);
+    rig_close(&r);
+}
+
 /* Rule: the ticket is published before [commit], so that its completion never runs ahead of it. */
 static struct {
     gpusync_queue *queue;
@@ -1850,6 +1873,7 @@ int main(void)
         cmocka_unit_test(test_done_at_the_deadline_wins),
         cmocka_unit_test(test_no_success_between_claim_and_record),
         cmocka_unit_test(test_failure_is_on_record_when_the_waiter_is_woken),
+        cmocka_unit_test(test_a_ticket_has_ended_when_its_waiter_is_woken),
         cmocka_unit_test(test_completion_before_commit_returns),
         cmocka_unit_test(test_a_handler_that_gets_another_object_ends_its_ticket),
         cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_who_asks),

@@ -365,6 +365,30 @@ static void test_a_callback_is_reason_enough(void **state)
     }
 }
 
+/* The ticket in front goes on. */
+static void test_a_sweep_looks_behind_work_that_has_not_ended(void **state)
+{
+    unsigned calls = 0;
+    void *first, *lost;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("a lost handler is lost for good");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &first);
+    lost = kept_buffer_of(r.queue);
+    softmetal_lose_handlers(lost);
+    (void)SUBMIT(r.queue, BUFFERS(lost), .on_complete = count_call, .user = &calls);
+    softmetal_fire_timer(); /* another sweep is to come */
+    softmetal_finish(lost);
+    softmetal_fire_timer();
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_int_equal(calls, 1);
+    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_NOT_READY);
+    softmetal_finish(first);
+    metal_release(lost);
+    rig_close(&r);
+}
+
 static void test_a_new_reason_needs_no_timer_where_one_comes_as_early(void **state)
 {
     unsigned calls = 0;
@@ -475,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_room_looks_at_what_holds_up_the_work_in_front),
         cmocka_unit_test(test_destroy_ends_where_a_handler_is_lost_and_another_ticket_stands_in_front),
         cmocka_unit_test(test_a_sweep_looks_behind_a_queue_that_is_being_destroyed),
+        cmocka_unit_test(test_a_sweep_looks_behind_work_that_has_not_ended),
         cmocka_unit_test(test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew),
         cmocka_unit_test(test_plain_work_that_nobody_waits_for_is_no_reason),
         cmocka_unit_test(test_a_callback_is_reason_enough),
