@@ -1208,10 +1208,16 @@ static struct {
     long calls;
 } announced;
 
+static void *ask_for_the_room(void *unused)
+{
+    announced.answer = gpusync_throttle(announced.queue, 1, 0);
+    return unused;
+}
+
+/* As a thread would that is told to dispatch. */
 static void ask_when_announced(void *user)
 {
-    (void)user;
-    announced.answer = gpusync_throttle(announced.queue, 1, 0);
+    join(start(ask_for_the_room, user));
     announced.calls++;
 }
 
