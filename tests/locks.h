@@ -1,24 +1,97 @@
-/* locks.h - the library's order of locks, kept while the tests run
+/* locks.h - what the library may do under its locks, watched while the tests run
 
    Included in front of the implementation, by the compiler (-include). Each thread has a list of the locks that it
-   holds; one that is taken against the order that gpusync.h states ("Locks, in the order in which they are taken"), or
-   let go by who does not hold it, ends the program, as does a hook that runs under one. A lock's kind is read from how
-   the library calls it. */
+   holds. The program ends, with one line that says what was done under which locks, when a thread takes a lock against
+   the order of the table below, unlocks one that it does not hold, or does under a lock what the table does not allow.
+
+   How each is seen, without a line for tests in gpusync.h:
+     locks      macros in front of the three functions, whose names stand in brackets where the header declares them
+     functions of the program, and its allocator: macros with the names of the members through which they are called;
+                each puts the question in front of the first argument
+     malloc, calloc, posix_memalign: macros. Within the default allocator they are the allocator's
+     messages, releases, pools, dispatch calls: softmetal_before, on Linux. On a Mac the same calls come in the same order,
+                so there nothing is missed by not looking */
 #ifndef LOCKS_H
 #define LOCKS_H
 
+#include <math.h> /* has a function log, too */
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* What may happen under a lock. */
+enum {
+    LOCKS_HOOK = 1,       /* a function of the program runs, but for its allocator */
+    LOCKS_MESSAGE = 2,    /* Metal or Foundation gets a message */
+    LOCKS_RELEASE = 4,    /* an object is released: the program's dealloc may run */
+    LOCKS_POOL = 8,       /* an autorelease pool ends, which releases what Metal put into it */
+    LOCKS_DISPATCH = 16,  /* libdispatch is called */
+    LOCKS_ALLOCATOR = 32, /* the program's allocator is called */
+    LOCKS_MALLOC = 64     /* the C library is asked for memory */
+};
+
 enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_BOARD, LOCKS_PLAN, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
+
+/* In the order in which they are taken: a thread that holds one takes none of a row above it, and no second one of its
+   row. What a thread does is allowed by the row of every lock that it holds. */
+static const struct {
+    const char *name;
+    unsigned may;
+} locks_rules[LOCKS_KINDS] = {
+    {"order", LOCKS_MESSAGE | LOCKS_RELEASE | LOCKS_POOL | LOCKS_ALLOCATOR | LOCKS_MALLOC}, /* of a queue */
+    {"device", LOCKS_MESSAGE},    /* its listener is made */
+    {"board", LOCKS_MALLOC},      /* of a queue or timeline: registrations are made */
+    {"plan", LOCKS_ALLOCATOR},    /* submissions and callbacks are made */
+    {"waiter", LOCKS_ALLOCATOR},  /* waiters are made */
+    {"global", LOCKS_MALLOC},     /* slots and registrations are made */
+};
+
+/* By which name each is seen. */
+static const struct {
+    const char *name;
+    unsigned act;
+} locks_acts[] = {
+    {"yield", LOCKS_HOOK},
+    {"park", LOCKS_HOOK},
+    {"unpark", LOCKS_HOOK},
+    {"log", LOCKS_HOOK},
+    {"trace", LOCKS_HOOK},
+    {"callback", LOCKS_HOOK},
+    {"notify", LOCKS_HOOK},
+    {"run", LOCKS_HOOK},
+    {"objc_msgSend", LOCKS_MESSAGE},
+    {"objc_release", LOCKS_RELEASE},
+    {"objc_autoreleasePoolPop", LOCKS_POOL},
+    {"dispatch_async_f", LOCKS_DISPATCH},
+    {"dispatch_after_f", LOCKS_DISPATCH},
+    {"dispatch_retain", LOCKS_DISPATCH},
+    {"dispatch_release", LOCKS_DISPATCH},
+    {"allocate", LOCKS_ALLOCATOR},
+    {"release", LOCKS_ALLOCATOR},
+    {"malloc", LOCKS_MALLOC},
+    {"calloc", LOCKS_MALLOC},
+    {"posix_memalign", LOCKS_MALLOC},
+};
+#define LOCKS_ACTS (sizeof locks_acts / sizeof locks_acts[0])
+
+/* On a Mac softmetal_before is not there. */
+static __attribute__((unused)) bool locks_are_seen(unsigned act)
+{
+#ifdef __APPLE__
+    return !(act & (LOCKS_MESSAGE | LOCKS_RELEASE | LOCKS_POOL | LOCKS_DISPATCH));
+#else
+    return act != 0;
+#endif
+}
 
 typedef struct locks_lock {
     const void *lock;
-    const char *name;
+    const char *name; /* as the library calls it */
     int kind;
 } locks_lock;
 
@@ -30,17 +103,55 @@ typedef struct locks_list {
 } locks_list;
 static __thread locks_list locks_mine;
 
-/* What a test does in the middle of a call: before a lock is taken, and after the last one is let go. */
-static void (*locks_at_lock)(const void *lock, unsigned held);
-static void (*locks_at_none)(void);
+/* For probe.h: a thread is about to take a lock, or (`after`) has unlocked one. `held`: how many others it holds. The
+   function stands for another thread, which holds none. */
+typedef struct locks_step {
+    const char *function; /* of the library */
+    const void *lock;
+    bool after;
+    unsigned held;
+} locks_step;
+static void (*locks_at_step)(const locks_step *step);
 
-static __attribute__((noreturn, noinline, unused)) void locks_wrong(const char *what, const char *name)
+/* For test_locks.c: which rule is to be broken. A thread that does `act`, or takes a lock of the kind with that name, seems
+   to hold a lock of this kind. "unlock": no thread seems to hold the lock that it unlocks. NULL: nothing is pretended. */
+static struct {
+    const char *act;
+    int kind;
+} locks_pretended;
+
+static __attribute__((noreturn, noinline, unused)) void locks_wrong(const char *what, const char *name, int pretended)
 {
     unsigned i;
     fprintf(stderr, "locks: %s %s; held:", name, what);
     for (i = 0; i < locks_mine.count; i++) fprintf(stderr, " %s", locks_mine.held[i].name);
+    if (pretended >= 0) fprintf(stderr, " as it were %s", locks_rules[pretended].name);
     fprintf(stderr, "\n");
     abort();
+}
+
+/* A kind, or -1. */
+static __attribute__((noinline, unused)) int locks_pretend(const char *act)
+{
+    const char *wanted = __atomic_load_n(&locks_pretended.act, __ATOMIC_SEQ_CST);
+    return wanted && strcmp(wanted, act) == 0 ? locks_pretended.kind : -1;
+}
+
+/* The thread is about to do this. */
+static __attribute__((noinline, unused)) void locks_do(const char *act)
+{
+    int pretended = locks_pretend(act);
+    unsigned may = pretended < 0 ? ~0u : locks_rules[pretended].may, i;
+    if (!locks_mine.count && pretended < 0) return;
+    for (i = 0; i < locks_mine.count; i++) may &= locks_rules[locks_mine.held[i].kind].may;
+    for (i = 0; i < LOCKS_ACTS; i++)
+        if (strcmp(locks_acts[i].name, act) == 0 && may & locks_acts[i].act) return;
+    locks_wrong("is not allowed under a lock that the thread holds", act, pretended);
+}
+
+static __attribute__((noinline, unused)) void locks_do_malloc(const char *act, const char *function)
+{
+    if (strcmp(function, "gpusync__default_allocate") != 0) locks_do(act);
 }
 
 static __attribute__((unused)) int locks_kind(const char *name)
@@ -54,23 +165,32 @@ static __attribute__((unused)) int locks_kind(const char *name)
     size_t i;
     for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (strstr(name, kinds[i].part)) return kinds[i].kind;
-    locks_wrong("has no place in the order", name);
+    locks_wrong("is of no kind that the table has", name, -1);
 }
 
-static __attribute__((noinline, unused)) void locks_taking(const void *lock, const char *name)
+static __attribute__((noinline, unused)) void locks_step_of(const void *lock, const char *function, bool after)
 {
-    void (*act)(const void *, unsigned) = __atomic_load_n(&locks_at_lock, __ATOMIC_SEQ_CST);
-    int kind = locks_kind(name);
-    if (act) { /* it stands for another thread */
-        locks_list mine = locks_mine;
-        locks_mine.count = 0;
-        act(lock, mine.count);
-        mine.taken = locks_mine.taken;
-        locks_mine = mine;
-    }
-    if (locks_mine.count && locks_mine.held[locks_mine.count - 1].kind >= kind)
-        locks_wrong("is taken against the order", name);
+    void (*act)(const locks_step *) = __atomic_load_n(&locks_at_step, __ATOMIC_SEQ_CST);
+    locks_list mine;
+    if (!act) return;
+    mine = locks_mine;
+    locks_mine.count = 0;
+    act(&(locks_step){function, lock, after, mine.count});
+    mine.taken = locks_mine.taken;
+    locks_mine = mine;
 }
+
+static __attribute__((noinline, unused)) void locks_taking(const void *lock, const char *name, const char *function)
+{
+    int kind = locks_kind(name), pretended = locks_pretend(locks_rules[kind].name);
+    locks_step_of(lock, function, false);
+    if (pretended >= kind || (locks_mine.count && locks_mine.held[locks_mine.count - 1].kind >= kind))
+        locks_wrong("is taken against the order", locks_rules[kind].name, pretended);
+}
+
+#ifndef __APPLE__
+extern void (*softmetal_before)(const char *act);
+#endif
 
 static __attribute__((noinline, unused)) void locks_have(const void *lock, const char *name)
 {
@@ -79,38 +199,47 @@ static __attribute__((noinline, unused)) void locks_have(const void *lock, const
     held->name = name;
     held->kind = locks_kind(name);
     locks_mine.taken++;
+#ifndef __APPLE__
+    if (!__atomic_load_n(&softmetal_before, __ATOMIC_RELAXED))
+        __atomic_store_n(&softmetal_before, locks_do, __ATOMIC_RELAXED);
+#endif
 }
 
 static __attribute__((noinline, unused)) void locks_leaving(const void *lock, const char *name)
 {
     unsigned i = locks_mine.count;
     while (i && locks_mine.held[i - 1].lock != lock) i--;
-    if (!i) locks_wrong("is let go by who does not hold it", name);
+    if (!i || locks_pretend("unlock") >= 0) locks_wrong("is unlocked by a thread that does not hold it", name, -1);
     memmove(&locks_mine.held[i - 1], &locks_mine.held[i], (locks_mine.count - i) * sizeof locks_mine.held[0]);
     locks_mine.count--;
-}
-
-static __attribute__((noinline, unused)) void locks_left(void)
-{
-    void (*act)(void) = __atomic_load_n(&locks_at_none, __ATOMIC_SEQ_CST);
-    if (act && locks_mine.count == 0) act();
 }
 
 /* How often the default yield hook gave the processor away on this thread. */
 static _Thread_local __attribute__((unused)) uint64_t locks_yields;
 
-static __attribute__((noinline, unused)) void locks_none(const char *what)
-{
-    if (locks_mine.count) locks_wrong("runs under a lock", what);
-}
-
 /* A function's name that is not called by it is the function itself. */
-#define gpusync__lock(mutex) (locks_taking(mutex, #mutex), (gpusync__lock)(mutex), locks_have(mutex, #mutex))
+#define gpusync__lock(mutex) \
+    (locks_taking(mutex, #mutex, __func__), (gpusync__lock)(mutex), locks_have(mutex, #mutex))
 #define gpusync__try_lock(mutex) \
-    (locks_taking(mutex, #mutex), (gpusync__try_lock)(mutex) && (locks_have(mutex, #mutex), true))
-#define gpusync__unlock(mutex) (locks_leaving(mutex, #mutex), (gpusync__unlock)(mutex), locks_left())
-/* The default hooks: nothing else of the library calls these. */
-#define pthread_mutex_lock(mutex) (locks_none("park or unpark"), pthread_mutex_lock(mutex))
-#define sched_yield() (locks_none("yield"), locks_yields++, sched_yield())
+    (locks_taking(mutex, #mutex, __func__), (gpusync__try_lock)(mutex) && (locks_have(mutex, #mutex), true))
+#define gpusync__unlock(mutex) \
+    (locks_leaving(mutex, #mutex), (gpusync__unlock)(mutex), locks_step_of(mutex, __func__, true))
+
+/* From here on for the implementation alone: locks_end.h takes them back. */
+#define yield(user) yield((locks_do("yield"), user))
+#define park(user, ...) park((locks_do("park"), user), __VA_ARGS__)
+#define unpark(user, ...) unpark((locks_do("unpark"), user), __VA_ARGS__)
+#define log(user, ...) log((locks_do("log"), user), __VA_ARGS__)
+#define trace(user, ...) trace((locks_do("trace"), user), __VA_ARGS__)
+#define fn(user, ...) fn((locks_do("callback"), user), __VA_ARGS__)
+#define notify(user) notify((locks_do("notify"), user))
+#define run(user) run((locks_do("run"), user))
+#define allocate(user, ...) allocate((locks_do("allocate"), user), __VA_ARGS__)
+#define release(user, ...) release((locks_do("release"), user), __VA_ARGS__)
+#define malloc(size) (locks_do_malloc("malloc", __func__), malloc(size))
+#define calloc(count, size) (locks_do_malloc("calloc", __func__), calloc(count, size))
+#define posix_memalign(memory, alignment, size) \
+    (locks_do_malloc("posix_memalign", __func__), posix_memalign(memory, alignment, size))
+#define sched_yield() (locks_yields++, sched_yield())
 
 #endif

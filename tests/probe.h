@@ -13,6 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include "locks.h"
+#undef malloc
+#undef calloc
+#undef posix_memalign
 
 /* What the library has taken from the C library: what Metal may still touch when the program's own memory is gone.
    (And, in a device without an allocator, all else.) */
@@ -48,14 +52,11 @@ static __attribute__((unused)) void *probe_malloc(size_t size)
     return probe_memory_fails() ? NULL : malloc(size);
 }
 
-#define posix_memalign(memory, alignment, size) probe_memalign(memory, alignment, size)
-#define calloc(count, size) probe_calloc(count, size)
-#define malloc(size) probe_malloc(size)
-#include "locks.h"
+#define malloc(size) (locks_do_malloc("malloc", __func__), probe_malloc(size))
+#define calloc(count, size) (locks_do_malloc("calloc", __func__), probe_calloc(count, size))
+#define posix_memalign(memory, alignment, size) \
+    (locks_do_malloc("posix_memalign", __func__), probe_memalign(memory, alignment, size))
 #include "../gpusync.h"
-#undef posix_memalign
-#undef calloc
-#undef malloc
 #include "support.h"
 
 /* -- what can be asked ------------------------------------------------------------------------------------------ */
@@ -122,21 +123,22 @@ static void probe_come_by(int where)
     probe_act.act(probe_act.argument);
 }
 
-static void probe_before(const void *lock, unsigned held)
+static void probe_before(const locks_step *step)
 {
+    if (step->after) {
+        if (step->held == 0) probe_come_by(PROBE_AT_UNLOCK);
+        return;
+    }
     probe_come_by(PROBE_AT_ANY_LOCK);
-    if (__atomic_load_n(&probe_act.lock, __ATOMIC_SEQ_CST) == lock) probe_come_by(PROBE_AT_THIS_LOCK);
-    if (held == 0) probe_come_by(PROBE_AT_LOCK);
+    if (__atomic_load_n(&probe_act.lock, __ATOMIC_SEQ_CST) == step->lock) probe_come_by(PROBE_AT_THIS_LOCK);
+    if (step->held == 0) probe_come_by(PROBE_AT_LOCK);
 }
-
-static void probe_after(void) { probe_come_by(PROBE_AT_UNLOCK); }
 
 static void probe_at(int where, int n, void (*act)(void *), void *argument)
 {
     probe_act.act = act;
     probe_act.argument = argument;
-    __atomic_store_n(&locks_at_lock, probe_before, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&locks_at_none, probe_after, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&locks_at_step, probe_before, __ATOMIC_SEQ_CST);
     __atomic_store_n(&probe_act.countdown, n, __ATOMIC_SEQ_CST);
     __atomic_store_n(&probe_act.where, where, __ATOMIC_SEQ_CST);
 }

@@ -19,8 +19,7 @@
 #include <unistd.h>
 
 #include "../gpusync.h"
-#undef pthread_mutex_lock /* of locks.h: for the implementation alone */
-#undef sched_yield
+#include "locks_end.h"
 #include "../examples/metal.h"
 #include "softmetal/softmetal.h"
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "../gpusync.h"
+#include "locks_end.h"
 #include "beliefs/probes.h"
 #include "softmetal.h"
 

@@ -4,6 +4,8 @@
    event format, every track and what is on it, and that the times tell the story that the pipeline has. */
 #define GPUSYNC_IMPLEMENTATION
 #define main example_main
+#include "../gpusync.h"
+#include "locks_end.h"
 #include "../examples/trace.c"
 #undef main
 

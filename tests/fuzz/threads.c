@@ -213,7 +213,6 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     unsigned n = bucket_of(waiter);
     struct timespec at = {(time_t)(deadline_ns / SECONDS(1)), (long)(deadline_ns % SECONDS(1))};
     (void)user;
-    locks_none("park");
     if (mine.sleeps) leave();
     pthread_mutex_lock(&buckets[n].lock);
     while (!waiter->scheduler_data[0] && gpusync_now_ns() < deadline_ns)
@@ -227,7 +226,6 @@ static void hook_unpark(void *user, gpusync_waiter *waiter)
 {
     unsigned n = bucket_of(waiter);
     (void)user;
-    locks_none("unpark");
     pthread_mutex_lock(&buckets[n].lock);
     waiter->scheduler_data[0] = waiter;
     pthread_cond_broadcast(&buckets[n].permit);

@@ -335,6 +335,11 @@ typedef void (*softmetal_message_hook)(void *user, softmetal_phase phase, void *
                                        const char *selector);
 void softmetal_set_message_hook(softmetal_message_hook hook, void *user);
 
+/* Called before each call of the program that Metal, the runtime or libdispatch could make long: objc_msgSend,
+   objc_release, objc_autoreleasePoolPop, dispatch_async_f, dispatch_after_f, dispatch_retain, dispatch_release. Gets the
+   name. For assertions: it must call none of them. NULL: nothing is called. */
+extern void (*softmetal_before)(const char *name);
+
 /* -------------------------------------------------------------------------- >>kernel --
    A library made from source contains a function for each `kernel void NAME(` in the text; a source
    with the word `#error` does not compile. Dispatching NAME calls the C function registered under

@@ -708,6 +708,12 @@ bool sm_hidden(SEL selector);
 void sm_require_own_classes(void);
 /* Whether the running method was entered through objc_msgSend; asked once, first thing in it. */
 bool sm_arrived(id object, SEL selector);
+/* First thing in what a program calls. */
+#define SM_BEFORE(name)                                                                                 \
+    do {                                                                                                \
+        void (*before)(const char *) = __atomic_load_n(&softmetal_before, __ATOMIC_RELAXED);            \
+        if (before) before(name);                                                                       \
+    } while (0)
 void sm_hook_before(id object, SEL selector);
 void sm_hook_after(id object, const char *selector);
 void sm_message_reset(void);

@@ -33,6 +33,7 @@ uint64_t sm_libdispatch_time(uint64_t when, int64_t delta)
 void sm_libdispatch_async(void *queue, void *context, void (*function)(void *)) SM_SYMBOL("dispatch_async_f");
 void sm_libdispatch_async(void *queue, void *context, void (*function)(void *))
 {
+    SM_BEFORE("dispatch_async_f");
     sm_dispatch_async(queue, context, function);
 }
 
@@ -40,17 +41,20 @@ void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*func
     SM_SYMBOL("dispatch_after_f");
 void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*function)(void *))
 {
+    SM_BEFORE("dispatch_after_f");
     sm_dispatch_after(when, queue, context, function);
 }
 
 void sm_libdispatch_retain(void *object) SM_SYMBOL("dispatch_retain");
 void sm_libdispatch_retain(void *object)
 {
+    SM_BEFORE("dispatch_retain");
     sm_dispatch_retain(object, "dispatch_retain");
 }
 
 void sm_libdispatch_release(void *object) SM_SYMBOL("dispatch_release");
 void sm_libdispatch_release(void *object)
 {
+    SM_BEFORE("dispatch_release");
     sm_dispatch_release(object);
 }

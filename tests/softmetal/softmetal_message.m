@@ -115,6 +115,8 @@ void sm_hook_after(id object, const char *selector)
     call_hook(SOFTMETAL_AFTER, object, selector);
 }
 
+void (*softmetal_before)(const char *name);
+
 /* ------------------------------------------------------------------------------- counts -- */
 
 /* What is the same for all selectors of a name. */
@@ -193,6 +195,7 @@ id sm_retain(id object)
 void sm_release(id object) SM_SYMBOL("objc_release");
 void sm_release(id object)
 {
+    SM_BEFORE("objc_release");
     __atomic_fetch_add(&retain_calls, 1, __ATOMIC_RELAXED);
     [object release];
 }
@@ -237,6 +240,7 @@ static struct method_of method_of(id object, SEL selector)
 struct method_of softmetal_lookup(id receiver, SEL selector);
 struct method_of softmetal_lookup(id receiver, SEL selector)
 {
+    SM_BEFORE("objc_msgSend");
     count_message(selector);
     if (!receiver) return (struct method_of){(IMP)softmetal_return_zero, nil};
     if (object_getClass(receiver) == sm_zombie_class() && sm_zombie_class())

@@ -21,6 +21,7 @@ void sm_pool_pop(void *token) SM_SYMBOL("objc_autoreleasePoolPop");
 void sm_pool_pop(void *token)
 {
     unsigned place = pool_count;
+    SM_BEFORE("objc_autoreleasePoolPop");
     while (place > 0 && (void *)&pools[place - 1] != token) place--;
     SM_REQUIRE(place > 0, POOL_ORDER, "token %p, %u pools on this thread", token, pool_count);
     pool_count = place - 1;

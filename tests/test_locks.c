@@ -1,0 +1,191 @@
+/* test_locks.c - what the tests know of the library's locks is seen to be watched
+
+   Each rule of locks.h is broken on purpose: the library does what it always does, and the thread seems to hold one lock
+   more. Then the program has to end with a line that tells of it, and without the lock, or where the table allows it, it
+   has to go on. So an act that is not seen any more, as the library has another way to it, is a test that is red. */
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "stage.h"
+#include <signal.h>
+#include <sys/wait.h>
+
+void *dispatch_queue_create(const char *label, void *attribute);
+void dispatch_release(void *queue);
+
+static void hook_yield(void *user) { (void)user; }
+
+static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    thread_park(waiter, deadline_ns);
+}
+
+static void hook_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+static void hook_log(void *user, gpusync_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+
+static void hook_trace(void *user, const gpusync_trace_event *event) { (void)user, (void)event; }
+
+static void hook_notify(void *user) { (void)user; }
+
+static void called_back(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user, (void)result, (void)error;
+}
+
+static void job(void *user) { (void)user; }
+
+/* While the library runs: what the test does is not looked at. */
+static const char *wanted;
+
+#define LIBRARY(call, expected)                           \
+    do {                                                  \
+        PUT(&locks_pretended.act, wanted);                \
+        must((call) == (expected), #call);                \
+        PUT(&locks_pretended.act, NULL);                  \
+    } while (0)
+
+/* Each of the acts, and a lock of each kind. */
+static void do_everything(void)
+{
+    static const gpusync_spin yields = {0, 4, 0};
+    gpusync_hooks hooks = {hook_yield, hook_park, hook_unpark, NULL};
+    gpusync_warmup_job one = {job, NULL};
+    gpusync_wait_options options;
+    gpusync_warmup_desc warmup_desc;
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_timeline *timeline;
+    gpusync_warmup *warmup;
+    gpusync_ticket ticket;
+    gpusync_point point;
+    void *object, *buffer, *queue;
+    rig r;
+    memset(&options, 0, sizeof options);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&warmup_desc, 0, sizeof warmup_desc);
+    device_desc.hooks = &hooks;
+    device_desc.log = hook_log;
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    device_desc.notify = hook_notify;
+    rig_open_with(&r, SOFTMETAL_REAL, device_desc, queue_desc);
+    LIBRARY(gpusync_set_trace(r.device, hook_trace, NULL), GPUSYNC_OK);
+    object = metal_buffer_new(r.metal_device, 16);
+    LIBRARY(gpusync_command_buffer(r.queue, NULL, &buffer), GPUSYNC_OK);
+    LIBRARY(gpusync_command_buffer_discard(r.queue, buffer), GPUSYNC_OK);
+    options.spin = &yields;
+    softmetal_fail_next(1, 2);
+    ticket = commit_lasting(&r, MS(2));
+    point = gpusync_at_ticket(r.queue, ticket);
+    LIBRARY(gpusync_release_after(point, object), GPUSYNC_OK);
+    LIBRARY(gpusync_on_done(point, called_back, NULL), GPUSYNC_OK);
+    LIBRARY(gpusync_wait_ex(r.queue, ticket, SECONDS(20), &options), GPUSYNC_ERROR_EXECUTION);
+    LIBRARY(gpusync_dispatch(r.device, SIZE_MAX, NULL), GPUSYNC_OK);
+    metal_release(object);
+    LIBRARY(gpusync_timeline_create(r.device, NULL, &timeline), GPUSYNC_OK);
+    LIBRARY(gpusync_timeline_expect(timeline, 1), GPUSYNC_OK);
+    LIBRARY(gpusync_timeline_wait(timeline, 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    LIBRARY(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
+    warmup_desc.jobs = &one;
+    warmup_desc.job_count = 1;
+    LIBRARY(gpusync_warmup_start(r.device, &warmup_desc, &warmup), GPUSYNC_OK);
+    LIBRARY(gpusync_warmup_wait(warmup, SECONDS(20)), GPUSYNC_OK);
+    LIBRARY(gpusync_warmup_destroy(warmup), GPUSYNC_OK);
+    rig_close(&r);
+    /* callbacks on a dispatch queue of the program's, and memory of the C library's */
+    softmetal_set_clock(SOFTMETAL_REAL);
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.callback_queue = queue = dispatch_queue_create("callbacks", NULL);
+    LIBRARY(gpusync_device_create(&device_desc, &r.device), GPUSYNC_OK);
+    LIBRARY(gpusync_queue_create(r.device, NULL, &r.queue), GPUSYNC_OK);
+    LIBRARY(gpusync_commit(r.queue, buffer_of(r.queue), &ticket), GPUSYNC_OK);
+    LIBRARY(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), called_back, NULL), GPUSYNC_OK);
+    LIBRARY(gpusync_queue_wait(r.queue, SECONDS(20)), GPUSYNC_OK);
+    LIBRARY(gpusync_queue_destroy(r.queue), GPUSYNC_OK);
+    LIBRARY(gpusync_device_destroy(r.device), GPUSYNC_OK);
+    dispatch_release(queue);
+}
+
+/* Does a process that breaks the rule end with a line that has these words? NULL: it ends well. A process of its own, and
+   forked before this one has a thread of softmetal's: those do not come along. */
+static void assert_told(const char *act, int kind, const char *words)
+{
+    char text[1000];
+    size_t length = 0;
+    ssize_t more;
+    int says[2], status;
+    pid_t child;
+    assert_int_equal(pipe(says), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        alarm(60);
+        dup2(says[1], STDERR_FILENO);
+        wanted = act;
+        locks_pretended.kind = kind;
+        do_everything();
+        _exit(0);
+    }
+    close(says[1]);
+    while (length < sizeof text - 1 && (more = read(says[0], text + length, sizeof text - 1 - length)) > 0)
+        length += (size_t)more;
+    close(says[0]);
+    text[length] = '\0';
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (words ? WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && strstr(text, words) && strstr(text, act)
+              : WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return;
+    print_error("%s under %s: status %d, and it says: %s\n", act ? act : "nothing", act ? locks_rules[kind].name : "no lock",
+                status, text);
+    fail();
+}
+
+static void test_an_act_under_a_lock_that_does_not_allow_it_ends_the_program(void **state)
+{
+    size_t i;
+    int kind;
+    (void)state;
+    for (i = 0; i < LOCKS_ACTS; i++)
+        for (kind = 0; kind < LOCKS_KINDS; kind++)
+            if (locks_are_seen(locks_acts[i].act))
+                assert_told(locks_acts[i].name, kind,
+                            locks_rules[kind].may & locks_acts[i].act ? NULL : "is not allowed under a lock");
+}
+
+static void test_a_lock_that_is_taken_against_the_order_ends_the_program(void **state)
+{
+    int taken, held;
+    (void)state;
+    for (taken = 0; taken < LOCKS_KINDS; taken++)
+        for (held = 0; held < LOCKS_KINDS; held++)
+            assert_told(locks_rules[taken].name, held, held < taken ? NULL : "is taken against the order");
+}
+
+static void test_a_lock_that_another_thread_holds_cannot_be_unlocked(void **state)
+{
+    (void)state;
+    assert_told("unlock", 0, "is unlocked by a thread that does not hold it");
+}
+
+static void test_what_breaks_no_rule_ends_well(void **state)
+{
+    (void)state;
+    assert_told(NULL, 0, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_breaks_no_rule_ends_well),
+        cmocka_unit_test(test_an_act_under_a_lock_that_does_not_allow_it_ends_the_program),
+        cmocka_unit_test(test_a_lock_that_is_taken_against_the_order_ends_the_program),
+        cmocka_unit_test(test_a_lock_that_another_thread_holds_cannot_be_unlocked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
