@@ -61,21 +61,43 @@ static __attribute__((unused)) void *probe_malloc(size_t size)
 
 /* -- what can be asked ------------------------------------------------------------------------------------------ */
 
-/* Run code at a place in the middle of a call: before the n-th time from now that a thread takes a lock of the library
-   while it has none, or after the n-th time that it has let go of its last. No lock is held then, so that the code may
-   call gpusync. Once. */
-static void probe_at_lock(int n, void (*act)(void *), void *argument);
-static void probe_at_unlock(int n, void (*act)(void *), void *argument);
-/* The same before any lock, also while others are held: the code must not wait for who may want them. */
-static void probe_at_any_lock(int n, void (*act)(void *), void *argument);
-/* The same before the lock over the lists of a timeline. */
-static void probe_at_timeline_lock(const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument);
-/* Has it run? If not, it will not any more. */
+/* Places in the middle of a call. A thread that comes to one is about to do what the place says. */
+typedef enum probe_place {
+    PROBE_NOWHERE,
+    PROBE_WAITER_LISTS,   /* a waiter has seen that what it waits for has not come, and lists itself: it looks again then */
+    PROBE_WAITER_LEAVES,  /* a waiter takes itself off the list of what it waited for */
+    PROBE_END_IS_TOLD,    /* a ticket has ended, and the thread that found the end tells those that wait for it */
+    PROBE_NEED_LISTS,     /* a submission has asked for what it waits for, and lists itself there: it looks again then */
+    PROBE_LISTENS,        /* the event of a timeline is to tell of a value that others signal: it is asked to */
+    PROBE_CALLBACK_LISTS, /* a callback is listed at what it is about */
+    PROBE_SIGNAL_LISTS,   /* a signal of a submission is listed as pending, or is refused: the value does not rise */
+    PROBE_SIGNAL_MOVES,   /* a pending signal of an open command buffer becomes that of the submission which takes it */
+    PROBE_QUEUES_LISTED,  /* a wait for a device lists its queues, and once more where it had no room for so many */
+    PROBE_TIMELINE        /* a call enters the timeline, to ask it or to change it: a place in many calls */
+} probe_place;
+
+/* The n-th time from now that a thread comes to the place, it runs the code. Once. timeline: the place is one of this
+   timeline; NULL: of any object. The code may call gpusync, but must not wait for what the thread keeps meanwhile: in a
+   commit or submission that is the queue's turn to commit. A test that names a place asserts that the code has run. */
+static void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument);
+
+/* The same at the n-th of all points at which a thread has nothing of the library in its hands and is about to go on:
+   what another thread may do at all it may do there. A test goes through every point of a call with n = 1, 2, 3, until
+   the code has not run. It asserts that there was one, and never how many. */
+static void probe_at_each(int n, void (*act)(void *), void *argument);
+
+/* The same at every point, also in the middle of what other threads see as one step: the code must not wait for a thread
+   that may need the same object. */
+static void probe_amid_each(int n, void (*act)(void *), void *argument);
+
+/* Has the code run? If not, it will not any more. */
 static bool probe_has_acted(void);
 
-/* Locks of the library that the calling thread has, and that it has ever taken. */
-static unsigned probe_locks_held(void);
-static uint64_t probe_locks_taken(void);
+/* Does the calling thread hold no lock of the library? In a function of the program it may hold none. */
+static bool probe_holds_no_lock(void);
+
+/* Has it taken none since the call before this? */
+static bool probe_took_no_lock(void);
 
 /* Forget what is spare of the memory from the C library, of this queue (NULL: of no queue) and of all: what is needed
    next is taken anew. It is lost for good. */
@@ -105,17 +127,40 @@ static unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *references);
 #ifndef PROBE_BLIND /* for tests/private.sh: a test is compiled without the inside */
 #define PROBE MAYBE_UNUSED
 
-enum { PROBE_NOWHERE, PROBE_AT_LOCK, PROBE_AT_UNLOCK, PROBE_AT_ANY_LOCK, PROBE_AT_THIS_LOCK };
+/* Where each place is found: the function that takes a lock there. This table alone changes with the inside. */
+static const char *const probe_functions[] = {
+    [PROBE_WAITER_LISTS] = "gpusync__enlist",
+    [PROBE_WAITER_LEAVES] = "gpusync__delist_one",
+    [PROBE_END_IS_TOLD] = "gpusync__tell_now",
+    [PROBE_NEED_LISTS] = "gpusync__seek",
+    [PROBE_LISTENS] = "gpusync__listen",
+    [PROBE_CALLBACK_LISTS] = "gpusync__pin_note",
+    [PROBE_SIGNAL_LISTS] = "gpusync__link_promise",
+    [PROBE_SIGNAL_MOVES] = "gpusync__promises_of",
+    [PROBE_QUEUES_LISTED] = "gpusync_device_wait_ex",
+};
+enum { PROBE_EACH = PROBE_TIMELINE + 1, PROBE_AMID_EACH };
+
 static struct {
     int where, countdown;
-    const void *lock;
+    const void *lock; /* of the timeline, or NULL */
     void (*act)(void *);
     void *argument;
 } probe_act;
 
-static void probe_come_by(int where)
+static bool probe_is_at(int where, const locks_step *step)
 {
-    if (__atomic_load_n(&probe_act.where, __ATOMIC_SEQ_CST) != where ||
+    const void *lock = __atomic_load_n(&probe_act.lock, __ATOMIC_SEQ_CST);
+    if (where == PROBE_AMID_EACH) return true;
+    if (where == PROBE_EACH) return step->held == 0;
+    if (step->after || (lock && lock != step->lock)) return false;
+    return where == PROBE_TIMELINE || strcmp(probe_functions[where], step->function) == 0;
+}
+
+static void probe_come_by(const locks_step *step)
+{
+    int where = __atomic_load_n(&probe_act.where, __ATOMIC_SEQ_CST);
+    if (where == PROBE_NOWHERE || !probe_is_at(where, step) ||
         __atomic_sub_fetch(&probe_act.countdown, 1, __ATOMIC_SEQ_CST) != 0 ||
         !__atomic_compare_exchange_n(&probe_act.where, &where, PROBE_NOWHERE, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST))
@@ -123,45 +168,30 @@ static void probe_come_by(int where)
     probe_act.act(probe_act.argument);
 }
 
-static void probe_before(const locks_step *step)
-{
-    if (step->after) {
-        if (step->held == 0) probe_come_by(PROBE_AT_UNLOCK);
-        return;
-    }
-    probe_come_by(PROBE_AT_ANY_LOCK);
-    if (__atomic_load_n(&probe_act.lock, __ATOMIC_SEQ_CST) == step->lock) probe_come_by(PROBE_AT_THIS_LOCK);
-    if (step->held == 0) probe_come_by(PROBE_AT_LOCK);
-}
-
-static void probe_at(int where, int n, void (*act)(void *), void *argument)
+static void probe_arm(int where, const void *lock, int n, void (*act)(void *), void *argument)
 {
     probe_act.act = act;
     probe_act.argument = argument;
-    __atomic_store_n(&locks_at_step, probe_before, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&probe_act.lock, lock, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&locks_at_step, probe_come_by, __ATOMIC_SEQ_CST);
     __atomic_store_n(&probe_act.countdown, n, __ATOMIC_SEQ_CST);
     __atomic_store_n(&probe_act.where, where, __ATOMIC_SEQ_CST);
 }
 
-static PROBE void probe_at_lock(int n, void (*act)(void *), void *argument)
+static PROBE void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *),
+                           void *argument)
 {
-    probe_at(PROBE_AT_LOCK, n, act, argument);
+    probe_arm(place, timeline ? &timeline->board.lock : NULL, n, act, argument);
 }
 
-static PROBE void probe_at_unlock(int n, void (*act)(void *), void *argument)
+static PROBE void probe_at_each(int n, void (*act)(void *), void *argument)
 {
-    probe_at(PROBE_AT_UNLOCK, n, act, argument);
+    probe_arm(PROBE_EACH, NULL, n, act, argument);
 }
 
-static PROBE void probe_at_any_lock(int n, void (*act)(void *), void *argument)
+static PROBE void probe_amid_each(int n, void (*act)(void *), void *argument)
 {
-    probe_at(PROBE_AT_ANY_LOCK, n, act, argument);
-}
-
-static PROBE void probe_at_timeline_lock(const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument)
-{
-    __atomic_store_n(&probe_act.lock, (const void *)&timeline->board.lock, __ATOMIC_SEQ_CST);
-    probe_at(PROBE_AT_THIS_LOCK, n, act, argument);
+    probe_arm(PROBE_AMID_EACH, NULL, n, act, argument);
 }
 
 static PROBE bool probe_has_acted(void)
@@ -169,8 +199,15 @@ static PROBE bool probe_has_acted(void)
     return __atomic_exchange_n(&probe_act.where, PROBE_NOWHERE, __ATOMIC_SEQ_CST) == PROBE_NOWHERE;
 }
 
-static PROBE unsigned probe_locks_held(void) { return locks_mine.count; }
-static PROBE uint64_t probe_locks_taken(void) { return locks_mine.taken; }
+static PROBE bool probe_holds_no_lock(void) { return locks_mine.count == 0; }
+
+static PROBE bool probe_took_no_lock(void)
+{
+    static __thread uint64_t before;
+    bool none = locks_mine.taken == before;
+    before = locks_mine.taken;
+    return none;
+}
 
 static gpusync__listening *probe_forgotten; /* registrations */
 static gpusync__post *probe_forgotten_posts;

@@ -691,7 +691,7 @@ static void test_two_commits_from_elsewhere_do_not_share_one_room(void **state)
         second.result = GPUSYNC_NOT_READY;
         buffer = made_elsewhere(&f);
         act_in_park(&f, 1, finish_all);
-        probe_at_lock(place, commit_on_a_thread, &second);
+        probe_at_each(place, commit_on_a_thread, &second);
         first = either_commit(f.r.queue, buffer, NULL);
         over = !probe_has_acted(); /* it has been to every place */
         if (over) commit_on_a_thread(&second);
@@ -703,8 +703,7 @@ static void test_two_commits_from_elsewhere_do_not_share_one_room(void **state)
         close_flow(&f);
         if (over) break;
     }
-    /* when it asks for room, which with Metal 4 takes no lock, and when it commits */
-    assert_true(place > (metal4_run() ? 1 : 2));
+    assert_true(place > 1);
 }
 
 /* == stuck: nothing that is in the way can end ================================================================== */

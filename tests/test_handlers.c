@@ -162,8 +162,8 @@ static void test_all_waits_for_one_handler_are_woken_however_many_there_are(void
     rig_close(&r);
 }
 
-/* The end comes at each place of the wait where it has no lock; at the latest when it sleeps. Then another thread waits
-   for it to sleep for the handler, which it runs. */
+/* The end comes at each point of the wait; at the latest when it sleeps. Then another thread waits for it to sleep for the
+   handler, which it runs. */
 typedef struct ending {
     rig r;
     void *buffer;
@@ -211,12 +211,12 @@ static void test_the_end_may_come_at_any_place_of_the_wait(void **state)
         memset(&the_end, 0, sizeof the_end);
         rig_open_hooked(&the_end.r, SOFTMETAL_MANUAL, &hooks, 0);
         the_end.ticket = commit_empty(&the_end.r, &the_end.buffer);
-        probe_at_lock(place, end_it, NULL);
+        probe_at_each(place, end_it, NULL);
         assert_ok(gpusync_wait_ex(the_end.r.queue, the_end.ticket, GPUSYNC_FOREVER, &with_handlers));
         join(the_end.thread);
         rig_close(&the_end.r);
     } while (!the_end.asleep);
-    assert_in_range(place, 3, 20);
+    assert_true(place > 1);
 }
 
 static void test_a_handler_that_never_comes_is_a_timeout(void **state)
@@ -421,7 +421,7 @@ static void begin_to_wait(void *argument)
     while (!sleepers_of(u->r->device) && !__atomic_load_n(&u->over, __ATOMIC_SEQ_CST)) sched_yield();
 }
 
-/* Somebody begins to wait while the ticket is cancelled, at each place of the call where it has let go of its locks. Until
+/* Another thread begins to wait while the ticket is cancelled, at each point of the call. Until
    the slot is the handler's own, that handler is still to come: then it is not waited for any more. */
 static void test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go(void **state)
 {
@@ -437,7 +437,7 @@ static void test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go(
         u.r = &r;
         buffer = metal_queue_command_buffer(r.metal_queue);
         assert_ok(gpusync_track(r.queue, buffer, &u.ticket));
-        probe_at_unlock(place, begin_to_wait, &u);
+        probe_at_each(place, begin_to_wait, &u);
         assert_ok(gpusync_untrack(r.queue, u.ticket));
         acted = probe_has_acted();
         if (acted) {

@@ -1,10 +1,9 @@
 /* test_interleavings_of_submissions.c - races of submissions, replayed one step at a time
 
    On softmetal's manual clock nothing moves but what a test moves. Code that runs at a message
-   (softmetal_set_message_hook), in a hook of gpusync, or where the library takes or lets go of a lock (probe.h), stands
-   for the other thread; a race at a lock is replayed at every such place of a call, by number, until there is no further
-   one. Each test names the rule of the header that it goes red without. At the end every order of the steps of four
-   submissions is tried. Numbers are those of the list that test_interleavings.c begins: 12 to 17, and 24.
+   (softmetal_set_message_hook), in a hook of gpusync, or at a place in the middle of a call (probe.h), stands for the
+   other thread; some races are replayed at every point of a call, by number, until there is no further one. Each test
+   names the rule of the header that it goes red without. At the end every order of the steps of four submissions is tried. Numbers are those of the list that test_interleavings.c begins: 12 to 17, and 24.
 
    It also runs on queues of Metal 4. */
 static void asserted(void);
@@ -709,11 +708,17 @@ static void watching_unpark(void *user, gpusync_waiter *waiter)
 {
     (void)user;
     unparks++;
-    if (probe_locks_held()) unparks_under_locks++;
+    if (!probe_holds_no_lock()) unparks_under_locks++;
     probe_default_hooks().unpark(NULL, waiter);
 }
 
-static void signal_ten(void *timeline) { assert_ok(gpusync_timeline_signal((gpusync_timeline *)timeline, 10)); }
+static bool hidden; /* the value, by the promise of a lower one */
+
+static void signal_ten(void *timeline)
+{
+    assert_ok(gpusync_timeline_signal((gpusync_timeline *)timeline, 10));
+    hidden = value_of((gpusync_timeline *)timeline) < 10;
+}
 
 static gpusync_result waited;
 
@@ -723,9 +728,9 @@ static void *wait_for_seven(void *timeline)
     return NULL;
 }
 
-/* The host signals 10, above the promised 5, where the submission takes the lock over the second timeline for the
-   place-th time: the value stays below the promise until that is taken back. Returns whether there was such a time. */
-static bool is_raised_at(int place)
+/* The host signals 10, above the promised 5, the n-th time that the submission comes to the place of the second timeline:
+   the value stays below the promise until that is taken back. Returns whether there was such a time. */
+static bool is_raised_at(probe_place place, int n)
 {
     gpusync_hooks hooks = probe_default_hooks();
     gpusync_device_desc device_desc;
@@ -757,7 +762,7 @@ static bool is_raised_at(int place)
     buffer = metal4_run() ? buffer_of(r.queue) : NULL; /* where none at all would be the reason */
     submission.command_buffers = &buffer;
     submission.command_buffer_count = buffer != NULL;
-    probe_at_timeline_lock(second, place, signal_ten, first);
+    probe_at(place, second, n, signal_ten, first);
     assert_result(either_submit(r.queue, &submission, &ticket), GPUSYNC_ERROR_NOT_RISING);
     raised = probe_has_acted();
     if (!raised) signal_ten(first);
@@ -773,10 +778,13 @@ static bool is_raised_at(int place)
 
 static void test_interleaving_16_a_refused_submission_wakes_waiters_without_a_lock(void **state)
 {
-    int place = 1;
+    int n = 1;
     (void)state;
-    while (is_raised_at(place)) place++;
-    assert_true(place > 1);
+    assert_true(is_raised_at(PROBE_SIGNAL_LISTS, 1));
+    assert_true(hidden);
+    while (is_raised_at(PROBE_TIMELINE, n)) n++;
+    assert_true(n > 1);
+    assert_false(hidden); /* when the submission has returned */
 }
 
 /* -- 17 ----------------------------------------------------------------------------------------- */
@@ -788,6 +796,7 @@ typedef struct doomed {
     uint64_t base;
     pthread_t destroyer;
     unsigned destroys, arrived;
+    int n;
 } doomed;
 
 static void *destroy_doomed(void *argument)
@@ -811,38 +820,46 @@ static void destroy_it_now(void *argument)
 
 static void arrives(void *argument) { __atomic_store_n(&((doomed *)argument)->arrived, 1, __ATOMIC_SEQ_CST); }
 
-/* ... as far as the timeline's lock, which the commit may have. */
-static void destroy_it_up_to_the_lock(void *argument)
+/* ... as far as the timeline itself, which the commit may keep to itself meanwhile. */
+static void destroy_it_up_to_the_timeline(void *argument)
 {
     doomed *d = (doomed *)argument;
-    probe_at_timeline_lock(d->timeline, 1, arrives, d);
+    probe_at(PROBE_TIMELINE, d->timeline, 1, arrives, d);
     begin_to_destroy(d);
     while (!__atomic_load_n(&d->arrived, __ATOMIC_SEQ_CST)) sched_yield();
 }
 
+/* A submission that names the timeline has a reference by now: before, the program may not destroy it. */
+static void destroy_it_after_this(void *argument)
+{
+    probe_amid_each(((doomed *)argument)->n, destroy_it_up_to_the_timeline, argument);
+}
+
 /* A commit is held for a value that nobody is to signal, and registers with the timeline's event. The timeline goes when
-   the commit takes its lock for the place-th time, before it has it, or, `inside`, when it takes any lock. Returns whether
-   there was such a time. */
-static bool goes_at(int place, bool inside)
+   the commit comes to the place of that timeline for the n-th time; NOWHERE: at its n-th point, also in the middle of a
+   step. Returns whether there was such a time. */
+static bool goes_at(probe_place place, int n)
 {
     gpusync_point wait;
     gpusync_ticket ticket;
     void *buffer;
     doomed d;
     memset(&d, 0, sizeof d);
+    d.n = n;
     rig_open(&d.r, SOFTMETAL_MANUAL);
     assert_ok(gpusync_timeline_create(d.r.device, NULL, &d.timeline));
     d.event = metal_retain(gpusync_timeline_metal(d.timeline, &d.base));
     assert_ok(gpusync_timeline_expect(d.timeline, 5));
     wait = at(d.timeline, 7);
     assert_ok(make_behind(d.r.queue, NULL, &wait, !metal4_run(), &buffer));
-    if (inside) probe_at_any_lock(place, destroy_it_up_to_the_lock, &d);
-    else probe_at_timeline_lock(d.timeline, place, destroy_it_now, &d);
+    if (place) probe_at(place, d.timeline, n, destroy_it_now, &d);
+    else if (metal4_run()) probe_at(PROBE_NEED_LISTS, d.timeline, 1, destroy_it_after_this, &d);
+    else probe_amid_each(n, destroy_it_up_to_the_timeline, &d);
     if (metal4_run()) ticket = SUBMIT(d.r.queue, WAITS(wait), BUFFERS(buffer));
     else ticket = commit_to(d.r.queue, buffer);
     (void)probe_has_acted();
     if (!d.destroys) assert_ok(gpusync_timeline_destroy(d.timeline));
-    else if (inside) join(d.destroyer);
+    else if (!place) join(d.destroyer);
     metal_event_signal(d.event, d.base + 7); /* a registration that was left behind would call what was the timeline */
     assert_true(softmetal_settle(SECONDS(5)));
     assert_result(gpusync_wait(d.r.queue, ticket, SECONDS(5)), GPUSYNC_ERROR_DESTROYED);
@@ -853,18 +870,20 @@ static bool goes_at(int place, bool inside)
 
 static void test_interleaving_17_a_timeline_goes_before_held_work_registers_with_its_event(void **state)
 {
-    int place = 1;
+    int n = 1;
     (void)state;
-    while (goes_at(place, false)) place++;
-    assert_true(place > 3); /* it is listed, looked for, registered */
+    assert_true(goes_at(PROBE_NEED_LISTS, 1));
+    assert_true(goes_at(PROBE_LISTENS, 1));
+    while (goes_at(PROBE_TIMELINE, n)) n++;
+    assert_true(n > 1);
 }
 
 static void test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event(void **state)
 {
-    int place = metal4_run() ? 2 : 1; /* a submission that names it takes a reference behind its first lock */
+    int n = 1;
     (void)state;
-    while (goes_at(place, true)) place++;
-    assert_true(place > 5);
+    while (goes_at(PROBE_NOWHERE, n)) n++;
+    assert_true(n > 1);
 }
 
 /* -- 24 ----------------------------------------------------------------------------------------- */
@@ -1035,9 +1054,9 @@ static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_oth
 
 /* Rule: a refused submission does not wait for a thread that waits for what the refusal ends. Work of a second queue has
    ended on the device. Others have signalled what it waited for, and a promise of the submission hides that: so the work
-   is over when the promise is taken back. The submission waits for its ticket, too. That queue goes, and is stopped when
-   it has let go of its last lock for the place-th time, until the submission waits, or has been refused. encoded: the
-   ticket is named by a command buffer alone. Returns whether there was such a time. */
+   is over when the promise is taken back. The submission waits for its ticket, too. That queue goes, and is stopped at its
+   place-th point until the submission waits, or has been refused. encoded: the ticket is named by a command buffer alone.
+   Returns whether there was such a point. */
 static struct {
     stage *s;
     void *event;
@@ -1077,7 +1096,7 @@ static void the_other_queue_goes(void *unused)
     metal_event_signal(crossing.event, crossing.base + 7);
     softmetal_finish_queue(crossing.s->metal[1]);
     crossing.d = (destroying){crossing.s->q[1], true, 0};
-    probe_at_unlock(crossing.place, stop_the_destroyer, NULL);
+    probe_at_each(crossing.place, stop_the_destroyer, NULL);
     crossing.destroyer = start(destroy_body, &crossing.d);
     while (!GET(&crossing.stopped) && !GET(&crossing.destroyer_waits) && !GET(&crossing.d.done)) sched_yield();
     (void)probe_has_acted();
@@ -1103,7 +1122,7 @@ static bool the_queue_of_its_ticket_goes_at(int place, bool encoded)
     assert_true(is_committed(&other));
     if (encoded || metal4_run()) buffer = kept_buffer_of(s.q[0]);
     if (encoded) assert_ok(gpusync_encode_wait(s.q[0], buffer, after(s.q[1], other.ticket)));
-    probe_at_timeline_lock(s.b, 1, the_other_queue_goes, NULL);
+    probe_at(PROBE_SIGNAL_LISTS, s.b, 1, the_other_queue_goes, NULL);
     must_return_within(20); /* else the two wait for each other */
     REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], .waits = LIST(gpusync_point, after(s.q[1], other.ticket)),
             .wait_count = !encoded, .command_buffers = &buffer, .command_buffer_count = buffer != NULL,
@@ -1135,9 +1154,10 @@ static void test_a_refused_submission_and_the_queue_of_its_ticket_do_not_wait_fo
     int encoded;
     (void)state;
     for (encoded = 0; encoded < (metal4_run() ? 1 : 2); encoded++) {
+        unsigned paused = 0; /* the submission, for what the other thread was about to do */
         int place = 1;
-        while (the_queue_of_its_ticket_goes_at(place, encoded)) place++;
-        assert_true(place > 3);
+        for (; the_queue_of_its_ticket_goes_at(place, encoded); place++) paused += crossing.submitter_waits;
+        assert_true(paused > 0);
     }
 }
 
@@ -1547,8 +1567,7 @@ static void test_handlers_that_come_after_destroy_now_tell_nobody(void **state)
 }
 
 /* Rule: what is in a line is issued or given up, once. A signal lets three submissions go, and their queue goes at the
-   place-th time that the signalling thread takes a lock, or, `after_it`, has let go of its last. Returns whether there
-   was such a time. */
+   place-th point of the signalling thread. *issued: how many had been. Returns whether there was such a point. */
 static struct {
     destroying d;
     pthread_t thread;
@@ -1562,7 +1581,7 @@ static void queue_goes(void *queue)
     while (GET(&yields) == before && !GET(&going.d.done)) sched_yield();
 }
 
-static bool goes_while_its_line_is_issued(int place, bool after_it)
+static bool goes_while_its_line_is_issued(int place, int *issued)
 {
     gpusync_hooks hooks = {counting_yield, yielding_park, plain_unpark, NULL};
     job held[3];
@@ -1576,14 +1595,15 @@ static bool goes_while_its_line_is_issued(int place, bool after_it)
         held[i] = JOB(.queue = s.q[0], .wait = at(s.t[0], 1));
         job_submit(&held[i]);
     }
-    if (after_it) probe_at_unlock(place, queue_goes, s.q[0]);
-    else probe_at_lock(place, queue_goes, s.q[0]);
+    probe_at_each(place, queue_goes, s.q[0]);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     acted = probe_has_acted();
     if (!acted) queue_goes(s.q[0]);
     join(going.thread);
     s.q[0] = NULL;
+    *issued = 0;
     for (i = 0; i < 3; i++) {
+        *issued += is_committed(&held[i]);
         assert_called_once(&held[i]);
         assert_result(held[i].result, GPUSYNC_ERROR_CANCELLED);
         if (i && is_committed(&held[i])) assert_true(is_committed(&held[i - 1]));
@@ -1597,13 +1617,14 @@ static bool goes_while_its_line_is_issued(int place, bool after_it)
 
 static void test_a_queue_goes_while_a_signal_has_its_line_issued(void **state)
 {
-    int after_it;
+    unsigned none = 0, all = 0;
+    int place, issued;
     (void)state;
-    for (after_it = 0; after_it < 2; after_it++) {
-        int place = 1;
-        while (goes_while_its_line_is_issued(place, after_it)) place++;
-        assert_true(place > 5);
+    for (place = 1; goes_while_its_line_is_issued(place, &issued); place++) {
+        none += issued == 0;
+        all += issued == 3;
     }
+    assert_true(none > 0 && all > 0);
 }
 
 /* The handler of the last command buffer is running, in the log hook, when destroy_now comes: it is let out. */

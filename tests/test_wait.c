@@ -1177,7 +1177,7 @@ static void test_device_wait_covers_queues_that_are_made_while_it_begins(void **
     rig_open(&r, SOFTMETAL_MANUAL);
     more.r = &r;
     for (i = 0; i < LENGTH(queues); i++) queues[i] = queue_new(r.device); /* and r.queue */
-    probe_at_lock(2, make_more_queues, &more);
+    probe_at(PROBE_QUEUES_LISTED, NULL, 2, make_more_queues, &more);
     assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
     assert_true(probe_has_acted());
     finish_queue(more.made[LENGTH(more.made) - 1]);
