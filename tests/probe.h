@@ -181,7 +181,7 @@ static void probe_arm(int where, const void *lock, int n, void (*act)(void *), v
 static PROBE void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *),
                            void *argument)
 {
-    probe_arm(place, timeline ? &timeline->board.lock : NULL, n, act, argument);
+    probe_arm((int)place, timeline ? &timeline->board.lock : NULL, n, act, argument);
 }
 
 static PROBE void probe_at_each(int n, void (*act)(void *), void *argument)
