@@ -222,8 +222,14 @@ static _Thread_local __attribute__((unused)) uint64_t locks_yields;
     (locks_taking(mutex, #mutex, __func__), (gpusync__lock)(mutex), locks_have(mutex, #mutex))
 #define gpusync__try_lock(mutex) \
     (locks_taking(mutex, #mutex, __func__), (gpusync__try_lock)(mutex) && (locks_have(mutex, #mutex), true))
-#define gpusync__unlock(mutex) \
-    (locks_leaving(mutex, #mutex), (gpusync__unlock)(mutex), locks_step_of(mutex, __func__, true))
+/* The lock is found once: when it is unlocked, what leads to it may be another thread's. */
+#define gpusync__unlock(mutex)                      \
+    __extension__({                                 \
+        __typeof__(mutex) locks_found = (mutex);    \
+        locks_leaving(locks_found, #mutex);         \
+        (gpusync__unlock)(locks_found);             \
+        locks_step_of(locks_found, __func__, true); \
+    })
 
 /* From here on for the implementation alone: locks_end.h takes them back. */
 #define yield(user) yield((locks_do("yield"), user))
