@@ -59,6 +59,8 @@ static void do_everything(void)
     gpusync_warmup_desc warmup_desc;
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
+    gpusync_device *second;
+    gpusync_queue *other;
     gpusync_timeline *timeline;
     gpusync_warmup *warmup;
     gpusync_ticket ticket;
@@ -96,19 +98,19 @@ static void do_everything(void)
     LIBRARY(gpusync_warmup_start(r.device, &warmup_desc, &warmup), GPUSYNC_OK);
     LIBRARY(gpusync_warmup_wait(warmup, SECONDS(20)), GPUSYNC_OK);
     LIBRARY(gpusync_warmup_destroy(warmup), GPUSYNC_OK);
-    rig_close(&r);
-    /* callbacks on a dispatch queue of the program's, and memory of the C library's */
-    softmetal_set_clock(SOFTMETAL_REAL);
+    /* Callbacks on a dispatch queue of the program's, and memory of the C library's: also for what the device asks dispatch
+       queues with, as that of the first device is still in use. */
     memset(&device_desc, 0, sizeof device_desc);
     device_desc.callback_queue = queue = dispatch_queue_create("callbacks", NULL);
-    LIBRARY(gpusync_device_create(&device_desc, &r.device), GPUSYNC_OK);
-    LIBRARY(gpusync_queue_create(r.device, NULL, &r.queue), GPUSYNC_OK);
-    LIBRARY(gpusync_commit(r.queue, buffer_of(r.queue), &ticket), GPUSYNC_OK);
-    LIBRARY(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), called_back, NULL), GPUSYNC_OK);
-    LIBRARY(gpusync_queue_wait(r.queue, SECONDS(20)), GPUSYNC_OK);
-    LIBRARY(gpusync_queue_destroy(r.queue), GPUSYNC_OK);
-    LIBRARY(gpusync_device_destroy(r.device), GPUSYNC_OK);
+    LIBRARY(gpusync_device_create(&device_desc, &second), GPUSYNC_OK);
+    LIBRARY(gpusync_queue_create(second, NULL, &other), GPUSYNC_OK);
+    LIBRARY(gpusync_commit(other, buffer_of(other), &ticket), GPUSYNC_OK);
+    LIBRARY(gpusync_on_done(gpusync_at_ticket(other, ticket), called_back, NULL), GPUSYNC_OK);
+    LIBRARY(gpusync_queue_wait(other, SECONDS(20)), GPUSYNC_OK);
+    LIBRARY(gpusync_queue_destroy(other), GPUSYNC_OK);
+    LIBRARY(gpusync_device_destroy(second), GPUSYNC_OK);
     dispatch_release(queue);
+    rig_close(&r);
 }
 
 /* Does a process that breaks the rule end with a line that has these words? NULL: it ends well. A process of its own, and
