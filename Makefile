@@ -380,7 +380,7 @@ $(BUILD)/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(test_flags)
 
-# The tests' implementation has the assertions of tests/locks.h: the order of locks.
+# The tests' implementation has the assertions of tests/locks.h: the order of locks, and what may happen under each.
 $(BUILD)/tests/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) -include tests/locks.h $(test_flags)
