@@ -67,8 +67,9 @@ endif
 CFLAGS ?= -O2 -g
 WERROR ?=
 
-# A directory for each compiler and sanitizer, so that their objects do not mix.
-top := $(BUILD)
+# A directory for each compiler and sanitizer, so that their objects do not mix. In the form without the path of this folder,
+# however it was given: the compiler's lists of headers have the names of the objects, and make knows a file by one name.
+top := $(patsubst $(CURDIR)/%,%,$(BUILD))
 sanitizers := $(SANITIZE)
 override BUILD := $(top)/$(notdir $(firstword $(CC)))$(if $(sanitizers),-$(subst $(comma),-,$(sanitizers)))
 # DWARF 4: what valgrind up to 3.19 can read of clang's objects. Everything that is compiled gets these options.
