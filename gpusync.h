@@ -1429,7 +1429,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    and the places of open buffers grow under it. The device's listener is made under the device's lock. The allocator is
    called under the order, plan and waiter lock, malloc under the board's and the global one. The callback of a
    submission becomes due under the plan lock, together with the mark of its ticket. No lock is held while a hook, a log
-   or trace function, a callback or a release runs.
+   or trace function, a callback or a release of gpusync_release_after runs. Under the order lock gpusync releases a
+   command buffer that the program still has, and its own options of a Metal 4 commit.
 
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
 
@@ -1476,7 +1477,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
       8. Unpark comes before park: a permit stays [gpusync__default_unpark].
       9. A fiber parks on one thread and goes on on another: no lock, pool or thread-local value is kept in a park
          [gpusync__in_callback].
-     10. A wait returns by the status, the callback runs later: `owing` counts it until then [gpusync__run_one_due].
+     10. A wait returns by the status, handler and callback come later: the slot is the handler's until it has run, and
+         `owing` counts the callback [gpusync__completed, gpusync__run_one_due].
      11. The last waiter lists itself while the handler looks for waiters: see "a ticket ends".
      12. A lower promise is broken, a higher one kept: the timeline fails before the promise goes [gpusync__publish].
      13. A consumer ends before its killed producer's handler: it is not over before its needs are [gpusync__work_over].
@@ -2766,8 +2768,9 @@ static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
 
 /* The ticket has ended, and if badly, what there is to tell of it is on record. outcome: how, with the GPU's times,
    which the handler brings, perhaps after somebody else has marked; NULL: well, times unknown. False: it was marked
-   before. In the end `completed` moves over every ticket that is marked. Who came second does that, too: so nobody
-   depends on one that is held up behind its mark. Of two that mark neighbours, the later one sees both marks. */
+   before. In the end `completed` moves over every ticket that is marked. A thread that comes second does that, too. Of
+   two that mark neighbours, the later one sees both marks. A look that finds the mark comes here no more: while the
+   thread that has marked is stopped before it moves `completed`, a poll of the ticket says yes, and is_done no. */
 static bool gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
@@ -4186,8 +4189,8 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
     GPUSYNC__SET(&q->ended_ns, end);
 }
 
-/* Mark the ticket of a slot that is no part, and tell who waits for it: everybody who finds the end does both, so that
-   a thread that is stopped in between keeps nobody waiting. */
+/* Mark the ticket of a slot that is no part, and tell the waits for it. A thread that reads the status before the mark
+   does both, too. One that comes after the mark does neither: waits that sleep depend on the thread that has marked. */
 static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
                                        gpusync__agenda *agenda)
 {
