@@ -421,8 +421,8 @@ static void begin_to_wait(void *argument)
     while (!sleepers_of(u->r->device) && !__atomic_load_n(&u->over, __ATOMIC_SEQ_CST)) sched_yield();
 }
 
-/* Another thread begins to wait while the ticket is cancelled, at each point of the call. Until
-   the slot is the handler's own, that handler is still to come: then it is not waited for any more. */
+/* Another thread begins to wait while the ticket is cancelled, at each point of the call. Until the slot is the handler's
+   own, that handler is still to come. From then on no wait is for it. */
 static void test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go(void **state)
 {
     bool acted = true;
