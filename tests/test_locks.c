@@ -12,11 +12,16 @@
 void *dispatch_queue_create(const char *label, void *attribute);
 void dispatch_release(void *queue);
 
+/* Hangs until a thread parks for it: the wait yields, parks and is unparked, however slow the processor is. */
+static void *failing;
+
 static void hook_yield(void *user) { (void)user; }
 
 static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user;
+    if (failing) softmetal_unhang(failing);
+    failing = NULL;
     thread_park(waiter, deadline_ns);
 }
 
@@ -26,11 +31,29 @@ static void hook_unpark(void *user, gpusync_waiter *waiter)
     thread_unpark(waiter);
 }
 
-static void hook_log(void *user, gpusync_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+/* Metal's thread may call these after the wait has returned. */
+static int log_lines, notifications;
+
+static void hook_log(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user, (void)level, (void)text;
+    COUNT(&log_lines);
+}
 
 static void hook_trace(void *user, const gpusync_trace_event *event) { (void)user, (void)event; }
 
-static void hook_notify(void *user) { (void)user; }
+static void hook_notify(void *user)
+{
+    (void)user;
+    COUNT(&notifications);
+}
+
+/* The process has an alarm. */
+static bool failure_is_told(void)
+{
+    while (!GET(&log_lines) || !GET(&notifications)) sched_yield();
+    return true;
+}
 
 static void called_back(void *user, gpusync_result result, const gpusync_error *error)
 {
@@ -82,11 +105,14 @@ static void do_everything(void)
     LIBRARY(gpusync_command_buffer_discard(r.queue, buffer), GPUSYNC_OK);
     options.spin = &yields;
     softmetal_fail_next(1, 2);
-    ticket = commit_lasting(&r, MS(2));
+    failing = open_buffer(&r);
+    softmetal_hang(failing);
+    ticket = commit_to(r.queue, failing);
     point = gpusync_at_ticket(r.queue, ticket);
     LIBRARY(gpusync_release_after(point, object), GPUSYNC_OK);
     LIBRARY(gpusync_on_done(point, called_back, NULL), GPUSYNC_OK);
     LIBRARY(gpusync_wait_ex(r.queue, ticket, SECONDS(20), &options), GPUSYNC_ERROR_EXECUTION);
+    LIBRARY(failure_is_told(), true);
     LIBRARY(gpusync_dispatch(r.device, SIZE_MAX, NULL), GPUSYNC_OK);
     metal_release(object);
     LIBRARY(gpusync_timeline_create(r.device, NULL, &timeline), GPUSYNC_OK);
