@@ -1274,6 +1274,7 @@ static void unstick(unsigned idle)
     for (i = 0; i < QUEUES && idle == 1024; i++)
         if (world.lanes[i].queue && i != world.leaving) (void)gpusync_cancel_held(world.lanes[i].queue);
     if (idle == 2048) fail_timelines(); /* "a ticket whose command buffer was killed never ends" of known_red.c */
+    come_to_rest_now(); /* what all this made due is done, and releases command buffers no more */
     for (i = 0; i < gpu.count; i++)
         for (k = 0; (buffer = softmetal_buffer_at(gpu.queues[i], k)) != NULL; k++) {
             softmetal_due due = softmetal_what_is_due(buffer);

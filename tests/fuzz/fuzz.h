@@ -58,10 +58,12 @@ static void come_to_rest_now(void)
     must(softmetal_settle_listeners(SECONDS(20)), "a listener does not end");
 }
 
-/* One step of one command buffer. False: there is nothing to do on any queue. */
+/* One step of one command buffer. False: there is nothing to do on any queue. A callback that still runs would release
+   command buffers while this looks at them. */
 static bool gpu_step(unsigned which, unsigned nth, bool fully)
 {
     int i;
+    come_to_rest_now();
     for (i = 0; i < gpu.count; i++) {
         void *queue = gpu.queues[(which + (unsigned)i) % (unsigned)gpu.count], *buffer;
         if (gpu.warming && queue != gpu.warming) continue;
@@ -119,7 +121,6 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         gpu_warm();
         return;
     }
-    come_to_rest_now();
     if (gpu_step_any()) {
         gpu.idle = 0;
         return;
