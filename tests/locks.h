@@ -236,7 +236,7 @@ static _Thread_local __attribute__((unused)) uint64_t locks_yields;
 #define park(user, ...) park((locks_do("park"), user), __VA_ARGS__)
 #define unpark(user, ...) unpark((locks_do("unpark"), user), __VA_ARGS__)
 #define log(user, ...) log((locks_do("log"), user), __VA_ARGS__)
-#define trace(user, ...) trace((locks_do("trace"), user), __VA_ARGS__)
+#define trace_fn(user, ...) trace_fn((locks_do("trace"), user), __VA_ARGS__)
 #define fn(user, ...) fn((locks_do("callback"), user), __VA_ARGS__)
 #define notify(user) notify((locks_do("notify"), user))
 #define run(user) run((locks_do("run"), user))

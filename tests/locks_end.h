@@ -3,7 +3,7 @@
 #undef park
 #undef unpark
 #undef log
-#undef trace
+#undef trace_fn
 #undef fn
 #undef notify
 #undef run

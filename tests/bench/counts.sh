@@ -240,6 +240,13 @@ cat >"$build/alone.c" <<'EOF'
 #define GPUSYNC_STATIC
 #define GPUSYNC_IMPLEMENTATION
 #include "gpusync.h"
+#ifdef WITH_ON_DONE
+static void done(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    *(gpusync_result *)user = result;
+}
+#endif
 int main(void)
 {
     gpusync_device *device;
@@ -248,14 +255,25 @@ int main(void)
     void *buffer;
     if (gpusync_device_create(NULL, &device) || gpusync_queue_create(device, NULL, &queue)) return 1;
     if (gpusync_command_buffer(queue, NULL, &buffer) || gpusync_commit(queue, buffer, &ticket)) return 1;
+#ifdef WITH_ON_DONE
+    gpusync_result result;
+    if (gpusync_on_done(gpusync_at_ticket(queue, ticket), done, &result)) return 1;
+#endif
     return gpusync_wait(queue, ticket, GPUSYNC_FOREVER);
 }
 EOF
-# shellcheck disable=SC2086
-"$cc" $common -w -I"$header" -ffunction-sections -fdata-sections -c -o "$build/alone.o" "$build/alone.c" &&
-    ld -r --gc-sections -e main -o "$build/alone" "$build/alone.o" || broken "does not build alone"
+alone() { # OBJECT [OPTION...]
+    local object=$1
+    shift
+    # shellcheck disable=SC2086
+    "$cc" $common -w -I"$header" "$@" -ffunction-sections -fdata-sections -c -o "$object.o" "$build/alone.c" &&
+        ld -r --gc-sections -e main -o "$object" "$object.o" || broken "does not build alone"
+}
+alone "$build/alone"
+alone "$build/alone_on_done" -DWITH_ON_DONE
 code_row "all of gpusync" "$build/implementation.o" 93000
-code_row "commit and wait alone" "$build/alone" 52000
+code_row "commit and wait alone" "$build/alone" 32000
+code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
 
 parks=$(event sleep 2) unparks=$(event sleep 3) buffers=$(event sleep 4)
 judge "$parks 1" "$unparks 1" "$buffers 0"

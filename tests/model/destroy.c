@@ -185,6 +185,7 @@ static void kept_plans(void)
     Q.mark = &event_value;
     STORE(&event_value, 1);
     have_plans(PLANS);
+    Q.four = &gpusync__fours;
     for (int i = 0; i < PLANS; i++) {
         plans[i].work.refs = 1;
         plans[i].work.queue = &Q;

@@ -72,7 +72,9 @@ EDITS = [
     ("        if (failed || slot->kind != GPUSYNC__WORK) GPUSYNC__SET(&q->took_ns[slot->ticket % "
      "GPUSYNC__TAKEN], 0);\n",
      ""),
-    ("    if (failed || plan->delayed) GPUSYNC__SET(&q->took_ns[plan->work.ticket % GPUSYNC__TAKEN], 0);\n", ""),
+    ("    if (failed || plan->work.traits & GPUSYNC__IS_DELAYED)\n"
+     "        GPUSYNC__SET(&q->took_ns[plan->work.ticket % GPUSYNC__TAKEN], 0);\n",
+     ""),
     # Smaller, so that loops end soon.
     ("#define GPUSYNC__SLAB_SLOTS 63", "#define GPUSYNC__SLAB_SLOTS MODEL_SLOTS"),
     ("#define GPUSYNC__LISTENINGS 64", "#define GPUSYNC__LISTENINGS 1"),

@@ -45,8 +45,8 @@ MUTANTS = {
          "GPUSYNC__SUB(&q->tracked, 1);"),
     ],
     "note-not-looked-at": [
-        ("    bool ended = need->queue ? gpusync__marked(need->queue, number) : need->timeline->value >= number;",
-         "    bool ended = !need->queue && need->timeline->value >= number;"),
+        ("    bool ended = note->queue ? gpusync__marked(note->queue, number) : note->timeline->value >= number;",
+         "    bool ended = !note->queue && note->timeline->value >= number;"),
     ],
     # -- neighbours end
     "mark-with-release": [
@@ -138,7 +138,7 @@ MUTANTS = {
         ("return GPUSYNC__ADD(&q->wanted, 0) != 0; }", "return GPUSYNC__GET(&q->wanted) != 0; }"),
     ],
     "wanted-not-looked-at": [
-        ("    gpusync__unlock(&q->order);\n    if (gpusync__is_wanted(q)) gpusync__pump_for_others(q);",
+        ("    gpusync__unlock(&q->order);\n    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);",
          "    gpusync__unlock(&q->order);"),
     ],
     "ticket-stored-relaxed": [
@@ -293,8 +293,8 @@ MUTANTS = {
          "{ return __atomic_load_n(&t->flags, __ATOMIC_RELAXED) & GPUSYNC__OUTSIDE; }"),
     ],
     "outside-read-before-the-list": [
-        ("    *listens = need->heard = need->timeline && flags & GPUSYNC__OUTSIDE;",
-         "    *listens = need->heard = need->timeline && *listens;"),
+        ("    *listens = node->heard = note->timeline && flags & GPUSYNC__OUTSIDE;",
+         "    *listens = node->heard = note->timeline && *listens;"),
         ("    if (note && gpusync__pin_note(note, &listens)) {",
          "    listens = abroad;\n    if (note && gpusync__pin_note(note, &listens)) {"),
     ],

@@ -52,12 +52,10 @@ typedef int pthread_condattr_t;
    of the same place. One that is not known here ends the run, if it is ever reached. */
 struct gpusync__goal;
 struct gpusync__watch;
-struct gpusync__need;
 struct gpusync_error;
 struct gpusync_submission;
 static void zero_goal(struct gpusync__goal *goal, size_t size);
 static void zero_watches(struct gpusync__watch *watches, size_t size);
-static void zero_need(struct gpusync__need *need, size_t size);
 static void zero_error(struct gpusync_error *error, size_t size);
 static void zero_submission(struct gpusync_submission *submission, size_t size);
 static void zero_rest_of_slot(char *from, size_t size);
@@ -66,9 +64,8 @@ static void *zero_memory(void *memory, size_t size) { return memory; }
 static void zero_unknown(void *memory, size_t size) { assert(!"zeroes what is not known"); }
 #define memset(to, value, size) \
     _Generic((to), struct gpusync__goal *: zero_goal, struct gpusync__watch *: zero_watches,                           \
-        struct gpusync__need *: zero_need, struct gpusync_error *: zero_error,                                         \
-        struct gpusync_submission *: zero_submission, char *: zero_rest_of_slot, void *: zero_memory,                  \
-        default: zero_unknown)(to, size)
+        struct gpusync_error *: zero_error, struct gpusync_submission *: zero_submission, char *: zero_rest_of_slot,   \
+        void *: zero_memory, default: zero_unknown)(to, size)
 
 static void copy_bits(void *to, const void *from, size_t size)
 {
@@ -179,18 +176,6 @@ static void zero_watches(gpusync__watch *w, size_t size)
         w[i].result = GPUSYNC_OK;
         w[i].since_ns = 0;
     }
-}
-static void zero_need(gpusync__need *n, size_t size)
-{
-    zero_node(&n->node);
-    n->plan = NULL;
-    n->queue = NULL;
-    n->timeline = NULL;
-    n->event = NULL;
-    n->raw = n->queue_number = 0;
-    n->stage = n->rank = 0;
-    n->encoded = n->any_end = n->far = n->blocks = n->heard = n->queued = false;
-    n->next = n->along = NULL;
 }
 static void zero_error(gpusync_error *e, size_t size)
 {
@@ -489,6 +474,7 @@ struct gpusync_queue Q = {
     .log_size = 1,
 };
 struct gpusync_timeline T = {
+    .calls = &gpusync__values,
     .device = &D,
     .event = &event_value,
     .refs = 1,
@@ -519,7 +505,7 @@ static void have_plans(int count)
     for (int i = 0; i < count; i++) {
         gpusync__plan *plan = &plans[i];
         plan->device = &D;
-        plan->due.is_plan = true;
+        plan->due.done = gpusync__plan_called;
         plan->due.owing = &Q.owing;
         plan->work.kind = GPUSYNC__PLAN;
         plan->work.traits = GPUSYNC__IS_PLAN;
@@ -529,6 +515,7 @@ static void have_plans(int count)
         plan->next = i + 1 < count ? &plans[i + 1] : NULL;
     }
     Q.free_plans = plans;
+    gpusync__hook_in(&D);
 }
 
 /* ---------------------------------------------------------------- words for harnesses */
