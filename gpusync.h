@@ -1398,12 +1398,12 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      device     the pools (waiters, plans, notes, events), the lists of queues and timelines, what is due. It goes last.
      queue      a ring of entries, one for each ticket in flight; its open command buffers; its line of held plans.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
-                handler: from the commit on Metal owns a reference, and so does everybody who looks at the buffer. Slabs
-                of slots are never freed.
+                handler: from the commit on it is in flight until the handler has come, and each look at its buffer has
+                ended. Slabs of slots are never freed.
      plan       a submission: what it waits for (needs), what it signals (promises), its command buffers. The ring's
                 entry leads to a slot inside the plan. A plan owns a reference to each timeline that it names.
-     board      of a queue or timeline: who is told when something is over. Watches (sleeping waits), needs and notes
-                (callbacks, releases) are listed by ticket or value. Whoever lists a node owns it.
+     board      of a queue or timeline: what is to be told when something is over. Watches (sleeping waits), needs and
+                notes (callbacks, releases) are listed by ticket or value. The thread that lists a node owns it.
      listening  one registration with a shared event, for all who wait for that value. Metal's block has a reference.
      agenda     what a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
      post       what a device has asked a dispatch queue for. It outlives the device.
@@ -1417,43 +1417,71 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          (STRICT). It gets its ticket and stands in the queue's line [gpusync__enter_held].
       4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
          by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
-      5. The end is found by the handler [gpusync__completed], or by who reads the status [gpusync__look_slot], which
-         Metal 4 has not. A failure is put on record before the mark: by whoever claims the slot [gpusync__claim], of a
-         submission in 6.
-      6. The entry is marked, then `completed` moves over all that is marked [gpusync__mark].
-         A plan is recorded and marked when its buffers and its needs are over [gpusync__publish].
-      7. Whoever marked tells the board [gpusync__tell]: watches are unparked, needs count their plans down, and notes
-         become due and run on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
-      8. The handler gives back the room and its reference. The last reference frees the slot [gpusync__unref].
+      5. The end is found by the handler [gpusync__completed], or by a look: a poll, a wait or a sweep reads the status
+         [gpusync__look_slot], which Metal 4 has not.
+      6. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: a failure goes
+         on record, the ring's entry tells how it ended, `completed` moves over all that has ended up to there
+         [gpusync__end_ticket], and what waits for that is taken off the board [gpusync__take_ended].
+         A plan ends in the same way when its buffers and its needs are over [gpusync__publish].
+      7. Without the lock watches are unparked, needs count their plans down [gpusync__tell]. Notes run on the dispatch
+         queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
+      8. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
 
        order    of a queue: ticket order is queue order. Commits wait for it, those of callbacks too. The pump tries it.
        device   its lists
-       board    of a queue or timeline: who waits, what is needed, promised, on record
+       board    of a queue or timeline. Of a queue: all that is known of its tickets, slots in flight, room, failures,
+                and what waits for them. Of a timeline: its values, what is needed and promised
        plan, waiter   of a device: free ones, what is due, held plans that may go
        global   slabs, registrations, selectors, calls in progress
 
-   Under the order lock come the messages that a commit sends, and those that encode a wait or a signal. Rings, indexes
-   and the places of open buffers grow under it. The device's listener is made under the device's lock. The allocator is
-   called under the order, plan and waiter lock, malloc under the board's and the global one. The callback of a
-   submission becomes due under the plan lock, together with the mark of its ticket. No lock is held while a hook, a log
-   or trace function, a callback or a release of gpusync_release_after runs. Under the order lock gpusync releases a
-   command buffer that the program still has, and its own options of a Metal 4 commit.
+   No message, hook, callback, log or trace function, release or dispatch call comes under any of them but the order
+   lock. Under that come the messages that a commit sends, and those that encode a wait or a signal; and gpusync
+   releases a command buffer that the program still has, and its own options of a Metal 4 commit. The device's listener
+   is made under the device's lock. The allocator is called under the plan and the waiter lock, malloc under the global
+   one and a timeline's. What a queue needs of memory is made ready without a lock [gpusync__make_ready]. The callback
+   of a submission becomes due under the plan lock, in the hold that ends its ticket.
+
+   RULES OF A QUEUE'S LOCK
+
+     1. A thread that locks a queue is inside it (`inside`, `owing`), or runs a slot of it, or is destroy. A handler
+        counts in `leaving` before it unlocks for the last time, and counts down as its last touch of anything.
+     2. A thread that frees a slot, or gives it up, clears in the same hold all that leads to it: the ring's entry or
+        the plan's part, the index, the waits for its handler. Until then the entry of an ended ticket leads to the
+        slot.
+     3. A slot is in flight from the hold in which its buffer comes in to that hold. A walk over the list that unlocks
+        is counted in a slot, and goes on behind that one, or from the first where it was given up
+        [gpusync__next_armed].
+     4. To give a slot up takes the global lock inside the queue's. From then on its looks and its handler are under the
+        global lock. The last look releases the buffer, the last of all frees the slot, to all queues
+        [gpusync__orphan_leave].
+     5. A part of a submission leads to its plan while that has not ended, and the plan to the part while that is in
+        flight. The end of either cuts both [gpusync__end_plan, gpusync__flight_remove].
+     6. A submission that is issued at once gets its ticket and turns ARMED in one hold. A held one turns ARMED in a
+        hold that also turns the needs of its ticket [gpusync__arm_plan]. A thread that finds a submission by its ticket
+        takes a reference to it before it unlocks [gpusync__ticket_begin].
+     7. For a lost handler the sweep gives the room back, once. The slot stays ARMED [gpusync__sweep_slots].
+     8. Under a timeline's lock nothing of a queue is read but its number and label, and a submission's ticket and
+        state, which are atomic. The forecast of a value takes a reference to the submission, and unlocks
+        [gpusync__forecast_value].
+     9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a queue that is being
+        destroyed [gpusync__let_out].
+
+   READ WITHOUT THE QUEUE'S LOCK, each written under it. `completed` and `committed` are published with sequential
+   consistency: gpusync_is_idle reads the first before the second.
+
+     completed       is_done, the waits                every record of a failure up to there was written before
+     committed       which tickets there are           the entry leads to the slot before
+     an entry's done has one ticket ended              its failure was on record before
+     ring            finds an entry                    older rings stay as long as the queue
+     outstanding     is there room?                    a guess: the lock decides
+     tracked         does a commit have to search?     under the order lock, which track takes
+     last_failed, covered   has a wait to tell of a failure?   before `completed`
+     a slot's state  the handler, or who gives the slot up     one compare and swap from ARMED decides
 
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
 
-     a ticket ends        mark, then is anybody listed? [gpusync__tell]     list, then is it marked? [gpusync__sleep,
-                                                                            gpusync__seek, gpusync__pin_note]
-     neighbours end       mark, then advance, on both threads [gpusync__mark]
-     room comes           give, then is anybody listed?                     list, then is there room? [gpusync__sleep]
-                          [gpusync__give_room]
-     a handler begins     RUNNING, then is anybody listed?                  list, then is it RUNNING? [gpusync__handled]
-                          [gpusync__completed]
-     a slot is reused     no ticket, then a new one [gpusync__slot_free,    count a reference, then compare the ticket
-                          gpusync__enter_ring]                              [gpusync__ref]
-     an orphan's buffer   RUNNING, then drop the reference                  read the count, then the state
-                          [gpusync__completed]                              [gpusync__unref]
      held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
                           [gpusync__want, gpusync__pump]                    read-modify-write [gpusync__order_end]
      a queue on an agenda set `wanted`, then `on_agenda` [gpusync__want]    clear `on_agenda`, then pump [gpusync__run]
@@ -1467,28 +1495,29 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
                           [gpusync__sweep]                                  [gpusync__arm_sweep]
      callbacks are due    clear `asked`, then look at them                  append, then set `asked`
                           [gpusync__answer]                                 [gpusync__ask_for_calls]
-     failures are logged  clear `logging`, then count again                 count, then set `logging`
-                          [gpusync__log_failures]                           [gpusync__record]
      others may signal    set OUTSIDE, then look at the board               list, then read OUTSIDE [gpusync__listen,
                           [gpusync_timeline_expect]                         gpusync__pin_note]
 
    INTERLEAVINGS, and what answers them. tests/test_interleavings*.c force each, under its number.
 
-      1. A poll sees the end, tickets go on, then the late handler comes: the slot is the handler's until it has run.
-         An entry is marked by compare and swap from its own ticket [gpusync__mark].
-      2. A poller is about to read the status while the handler drops the buffer: it has a reference [gpusync__ref].
-      3. Handler and poller both see Error: one claims the slot, and records [gpusync__claim].
-      4. A handler advances, destroy sees an idle queue: it waits for RUNNING handlers and for slots on their way back
-         [gpusync__orphan_slots, gpusync__destroy].
-      5. A handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all it touches [gpusync__orphan].
-      6. Two handlers mark neighbours: whoever marks advances after it [gpusync__mark].
+      1. A poll sees the end, tickets go on, then the late handler comes: the slot is the handler's until it has run,
+         and ENDED tells the handler that the ticket has ended [gpusync__settle].
+      2. A poller is about to read the status while the handler leaves the slot: the poller is counted in `looks`, and
+         the buffer stays for it [gpusync__slot_leave].
+      3. Handler and poller both see Error: the first to lock the queue records [gpusync__settle].
+      4. A handler ends the last ticket, destroy sees an idle queue: it waits until no slot is in flight, and then until
+         no handler is on its way out [gpusync__orphan_slots].
+      5. A handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all it touches [gpusync__give_up].
+      6. Two handlers end neighbours: each ends its ticket in one hold, and `completed` moves over both
+         [gpusync__end_ticket].
       7. A commit and its end come between the two loads of is_idle: `completed` is read first [gpusync_is_idle].
       8. Unpark comes before park: a permit stays [gpusync__default_unpark].
       9. A fiber parks on one thread and goes on on another: no lock, pool or thread-local value is kept in a park
          [gpusync__in_callback].
      10. A wait returns by the status, handler and callback come later: the slot is the handler's until it has run, and
          `owing` counts the callback [gpusync__completed, gpusync__run_one_due].
-     11. The last waiter lists itself while the handler looks for waiters: see "a ticket ends".
+     11. The last waiter lists itself while the handler looks for waiters: both do so under the lock [gpusync__enlist,
+         gpusync__take_ended].
      12. A lower promise is broken, a higher one kept: the timeline fails before the promise goes [gpusync__publish].
      13. A consumer ends before its killed producer's handler: it is not over before its needs are [gpusync__work_over].
      14. A timed-out wait, then the late signal: the listening finds nobody listed [gpusync__listener_invoke].
@@ -1499,11 +1528,11 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      18. A callback runs for seconds: it has a dispatch queue, handlers of other queues go on [gpusync__ask_for_calls].
      19. A wait times out as it is told, and its waiter serves another wait: the unpark is one too many, a wait looks
          again [gpusync__take_watch, gpusync__sleep].
-     20. A poller that has seen the end is descheduled: marking good work needs no claim, unless
-         somebody could cancel it [gpusync__look_slot].
-     21. An entry goes on to a later ticket while the handler of the earlier one is about to tell: boards know tickets,
-         not entries [gpusync__take_numbers].
-     22. Room is given to who has timed out: who does not take it passes it on [gpusync__wait_below].
+     20. A poller that has seen the end is descheduled: until it locks the queue it has changed nothing, and the handler
+         goes on [gpusync__look_slot].
+     21. An entry goes on to a later ticket while the handler of the earlier one is about to end that: ENDED tells it,
+         and boards know tickets, not entries [gpusync__settle, gpusync__take_numbers].
+     22. Room is given to a waiter that has timed out: one that does not take it passes it on [gpusync__wait_below].
      23. A timeline goes while a handler has taken a callback off its list: destroy pays what it owes [gpusync__pay].
      24. A wait on the device is for a ticket whose handler is lost, and nobody sleeps: what is listed arms the sweep
          [gpusync__run]. */
@@ -1663,10 +1692,10 @@ static void gpusync__release_pooled(void *object)
 }
 
 /* ----------------------------------------------------------------------------- >>platform --
-   Atomics, clock, the default hooks. GET, PUT, ADD, SUB and SWAP are sequentially consistent: the rules of the ring and
-   of the waiters ("mark, then look"; "register, then look") need it. SET and COUNT are relaxed. SET writes what no
-   other thread reads before a later PUT or ADD of the same thread publishes it, or what is only a guess (the times of
-   >>wait); COUNT counts statistics. */
+   Atomics, clock, the default hooks. GET, PUT, ADD, SUB and SWAP are sequentially consistent: the pairs of >>impl ("who
+   writes, then reads what the other wrote") need it. SET and COUNT are relaxed. SET writes what no other thread reads
+   before a later PUT or ADD of the same thread, or a lock, publishes it, or what is only a guess; COUNT counts
+   statistics. */
 
 #define GPUSYNC__GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define GPUSYNC__PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
@@ -1734,6 +1763,9 @@ typedef struct gpusync__mutex {
 extern void(gpusync__lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_lock");
 extern bool(gpusync__try_lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
 extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
+/* A queue's own lock, over all that is known of its tickets. */
+#define GPUSYNC__LOCK(queue) gpusync__lock(&(queue)->board.lock)
+#define GPUSYNC__UNLOCK(queue) gpusync__unlock(&(queue)->board.lock)
 
 /* Apple's libdispatch, as far as it is used here: serial queues of functions. */
 extern void *gpusync__dispatch_queue_create(const char *label, void *attr) GPUSYNC__SYMBOL("dispatch_queue_create");
@@ -1853,52 +1885,59 @@ typedef struct gpusync__block {
 #define GPUSYNC__BLOCK_IS_GLOBAL (1 << 28)
 #define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
 
-/* The life of a slot, which serves one command buffer at a time:
+/* The life of a slot, which serves one command buffer at a time. All of it is under the queue's lock, but `state`, and
+   what the handler finds written before Metal got it.
 
-     1. FREE    on a free list, of a queue or of all. Nobody has a reference to it.
-     2. OPEN    gpusync__slot_new takes it, with one reference, for a command buffer that is retained and not committed
-                yet. One that is discarded goes on with 6.
-     3. ARMED   gpusync__enter_ring gives it a ticket (a part gets that of its plan), Metal gets it as the completion
-                handler, then the buffer is committed. The reference is the handler's now.
-     4. RUNNING gpusync__completed, the handler, has come. It tells of the end, gives back the room in the queue, and
-                its reference. Until then the queue stays: destroy waits.
-     5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has come. The slot leaves
-                its queue (gpusync__orphan). A handler that comes after all touches the slot alone, and goes on with 6.
-     6. FREE    the last reference releases the buffer. The slot goes back to its queue, an orphan to all.
+     1. FREE     on a free list, of a queue or of all.
+     2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once a commit or a
+                 submission has taken it from there, in flight with all the others.
+     3. ARMED    the slot has its ticket (a part has that of its plan), Metal has it as the completion handler, and the
+                 buffer is committed after that.
+     4. RUNNING  the handler has come (gpusync__completed). It uses the queue: destroy waits for it.
+     5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has come
+                 (gpusync__give_up). The slot leaves its queue. Its handler, and the looks that are counted in it, touch
+                 nothing but the slot, under the global lock.
+     6. FREE     the last of the handler and the looks has left it (gpusync__slot_leave).
 
-   A submission has a slot too, inside its plan and without a buffer: OPEN while it comes in or is held, ARMED from its
-   issue on. Its last reference frees the plan. What object the handler is given is nobody's concern: the slot knows its
-   buffer. */
+   From 3 on the handler alone swaps ARMED for RUNNING, and a thread that gives the slot up swaps ARMED for ORPHANED:
+   one of them finds the other's value and leaves the queue, or the slot, to the other.
+
+   A submission has a slot too, inside its plan and without a buffer, which the ring leads to: OPEN while it comes in or
+   is held, ARMED from its issue on. It is not in flight, and nothing is counted in it. What object the handler is given
+   is nobody's concern: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 /* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL: committed by other
    code. PART: a command buffer of a submission. PLAN: a submission's own. All but PART have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__PLAN };
-/* How a slot differs from others. IS_PLAN: kind PLAN, for good. IS_BARE: an orphan whose buffer is released.
-   KEEPS_EVENTS: an orphan that has `events`. IS_METAL4: a commit to a Metal 4 queue. Its handler gets the feedback,
-   which alone knows how it ended, and Metal retains nothing of it. IS_DELAYED: of a submission that the device gets
-   with a wait in it. */
+/* What is known of a slot. HAS_ROOM: a command buffer of it is counted in `outstanding`. WAS_OPEN: it is open again
+   when its submission fails. ENDED: a thread has found the end, and tells it. HANDLED: the handler has left. IS_METAL4:
+   a commit to a Metal 4 queue. Its handler gets the feedback, which alone knows how it ended, and Metal retains nothing
+   of it. IS_DELAYED: of a submission that the device gets with a wait in it. */
 /* clang-format off */
-enum { GPUSYNC__IS_PLAN = 1, GPUSYNC__IS_BARE = 2, GPUSYNC__KEEPS_EVENTS = 4, GPUSYNC__IS_METAL4 = 8,
-       GPUSYNC__IS_DELAYED = 16 };
+enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__WAS_OPEN = 2, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
+       GPUSYNC__IS_DELAYED = 32 };
 /* clang-format on */
 
 typedef struct gpusync__slot {
-    gpusync__block block;       /* first: the handler gets a pointer to it */
-    uint32_t state, refs;       /* see above; the handler (or who has it open), and everybody who looks at the buffer */
-    void *buffer;               /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
-    gpusync_queue *queue;       /* NULL: FREE or ORPHANED */
-    uint64_t ticket, since_ns;  /* 0: none yet; when it got that; of PLAN: its issue, after that. Not of PART */
-    struct gpusync__slot *next; /* on the free list, or at its place among the queue's open buffers */
-    uint16_t kind;              /* GPUSYNC__WORK and the others */
-    /* From here on all is zero in a slot that is free, and only who has a reference may look.
-       was_open: it is open again, when its submission fails.
-       claimed: the handler, or another, reads what there is to tell of the end; see gpusync__claim.
-       roomless: its room in the queue is given back. traits: see above. */
-    uint16_t was_open;
-    uint32_t claimed, roomless, traits;
+    gpusync__block block;            /* first: the handler gets a pointer to it */
+    uint32_t looks;                  /* threads that ask the buffer for its status, without a lock */
+    uint8_t kind, traits, state;     /* GPUSYNC__WORK and the others; GPUSYNC__HAS_ROOM and the others; see above */
+    bool traced;                     /* its scheduled handler is to come: on that list. Under the global lock */
+    void *buffer;                    /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
+    gpusync_queue *queue;            /* NULL: FREE or ORPHANED */
+    uint64_t ticket, since_ns;       /* 0: none yet; when it got that; of PLAN: its issue, after that. Not of PART */
+    struct gpusync__slot *next;      /* on a free list, among the open buffers, or in the index of those in flight */
+    struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
     struct gpusync__plan *plan;      /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
-    void *events;                    /* of an orphan: an NSArray, +1, of what the device may still use */
-    uint64_t scheduled_ns, ended_ns; /* traced: its scheduled handler ran; the end was seen, and no handler; or 0 */
+    struct gpusync__slot **leads;    /* the ring's entry, or the plan's part, that leads here: NULL once it is free */
+    union {                          /* under the global lock */
+        struct gpusync__slot *next;  /* traced: on that list */
+        uint64_t ns;                 /* when the scheduled handler ran, or 0 */
+    } scheduled;
+    union {
+        uint64_t ended_ns; /* in flight: when a sweep saw the end, and no handler; or 0 */
+        void *events;      /* of an orphan: an NSArray, +1, of what the device may still use; or NULL */
+    } late;
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
@@ -1931,15 +1970,8 @@ typedef struct gpusync__node {
 
 typedef struct gpusync__list {
     gpusync__node *root, *end[2]; /* of the tree; the first and the last */
-    uint64_t head;                /* of a board's: ~ the number of the first, 0: there is none. Read without the lock */
     uint32_t random;              /* for the next weight */
 } gpusync__list;
-
-/* Walks the slots of a queue. Start with {NULL, 0}. */
-typedef struct gpusync__cursor {
-    struct gpusync__slab *slab; /* NULL: it has not begun */
-    size_t next;                /* the slot of that slab to look at next */
-} gpusync__cursor;
 
 /* What a goal asks for. ONE: a ticket to end. ALL: every ticket up to one to end. ROOM: fewer command buffers. VALUE: a
    timeline to get there. */
@@ -1953,8 +1985,7 @@ typedef struct gpusync__goal {
     bool draining, handlers;    /* destroy's own wait, though the queue closes; ONE, ALL: wait for the handlers, too */
     uint64_t ticket;            /* ONE: this. ALL: up to this. VALUE: the value. ROOM: fewer buffers than this */
     uint64_t covered;           /* ALL: what earlier queue-wide waits have told of */
-    struct gpusync__slot *late; /* it has ended, the handler of this slot has still to begin: gpusync__handled */
-    gpusync__cursor at;         /* the slots behind it, where the next such handler is looked for */
+    struct gpusync__slot *late; /* while it is listed: it has ended, and the handler of this slot has still to begin */
 } gpusync__goal;
 
 /* A waiter's goal, on the board of what can meet it. */
@@ -1962,7 +1993,9 @@ typedef struct gpusync__watch {
     gpusync__node node;      /* first; its place on the board */
     gpusync__goal goal;      /* what is waited for */
     gpusync__waiter *waiter; /* who sleeps; it may have other watches */
+    gpusync__list *list;     /* of that board, where this is */
     uint32_t hints;          /* that the board had when this was listed */
+    bool asks;               /* the options ask for the handlers, too: the goal says whether it still waits for them */
     bool left;               /* of many: it is over, and what it was about may be gone */
     gpusync_result result;   /* of one that has left: how it went */
     uint64_t since_ns;       /* when the sleep began; for a report */
@@ -1973,12 +2006,12 @@ typedef struct gpusync__watch {
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
-/* Who is told when something is over. Under the lock no message, hook or user code runs. */
+/* The waits, callbacks and needs that are to be told when something ends or comes, and the lock of the queue or
+   timeline whose board it is. Under that lock no message, hook, release or allocation runs. */
 typedef struct gpusync__board {
-    gpusync__mutex lock;                 /* over the lists, and what is on them */
+    gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
     gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
-    uint32_t count; /* on all of them. Who lists itself adds one, then looks; who changes something looks here after */
-    uint32_t hints; /* how often all waits were made to look again: see gpusync__hint */
+    uint32_t hints;                      /* how often all waits were made to look again: see gpusync__take_waits */
 } gpusync__board;
 
 /* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
@@ -2085,17 +2118,13 @@ struct gpusync_device {
 };
 
 /* Where a ticket is found while it is in flight and for a while after. `done` says which ticket has ended here: a
-   number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. Until then, and the times
-   until they are known, it is GPUSYNC__NOT_YET: whoever finds the end swaps that for what it found. So several may find
-   it, the first one counts, and who comes late writes nothing into an entry that has gone on. */
+   number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. Written under the queue's
+   lock. `done` alone is read without it. */
 typedef struct gpusync__entry {
-    gpusync__slot *slot;         /* which may have gone on since: see gpusync__ref_ticket */
-    uint64_t done;               /* ticket * 2, + 1 when it failed */
-    uint64_t gpu_start, gpu_end; /* bits of a double, which is not negative */
+    gpusync__slot *slot;         /* NULL: it is free, or was given up */
+    uint64_t done;               /* ticket * 2, + 1 when it failed; of an earlier ticket until then */
+    uint64_t gpu_start, gpu_end; /* of the ticket in `done`: bits of a double, which is not negative; 0: unknown */
 } gpusync__entry;
-
-/* Of this ticket and no other; no ticket's mark, and no time. */
-#define GPUSYNC__NOT_YET(ticket) (~((ticket) << 1))
 
 /* How a ticket ended, as its entry has it. */
 typedef struct gpusync__outcome {
@@ -2148,14 +2177,10 @@ struct gpusync_queue {
     char label[64];               /* the program's, or that of the Metal queue; or empty */
     unsigned char pad2[128];      /* what follows is written all the time */
     /* -- counters, and what is changed without a lock
-       outstanding: command buffers that are made or in flight, against the limit.
-       inside: calls that destroy must let out first. tracked: unfinished TRACKED slots.
-       refused: who asked for room got none, and may ask again. */
-    uint32_t outstanding, inside, tracked, refused;
-    gpusync_stats stats; /* but for commits and completions: they are counted by their tickets */
-    /* For the spin, lossy. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
-       lag_ns: from the GPU's end to the waiter, of the last one that slept. */
-    uint64_t took_ns[GPUSYNC__TAKEN], ended_ns, lag_ns;
+       inside: calls that destroy must let out first. leaving: handlers that are through with the queue's lock, and not
+       with the queue. */
+    uint32_t inside, leaving;
+    gpusync_stats stats;       /* but for commits and completions: they are counted by their tickets */
     gpusync__luck luck;        /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
@@ -2166,36 +2191,44 @@ struct gpusync_queue {
     uint64_t marks;
     gpusync__plan *kept;
     uint32_t kept_count;
-    gpusync__slot *returned; /* free slots, pushed without a lock, taken whole */
-    /* slots: that are the queue's: not free, and not orphaned. Destroy waits for them.
-       wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
-    uint32_t slots, wanted, on_agenda;
+    /* wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
+    uint32_t wanted, on_agenda;
     gpusync_queue *next_pump;              /* on that agenda */
     gpusync__plan *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's plan lock */
     /* -- under the order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for
        it. order: that lock. Open buffers are those made, or encoded into, and not committed: in lists,
        by the first bits of a hash. */
     gpusync__mutex order;
-    gpusync__slot *free_slots;                    /* a list */
     gpusync__slot **open;                         /* the lists of the open buffers */
     uint32_t open_count, open_places, open_shift; /* open buffers; lists; leaves those bits of a hash */
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
-    gpusync__slot **index;         /* what is in flight, by its buffer, where somebody asks for that; else NULL */
-    size_t index_size, index_used; /* places, a power of two; those that are taken, fewer than that */
-    gpusync__line line, loose;     /* held, in the order of their tickets; loose: UNORDERED */
-    uint32_t lined, lined_ordered, held_buffers; /* how many; those that hold up what comes later; parts of all */
-    /* -- under the board's lock
-       board: with that lock. last_failure: the log's one record while there is no other.
+    gpusync__line line, loose;                    /* held, in the order of their tickets; loose: UNORDERED */
+    uint32_t lined, lined_ordered, held_buffers;  /* how many; those that hold up what comes later; parts of all */
+    /* -- under the queue's lock, which is that of the board
+       flight: the slots in flight, [0] the first to come; in_flight: how many.
+       outstanding: command buffers that are made or in flight, against the limit; read without the lock.
+       tracked: TRACKED slots that have not ended. refused: a call got no room, and the program may ask again. */
+    gpusync__board board;
+    gpusync__slot *flight[2], *free_slots; /* free_slots: a list, by `next` */
+    gpusync__slot **index;                 /* lists of those in flight, by a hash; NULL: nobody has asked yet */
+    uint32_t index_places, index_shift;    /* lists; leaves those bits of a hash */
+    uint32_t index_most;                   /* so many in flight are too many for it */
+    uint32_t in_flight, outstanding, tracked;
+    bool refused, searched; /* searched: the index was too small for a call */
+    /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end. lag_ns: from the
+       GPU's end to the waiter, of the last one that slept. */
+    uint64_t took_ns[GPUSYNC__TAKEN], ended_ns, lag_ns;
+    /* last_failure: the log's one record while there is no other.
        log: failure number n at n % log_size. Made at the first failure; until then &last_failure.
        log_begin: number of the first failure that the log had a place for. log_count: failures so far.
-       logged: how many of them the log hook has seen; of the thread that has set `logging`.
+       logged: how many of them the log hook has seen. logging: a thread is calling it.
        covered: waits for everything have told of what failed up to this ticket.
        dropped, dropped_failed: largest ticket whose record was dropped; of those that ran.
-       last_failed: largest ticket that has a record. Read without the lock by gpusync__went_well. */
-    gpusync__board board;
+       last_failed: largest ticket that has a record. Read without the lock, as `covered`, by gpusync__went_well. */
     gpusync_error *log, last_failure;
     uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed, last_failed;
-    uint32_t log_size, logging;
+    uint32_t log_size;
+    bool logging;
 };
 
 #define GPUSYNC__LISTENINGS 64
@@ -2243,14 +2276,15 @@ typedef struct gpusync__forecast {
    links nothing of it. */
 
 /* What submissions do on the ground floor. A device has this table from its first plan on, and for good
-   (gpusync__plans_take); so it is there wherever a plan is. */
+   (gpusync__plans_make); so it is there wherever a plan is. */
 typedef struct gpusync__upper {
     /* work: what is on an agenda. over: needs that were caught, of tickets of the queue; error NULL: the records tell.
-       free: the last reference of a plan's slot is gone.
+       keep: a reference to the plan that the ring leads to, under the queue's lock. unkeep: gives it back, without.
        may_end: a need whose ticket has not ended may be told so, for its plan is given up. */
     void (*work)(gpusync_device *dev, gpusync__agenda *agenda);
     void (*over)(gpusync_queue *q, struct gpusync__need *needs, const gpusync_error *error, gpusync__agenda *agenda);
-    void (*free)(struct gpusync__plan *plan);
+    void (*keep)(struct gpusync__plan *plan);
+    void (*unkeep)(struct gpusync__plan *plan);
     bool (*may_end)(const gpusync__node *node);
     /* want: held work of the queue can go, or must end. pump: the order lock was unlocked, and `wanted` is set.
        commit: a commit that has to go behind held work, or of a buffer with waits or signals.
@@ -2264,10 +2298,10 @@ typedef struct gpusync__upper {
     void (*ended)(gpusync__slot *slot, void *report, const gpusync_error *error, const gpusync__outcome *outcome,
                   gpusync__agenda *agenda);
     bool (*look)(struct gpusync__plan *plan);
-    /* Of destroy, in this order. give_up: held work, under the order lock. keep: for an orphan, what the device may
-       still use. disown: what is in flight. close: nothing is left but memory. */
+    /* Of destroy, in this order. give_up: held work, under the order lock. events: for an orphan, what the device may
+       still use, as an array (+1), or NULL. disown: what is in flight. close: nothing is left but memory. */
     void (*give_up)(gpusync_queue *q, gpusync__agenda *agenda);
-    void (*keep)(gpusync_queue *q, gpusync__slot *slot);
+    void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
     void (*disown)(gpusync_queue *q, gpusync__agenda *agenda);
     void (*close)(gpusync_queue *q);
 } gpusync__upper;
@@ -2297,8 +2331,8 @@ typedef struct gpusync__tracing {
 static struct gpusync__global {
     gpusync__mutex lock;                   /* the last in the order of locks */
     bool selectors_ready;                  /* the first device has been made */
-    gpusync__slab *slabs;                  /* all of them; only the head needs the lock */
-    gpusync__slot *free, *returned;        /* slots; those of queues that are gone, pushed without the lock */
+    gpusync__slab *slabs;                  /* all of them, for checkers of leaks */
+    gpusync__slot *free, *traced;          /* slots; those whose scheduled handler is to come */
     struct gpusync__listening *listenings; /* free ones */
     struct gpusync__post *posts;           /* free ones */
     gpusync__call *calls;                  /* callbacks in progress */
@@ -2445,21 +2479,28 @@ static void gpusync__sweep(void *context);
    Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it begins with a block
    literal that claims to be a global one, so Metal's Block_copy returns the same pointer and no commit allocates. Metal
    still reads the block's flags when it releases it, at a time that nobody can see: so slots live in slabs that are
-   never freed, and the block header is written once. */
+   never freed, and the block header is written once.
+
+   No message goes out under the queue's lock. So a thread that looks at a command buffer does it in three steps:
+     1. Under the lock it finds the slot, by its ticket, its submission or the list of those in flight, and counts
+        itself in `looks` (gpusync__ticket_begin, gpusync__next_armed). From here on the buffer stays.
+     2. Without the lock it sends its messages. Where the work has ended it ends the ticket (gpusync__look_slot).
+     3. Under the lock it counts itself out (gpusync__look_end). Where the handler has left meanwhile, the last look
+        frees the slot, and releases the buffer after the unlock.
+   A handler is not counted: while the state is RUNNING the slot is its own. It leaves in gpusync__leave_slot. */
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
-/* Free slots, in a list: all that came back to the queue, or else a few that are nobody's. NULL: no memory. Lists of
-   returned slots (pushed by gpusync__slot_free) are taken whole: no swap can mistake one that went and came back. */
-GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
+#define GPUSYNC__SLOTS_AT_ONCE 8 /* at most, so that other queues find some, too */
+
+/* A few free slots, as a list: those of queues that are gone, or of a new slab. That comes from malloc, not from the
+   program's allocator, for it outlives every device. NULL: no memory. No lock is held. */
+GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
 {
-    gpusync__slot *last, *first = __atomic_exchange_n(returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
+    gpusync__slot *last, *first;
     void *memory;
-    if (first) return first;
     gpusync__lock(&gpusync__global.lock);
     first = gpusync__global.free;
-    if (!first) first = __atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST);
-    /* A new slab: from malloc, not the program's allocator, for it outlives every device. */
     if (!first && posix_memalign(&memory, 128, sizeof(gpusync__slab)) == 0) {
         gpusync__slab *slab = (gpusync__slab *)memset(memory, 0, sizeof *slab);
         for (gpusync__slot *slot = slab->slots; slot < slab->slots + GPUSYNC__SLAB_SLOTS; slot++) {
@@ -2473,7 +2514,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
         slab->next = gpusync__global.slabs;
         gpusync__global.slabs = slab;
     }
-    int more = 8; /* at most, so that other queues find some, too */
+    int more = GPUSYNC__SLOTS_AT_ONCE;
     for (last = first; last && --more; last = last->next) {}
     gpusync__global.free = last ? last->next : NULL;
     if (last) last->next = NULL;
@@ -2481,217 +2522,175 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_take(gpusync__slot **returned)
     return first;
 }
 
-/* A release, for gpusync__is_late: who sees another ticket there sees what the handlers of the one before did. */
-static void gpusync__set_ticket(gpusync__slot *slot, uint64_t ticket)
+/* Nothing leads to the slot any more. What is not written on its way into use is zero in a free slot. Under the lock of
+   the list. */
+static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
 {
-    __atomic_store_n(&slot->ticket, ticket, __ATOMIC_RELEASE);
+    slot->queue = NULL;
+    slot->plan = NULL;
+    slot->leads = NULL;
+    slot->scheduled.ns = slot->late.ended_ns = 0;
+    slot->ticket = 0;
+    GPUSYNC__SET(&slot->state, (uint8_t)GPUSYNC__FREE);
+    slot->next = *list;
+    *list = slot;
 }
 
-/* From one state to another. False: the slot is doing something else. */
-static bool gpusync__turn(gpusync__slot *s, uint32_t from, uint32_t to) { return gpusync__swap32(&s->state, from, to); }
-
-/* Back to its queue, or to all where that is gone: pushed without a lock, and taken by gpusync__slots_take. Nobody has
-   a reference. `slots` goes last: destroy waits until it is 0, and the queue is not touched any more after that. */
-static void gpusync__slot_free(gpusync__slot *slot)
+/* NULL: there is none; gpusync__make_ready makes more. Under the queue's lock. */
+GPUSYNC__INLINE gpusync__slot *gpusync__slot_take(gpusync_queue *q)
 {
-    gpusync_queue *q = GPUSYNC__GET(&slot->queue);
-    gpusync__slot **list = q ? &q->returned : &gpusync__global.returned;
-    GPUSYNC__SET(&slot->buffer, NULL);
-    gpusync__set_ticket(slot, 0);
-    memset((char *)slot + offsetof(gpusync__slot, was_open), 0, sizeof *slot - offsetof(gpusync__slot, was_open));
-    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__FREE);
-    GPUSYNC__PUT(&slot->queue, NULL);
-    slot->next = GPUSYNC__GET(list);
-    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}
-    if (q) GPUSYNC__SUB(&q->slots, 1);
-}
-
-/* A plan's slot, or an orphan. */
-GPUSYNC__RARE void gpusync__last_unref_otherwise(gpusync__slot *slot, uint32_t traits)
-{
-    if (!(traits & (GPUSYNC__IS_PLAN | GPUSYNC__IS_BARE))) gpusync__release_pooled(slot->buffer);
-    if (traits & GPUSYNC__KEEPS_EVENTS) gpusync__release_pooled(slot->events);
-    if (traits & GPUSYNC__IS_PLAN) gpusync__upper_of(slot->queue)->free(slot->plan);
-    else gpusync__slot_free(slot);
-}
-
-/* The last reference is gone. No lock is held: a dealloc may run. */
-static inline void gpusync__last_unref(gpusync__slot *slot)
-{
-    uint32_t traits = GPUSYNC__GET(&slot->traits);
-    if (traits) {
-        gpusync__last_unref_otherwise(slot, traits);
-        return;
-    }
-    gpusync__release_pooled(slot->buffer);
-    gpusync__slot_free(slot);
-}
-
-/* Of an orphan, once. (Not of Metal 4, where the GPU may still use the buffer and nobody else retains it.) */
-GPUSYNC__RARE void gpusync__bare(gpusync__slot *slot)
-{
-    if (!(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) &&
-        !(gpusync__set_flag(&slot->traits, GPUSYNC__IS_BARE) & GPUSYNC__IS_BARE))
-        gpusync__release_pooled(slot->buffer);
-}
-
-static bool gpusync__is_orphan(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED; }
-
-/* Give back a reference. The last one releases the command buffer; of an orphan, the last but the handler's: that may
-   come late, or only when the buffer is deallocated. `state` is read after the subtraction: whoever makes an orphan has
-   a reference, so the one that comes down to 1 after that sees it. (Read before a compare and swap it may be old, and
-   `refs` be what it was again.) To release the buffer takes a reference again. Where somebody else has one by then,
-   that one will look. */
-static void gpusync__unref(gpusync__slot *slot)
-{
-    GPUSYNC_ASSERT(GPUSYNC__GET(&slot->refs) > 0);
-    uint32_t refs = GPUSYNC__SUB(&slot->refs, 1);
-    bool looks = true;
-    while (looks && refs == 2 && gpusync__is_orphan(slot) && gpusync__swap32(&slot->refs, 1, 2)) {
-        looks = !gpusync__is_orphan(slot); /* it serves something else now, which may have become an orphan, too */
-        if (!looks) gpusync__bare(slot);
-        refs = GPUSYNC__SUB(&slot->refs, 1);
-    }
-    if (refs == 1) gpusync__last_unref(slot);
-}
-
-/* Take a reference to a slot that may have moved on to other work since the pointer was read. Slots are never freed, so
-   counting is safe, and whose it is now is checked after. With gpusync__slot_new, which counts the first reference when
-   all else is written. False: it serves something else. */
-static bool gpusync__ref(gpusync__slot *slot, const gpusync_queue *q, uint64_t ticket)
-{
-    uint32_t refs = GPUSYNC__GET(&slot->refs);
-    do
-        if (refs == 0) return false;
-    while (!GPUSYNC__SWAP(&slot->refs, &refs, refs + 1));
-    if (GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == ticket) return true;
-    gpusync__unref(slot);
-    return false;
-}
-
-/* The next slot that seems to be the queue's: without a reference it may become another's at any time. Slabs are never
-   freed, so only the head of their list needs the lock. A cursor that is through stays at the last slab. */
-static gpusync__slot *gpusync__next_slot_peek(const gpusync_queue *q, gpusync__cursor *at)
-{
-    if (!at->slab) {
-        if (!GPUSYNC__GET(&q->slots)) return NULL; /* else there is a slab */
-        gpusync__lock(&gpusync__global.lock);
-        at->slab = gpusync__global.slabs;
-        gpusync__unlock(&gpusync__global.lock);
-    }
-    for (;;) {
-        while (at->next < GPUSYNC__SLAB_SLOTS) {
-            gpusync__slot *slot = &at->slab->slots[at->next++];
-            if (GPUSYNC__GET(&slot->queue) == q) return slot;
-        }
-        if (!at->slab->next) return NULL;
-        at->slab = at->slab->next;
-        at->next = 0;
-    }
-}
-
-/* The next slot of the queue, with a reference: it stays what it is until the caller gives that back. */
-static gpusync__slot *gpusync__next_slot(const gpusync_queue *q, gpusync__cursor *at)
-{
-    gpusync__slot *slot = gpusync__next_slot_peek(q, at);
-    while (slot && !gpusync__ref(slot, q, GPUSYNC__GET(&slot->ticket))) slot = gpusync__next_slot_peek(q, at);
+    gpusync__slot *slot = q->free_slots;
+    if (slot) q->free_slots = slot->next;
     return slot;
 }
 
-/* Leave the slot to its handler, which may never come. Who has a reference goes on; nobody gets a new one. False: the
-   handler has begun. */
-static bool gpusync__orphan(gpusync_queue *q, gpusync__slot *slot)
+/* For a slot that was just taken: the buffer that it is for, which the caller retains. No other thread finds the slot
+   before it is in the table of open buffers, or in flight. */
+GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, void *buffer, uint8_t kind,
+                                        uint8_t traits)
 {
-    if (!gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__ORPHANED)) return false;
-    GPUSYNC__PUT(&slot->queue, NULL);
-    GPUSYNC__SUB(&q->slots, 1);
-    return true;
+    slot->buffer = buffer;
+    slot->queue = q;
+    slot->kind = kind;
+    slot->traits = traits;
+    GPUSYNC__SET(&slot->state, (uint8_t)GPUSYNC__OPEN);
 }
 
-/* The index of a queue: its slots by their buffers. It is made when a buffer is tracked, and kept from then on. A place
-   is NULL or a slot; one whose place is taken is at the next that is free. What ends stays in it: a slot that has gone
-   on has another buffer. Under the order lock. */
-static void gpusync__index_free(gpusync_queue *q)
-{
-    gpusync__free(q->device, q->index, q->index_size * sizeof *q->index);
-    q->index = NULL;
-}
+/* -- the index: lists of slots, by a hash of the buffer. It is made when a call has to know whether a buffer is in
+   flight, and there are many, and has all that is in flight from then on. Under the queue's lock. */
 
 /* Multiplicative hashing, by the golden ratio (D. Knuth: "The Art of Computer Programming", 6.4). */
 static uint64_t gpusync__hash(const void *buffer) { return (uint64_t)(uintptr_t)buffer * 0x9E3779B97F4A7C15u; }
 
-static size_t gpusync__index_place(const void *buffer) { return (size_t)(gpusync__hash(buffer) >> 32); }
-
-/* There is a free place: who calls keeps some. */
-static void gpusync__index_put(gpusync_queue *q, gpusync__slot *slot)
+GPUSYNC__RARE void gpusync__index_put(gpusync_queue *q, gpusync__slot *slot)
 {
-    size_t at = gpusync__index_place(GPUSYNC__GET(&slot->buffer));
-    while (q->index[at & (q->index_size - 1)]) at++;
-    q->index[at & (q->index_size - 1)] = slot;
-    q->index_used++;
+    gpusync__slot **place = &q->index[gpusync__hash(slot->buffer) >> q->index_shift];
+    slot->next = *place;
+    *place = slot;
 }
 
-/* Leave out what has gone, and have room for as many again. Without memory there is no index, until the next time. */
-GPUSYNC__RARE void gpusync__index_renew(gpusync_queue *q)
+GPUSYNC__RARE void gpusync__index_take(gpusync_queue *q, const gpusync__slot *slot)
 {
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
-    size_t size = 64;
-    while (size < 4 * (size_t)GPUSYNC__GET(&q->slots)) size *= 2;
-    if (!q->index || q->index_size != size) {
-        gpusync__index_free(q);
-        q->index = (gpusync__slot **)gpusync__allocate(q->device, size * sizeof *q->index, 16);
-        if (!q->index) return;
-        q->index_size = size;
-    }
-    memset(q->index, 0, size * sizeof *q->index);
-    q->index_used = 0;
-    while ((slot = gpusync__next_slot_peek(q, &at)) != NULL && q->index_used < size - 1) gpusync__index_put(q, slot);
+    gpusync__slot **link = &q->index[gpusync__hash(slot->buffer) >> q->index_shift];
+    while (*link != slot) link = &(*link)->next;
+    *link = slot->next;
 }
 
-/* A new slot, which has its queue and buffer by now: so the index that is renewed has it, too. */
-GPUSYNC__RARE void gpusync__index_add(gpusync_queue *q, gpusync__slot *slot)
+/* Is the buffer in flight here, or held? */
+GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buffer)
 {
-    if (2 * q->index_used >= q->index_size) gpusync__index_renew(q);
-    else gpusync__index_put(q, slot);
-}
-
-/* Is the buffer in flight here, or held? Only compares, and so takes no reference that it would have to give back under
-   a lock. Under the order lock. */
-GPUSYNC__RARE bool gpusync__has_slot(gpusync_queue *q, const void *buffer)
-{
-    gpusync__cursor cursor = {NULL, 0};
-    gpusync__slot *slot;
-    size_t at = gpusync__index_place(buffer);
-    do slot = q->index ? q->index[at++ & (q->index_size - 1)] : gpusync__next_slot_peek(q, &cursor);
-    while (slot && (GPUSYNC__GET(&slot->buffer) != buffer || GPUSYNC__GET(&slot->queue) != q));
+    const gpusync__slot *slot = q->index ? q->index[gpusync__hash(buffer) >> q->index_shift] : q->flight[0];
+    while (slot && slot->buffer != buffer) slot = q->index ? slot->next : slot->flight[1];
     return slot != NULL;
 }
 
-/* A slot for the buffer, which the caller retains for it, with one reference. Under the order lock. NULL: no memory. */
-GPUSYNC__INLINE gpusync__slot *gpusync__slot_new(gpusync_queue *q, void *buffer, uint16_t kind)
+/* -- in flight. Under the queue's lock */
+
+/* The last to come is the last of the list: by ticket, but for submissions that are UNORDERED. The parts of one stand
+   side by side. The list is what destroy waits for, what the sweep walks, and where waits look for handlers that are
+   late. */
+GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
 {
-    gpusync__slot *slot = q->free_slots ? q->free_slots : gpusync__slots_take(&q->returned);
-    if (!slot) return NULL;
-    q->free_slots = slot->next;
-    GPUSYNC__ADD(&q->slots, 1);
-    GPUSYNC__SET(&slot->buffer, buffer);
-    GPUSYNC__SET(&slot->queue, q);
-    GPUSYNC__SET(&slot->kind, kind);
-    GPUSYNC__SET(&slot->state, (uint32_t)GPUSYNC__OPEN);
-    GPUSYNC__PUT(&slot->refs, 1); /* last: gpusync__ref takes one through an old pointer to this slot from here on */
-    if (q->index) gpusync__index_add(q, slot);
-    return slot;
+    gpusync__slot *before = q->flight[1];
+    slot->flight[0] = before;
+    slot->flight[1] = NULL;
+    *(before ? &before->flight[1] : &q->flight[0]) = slot;
+    q->flight[1] = slot;
+    q->in_flight++;
+    if (q->index) gpusync__index_put(q, slot);
+}
+
+/* With all that leads to the slot: no other thread finds it after the unlock. It is freed, given up, or the plan's
+   alone whose part it was. */
+static __attribute__((noinline)) void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
+{
+    for (int side = 0; side < 2; side++) {
+        gpusync__slot *beside = slot->flight[side];
+        *(beside ? &beside->flight[!side] : &q->flight[side]) = slot->flight[!side];
+    }
+    q->in_flight--;
+    if (slot->leads) *slot->leads = NULL;
+    if (q->index) gpusync__index_take(q, slot);
+}
+
+/* After the handler, or a look, has left: the last of them frees the slot. Returns the buffer then, which the caller
+   releases without the lock; else NULL. */
+GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED)) return NULL;
+    void *buffer = slot->buffer;
+    gpusync__flight_remove(q, slot);
+    gpusync__slot_free(&q->free_slots, slot);
+    return buffer;
+}
+
+/* -- looks, and orphans */
+
+static bool gpusync__is_orphan(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED; }
+
+/* When the slot's scheduled handler ran, or 0. From here on that handler finds the slot no more. Under the global lock.
+   */
+GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
+{
+    gpusync__slot **link = &gpusync__global.traced;
+    if (slot->traced) {
+        while (*link != slot) link = &(*link)->scheduled.next;
+        *link = slot->scheduled.next;
+        slot->scheduled.ns = 0;
+        slot->traced = false;
+    }
+    return slot->scheduled.ns;
+}
+
+/* The handler of an orphan, or a look, leaves it. The last look releases the buffer. (Not that of Metal 4, which the
+   GPU may still use, and which nothing else retains: that goes with the handler.) No lock is held. */
+GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
+{
+    void *buffer = NULL, *events = NULL;
+    gpusync__lock(&gpusync__global.lock);
+    bool metal4 = slot->traits & GPUSYNC__IS_METAL4;
+    if (handler) slot->traits |= GPUSYNC__HANDLED;
+    else slot->looks--;
+    if (!slot->looks && !handler && !metal4) buffer = slot->buffer;
+    if (!slot->looks && slot->traits & GPUSYNC__HANDLED) {
+        (void)gpusync__untrace(slot);
+        if (metal4) buffer = slot->buffer;
+        events = slot->late.events;
+        gpusync__slot_free(&gpusync__global.free, slot);
+    }
+    gpusync__unlock(&gpusync__global.lock);
+    if (buffer) gpusync__release_pooled(buffer);
+    if (events) gpusync__release_pooled(events);
+}
+
+/* The caller was counted in `looks`. No lock is held. */
+static void gpusync__look_end(gpusync_queue *q, gpusync__slot *slot)
+{
+    void *buffer = NULL;
+    GPUSYNC__LOCK(q);
+    bool orphan = gpusync__is_orphan(slot);
+    if (!orphan) {
+        slot->looks--;
+        buffer = gpusync__slot_leave(q, slot);
+    }
+    GPUSYNC__UNLOCK(q);
+    if (orphan) gpusync__orphan_leave(slot, false);
+    if (buffer) gpusync__release_pooled(buffer);
 }
 
 /* --------------------------------------------------------------------------------- >>ring --
-   The life of a ticket:
+   The life of a ticket, under the queue's lock:
 
-     1. gpusync__ring_ready, under the order lock, finds that its entry is free, or makes a larger ring.
-     2. gpusync__enter_ring makes the entry GPUSYNC__NOT_YET, and raises `committed`: now it can be asked for.
-     3. Who finds the end, or several at once, swap that for the mark (gpusync__mark). The handler brings the times.
-     4. `completed` moves over it, when all before it are marked. Until then only the mark tells of it.
-     5. Its entry goes to the ticket that is `size` further on. Where `completed` is not there yet, the ring grows. */
+     1. gpusync__make_ready has made a place for it, before the order lock was taken.
+     2. gpusync__enter_ring has its entry lead to the slot, and raises `committed`: now it can be asked for.
+     3. gpusync__end_ticket writes how it ended, and moves `completed` over all that has ended up to there.
+     4. Its entry goes to the ticket that is `size` further on. Where `completed` is not there yet, the ring grows: a
+        new one, of twice the size, is for that ticket and all behind it. The older ones keep what they have, as long as
+        the queue, so no ticket changes its place.
+
+   An entry has two lives at once. Its `slot` is that of the ticket that entered last, until the slot is free. Its
+   `done` and times are those of the ticket that ended last: until the later one ends, the earlier can still be asked
+   for. */
 
 /* NULL: no memory. */
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
@@ -2704,6 +2703,11 @@ static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
     return ring;
 }
 
+static void gpusync__ring_free(gpusync_device *dev, gpusync__ring *ring)
+{
+    if (ring) gpusync__free(dev, ring, sizeof *ring + (size_t)ring->size * sizeof(gpusync__entry));
+}
+
 /* Without a lock: older rings stay as long as the queue. */
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
@@ -2712,94 +2716,152 @@ static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket
     return &ring->entries[ticket & (ring->size - 1)];
 }
 
-/* Has this ticket ended, and is its outcome on record? */
+/* Has this ticket ended, and is its outcome on record? With or without the lock. */
 static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
 {
     if (ticket <= GPUSYNC__GET(&q->head.completed)) return true;
-    return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) >> 1 == ticket;
+    if (GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) >> 1 == ticket) return true;
+    return ticket <= GPUSYNC__GET(&q->head.completed); /* its entry may just have gone on to a later one */
 }
 
-/* The ticket has ended, and if badly, what there is to tell of it is on record. outcome: how, with the GPU's times,
-   which the handler brings, perhaps after somebody else has marked; NULL: well, times unknown. False: it was marked
-   before. In the end `completed` moves over every ticket that is marked. A thread that comes second does that, too. Of
-   two that mark neighbours, the later one sees both marks. A look that finds the mark comes here no more: while the
-   thread that has marked is stopped before it moves `completed`, a poll of the ticket says yes, and is_done no. */
-static bool gpusync__mark(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
+/* Is there a place for the next ticket? An entry is that of a ticket in flight until `completed` has passed it. Under
+   the queue's lock. */
+static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 {
-    gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    uint64_t not_yet = GPUSYNC__NOT_YET(ticket);
-    if (outcome && GPUSYNC__SWAP(&entry->gpu_start, &not_yet, outcome->gpu_start))
-        (void)GPUSYNC__SWAP(&entry->gpu_end, &not_yet, outcome->gpu_end);
-    not_yet = GPUSYNC__NOT_YET(ticket);
-    bool first = GPUSYNC__SWAP(&entry->done, &not_yet, ticket << 1 | (outcome ? outcome->failed : 0));
-    uint64_t done = GPUSYNC__GET(&q->head.completed);
-    while (GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->done) >> 1 == done + 1) {
-        GPUSYNC_ASSERT(done < gpusync__committed(q));
-        if (GPUSYNC__SWAP(&q->head.completed, &done, done + 1)) done++;
+    const gpusync__ring *ring = q->ring;
+    uint64_t ticket = q->head.committed + 1;
+    return ticket - q->head.completed <= ring->size || ticket - ring->first < ring->size;
+}
+
+/* More free slots: so many, and some that may be needed next. False: no memory for the first. No lock is held. */
+GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t more)
+{
+    gpusync__slot *made, *next;
+    for (uint32_t i = 0; i < slots + more; i += GPUSYNC__SLOTS_AT_ONCE) {
+        if ((made = gpusync__slots_make()) == NULL) return i >= slots;
+        GPUSYNC__LOCK(q);
+        for (; made; made = next) {
+            next = made->next;
+            made->next = q->free_slots;
+            q->free_slots = made;
+        }
+        GPUSYNC__UNLOCK(q);
     }
-    return first;
-}
-
-/* Twice the size, for the tickets from `first` on. Under the order lock. Not `cold`, for then a compiler clears memory
-   the short and slow way. False: no memory. */
-static __attribute__((noinline)) bool gpusync__ring_grow(gpusync_queue *q, uint64_t first)
-{
-    gpusync__ring *ring = gpusync__ring_new(q->device, q->ring->size * 2);
-    if (!ring) return false;
-    ring->older = q->ring;
-    ring->first = first;
-    GPUSYNC__PUT(&q->ring, ring);
     return true;
 }
 
-/* Is there a place for the ticket, which is the next? An entry is that of a ticket in flight until `completed` has
-   passed it. Under the order lock. False: no memory. */
-static inline bool gpusync__ring_ready(gpusync_queue *q, uint64_t ticket)
+/* Where a call has found the index too small (`searched`): at most two slots a list. Without memory calls go on with
+   what there is, until twice as many are in flight. No lock is held. */
+GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
 {
-    const gpusync__ring *ring = q->ring;
-    uint64_t done = GPUSYNC__GET(&q->head.completed);
-    bool full = ticket - done > ring->size && ticket - ring->first >= ring->size;
-    return !full || gpusync__ring_grow(q, ticket);
+    uint32_t places = GPUSYNC__FEW_PLACES, shift = 60; /* 16 places: four bits */
+    GPUSYNC__LOCK(q);
+    bool needed = q->searched;
+    for (; places <= q->in_flight; places *= 4) shift -= 2;
+    q->searched = false;
+    GPUSYNC__UNLOCK(q);
+    if (!needed) return;
+    gpusync__slot **made = (gpusync__slot **)gpusync__allocate(q->device, places * sizeof *made, 16);
+    GPUSYNC__LOCK(q);
+    q->index_most = 2 * (made ? places : q->in_flight + places);
+    if (made && places > q->index_places) { /* else another thread was faster */
+        gpusync__slot **before = q->index;
+        uint32_t count = q->index_places;
+        q->index = made;
+        q->index_places = places;
+        q->index_shift = shift;
+        for (gpusync__slot *slot = q->flight[0]; slot; slot = slot->flight[1]) gpusync__index_put(q, slot);
+        made = before;
+        places = count;
+    }
+    GPUSYNC__UNLOCK(q);
+    gpusync__free(q->device, made, places * sizeof *made);
 }
 
-/* The slot's ticket, which is the next of its queue. gpusync__ring_ready has found a place. Under the order lock. */
-GPUSYNC__INLINE void gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint64_t ticket, uint32_t state)
+/* Calls that need memory of the queue look under its locks whether enough is there, and return ERROR_OUT_OF_MEMORY
+   where it is not, with nothing changed. Then they unlock, come here, and begin again. So nothing is allocated under a
+   lock that a poll, a wait or a handler takes, nor under the order lock. What is made here another thread may take
+   first: then that thread goes on, and this one comes again. slots: free slots; and a place for one ticket. False: no
+   memory. */
+GPUSYNC__RARE bool gpusync__make_ready(gpusync_queue *q, uint32_t slots)
 {
+    gpusync__ring *ring = NULL;
+    gpusync__make_index(q);
+    GPUSYNC__LOCK(q);
+    for (gpusync__slot *slot = q->free_slots; slot && slots; slot = slot->next) slots--;
+    uint64_t size = gpusync__ring_is_ready(q) ? 0 : q->ring->size * 2;
+    uint32_t more = q->in_flight / 2; /* so that a burst comes here a few times only */
+    GPUSYNC__UNLOCK(q);
+    bool ready = !slots || gpusync__add_slots(q, slots, more);
+    if (size) ring = gpusync__ring_new(q->device, size);
+    if (size && !ring) return false;
+    GPUSYNC__LOCK(q);
+    if (ring && !gpusync__ring_is_ready(q) && ring->size > q->ring->size) {
+        ring->older = q->ring;
+        ring->first = q->head.committed + 1;
+        GPUSYNC__PUT(&q->ring, ring);
+        ring = NULL;
+    }
+    GPUSYNC__UNLOCK(q);
+    gpusync__ring_free(q->device, ring);
+    return ready;
+}
+
+/* The slot gets the next ticket, for which there is a place. Before it is committed: `completed` must never be seen to
+   run ahead. A slot whose ticket has ended, and whose handler is late, loses its entry to this one. Under the order
+   lock and the queue's. */
+GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
+{
+    uint64_t ticket = q->head.committed + 1;
     gpusync__entry *entry = &q->ring->entries[ticket & (q->ring->size - 1)];
-    GPUSYNC__SET(&slot->since_ns, gpusync_now_ns());
-    gpusync__set_ticket(slot, ticket);
+    if (entry->slot) entry->slot->leads = NULL;
+    entry->slot = slot;
+    slot->leads = &entry->slot;
+    slot->since_ns = now;
+    GPUSYNC__SET(&slot->ticket, ticket);
     GPUSYNC__SET(&slot->state, state);
-    GPUSYNC__SET(&entry->done, GPUSYNC__NOT_YET(ticket));
-    __atomic_store_n(&entry->gpu_start, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE); /* after it: gpusync__times_of */
-    __atomic_store_n(&entry->gpu_end, GPUSYNC__NOT_YET(ticket), __ATOMIC_RELEASE);
-    __atomic_store_n(&entry->slot, slot, __ATOMIC_RELEASE); /* after `done`: gpusync__next_late */
-    /* before [commit]: `completed` must never be seen to run ahead. It publishes the entry */
-    GPUSYNC__ADD(&q->head.committed, 1);
+    GPUSYNC__PUT(&q->head.committed, ticket);
+    return ticket;
 }
 
-/* A reference to the slot of a ticket; NULL when it has ended and its slot went on. */
-static gpusync__slot *gpusync__ref_ticket(const gpusync_queue *q, uint64_t ticket)
+/* NULL: the ticket has ended, and its slot is free, or was given up. Under the queue's lock. */
+static gpusync__slot *gpusync__slot_of(const gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
-    return slot && gpusync__ref(slot, q, ticket) ? slot : NULL;
+    gpusync__slot *slot = gpusync__entry_of(q, ticket)->slot;
+    return slot && slot->ticket == ticket ? slot : NULL;
 }
 
-/* Is the slot of the ticket that of a submission, and in this state? ANY: in whatever. Slots are never freed, so one
-   that went on is safe to look at: the ticket is compared last. */
-#define GPUSYNC__ANY UINT32_MAX
-static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint32_t state)
+/* The slot of a ticket that has not ended, for a look at its buffer, or its submission: gpusync__ticket_end ends that.
+   NULL: the ticket has ended. No lock is held. */
+static gpusync__slot *gpusync__ticket_begin(gpusync_queue *q, uint64_t ticket)
 {
-    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
-    return slot && GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN &&
-           (state == GPUSYNC__ANY || GPUSYNC__GET(&slot->state) == state) && GPUSYNC__GET(&slot->queue) == q &&
-           GPUSYNC__GET(&slot->ticket) == ticket;
+    GPUSYNC__LOCK(q);
+    gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__slot_of(q, ticket);
+    if (slot && slot->kind == GPUSYNC__PLAN) gpusync__upper_of(q)->keep(slot->plan);
+    else if (slot) slot->looks++;
+    GPUSYNC__UNLOCK(q);
+    return slot;
+}
+
+static void gpusync__ticket_end(gpusync_queue *q, gpusync__slot *slot)
+{
+    if (slot->kind == GPUSYNC__PLAN) gpusync__upper_of(q)->unkeep(slot->plan);
+    else gpusync__look_end(q, slot);
+}
+
+/* Does the ticket belong to a submission that has not ended, in this state? Under the queue's lock. */
+#define GPUSYNC__ANY UINT8_MAX
+static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint8_t state)
+{
+    const gpusync__slot *slot = gpusync__slot_of(q, ticket);
+    return slot && slot->kind == GPUSYNC__PLAN && (state == GPUSYNC__ANY || slot->state == state);
 }
 
 /* ------------------------------------------------------------------------------ >>failure --
    The trace, the log, and the record of a failure:
 
      1. Who finds the end fills in an error: gpusync__read_failure, or gpusync__own_error.
-     2. gpusync__record puts it on the queue's log, before the ticket is marked: nobody sees the mark without it.
+     2. gpusync__record puts it on the queue's log, in the hold in which the ticket ends: nobody sees that without it.
      3. Waits find it by its ticket, gpusync_next_error and the log hook each with a cursor of their own.
      4. The failure that is log_size behind it takes its place. Then only the highest such ticket is known. */
 
@@ -2939,12 +3001,12 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
                          gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
 }
 
-/* The label of the command buffer; of several, that of the first. The caller has a reference to the slot. */
-static void gpusync__read_label(const gpusync__slot *slot, char *label, size_t size)
+/* The label of the command buffer; of several, that of the first. The caller is the handler, or is counted in the
+   slot. */
+static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slot, char *label, size_t size)
 {
     void *pool = gpusync__pool_push(), *buffer = slot->buffer;
-    if (GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4 &&
-        !gpusync__class_responds(gpusync__class_of(buffer), gpusync__sel.label))
+    if (q->metal4 && !gpusync__class_responds(gpusync__class_of(buffer), gpusync__sel.label))
         buffer = GPUSYNC__AS1(void *, unsigned long)(buffer, gpusync__sel.objectAtIndex, 0);
     gpusync__copy_string(label, size, gpusync__send_id(buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
@@ -2970,7 +3032,7 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     if (number < 0) number = gpusync__driver_number(error->message);
     error->result = GPUSYNC_ERROR_EXECUTION;
     error->ticket = slot->ticket;
-    gpusync__read_label(slot, error->label, sizeof error->label);
+    gpusync__read_label(q, slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error, number);
     /* Before the end is told: who sees that may ask at once whether the device is lost. */
@@ -2994,21 +3056,31 @@ static bool gpusync__was_given_up(const gpusync_error *record)
     return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
 }
 
-/* Put a failure on record, which is not marked yet. The log is made for the first one. Without memory the next failure
-   tries again, and what has no place until then counts as dropped. The allocator is called without the lock. */
-static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
+/* Before the first failure goes on record: memory for the log. Without memory the next failure tries again, and what
+   has no place until then counts as dropped. No lock is held. */
+GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
 {
-    size_t size = q->log_most * sizeof *error;
-    gpusync_error *made = NULL;
-    if (GPUSYNC__GET(&q->log) == &q->last_failure) made = (gpusync_error *)gpusync__allocate(q->device, size, 16);
-    gpusync__lock(&q->board.lock);
-    if (made && q->log == &q->last_failure) {
+    size_t size = q->log_most * sizeof *q->log;
+    GPUSYNC__LOCK(q);
+    bool is_made = q->log != &q->last_failure;
+    GPUSYNC__UNLOCK(q);
+    gpusync_error *made = is_made ? NULL : (gpusync_error *)gpusync__allocate(q->device, size, 16);
+    if (!made) return;
+    GPUSYNC__LOCK(q);
+    if (q->log == &q->last_failure) {
         if (q->log_count) q->log_begin = q->log_count - 1;
         made[q->log_begin % q->log_most] = q->last_failure;
         q->log_size = q->log_most;
-        GPUSYNC__PUT(&q->log, made);
+        q->log = made;
         made = NULL;
     }
+    GPUSYNC__UNLOCK(q);
+    gpusync__free(q->device, made, size);
+}
+
+/* Put a failure on record, in the hold that ends its ticket, and before that. Under the queue's lock. */
+GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error)
+{
     gpusync_error *record = &q->log[q->log_count % q->log_size];
     if (q->log_count - q->log_begin >= q->log_size) {
         if (record->ticket > q->dropped) q->dropped = record->ticket;
@@ -3017,60 +3089,60 @@ static void gpusync__record(gpusync_queue *q, const gpusync_error *error)
     }
     *record = *error;
     if (error->ticket > q->last_failed) GPUSYNC__PUT(&q->last_failed, error->ticket);
-    GPUSYNC__ADD(&q->log_count, 1);
+    q->log_count++;
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
-    gpusync__unlock(&q->board.lock);
-    gpusync__free(q->device, made, size);
     if (!gpusync__was_given_up(error)) GPUSYNC__COUNT(&q->stats.failures);
 }
 
-/* The first record that is still kept. Under the board's lock. */
+/* The first record that is still kept. Under the queue's lock. */
 static uint64_t gpusync__log_first(const gpusync_queue *q)
 {
     return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
 }
 
-/* Does the entry of the ticket still say that it ended well? */
+/* Does the entry of the ticket still say that it ended well? With or without the lock. */
 static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
 {
     return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) == ticket << 1;
 }
 
-/* The next record for this cursor, with the number of those that it has missed. False: there is none. */
-static bool gpusync__read_record(gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
+/* The next record for this cursor, with the number of those that it has missed. False: there is none. Under the queue's
+   lock. */
+static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
 {
     uint64_t at = *cursor;
-    gpusync__lock(&q->board.lock);
-    bool found = at < q->log_count;
-    if (found) {
-        if (at < gpusync__log_first(q)) at = gpusync__log_first(q);
-        *error = q->log[at % q->log_size];
-        error->dropped = at - *cursor;
-        GPUSYNC__PUT(cursor, at + 1); /* `logged` is looked at without the lock */
-    }
-    gpusync__unlock(&q->board.lock);
-    return found;
+    if (at >= q->log_count) return false;
+    if (at < gpusync__log_first(q)) at = gpusync__log_first(q);
+    *error = q->log[at % q->log_size];
+    error->dropped = at - *cursor;
+    *cursor = at + 1;
+    return true;
 }
 
 /* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
    asking for something, would else be called from within itself, again and again. No lock is held. */
-static void gpusync__log_failures(gpusync_queue *q)
+GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
 {
     gpusync_error e;
-    while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {
-        if (!gpusync__swap32(&q->logging, 0, 1)) return; /* who is at it looks again before it leaves */
-        while (gpusync__read_record(q, &q->logged, &e))
-            if (e.result != GPUSYNC_ERROR_CANCELLED)
-                gpusync__log(q->device, GPUSYNC_LOG_ERROR,
-                             "queue '%s', ticket %llu: %s in command buffer '%s' of queue '%s' (%s %lld: %s)", q->label,
-                             (unsigned long long)e.ticket, gpusync_failure_string(e.failure), e.label, e.queue_label,
-                             e.domain, (long long)e.code, e.message);
-        GPUSYNC__PUT(&q->logging, 0);
+    if (!q->device->log) return;
+    GPUSYNC__LOCK(q);
+    bool first = !q->logging;
+    q->logging = true;
+    while (first && gpusync__read_record(q, &q->logged, &e)) {
+        GPUSYNC__UNLOCK(q);
+        if (e.result != GPUSYNC_ERROR_CANCELLED)
+            gpusync__log(q->device, GPUSYNC_LOG_ERROR,
+                         "queue '%s', ticket %llu: %s in command buffer '%s' of queue '%s' (%s %lld: %s)", q->label,
+                         (unsigned long long)e.ticket, gpusync_failure_string(e.failure), e.label, e.queue_label,
+                         e.domain, (long long)e.code, e.message);
+        GPUSYNC__LOCK(q);
     }
+    if (first) q->logging = false;
+    GPUSYNC__UNLOCK(q);
 }
 
 /* The first record of the tickets after `low` up to `high`; NULL: there is none. given_up: also of work that was given
-   up by its own queue. Under the board's lock. */
+   up by its own queue. Under the queue's lock. */
 static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high, bool given_up)
 {
     for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
@@ -3082,7 +3154,7 @@ static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_
 
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
 
-/* How an ended ticket ended. Unless OK, the error, where there is a place for it, is filled. Under the board's lock. */
+/* How an ended ticket ended. Unless OK, the error, where there is a place for it, is filled. Under the queue's lock. */
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
@@ -3104,7 +3176,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         return GPUSYNC_ERROR_DEVICE_LOST;
     }
     if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
-    gpusync__lock(&q->board.lock);
+    GPUSYNC__LOCK(q);
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__ticket_result_locked(q, goal->ticket, error);
     } else {
@@ -3117,16 +3189,16 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         if (error && result != GPUSYNC_OK && !record) gpusync__own_error(error, result, gpusync__off_record);
         if (tell && goal->ticket > q->covered) GPUSYNC__PUT(&q->covered, goal->ticket);
     }
-    gpusync__unlock(&q->board.lock);
+    GPUSYNC__UNLOCK(q);
     return result;
 }
 
 /* gpusync__ticket_result_locked for who does not have that lock. */
 static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
-    gpusync__lock(&q->board.lock);
+    GPUSYNC__LOCK(q);
     gpusync_result result = gpusync__ticket_result_locked(q, ticket, error);
-    gpusync__unlock(&q->board.lock);
+    GPUSYNC__UNLOCK(q);
     return result;
 }
 
@@ -3135,18 +3207,17 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
    timeline.
 
    A sleeping wait is on a board as a watch:
-     1. gpusync__enlist lists the watch under the board's lock, and the wait looks once more after that.
-     2. Whoever changes something looks at the board after the change. So one of the two sees the other.
-     3. Under the lock the watch is taken off and its waiter goes into a catch.
-     4. Without the lock gpusync__unpark wakes the waiters of the catch.
-     5. The wait looks. It lists again what is not over (step 1), or takes off what is left of it and returns.
+     1. gpusync__enlist looks, and lists the watch, in one hold of the lock.
+     2. The thread that ends a ticket, or raises a value, takes the watch off in the hold in which it does that, and
+        puts the waiter into a catch. So no waiter misses the change.
+     3. Without the lock gpusync__unpark wakes the waiters of the catch.
+     4. The wait looks. It lists again what is not over (step 1), or takes off what is left of it and returns.
 
    A callback, or a need of the second floor, is on a board in the same way:
-     1. It is listed. The caller looks under the same lock whether its time has come already.
-     2. Whoever ends the ticket or raises the value takes it off (gpusync__take_told), and calls `told` under the lock.
-     3. A note is due at once. A need goes into the catch, and its submission is told without the lock.
-
-   Nobody walks a board to find out that there is nothing to do: `count` and `head` tell that without the lock. */
+     1. It is listed, unless its time has come already, which the caller sees under the same lock.
+     2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and calls `told`, under
+        the lock.
+     3. A note is due at once. A need goes into the catch, and its submission is told without the lock. */
 
 /* The first whose number is not below this one, or NULL. At either end of the list it costs no search. */
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
@@ -3225,26 +3296,14 @@ static bool gpusync__met(const gpusync__goal *goal)
     return gpusync__marked(q, goal->ticket);
 }
 
-/* Has the handler of this slot still to begin, for a ticket of the goal? Slots are never freed, and a ticket is a
-   slot's once: who sees it before and after the state has read the state that goes with it. */
-GPUSYNC__RARE bool gpusync__is_late(const gpusync__goal *goal, const gpusync__slot *slot)
+/* The first slot of the ended goal, from this one on, whose handler has still to begin; NULL: there is none. Those of
+   one ticket stand side by side. Under the queue's lock. */
+GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusync__slot *slot)
 {
-    uint64_t ticket = GPUSYNC__GET(&slot->ticket), first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
-    if (ticket < first || ticket > goal->ticket || GPUSYNC__GET(&slot->queue) != goal->queue) return false;
-    return GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && GPUSYNC__GET(&slot->ticket) == ticket;
-}
-
-/* A slot of the ended goal whose handler has still to begin, or NULL. The entry of a ticket tells of its slot at once.
-   For an entry that has gone on, for a submission and for everything, all slots are looked at once. */
-GPUSYNC__RARE gpusync__slot *gpusync__next_late(gpusync__goal *goal)
-{
-    const gpusync__entry *entry = gpusync__entry_of(goal->queue, goal->ticket);
-    gpusync__slot *slot = GPUSYNC__GET(&entry->slot);
-    if (goal->kind == GPUSYNC__ONE && slot && GPUSYNC__GET(&slot->kind) != GPUSYNC__PLAN &&
-        GPUSYNC__GET(&entry->done) >> 1 == goal->ticket)
-        return gpusync__is_late(goal, slot) ? slot : NULL;
-    while ((slot = gpusync__next_slot_peek(goal->queue, &goal->at)) != NULL)
-        if (gpusync__is_late(goal, slot)) return slot;
+    uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
+    for (; slot; slot = slot->flight[1])
+        if (slot->ticket >= first && slot->ticket <= goal->ticket && GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED)
+            return slot;
     return NULL;
 }
 
@@ -3274,48 +3333,35 @@ static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 /* Of a queue's ticket, or, where there is no queue, of a timeline's value. */
 static gpusync__board *gpusync__board_of(gpusync_queue *q, gpusync_timeline *t) { return q ? &q->board : &t->board; }
 
-/* Under the board's lock. `head` and `count` come last: who reads them without the lock (gpusync__tell,
-   gpusync__wake_others) does so after its change, and who is listed looks for that change after this. */
-static void gpusync__list_on(gpusync__board *board, gpusync__list *list, gpusync__node *node)
-{
-    gpusync__list_add(list, node);
-    if (list->end[0] == node) GPUSYNC__PUT(&list->head, ~node->number);
-    GPUSYNC__ADD(&board->count, 1);
-}
-
-/* Under the board's lock. Undoes gpusync__list_on. `head` may only be too early for a moment, never too late. */
-static void gpusync__take_off(gpusync__board *board, gpusync__list *list, gpusync__node *node)
-{
-    bool first = list->end[0] == node;
-    gpusync__list_remove(list, node);
-    if (first) GPUSYNC__PUT(&list->head, list->end[0] ? ~list->end[0]->number : 0);
-    GPUSYNC__SUB(&board->count, 1);
-}
-
-/* The list for the goal as it stands: once it waits for a handler (`late`), that is another one. */
-static gpusync__list *gpusync__list_for(gpusync__board *board, const gpusync__goal *goal)
-{
-    if (goal->late || goal->kind == GPUSYNC__ROOM) return &board->lists[GPUSYNC__OTHERS];
-    return &board->lists[goal->kind == GPUSYNC__ALL ? GPUSYNC__BY_PREFIX : GPUSYNC__BY_NUMBER];
-}
-
-/* Under the board's lock. Of those who wait for room, who needs least comes first. */
+/* Where a watch is listed, by what it waits for: a ticket or a value by its number, everything by the last ticket, a
+   handler by the ticket of its slot, room behind all of those.
+   Under the board's lock. Those that wait for room stand behind those that wait for handlers: of them the one that
+   needs least comes first. */
 static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
 {
     const gpusync__goal *goal = &watch->goal;
     watch->node.told = NULL;
-    watch->node.number = goal->late ? GPUSYNC__GET(&goal->late->ticket) : goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM) watch->node.number = ~goal->ticket;
+    watch->node.number = goal->late ? goal->late->ticket : goal->kind == GPUSYNC__ROOM ? ~goal->ticket : goal->ticket;
     watch->hints = board->hints;
-    gpusync__list_on(board, gpusync__list_for(board, goal), &watch->node);
+    watch->list = &board->lists[goal->late || goal->kind == GPUSYNC__ROOM ? GPUSYNC__OTHERS
+                                : goal->kind == GPUSYNC__ALL              ? GPUSYNC__BY_PREFIX
+                                                                          : GPUSYNC__BY_NUMBER];
+    gpusync__list_add(watch->list, &watch->node);
     GPUSYNC__ADD(&watch->waiter->watches, 1);
 }
 
 /* Under the board's lock. True: no other watch of its waiter is on a board. */
-static bool gpusync__unlink_watch(gpusync__board *board, gpusync__watch *watch)
+static bool gpusync__unlink_watch(gpusync__watch *watch)
 {
-    gpusync__take_off(board, gpusync__list_for(board, &watch->goal), &watch->node);
+    gpusync__list_remove(watch->list, &watch->node);
     return GPUSYNC__SUB(&watch->waiter->watches, 1) == 1;
+}
+
+/* Is anything listed? Under the board's lock. */
+static bool gpusync__has_listed(const gpusync__board *board)
+{
+    return board->lists[GPUSYNC__BY_NUMBER].root || board->lists[GPUSYNC__BY_PREFIX].root ||
+           board->lists[GPUSYNC__OTHERS].root;
 }
 
 /* The first of what has to be told from this node on: waits are on the same list. Under the board's lock. NULL: there
@@ -3393,11 +3439,11 @@ static bool gpusync__may_have_failed(const gpusync__goal *goal)
 
 /* Under the board's lock. A waiter sleeps on until the last of its watches is taken, unless it waits for any of them,
    or for a failure. always: wake it, whatever else it waits for. Where the batch is full the watch stays listed. */
-static void gpusync__take_watch(gpusync__board *board, gpusync__watch *watch, bool always, gpusync__catch *caught)
+static void gpusync__take_watch(gpusync__watch *watch, bool always, gpusync__catch *caught)
 {
     caught->more = caught->count == GPUSYNC__WAKE_BATCH;
     if (caught->more) return;
-    if (gpusync__unlink_watch(board, watch) || always || watch->waiter->any ||
+    if (gpusync__unlink_watch(watch) || always || watch->waiter->any ||
         (watch->waiter->failures && gpusync__may_have_failed(&watch->goal)))
         caught->waiters[caught->count++] = watch->waiter;
 }
@@ -3407,7 +3453,7 @@ static void gpusync__take_watch(gpusync__board *board, gpusync__watch *watch, bo
 static void gpusync__take_told(gpusync__board *board, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__agenda *agenda)
 {
-    gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], node);
+    gpusync__list_remove(&board->lists[GPUSYNC__BY_NUMBER], node);
     node->told(node, error, caught, agenda);
 }
 
@@ -3434,7 +3480,7 @@ static void gpusync__take_numbers(gpusync__board *board, uint64_t low, uint64_t 
     for (; node && node->number <= high && !(caught->more && caught->rest); node = next) {
         next = node->beside[1];
         if (node->told) gpusync__take_told(board, node, error, caught, agenda);
-        else gpusync__take_watch(board, (gpusync__watch *)(void *)node, false, caught);
+        else gpusync__take_watch((gpusync__watch *)(void *)node, false, caught);
     }
 }
 
@@ -3449,45 +3495,14 @@ static void gpusync__take_waits(gpusync__board *board, uint32_t *hint, gpusync__
             gpusync__watch *watch = (gpusync__watch *)(void *)node;
             next = node->beside[1];
             if (!node->told && (hint ? watch->hints < *hint : gpusync__stopped(&watch->goal)))
-                gpusync__take_watch(board, watch, true, caught);
+                gpusync__take_watch(watch, true, caught);
         }
     }
     gpusync__unlock(&board->lock);
 }
 
-/* Wake who waits for room, or for the handler of this ticket (0: of none). Of a submission there may be more handlers:
-   then those waits list themselves again. As many are told of room as there is. Who is told and does not take it passes
-   it on. */
-GPUSYNC__RARE void gpusync__wake_others_now(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
-{
-    const gpusync__list *others = &board->lists[GPUSYNC__OTHERS];
-    gpusync__node *node, *next;
-    gpusync__catch caught;
-    gpusync__catch_nothing(&caught);
-    do {
-        gpusync__lock(&board->lock);
-        for (node = gpusync__list_from(others, ticket); node && node->number == ticket && !caught.more; node = next) {
-            next = node->beside[1];
-            gpusync__take_watch(board, (gpusync__watch *)(void *)node, false, &caught);
-        }
-        for (node = gpusync__list_from(others, GPUSYNC__NO_TICKETS); node && !caught.more; node = next) {
-            gpusync__watch *watch = (gpusync__watch *)(void *)node;
-            next = node->beside[1];
-            if (GPUSYNC__GET(&watch->goal.queue->outstanding) + caught.told >= watch->goal.ticket) break;
-            gpusync__take_watch(board, watch, false, &caught);
-            if (!node->linked) caught.told++;
-        }
-        gpusync__unlock(&board->lock);
-    } while (gpusync__unpark(dev, &caught));
-}
-
-/* Call it after the change: with gpusync__list_on, after which a waiter looks, one of the two sees the other. */
-static inline void gpusync__wake_others(gpusync_device *dev, gpusync__board *board, uint64_t ticket)
-{
-    if (GPUSYNC__GET(&board->lists[GPUSYNC__OTHERS].head)) gpusync__wake_others_now(dev, board, ticket);
-}
-
-/* Wake the waits that gpusync__take_waits takes. hint: those of a new hint. No lock is held. */
+/* Wake the waits that gpusync__take_waits takes: after a flag was set, those for what will not come any more; hint: all
+   that sleep now, so that they look again. No lock is held. */
 GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__board *board, bool hint)
 {
     gpusync__catch caught;
@@ -3495,18 +3510,6 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__board *boar
     gpusync__catch_nothing(&caught);
     do gpusync__take_waits(board, hint ? &number : NULL, &caught);
     while (gpusync__unpark(dev, &caught));
-}
-
-/* Wake who waits for something that will not come any more, after its flag was set. */
-static void gpusync__wake_stopped(gpusync_device *dev, gpusync__board *board)
-{
-    if (GPUSYNC__GET(&board->count)) gpusync__wake_waits(dev, board, false);
-}
-
-/* Make every waiter look again, without a promise that it will find anything. */
-static void gpusync__hint(gpusync_device *dev, gpusync__board *board)
-{
-    if (GPUSYNC__GET(&board->count)) gpusync__wake_waits(dev, board, true);
 }
 
 /* The device is lost: call back at once, for what will not end. Releases wait: objects stay until destroy. */
@@ -3528,7 +3531,7 @@ static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
 
 /* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any waiter is woken, so each
    of them sees its own. What is held will never go: the pump ends it. */
-static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
 {
     gpusync__catch caught;
     gpusync_queue *q;
@@ -3553,68 +3556,107 @@ static void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The ticket has ended, and that is on record: tell everybody who wants to know of it, or of all up to it. Who marks a
-   ticket tells of it; so nobody has to look for others that are marked. On the list of waits for everything nobody is
-   met behind one that is not. */
-GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it. On the list of waits
+   for everything none is met behind one that is not. Under the queue's lock. */
+static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
+                                       gpusync__agenda *agenda)
 {
     gpusync__board *board = &q->board;
-    gpusync__node *node;
-    gpusync__catch caught;
-    gpusync__catch_nothing(&caught);
-    do {
-        gpusync__lock(&board->lock);
-        gpusync__take_numbers(board, 0, GPUSYNC__GET(&q->head.completed), NULL, &caught, agenda);
-        gpusync__take_numbers(board, ticket, ticket, NULL, &caught, agenda);
-        while (!caught.more && (node = board->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL) {
-            gpusync__watch *watch = (gpusync__watch *)(void *)node;
-            if (!gpusync__met(&watch->goal)) break;
-            gpusync__take_watch(board, watch, false, &caught);
+    uint64_t done = q->head.completed;
+    gpusync__node *node = board->lists[GPUSYNC__BY_NUMBER].end[0];
+    if (node && node->number <= (ticket > done ? ticket : done)) {
+        gpusync__take_numbers(board, 0, done, NULL, caught, agenda);
+        if (ticket > done) gpusync__take_numbers(board, ticket, ticket, NULL, caught, agenda);
+    }
+    while (!caught->more && (node = board->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL && node->number <= done)
+        gpusync__take_watch((gpusync__watch *)(void *)node, false, caught);
+}
+
+/* The handler of this slot has begun: a wait for it goes on to the next one that is late, or is over. One that is over,
+   and found no place in an earlier round, has no `late`. Under the queue's lock. */
+GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, const gpusync__slot *slot,
+                                         gpusync__catch *caught)
+{
+    gpusync__node *next, *node = gpusync__list_from(&q->board.lists[GPUSYNC__OTHERS], ticket);
+    for (; node && node->number == ticket; node = next) {
+        gpusync__watch *watch = (gpusync__watch *)(void *)node;
+        gpusync__goal *goal = &watch->goal;
+        next = node->beside[1];
+        if (goal->late && goal->late != slot) continue;
+        if (goal->late) goal->late = gpusync__late_from(goal, slot->flight[1]);
+        if (!goal->late) {
+            goal->handlers = false;
+            gpusync__take_watch(watch, false, caught);
+        } else if (goal->late->ticket != ticket) {
+            gpusync__list_remove(watch->list, node);
+            node->number = goal->late->ticket;
+            gpusync__list_add(watch->list, node);
         }
-        gpusync__unlock(&board->lock);
-    } while (gpusync__unpark(q->device, &caught));
-    if (caught.needs) gpusync__upper_of(q)->over(q, caught.needs, NULL, agenda);
+    }
 }
 
-/* After the mark. With gpusync__list_on: who lists itself is the first of its list, or behind the first, and looks
-   after that. `head` is ~ the first number, and 0 of an empty list: that is then above every ticket. */
-static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+/* Take off as many that wait for room as there is. One that is told, and does not take it, passes it on. Under the
+   queue's lock. */
+GPUSYNC__RARE void gpusync__take_roomless(gpusync_queue *q, gpusync__catch *caught)
 {
-    const gpusync__list *lists = q->board.lists;
-    if (!GPUSYNC__GET(&q->board.count)) return;
-    uint64_t done = GPUSYNC__GET(&q->head.completed);
-    if (~GPUSYNC__GET(&lists[GPUSYNC__BY_NUMBER].head) <= (ticket > done ? ticket : done) ||
-        ~GPUSYNC__GET(&lists[GPUSYNC__BY_PREFIX].head) <= done)
-        gpusync__tell_now(q, ticket, agenda);
+    gpusync__node *next, *node = gpusync__list_from(&q->board.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
+    for (; node && !caught->more; node = next) {
+        gpusync__watch *watch = (gpusync__watch *)(void *)node;
+        next = node->beside[1];
+        if (q->outstanding + caught->told >= watch->goal.ticket) return;
+        gpusync__take_watch(watch, false, caught);
+        if (!node->linked) caught->told++;
+    }
 }
 
-/* Room for so many more command buffers, against Metal's limit. It is given back by the handler, not by who read the
-   status: nothing says that Metal counts a buffer as gone before its handlers ran. Where none comes, the sweep does.
-   With gpusync__give_room and gpusync__give_room_of: who finds no room lists itself and looks again (gpusync__met);
-   they count down, and look for who is listed after that. */
-static bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
+/* The last step of a call that has taken waits off: unpark them, and those for which the catch had no place, and tell
+   the needs. No lock is held. */
+GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__agenda *agenda)
 {
-    uint32_t taken = GPUSYNC__GET(&q->outstanding);
-    do
-        if (taken + count > limit) return false;
-    while (!GPUSYNC__SWAP(&q->outstanding, &taken, taken + count));
+    while (gpusync__unpark(q->device, caught)) {
+        GPUSYNC__LOCK(q);
+        gpusync__take_ended(q, ticket, caught, agenda);
+        if (!caught->more) gpusync__take_handled(q, ticket, NULL, caught);
+        if (!caught->more) gpusync__take_roomless(q, caught);
+        GPUSYNC__UNLOCK(q);
+    }
+    if (caught->needs) gpusync__upper_of(q)->over(q, caught->needs, NULL, agenda);
+    caught->needs = NULL;
+    caught->end = &caught->needs;
+}
+
+static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__agenda *agenda)
+{
+    if (caught->count || caught->needs) gpusync__tell_now(q, ticket, caught, agenda);
+}
+
+/* Room for so many more command buffers, against Metal's limit. It is given back by the handler, not by a look that
+   found the end: nothing says that Metal counts a buffer as gone before its handlers ran. Where no handler comes, the
+   sweep gives it back. Under the queue's lock. */
+static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
+{
+    if (q->outstanding + count > limit) return false;
+    GPUSYNC__SET(&q->outstanding, q->outstanding + count);
     return true;
 }
 
-static bool gpusync__take_room(gpusync_queue *q, uint32_t limit) { return gpusync__take_rooms(q, limit, 1); }
-
-/* For room that belongs to no slot: the command buffer was not made, or not taken in. */
-static void gpusync__give_room(gpusync_queue *q)
+/* Under the queue's lock. */
+static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync__catch *caught)
 {
-    GPUSYNC__SUB(&q->outstanding, 1);
-    gpusync__wake_others(q->device, &q->board, 0);
+    GPUSYNC__SET(&q->outstanding, q->outstanding - count);
+    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_roomless(q, caught);
 }
 
-/* Once for each slot; and tell who waits for its handler, which has begun, or will never be waited for. */
-static void gpusync__give_room_of(gpusync_queue *q, gpusync__slot *slot)
+/* For room that belongs to no slot; 0: for a caller that was told of room, and does not take it. No lock is held. */
+GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count)
 {
-    if (gpusync__swap32(&slot->roomless, 0, 1)) GPUSYNC__SUB(&q->outstanding, 1);
-    gpusync__wake_others(q->device, &q->board, slot->ticket);
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    GPUSYNC__LOCK(q);
+    gpusync__give_rooms(q, count, &caught);
+    GPUSYNC__UNLOCK(q);
+    gpusync__tell(q, 0, &caught, &agenda);
 }
 
 /* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds one. */
@@ -3853,19 +3895,19 @@ static void gpusync__work_off(gpusync_device *dev, gpusync__agenda *agenda)
 }
 
 /* ---------------------------------------------------------------------------------- >>end --
-   The end of a command buffer, found by its handler or by somebody who read the status. Good work has nothing to be
-   said of it but its times: whoever finds its end marks it, and the handler brings the times. What has failed is put on
-   record before it is marked, by whoever claims the slot. Everybody else takes the mark, not the status, for the end:
-   so nobody sees a failed ticket as done before its failure is known.
+   The end of a command buffer, found by its handler or by a look: a thread that reads the status. The first to lock the
+   queue after that ends the ticket; the other finds GPUSYNC__ENDED.
 
      1. The handler begins (ARMED -> RUNNING), or a wait, a poll or a sweep reads a terminal status.
-     2. Good work: the ticket is marked, with times or without. All else: the first to swap `claimed` goes on alone.
-     3. It puts the failure on record, or tells the plan of its part.
-     4. The ticket is marked, and the board told.
-     5. The handler gives back the room, and then its reference to the slot. */
+     2. That thread reads the times, and of failed work the error, without a lock.
+     3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed` moves, and what waits
+        for that is taken off the board. Of a part of a submission only ENDED is set, and the plan is told without the
+        lock.
+     4. The handler gives back the room, and leaves the slot: in the same hold, where the work has ended well.
+     5. Without the lock: waiters are unparked, trace and log are called, the buffer is released. The queue stays
+        meanwhile: a look is inside of it, a handler counts in `leaving`. */
 
-/* Of a command buffer, or a feedback. As bits: an entry has the times as integers, which are swapped in
-   (gpusync__mark). */
+/* Of a command buffer, or a feedback. */
 static void gpusync__read_times(void *report, gpusync__outcome *outcome)
 {
     double start = GPUSYNC__AS(double)(report, gpusync__sel.gpuStartTime);
@@ -3877,122 +3919,220 @@ static void gpusync__read_times(void *report, gpusync__outcome *outcome)
 /* An end before the issue, or to come, is none, or of another clock: the end is now. Out of order it took no time. */
 GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
 {
-    uint64_t now = gpusync_now_ns(), begin = GPUSYNC__GET(&q->ended_ns);
+    uint64_t now = gpusync_now_ns(), begin = q->ended_ns;
     if (begin < issued || begin > now) begin = issued;
     if (end <= issued || end > now) end = now;
     if (end <= begin) end = begin + 1; /* 0 is for what nobody knows */
-    GPUSYNC__SET(&q->took_ns[ticket % GPUSYNC__TAKEN], end - begin);
-    GPUSYNC__SET(&q->ended_ns, end);
+    q->took_ns[ticket % GPUSYNC__TAKEN] = end - begin;
+    q->ended_ns = end;
 }
 
 /* The ticket has ended: remember how long it took, from its issue, or from the end of the work before it, to its own.
-   Before the mark: who sees that knows the time. Where it says nothing of other tickets the caller takes it back. */
+   Where it says nothing of other tickets the caller takes it back. Under the queue's lock. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds;
     memcpy(&seconds, &outcome->gpu_end, sizeof seconds);
     /* Up to 8e9, by its bits: so nothing negative, infinite or undefined is converted. */
     uint64_t end = outcome->gpu_end < 0x41FDCD6500000000u ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
-    uint64_t ended = __atomic_load_n(&q->ended_ns, __ATOMIC_RELAXED), begin = issued > ended ? issued : ended;
+    uint64_t ended = q->ended_ns, begin = issued > ended ? issued : ended;
     if (end <= begin) gpusync__learn_otherwise(q, ticket, issued, end);
     if (end <= begin) return;
-    GPUSYNC__SET(&q->took_ns[ticket % GPUSYNC__TAKEN], end - begin);
-    GPUSYNC__SET(&q->ended_ns, end);
+    q->took_ns[ticket % GPUSYNC__TAKEN] = end - begin;
+    q->ended_ns = end;
 }
 
-/* Mark the ticket of a slot that is no part, and tell the waits for it. A thread that reads the status before the mark
-   does both, too. One that comes after the mark does neither: waits that sleep depend on the thread that has marked. */
-static inline void gpusync__end_ticket(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
-                                       gpusync__agenda *agenda)
+/* The ticket has ended, and if badly, that is on record: write how, and take off the board what waits for it. In the
+   end `completed` moves over every ticket that has ended. Under the queue's lock. */
+static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
+                                       gpusync__catch *caught, gpusync__agenda *agenda)
 {
-    if (gpusync__mark(q, slot->ticket, outcome) && slot->kind == GPUSYNC__TRACKED) GPUSYNC__SUB(&q->tracked, 1);
-    gpusync__tell(q, slot->ticket, agenda);
+    gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    uint64_t done = q->head.completed;
+    entry->gpu_start = outcome->gpu_start;
+    entry->gpu_end = outcome->gpu_end;
+    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);
+    if (ticket == done + 1) {
+        while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;
+        GPUSYNC_ASSERT(done <= q->head.committed);
+        GPUSYNC__PUT(&q->head.completed, done);
+    }
+    gpusync__take_ended(q, ticket, caught, agenda);
+}
+
+/* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for it are told. Under
+   the queue's lock. */
+static inline void gpusync__end_handler(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
+{
+    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);
+    if (slot->traits & GPUSYNC__HAS_ROOM) gpusync__give_rooms(q, 1, caught);
+}
+
+/* Has work failed whose status is not Completed? Then the error is filled. A handler that runs before the status is
+   terminal is against the rules; then Metal's error decides. */
+GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
+                                       gpusync_error *error)
+{
+    void *pool = gpusync__pool_push();
+    bool failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
+    if (failed) gpusync__read_failure(q, slot, report, error);
+    gpusync__pool_pop(pool);
+    return failed;
 }
 
 /* The slot's work has ended: its buffer is terminal, or its handler runs, which means the same. report: what has the
-   error and the times, the buffer or the feedback. The caller has a reference to the slot, and works off the agenda. A
-   handler that runs before the status is terminal is against the rules; then the error decides whether the work has
-   failed. The record comes before the mark, the log hook after it. */
-static void gpusync__claim(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
-                           gpusync__agenda *agenda)
+   error and the times, the buffer or the feedback. The caller is the handler, or is counted in the slot, and works off
+   the agenda. No lock is held. */
+static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
+                            gpusync__agenda *agenda)
 {
-    bool failed = false;
+    uint64_t ticket = slot->ticket;
+    bool failed = false, is_part = slot->kind == GPUSYNC__PART;
     gpusync__outcome outcome;
+    gpusync__catch caught;
     gpusync_error error;
-    if (!gpusync__swap32(&slot->claimed, 0, 1)) return;
     if (status != GPUSYNC__STATUS_COMPLETED) {
-        void *pool = gpusync__pool_push();
-        failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
-        if (failed) gpusync__read_failure(q, slot, report, &error);
-        gpusync__pool_pop(pool);
+        failed = gpusync__has_failed(q, slot, report, status, &error);
+        if (failed && !is_part) gpusync__make_log(q);
     }
     gpusync__read_times(report, &outcome);
     outcome.failed = failed;
     outcome.result = GPUSYNC_ERROR_EXECUTION;
-    if (slot->kind == GPUSYNC__PART) {
-        gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, agenda);
-    } else {
+    gpusync__catch_nothing(&caught);
+    GPUSYNC__LOCK(q);
+    bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
+    if (first) slot->traits |= GPUSYNC__ENDED;
+    if (first && !is_part) {
         if (failed) gpusync__record(q, &error);
-        gpusync__learn(q, slot->ticket, slot->since_ns, &outcome);
-        if (failed || slot->kind != GPUSYNC__WORK) GPUSYNC__SET(&q->took_ns[slot->ticket % GPUSYNC__TAKEN], 0);
-        if (q->device->trace) q->device->trace->end(q, slot->ticket, NULL, &outcome);
-        gpusync__end_ticket(q, slot, &outcome, agenda);
+        gpusync__learn(q, ticket, slot->since_ns, &outcome);
+        if (failed || slot->kind != GPUSYNC__WORK) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
+        if (slot->kind == GPUSYNC__TRACKED) GPUSYNC__SET(&q->tracked, q->tracked - 1);
+        gpusync__end_ticket(q, ticket, &outcome, &caught, agenda);
     }
+    GPUSYNC__UNLOCK(q);
+    if (!first) return;
+    if (is_part) gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, agenda);
+    else if (q->device->trace) q->device->trace->end(q, ticket, NULL, &outcome);
+    gpusync__tell(q, ticket, &caught, agenda);
     if (!failed) return;
-    if (GPUSYNC__GET(&q->device->lost)) gpusync__lose(q->device, agenda); /* nobody waits for the log hook */
+    if (GPUSYNC__GET(&q->device->lost)) gpusync__lose(q->device, agenda); /* no waiter waits for the log hook */
     gpusync__log_failures(q);
 }
 
-/* The tracked buffer will never run. The caller has a reference to the slot. False: it has ended otherwise. */
+/* Leave the slot to its handler, which may never come. The caller is counted in it, and ends its look after this. The
+   slot keeps the events (+1, or NULL). False: the handler has begun. Under the queue's lock. The global one is for the
+   handler: it finds ORPHANED, and then a slot that is all its own. */
+GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void *events, gpusync__catch *caught)
+{
+    uint8_t armed = GPUSYNC__ARMED;
+    gpusync__lock(&gpusync__global.lock);
+    bool orphan = GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);
+    if (orphan) {
+        gpusync__end_handler(q, slot, caught);
+        gpusync__flight_remove(q, slot);
+        slot->queue = NULL;
+        slot->late.events = events;
+    }
+    gpusync__unlock(&gpusync__global.lock);
+    return orphan;
+}
+
+/* The tracked buffer will never run: its ticket ends as cancelled. The caller is counted in the slot. The handler runs
+   when the buffer is committed after all, or deallocated: until then the slot is an orphan. False: it has ended
+   otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
     static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
+    uint64_t ticket = slot->ticket;
     gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__catch caught;
     gpusync_error error;
-    if (!gpusync__swap32(&slot->claimed, 0, 1)) return false;
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
-    error.ticket = slot->ticket;
+    error.ticket = ticket;
     gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
-    gpusync__record(q, &error);
-    if (q->device->trace) q->device->trace->end(q, slot->ticket, NULL, &outcome);
-    gpusync__end_ticket(q, slot, &outcome, &agenda);
+    gpusync__catch_nothing(&caught);
+    gpusync__make_log(q);
+    GPUSYNC__LOCK(q);
+    bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
+    if (first) slot->traits |= GPUSYNC__ENDED;
+    if (first) {
+        gpusync__record(q, &error);
+        GPUSYNC__SET(&q->tracked, q->tracked - 1);
+        gpusync__end_ticket(q, ticket, &outcome, &caught, &agenda);
+        (void)gpusync__give_up(q, slot, NULL, &caught);
+    }
+    GPUSYNC__UNLOCK(q);
+    if (first && q->device->trace) q->device->trace->end(q, ticket, NULL, &outcome);
+    gpusync__tell(q, ticket, &caught, &agenda);
     gpusync__work_off(q->device, &agenda);
-    return true;
+    return first;
+}
+
+/* The last hold of a handler, and what follows it without the lock. outcome: of good work, whose ticket ends in the
+   same hold unless a look has ended it; NULL: that is done. The last touch is of `leaving`: destroy waits until no slot
+   is in flight, and then for that. */
+GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
+                                         gpusync__agenda *agenda)
+{
+    uint64_t ticket = slot->ticket;
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    GPUSYNC__LOCK(q);
+    if (outcome && !(slot->traits & GPUSYNC__ENDED)) {
+        gpusync__learn(q, ticket, slot->since_ns, outcome);
+        gpusync__end_ticket(q, ticket, outcome, &caught, agenda);
+    }
+    slot->traits |= GPUSYNC__ENDED | GPUSYNC__HANDLED;
+    gpusync__end_handler(q, slot, &caught);
+    GPUSYNC__ADD(&q->leaving, 1);
+    void *buffer = gpusync__slot_leave(q, slot);
+    GPUSYNC__UNLOCK(q);
+    gpusync__tell(q, ticket, &caught, agenda);
+    gpusync__work_off(q->device, agenda);
+    if (buffer) gpusync__release_pooled(buffer);
+    GPUSYNC__SUB(&q->leaving, 1);
+}
+
+/* The handler of work that failed, of a part, or of a queue with a trace. Its room comes back after the log hook has
+   run: Metal may count the buffer until the handler returns, and a hook that makes a command buffer would wait for
+   that. */
+GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
+{
+    const gpusync__tracing *trace = q->device->trace;
+    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__settle(q, slot, report, status, &agenda);
+    if (agenda.busy) gpusync__upper_of(q)->work(q->device, &agenda);
+    gpusync__lock(&gpusync__global.lock);
+    uint64_t scheduled = gpusync__untrace(slot);
+    gpusync__unlock(&gpusync__global.lock);
+    if (scheduled && trace) trace->ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
+    gpusync__leave_slot(q, slot, NULL, &agenda);
 }
 
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
    touched: the queue may be gone. `object` is the feedback of a Metal 4 commit, valid during the call. Else it is not
    looked at: tools that check or capture put objects of their own around Metal's. Metal gives the thread no promise of
-   a pool. Good work that nobody can cancel needs no claim. An orphan's handler (gpusync__orphan) leaves ORPHANED before
-   it gives up its reference, with gpusync__unref, which reads the two the other way round. */
+   a pool. */
 static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
-    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {
-        gpusync__agenda agenda = GPUSYNC__NOTHING;
-        gpusync_queue *q = slot->queue;
-        void *report = slot->buffer;
-        unsigned long status;
-        if (GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) status = q->four->status(report = object);
-        else status = gpusync__status(report);
-        if (status == GPUSYNC__STATUS_COMPLETED && slot->kind == GPUSYNC__WORK && !q->device->trace) {
-            gpusync__outcome outcome;
-            outcome.failed = 0;
-            gpusync__read_times(report, &outcome);
-            gpusync__learn(q, slot->ticket, slot->since_ns, &outcome);
-            gpusync__end_ticket(q, slot, &outcome, &agenda);
-        } else {
-            gpusync__claim(q, slot, report, status, &agenda);
-        }
-        if (agenda.busy) gpusync__upper_of(q)->work(q->device, &agenda);
-        uint64_t scheduled = q->device->trace ? GPUSYNC__GET(&slot->scheduled_ns) : 0; /* only noted then */
-        if (scheduled) q->device->trace->ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
-        gpusync__give_room_of(q, slot); /* Metal may count the buffer until this returns */
-        if (agenda.calls) gpusync__ask_for_calls(q->device, &agenda); /* after that: a callback may want the room */
-    } else {
-        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING);
+    uint8_t armed = GPUSYNC__ARMED;
+    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {
+        gpusync__orphan_leave(slot, true);
+        return;
     }
-    if (GPUSYNC__SUB(&slot->refs, 1) == 1) gpusync__last_unref(slot);
+    gpusync_queue *q = slot->queue;
+    void *report = q->metal4 ? object : slot->buffer;
+    unsigned long status = q->metal4 ? q->four->status(report) : gpusync__status(report);
+    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || q->device->trace) {
+        gpusync__complete_slowly(q, slot, report, status);
+    } else {
+        gpusync__agenda agenda = GPUSYNC__NOTHING;
+        gpusync__outcome outcome;
+        gpusync__read_times(report, &outcome);
+        outcome.failed = 0;
+        gpusync__leave_slot(q, slot, &outcome, &agenda);
+    }
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --
@@ -4005,33 +4145,29 @@ static void gpusync__completed(void *block, void *object)
      4. While there is a reason it starts the next timer: after 50 ms where it found something, else later each time.
      5. Where there is no reason the next one to sleep starts with step 1. */
 
-/* Read the status of a command buffer, to which the caller has a reference, and finish it where that is terminal. Good
-   work that nobody can cancel is only marked: the handler brings the times, if its queue does not go first. True: it
-   has ended. A Metal 4 commit has no status: its feedback is all that there is. */
+/* Read the status of a command buffer, in whose slot the caller is counted, and end its work where that is terminal.
+   True: it has ended. A Metal 4 commit has no status: its feedback is all that there is. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    if (GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) return false;
+    if (q->metal4) return false;
     unsigned long status = gpusync__status(slot->buffer);
     if (status < GPUSYNC__STATUS_COMPLETED) return false;
-    bool claims = status != GPUSYNC__STATUS_COMPLETED || slot->kind == GPUSYNC__PART ||
-                  slot->kind == GPUSYNC__TRACKED || GPUSYNC__GET(&q->flags) & GPUSYNC__CLOSING;
-    if (claims) gpusync__claim(q, slot, slot->buffer, status, &agenda);
-    else gpusync__end_ticket(q, slot, NULL, &agenda);
+    gpusync__settle(q, slot, slot->buffer, status, &agenda);
     gpusync__work_off(q->device, &agenda);
     return true;
 }
 
-/* Look whether a ticket has ended, and finish it when it has. True: it has ended, and is marked, or is being marked by
-   another thread. A slot that cannot be had has gone on: its ticket has ended. *reason (may be NULL) becomes true where
-   it is one for sweeps to go on. */
+/* Look whether a ticket has ended, and finish it when it has. True: it has ended. *reason (may be NULL) becomes true
+   where it is one for sweeps to go on. */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason)
 {
-    gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
+    gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
     if (!slot) return true;
-    if (slot->kind == GPUSYNC__PLAN && gpusync__upper_of(q)->look(slot->plan) && reason) *reason = true;
-    bool ended = slot->kind == GPUSYNC__PLAN ? gpusync__marked(q, ticket) : gpusync__look_slot(q, slot);
-    gpusync__unref(slot);
+    bool is_plan = slot->kind == GPUSYNC__PLAN;
+    if (is_plan && gpusync__upper_of(q)->look(slot->plan) && reason) *reason = true;
+    bool ended = is_plan ? gpusync__marked(q, ticket) : gpusync__look_slot(q, slot);
+    gpusync__ticket_end(q, slot);
     return ended;
 }
 
@@ -4050,24 +4186,36 @@ static void gpusync__look(const gpusync__goal *goal)
 /* A handler that has not come this long after the end is taken for lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
+/* For a walk over all that is in flight: it takes and ends one look after the other, so a slot may go as soon as the
+   walk is past it. New slots come in behind the last: the walk sees them, too.
+   The next slot in flight that is armed, counted in: the one behind the slot that was given before, or, where that is
+   NULL or was given up, the first. The look at that one ends. No lock is held. */
+static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *before)
+{
+    GPUSYNC__LOCK(q);
+    gpusync__slot *slot = before && !gpusync__is_orphan(before) ? before->flight[1] : q->flight[0];
+    while (slot && GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) slot = slot->flight[1];
+    if (slot) slot->looks++;
+    GPUSYNC__UNLOCK(q);
+    if (before) gpusync__look_end(q, before);
+    return slot;
+}
+
 /* Look after handlers that may never come: they keep the room of their buffers. The first sweep that sees the end notes
-   the time; a later one does what the handler would have done. */
+   the time; a later one gives the room back. */
 static void gpusync__sweep_slots(gpusync_queue *q)
 {
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
-    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && gpusync__look_slot(q, slot)) {
-            uint64_t now = gpusync_now_ns(), since = GPUSYNC__GET(&slot->ended_ns);
-            if (!since) GPUSYNC__PUT(&slot->ended_ns, now);
-            if (since && now - since > GPUSYNC__LOST_HANDLER_NS) {
-                gpusync__agenda agenda = GPUSYNC__NOTHING;
-                gpusync__claim(q, slot, slot->buffer, gpusync__status(slot->buffer), &agenda);
-                gpusync__work_off(q->device, &agenda);
-                gpusync__give_room_of(q, slot);
-            }
-        }
-        gpusync__unref(slot);
+    gpusync__slot *slot = NULL;
+    while ((slot = gpusync__next_armed(q, slot)) != NULL) {
+        if (!gpusync__look_slot(q, slot)) continue;
+        uint64_t now = gpusync_now_ns();
+        GPUSYNC__LOCK(q);
+        bool counts = slot->queue == q && slot->traits & GPUSYNC__HAS_ROOM;
+        bool lost = counts && slot->late.ended_ns && now > slot->late.ended_ns + GPUSYNC__LOST_HANDLER_NS;
+        if (counts && !slot->late.ended_ns) slot->late.ended_ns = now;
+        if (lost) slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
+        GPUSYNC__UNLOCK(q);
+        if (lost) gpusync__give_room(q, 1);
     }
 }
 
@@ -4099,14 +4247,18 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
 static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 {
     uint64_t last = gpusync__committed(q);
-    bool refused = GPUSYNC__GET(&q->refused) != 0;
-    bool reason = GPUSYNC__GET(&q->board.count) || GPUSYNC__GET(&q->lined) || refused;
+    GPUSYNC__LOCK(q);
+    bool looks_late = q->refused || gpusync__has_listed(&q->board);
+    GPUSYNC__UNLOCK(q);
+    bool reason = looks_late || GPUSYNC__GET(&q->lined);
     for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
         if (gpusync__marked(q, ticket)) continue;
         if (gpusync__look_ticket(q, ticket, &reason)) *found = true;
     }
-    if (refused || GPUSYNC__GET(&q->board.count)) gpusync__sweep_slots(q);
-    if (refused && GPUSYNC__GET(&q->outstanding) < q->max_in_flight) GPUSYNC__PUT(&q->refused, 0);
+    if (looks_late) gpusync__sweep_slots(q);
+    GPUSYNC__LOCK(q);
+    if (q->outstanding < q->max_in_flight) q->refused = false;
+    GPUSYNC__UNLOCK(q);
     return reason;
 }
 
@@ -4151,7 +4303,9 @@ static void gpusync__sweep(void *context)
     gpusync_device *dev = GPUSYNC__GET(&post->device);
     while (dev && (t = gpusync__next_timeline(dev, t)) != NULL) {
         uint64_t value = GPUSYNC__GET(&t->value);
-        if (GPUSYNC__GET(&t->board.count)) reason = true;
+        gpusync__lock(&t->board.lock);
+        if (gpusync__has_listed(&t->board)) reason = true;
+        gpusync__unlock(&t->board.lock);
         t->calls->sweep(t);
         if (GPUSYNC__GET(&t->value) != value) found = true;
     }
@@ -4210,28 +4364,31 @@ typedef struct gpusync__wait {
     gpusync_error *error;    /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
-/* Have the handlers begun? What has ended waits for one after the other: it moves to their list, and looks after that.
-   With gpusync__give_room_of, which wakes after the handler has begun. A watch without a waiter is not listed. */
+/* Have the handlers begun? A watch whose goal has ended waits for one after the other: it stands at the first that is
+   late, and the handlers move it on (gpusync__take_handled). A watch without a waiter is not listed. */
 GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
 {
     gpusync__goal *goal = &watch->goal;
-    gpusync__board *board = gpusync__board_of(goal->queue, goal->timeline);
-    while (goal->handlers && gpusync__met(goal) && !(goal->late && gpusync__is_late(goal, goal->late))) {
-        gpusync__slot *late = gpusync__next_late(goal);
-        gpusync__lock(&board->lock);
-        if (watch->node.linked) (void)gpusync__unlink_watch(board, watch); /* while `late` still tells its list */
-        goal->late = late;
-        goal->handlers = late != NULL;
-        if (late && watch->waiter) gpusync__link_watch(board, watch);
-        gpusync__unlock(&board->lock);
+    gpusync_queue *q = goal->queue;
+    if (!gpusync__met(goal)) return false;
+    GPUSYNC__LOCK(q);
+    if (goal->handlers && !(watch->node.linked && goal->late)) {
+        gpusync__slot *slot = goal->kind == GPUSYNC__ONE ? gpusync__slot_of(q, goal->ticket) : NULL;
+        if (watch->node.linked) (void)gpusync__unlink_watch(watch);
+        if (!slot || slot->kind == GPUSYNC__PLAN) slot = q->flight[0];
+        goal->late = gpusync__late_from(goal, slot);
+        goal->handlers = goal->late != NULL;
+        if (goal->late && watch->waiter) gpusync__link_watch(&q->board, watch);
     }
-    return !goal->handlers;
+    bool handled = !goal->handlers;
+    GPUSYNC__UNLOCK(q);
+    return handled;
 }
 
-/* Is the goal met, with the handlers where those were asked for? Takes a board's lock only where handlers are late. */
+/* Is the goal met, with the handlers where the options asked for those? */
 static inline bool gpusync__reached(gpusync__watch *watch)
 {
-    return watch->goal.handlers ? gpusync__handled(watch) : gpusync__met(&watch->goal);
+    return watch->asks ? gpusync__handled(watch) : gpusync__met(&watch->goal);
 }
 
 /* How an ended goal ended. Of a queue's goal this tells of failures: `covered` moves on. */
@@ -4252,7 +4409,7 @@ static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
    ended well does not say that, then. Unless OK, the error, where there is a place for it, is filled. */
 static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
 {
-    bool ended = reached || (goal->handlers && gpusync__met(goal));
+    bool ended = reached || (goal->handlers && gpusync__met(goal)); /* it is listed no more: no handler writes it */
     gpusync_result result = ended ? gpusync__goal_result(goal, error) : GPUSYNC_OK;
     if (reached || result != GPUSYNC_OK) return result;
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
@@ -4263,7 +4420,7 @@ static void gpusync__delist_one(gpusync__watch *watch)
 {
     gpusync__board *board = gpusync__board_of(watch->goal.queue, watch->goal.timeline);
     gpusync__lock(&board->lock);
-    if (watch->node.linked) (void)gpusync__unlink_watch(board, watch);
+    if (watch->node.linked) (void)gpusync__unlink_watch(watch);
     gpusync__unlock(&board->lock);
 }
 
@@ -4310,12 +4467,13 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 #define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
 #define GPUSYNC__LOOK_NS 500     /* at least, from one look to the next */
 
-/* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing is known. */
+/* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing is known. Under the
+   queue's lock. */
 GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
 {
     uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0, most = 0;
     for (int i = 0; i < GPUSYNC__TAKEN; i++) {
-        sum += took[count] = GPUSYNC__GET(&q->took_ns[i]);
+        sum += took[count] = q->took_ns[i];
         if (took[count] > took[most]) most = count;
         count += took[count] != 0;
     }
@@ -4332,37 +4490,38 @@ GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64
 }
 
 /* When did the device get the ticket? 0: not yet, or its time says nothing: it waits there, or the program commits it.
-   The slot is safe to look at (gpusync__is_submission). */
+   Under the queue's lock. */
 static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
 {
-    const gpusync__slot *slot = GPUSYNC__GET(&gpusync__entry_of(q, ticket)->slot);
+    const gpusync__slot *slot = gpusync__slot_of(q, ticket);
     if (!slot || GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) return 0;
-    uint64_t issued = GPUSYNC__GET(&slot->since_ns);
-    bool is_plan = GPUSYNC__GET(&slot->kind) == GPUSYNC__PLAN;
-    bool says =
-        is_plan ? !(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_DELAYED) : GPUSYNC__GET(&slot->kind) == GPUSYNC__WORK;
-    return says && GPUSYNC__GET(&slot->queue) == q && GPUSYNC__GET(&slot->ticket) == ticket ? issued : 0;
+    bool says = slot->kind == GPUSYNC__PLAN ? !(slot->traits & GPUSYNC__IS_DELAYED) : slot->kind == GPUSYNC__WORK;
+    return says ? slot->since_ns : 0;
 }
 
 /* Of a ticket: all that have not ended up to there take the usual time each, from the issue of the first, or the last
-   end, on. That is now where the handler has yet to bring it. An end to come is of another clock. */
-GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(const gpusync_queue *q, uint64_t ticket)
+   end, on. An end to come is of another clock. */
+GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t ticket)
 {
-    uint64_t done = GPUSYNC__GET(&q->head.completed), ended = GPUSYNC__GET(&q->ended_ns), now = gpusync_now_ns();
-    uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0, mean;
-    gpusync__forecast f = {0, 0, GPUSYNC__GET(&q->lag_ns)};
-    if (!issued || !gpusync__usual(q, &mean, &f.deviation)) return f;
-    if (GPUSYNC__GET(&gpusync__entry_of(q, done)->gpu_end) == GPUSYNC__NOT_YET(done)) ended = now;
-    f.end = (ended < issued || ended > now ? issued : ended) + mean;
-    for (int i = 0; ++done < ticket && i < 64; i++) f.end += gpusync__marked(q, done + 1) ? 0 : mean;
-    f.end += (ticket - done) * mean;
+    uint64_t now = gpusync_now_ns(), mean;
+    gpusync__forecast f = {0, 0, 0};
+    GPUSYNC__LOCK(q);
+    uint64_t done = q->head.completed, ended = q->ended_ns;
+    uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0;
+    f.lag = q->lag_ns;
+    if (issued && gpusync__usual(q, &mean, &f.deviation)) {
+        f.end = (ended < issued || ended > now ? issued : ended) + mean;
+        for (int i = 0; ++done < ticket && i < 64; i++) f.end += gpusync__marked(q, done + 1) ? 0 : mean;
+        f.end += (ticket - done) * mean;
+    }
+    GPUSYNC__UNLOCK(q);
     return f;
 }
 
 /* Of a goal. A value: by the work that has promised it. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal)
 {
-    const gpusync_queue *q = goal->queue;
+    gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
     if (goal->kind == GPUSYNC__ROOM)
         ticket = GPUSYNC__GET(&q->head.completed) + GPUSYNC__GET(&q->outstanding) + 1 - ticket;
@@ -4433,21 +4592,21 @@ static void gpusync__block_goal(const gpusync__goal *goal)
     if ((goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) || q->metal4) return;
     if (goal->kind == GPUSYNC__ALL) ticket = GPUSYNC__GET(&q->head.completed) + 1;
     for (; ticket <= goal->ticket; ticket++) {
-        gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
+        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot) continue;
-        if (slot->buffer && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
+        if (slot->kind != GPUSYNC__PLAN && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
             void *pool = gpusync__pool_push();
             gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
             gpusync__pool_pop(pool);
         }
-        gpusync__unref(slot);
+        gpusync__ticket_end(q, slot);
         (void)gpusync__look_ticket(q, ticket, NULL);
     }
 }
 
 /* Have every watch that is not over on its board. A wait does so again after a hint, and when the room that it was
-   woken for went to another thread. True: one was not there. Room that is there now may be gone before this sleeps: who
-   waits for it is listed whatever it sees. */
+   woken for went to another thread. True: one was not there. Room that is there now may be gone before this sleeps: a
+   wait for it is listed whatever it sees. Waits for handlers list themselves (gpusync__handled). */
 static bool gpusync__enlist(gpusync__wait *wait)
 {
     bool was_off = false;
@@ -4457,7 +4616,7 @@ static bool gpusync__enlist(gpusync__wait *wait)
         if (watch->left) continue;
         gpusync__board *board = gpusync__board_of(goal->queue, goal->timeline);
         gpusync__lock(&board->lock);
-        bool link = !watch->node.linked && (goal->kind == GPUSYNC__ROOM || goal->late || !gpusync__met(goal));
+        bool link = !watch->node.linked && (goal->kind == GPUSYNC__ROOM || !gpusync__met(goal));
         if (link) gpusync__link_watch(board, watch);
         gpusync__unlock(&board->lock);
         if (link) was_off = true;
@@ -4548,6 +4707,7 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     gpusync__wait wait = {dev, stats, &watch, 1, 0, 1, false, false, false, false, NULL};
     watch.goal = *goal;
     watch.waiter = NULL;
+    watch.asks = goal->handlers;
     watch.node.linked = watch.left = false; /* all else has a value when it is listed */
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
     if (gpusync__reached(&watch)) return GPUSYNC_OK;
@@ -4557,30 +4717,32 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     return gpusync__reached(&watch) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
 }
 
-/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. That is asked after the times
-   are read: an entry loses its mark before its times change (gpusync__enter_ring). */
-static bool gpusync__times_of(gpusync_queue *q, uint64_t ticket, double *start, double *end)
+/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. Under the queue's lock. */
+static bool gpusync__times_of(const gpusync_queue *q, uint64_t ticket, double *start, double *end)
 {
-    gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    uint64_t end_bits = GPUSYNC__GET(&entry->gpu_end), start_bits = GPUSYNC__GET(&entry->gpu_start);
-    if (end_bits == GPUSYNC__NOT_YET(ticket)) end_bits = start_bits = 0;
-    memcpy(start, &start_bits, sizeof *start);
-    memcpy(end, &end_bits, sizeof *end);
-    return GPUSYNC__GET(&entry->done) >> 1 == ticket;
+    const gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    memcpy(start, &entry->gpu_start, sizeof *start);
+    memcpy(end, &entry->gpu_end, sizeof *end);
+    return entry->done >> 1 == ticket;
 }
 
-/* How long after the GPU's end does the waiter run? Where the handler has not run there is no time, and nothing is
-   counted. GPUEndTime is of the clock of gpusync_now_ns (known from Apple's code). */
+/* How long after the GPU's end does the waiter run? Where Metal has given no time nothing is counted. GPUEndTime is of
+   the clock of gpusync_now_ns (known from Apple's code). */
 static void gpusync__count_latency(const gpusync__goal *goal)
 {
     double start, end;
     unsigned n = 0;
-    if (!gpusync__times_of(goal->queue, goal->ticket, &start, &end) || !(end > 0)) return;
-    double us = ((double)gpusync_now_ns() / 1e9 - end) * 1e6;
-    if (us < 0 || us > 1e7) return;
-    GPUSYNC__SET(&goal->queue->lag_ns, us < 200 ? (uint64_t)(us * 1e3) : 200000);
+    double now = (double)gpusync_now_ns() / 1e9, us;
+    gpusync_queue *q = goal->queue;
+    GPUSYNC__LOCK(q);
+    bool known = gpusync__times_of(q, goal->ticket, &start, &end) && end > 0;
+    us = known ? (now - end) * 1e6 : -1;
+    known = us >= 0 && us <= 1e7;
+    if (known) q->lag_ns = us < 200 ? (uint64_t)(us * 1e3) : 200000;
+    GPUSYNC__UNLOCK(q);
+    if (!known) return;
     for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++) us /= 2;
-    GPUSYNC__COUNT(&goal->queue->stats.wake_latencies[n]);
+    GPUSYNC__COUNT(&q->stats.wake_latencies[n]);
 }
 
 /* Wait for the goal of a queue, traced and counted. OK: it is met. *how: the counter of how that came about. */
@@ -4778,7 +4940,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     for (size_t i = 0; i < count; i++) {
         gpusync__goal *goal = &watches[i].goal;
         gpusync_result result = gpusync__point_enter(&points[i], goal);
-        goal->handlers = set.handlers && goal->queue;
+        watches[i].asks = goal->handlers = set.handlers && goal->queue;
         if (result == GPUSYNC_OK) continue;
         *which = i;
         while (i--) gpusync__goal_leave(&watches[i].goal);
@@ -4873,27 +5035,22 @@ static gpusync__note *gpusync__note_new(gpusync_device *dev, const gpusync__goal
     return note;
 }
 
-/* List the note, or see that its time has come. True: it has come, and the note is not listed. A note is listed first
-   and looks after that; who ends a ticket marks it first and looks here after that. So one of the two sees the other.
-   Where an earlier note for the same ticket is listed, whoever has marked the ticket is about to tell them all. Then
-   this note stays listed, and is called in its turn. *listens: others signal the timeline, and the caller has to
-   listen. It is asked under the lock: gpusync_timeline_expect, when it comes after that, finds the note and listens. */
+/* List the note, or see that its time has come. True: it has come, and the note is not listed. All earlier notes for
+   the same ticket are due by then: they are told in the hold that ends it. *listens: others signal the timeline, and
+   the caller has to listen. It is asked under the lock: gpusync_timeline_expect, when it comes after that, finds the
+   note and listens. */
 static bool gpusync__pin_note(gpusync__note *note, bool *listens)
 {
     gpusync__node *node = &note->node;
     gpusync__board *board = gpusync__board_of(note->queue, note->timeline);
-    gpusync__list *list = &board->lists[GPUSYNC__BY_NUMBER];
     uint64_t number = node->number;
     gpusync__lock(&board->lock);
-    gpusync__list_on(board, list, node);
     bool ended = note->queue ? gpusync__marked(note->queue, number) : note->timeline->value >= number;
     uint32_t flags = GPUSYNC__GET(note->queue ? &note->queue->flags : &note->timeline->flags);
-    const gpusync__node *before = node->beside[0];
-    while (before && before->number == number && before->told != gpusync__note_told) before = before->beside[0];
     note->lost = !ended && note->due.fn && flags & GPUSYNC__LOST;
-    bool over = note->lost || (ended && !(before && before->number == number));
+    bool over = note->lost || ended;
     *listens = node->heard = note->timeline && flags & GPUSYNC__OUTSIDE;
-    if (over) gpusync__take_off(board, list, node);
+    if (!over) gpusync__list_add(&board->lists[GPUSYNC__BY_NUMBER], node);
     gpusync__unlock(&board->lock);
     return over;
 }
@@ -4943,15 +5100,18 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
 /* ------------------------------------------------------------------------------- >>commit --
    How a command buffer comes into its queue:
 
-     1. room       gpusync_command_buffer counts it in `outstanding`, against the limits of the program and of Metal.
-     2. open       gpusync has made it, or encoded into it: it has a slot in the table `open`.
-     3. adopted    A commit, a submission or a track takes the slot out of the table. A stranger (a buffer that gpusync
-                   did not make) gets its slot here, and is counted in `outstanding`.
+     1. room       gpusync_command_buffer counts it in `outstanding`, against the limits of the program and of Metal,
+                   and takes a slot for it in the same hold.
+     2. open       gpusync has made it, or encoded into it: its slot is in the table `open`.
+     3. taken in   A commit, a submission or a track takes the slot out of the table: it is in flight. A stranger (a
+                   buffer that gpusync did not make) gets its slot here, and is counted in `outstanding`.
      4. armed      The slot has a ticket. Metal has it as the completion handler; of external work the watcher has it.
      5. committed  gpusync commits it. The program commits a tracked one later, and has committed an external one.
 
-   A commit does 3 to 5 without unlocking the order lock in between: so tickets come in the order in which Metal gets
-   the work. gpusync__unadopt undoes 3. From 4 on nothing fails, and the handler gives the room back. */
+   A commit does 3 to 5 without unlocking the order lock in between, and 3 and 4 in one hold of the queue's lock: so
+   tickets come in the order in which Metal gets the work. Before 3 all is checked that may fail; where memory is
+   missing the call makes it without a lock, and begins again (gpusync__make_ready). From 4 on nothing fails, and the
+   handler gives the room back. */
 
 /* Has somebody asked for a pump of this queue? gpusync__want sets `wanted`, and the pump tries the order lock after
    that. Who has the lock looks here after unlocking it. So one of the two sees the other. Both sides read, modify and
@@ -4960,10 +5120,15 @@ static inline bool gpusync__is_wanted(gpusync_queue *q) { return GPUSYNC__ADD(&q
 
 /* Callbacks and handlers only try the order lock, and rely on whoever has it to pump for them: so it is unlocked here.
    The pump looks by itself, and destroy leaves nothing to pump. */
+GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
+{
+    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);
+}
+
 static void gpusync__order_end(gpusync_queue *q)
 {
     gpusync__unlock(&q->order);
-    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);
+    gpusync__order_ended(q);
 }
 
 /* For a caller with a pool. The pool ends before the pump, which runs hooks. */
@@ -4971,7 +5136,7 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
     gpusync__pool_pop(pool);
-    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);
+    gpusync__order_ended(q);
 }
 
 /* -- open buffers: lists of slots, by a hash of the buffer. All of this runs under the order lock. */
@@ -4993,34 +5158,43 @@ static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
     *place = slot;
 }
 
-/* Four times the places. Without memory the table stays as it is, and its lists get longer. */
+/* Where there are more open buffers than lists: four times the lists. Without memory the table stays as it is, and its
+   lists get longer. No lock is held. */
 GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
 {
-    gpusync__slot **before = q->open, *slot;
+    gpusync__slot **before, **made = NULL, *slot;
+    gpusync__lock(&q->order);
     uint32_t count = q->open_places;
-    gpusync__slot **made = (gpusync__slot **)gpusync__allocate(q->device, 4 * (size_t)count * sizeof *made, 16);
+    gpusync__order_end(q);
+    made = (gpusync__slot **)gpusync__allocate(q->device, 4 * (size_t)count * sizeof *made, 16);
     if (!made) return;
-    q->open = made;
-    q->open_places = 4 * count;
-    q->open_shift -= 2;
-    for (uint32_t i = 0; i < count; i++)
+    gpusync__lock(&q->order);
+    before = q->open_places == count ? q->open : NULL; /* else another thread was faster */
+    if (before) {
+        q->open = made;
+        q->open_places = 4 * count;
+        q->open_shift -= 2;
+    }
+    for (uint32_t i = 0; before && i < count; i++)
         while ((slot = before[i]) != NULL) {
             before[i] = slot->next;
             gpusync__put_open(q, slot);
         }
-    if (before != q->few_open) gpusync__free(q->device, before, count * sizeof *before);
+    gpusync__order_end(q);
+    if (!before) gpusync__free(q->device, made, 4 * (size_t)count * sizeof *made);
+    else if (before != q->few_open) gpusync__free(q->device, before, count * sizeof *before);
 }
 
-/* `was_open` stays set: gpusync__unadopt and a submission that fails put the slot back here. */
-static void gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
+/* WAS_OPEN stays set: a submission that fails puts the slot back here. True: the table has got too small. */
+static bool gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
-    GPUSYNC__SET(&slot->kind, (uint16_t)GPUSYNC__WORK);
-    GPUSYNC__SET(&slot->was_open, 1);
+    slot->kind = GPUSYNC__WORK;
+    slot->traits |= GPUSYNC__WAS_OPEN;
     gpusync__put_open(q, slot);
-    if (++q->open_count > q->open_places) gpusync__more_places(q);
+    return ++q->open_count > q->open_places;
 }
 
-/* Returns the slot, which the caller has from here on. The table's reference goes with it. */
+/* Returns the slot, which is the caller's from here on. */
 static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
 {
     gpusync__slot *slot = *link;
@@ -5035,17 +5209,16 @@ static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
    commit one meanwhile: the caller asks twice. No lock is held. */
 static bool gpusync__is_stuck(gpusync_queue *q)
 {
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
+    uint64_t last = gpusync__committed(q);
     gpusync__lock(&q->order);
     uint32_t idle = q->held_buffers + q->open_count;
     gpusync__order_end(q);
     if (GPUSYNC__GET(&q->tracked))
-        while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-            if (GPUSYNC__GET(&slot->kind) == GPUSYNC__TRACKED &&
-                gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
-                idle++;
-            gpusync__unref(slot);
+        for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+            gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
+            if (!slot) continue;
+            if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED) idle++;
+            gpusync__ticket_end(q, slot);
         }
     return idle >= GPUSYNC__GET(&q->outstanding);
 }
@@ -5057,7 +5230,7 @@ static bool gpusync__is_stuck(gpusync_queue *q)
    would wake another waiter: so it passes on what it was told. QUEUE_FULL: the queue is stuck. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
-    gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL, {NULL, 0}};
+    gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL};
     bool forever = deadline == GPUSYNC_FOREVER;
     uint64_t *how;
     do {
@@ -5065,23 +5238,48 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         bool stuck = forever && gpusync__is_stuck(q);
         gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
         if (result == GPUSYNC_OK) return GPUSYNC_OK;
-        gpusync__wake_others(q->device, &q->board, 0);
+        gpusync__give_room(q, 0);
         if (result != GPUSYNC_TIMEOUT) return result;
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
     } while (forever); /* else the time is over */
     /* The program may ask again: until then the sweep looks for room that a lost handler keeps. Its partner is
        gpusync__sweep_queue, which takes the mark back when there is room. */
-    GPUSYNC__PUT(&q->refused, 1);
+    GPUSYNC__LOCK(q);
+    q->refused = true;
+    GPUSYNC__UNLOCK(q);
     gpusync__arm_sweep(q->device);
     return GPUSYNC_TIMEOUT;
 }
 
-/* Take room for one. Room is not like a ticket: another thread may have taken what ended this sleep. */
-static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint32_t limit, uint64_t deadline)
+/* Take room for one, within the program's limit, and a slot for it; slot NULL: room alone. Room is not like a ticket:
+   another thread may have taken what ended this sleep. */
+static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline, gpusync__slot **slot)
 {
-    gpusync_result result = GPUSYNC_OK;
-    while (result == GPUSYNC_OK && !gpusync__take_room(q, limit)) result = gpusync__wait_below(q, limit, deadline);
-    return result;
+    for (;;) {
+        gpusync_result result = GPUSYNC_OK;
+        GPUSYNC__LOCK(q);
+        bool room = q->outstanding < q->max_in_flight, ready = !slot || q->free_slots;
+        if (room && ready) {
+            (void)gpusync__take_rooms(q, q->max_in_flight, 1);
+            if (slot) *slot = gpusync__slot_take(q);
+        }
+        GPUSYNC__UNLOCK(q);
+        if (room && ready) return GPUSYNC_OK;
+        if (!room) result = gpusync__wait_below(q, q->max_in_flight, deadline);
+        else if (!gpusync__make_ready(q, 1)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+        if (room && result != GPUSYNC_OK) gpusync__give_room(q, 0); /* this thread may have been told of it */
+        if (result != GPUSYNC_OK) return result;
+    }
+}
+
+/* Give back a slot that nothing leads to, and its room. Its buffer is released by now: a thread that waits for room may
+   have it at once. No lock is held. */
+GPUSYNC__RARE void gpusync__give_slot(gpusync_queue *q, gpusync__slot *slot)
+{
+    GPUSYNC__LOCK(q);
+    gpusync__slot_free(&q->free_slots, slot);
+    GPUSYNC__UNLOCK(q);
+    gpusync__give_room(q, 1);
 }
 
 /* -- making command buffers */
@@ -5107,9 +5305,18 @@ static bool gpusync__wants_options(const gpusync_command_buffer_desc *desc)
     return desc && (desc->error_options || desc->log_state);
 }
 
-/* Make a command buffer as the desc has it, and open it. The caller has taken room for it, and gives that back on an
-   error. A descriptor is made only where the desc needs one: the plain messages cost less. */
-static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc, void **out)
+/* Does Metal have them? */
+GPUSYNC__RARE bool gpusync__has_options(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
+{
+    void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
+    return cls && gpusync__class_responds(gpusync__class_of(q->metal), gpusync__sel.commandBufferWithDescriptor) &&
+           (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
+}
+
+/* Make a command buffer as the desc has it, and open it. The caller has taken room for it, and the slot, and gives both
+   back on an error. A descriptor is made only where the desc needs one: the plain messages cost less. */
+static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
+                                           gpusync__slot *slot, void **out)
 {
     bool unretained = desc && desc->unretained_references;
     void *pool = gpusync__pool_push(), *buffer = NULL, *wanted = NULL;
@@ -5128,13 +5335,13 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
     }
     gpusync__pool_pop(pool);
     if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
+    gpusync__slot_open(q, slot, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
     gpusync__lock(&q->order);
-    gpusync__slot *slot = gpusync__slot_new(q, buffer, GPUSYNC__WORK);
-    if (slot) gpusync__add_open(q, slot);
+    bool full = gpusync__add_open(q, slot);
     gpusync__order_end(q);
-    if (slot) *out = buffer;
-    else gpusync__release_pooled(buffer); /* without the lock: a release may run the program's code */
-    return slot ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (full) gpusync__more_places(q);
+    *out = buffer;
+    return GPUSYNC_OK;
 }
 
 GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
@@ -5146,24 +5353,17 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
-    if (gpusync__wants_options(desc)) { /* does Metal have them? */
-        void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
-        if (!cls ||
-            !gpusync__class_responds(gpusync__class_of(queue->metal), gpusync__sel.commandBufferWithDescriptor) ||
-            (desc->log_state && !gpusync__class_responds(cls, gpusync__sel.setLogState)))
-            result = GPUSYNC_ERROR_UNSUPPORTED;
-    }
-    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, queue->max_in_flight, deadline);
+    if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc)) result = GPUSYNC_ERROR_UNSUPPORTED;
+    gpusync__slot *slot = NULL;
+    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, deadline, &slot);
     if (result == GPUSYNC_OK) {
-        result = gpusync__open_buffer(queue, desc, out);
-        if (result != GPUSYNC_OK) gpusync__give_room(queue);
+        result = gpusync__open_buffer(queue, desc, slot, out);
+        if (result != GPUSYNC_OK) gpusync__give_slot(queue, slot);
     }
     gpusync__leave(queue);
     return result;
 }
 
-/* The last reference to the slot goes without a lock, and before the room is given: who waits for room may have it at
-   once. */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
 {
     if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5175,19 +5375,34 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     if (slot) {
         gpusync__agenda agenda = GPUSYNC__NOTHING;
         if (slot->plan) gpusync__upper_of(queue)->discard(slot->plan, NULL, &agenda);
-        gpusync__unref(slot);
-        gpusync__give_room(queue);
+        gpusync__release_pooled(slot->buffer);
+        gpusync__give_slot(queue, slot);
         gpusync__work_off(queue->device, &agenda);
     }
     gpusync__leave(queue);
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
-/* -- adopting. All of this runs under the order lock, with a pool. */
+/* -- taking in. All of this runs under the order lock, with a pool. */
 
-/* May a stranger come in here? Metal 4 objects and others lack the methods that are used here, and sending them would
-   end the program: so its class is asked first. */
-GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint16_t kind)
+/* Does a commit have to look whether the buffer is in flight? Only where there are tracked or held ones to mistake it
+   for: else the status tells. */
+static bool gpusync__searches(const gpusync_queue *q) { return GPUSYNC__GET(&q->tracked) || GPUSYNC__GET(&q->lined); }
+
+/* ALREADY_TRACKED: the buffer is in flight here. OUT_OF_MEMORY: perhaps it is, and the index is too small to look. */
+GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
+{
+    GPUSYNC__LOCK(q);
+    bool found = gpusync__is_in_flight(q, buffer), small = !found && q->in_flight >= q->index_most;
+    q->searched = small;
+    GPUSYNC__UNLOCK(q);
+    if (small) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    return found ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
+}
+
+/* May a stranger come in here? OUT_OF_MEMORY: the index is too small (gpusync__make_ready). Metal 4 objects and others
+   lack the methods that are used here, and sending them would end the program: so its class is asked first. */
+GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint8_t kind)
 {
     void *cls = gpusync__class_of(buffer);
     if (q->metal4) return GPUSYNC_ERROR_UNSUPPORTED; /* it commits otherwise: gpusync_commit4 */
@@ -5202,109 +5417,103 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
     /* Of a buffer that has ended nobody knows whether its slot is gone by now: so it does not count. */
     if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
-    /* A commit searches only where there are tracked or held buffers to mistake it for: else the status tells. */
-    bool searches = (kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || GPUSYNC__GET(&q->tracked) || q->lined;
-    return searches && gpusync__has_slot(q, buffer) ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
+    bool searches = (kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || gpusync__searches(q);
+    return searches ? gpusync__search(q, buffer) : GPUSYNC_OK;
 }
 
 /* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. External work has
    to be committed already. */
-GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint16_t kind)
+GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint8_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
     if (committed == (kind == GPUSYNC__EXTERNAL)) return GPUSYNC_OK;
     return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_ERROR_NOT_COMMITTED;
 }
 
-/* The slot for a buffer that becomes work. An open buffer has one, where the link leads. A stranger gets a new one,
-   which retains the buffer; it takes room without a wait, for it exists already. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt_now(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
-                                                  gpusync__slot **out)
+/* All that the buffer itself can be refused for. slot: of an open buffer; NULL: it is a stranger. */
+GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint8_t kind,
+                                                     const gpusync__slot *slot)
 {
-    gpusync_result result;
-    if (*open) {
-        result = gpusync__check_status(buffer, kind);
-        if (result != GPUSYNC_OK) return result;
-        *out = gpusync__take_open(q, open);
-        if (kind != GPUSYNC__WORK) GPUSYNC__SET(&(*out)->kind, kind);
-        return GPUSYNC_OK;
+    gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, kind);
+    return result == GPUSYNC_OK ? gpusync__check_status(buffer, kind) : result;
+}
+
+/* Room for a stranger, without a wait, for it exists already; *admitted: it was taken before. Under the queue's lock.
+   */
+GPUSYNC__INLINE void gpusync__room_for_stranger(gpusync_queue *q, bool *admitted)
+{
+    if (!admitted || !*admitted) GPUSYNC__SET(&q->outstanding, q->outstanding + 1);
+    if (admitted) *admitted = false;
+}
+
+/* The buffer, which was checked, comes in: its slot is in flight, with the next ticket. Of an open buffer that is where
+   the link leads; a stranger gets a new one, which retains the buffer. admitted: see above; may be NULL.
+   OUT_OF_MEMORY: a slot, or a place for the ticket, is not ready, and nothing has changed. */
+GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, uint8_t kind, uint8_t traits,
+                                                gpusync__slot **open, bool *admitted, gpusync__slot **out)
+{
+    uint64_t now = gpusync_now_ns();
+    gpusync__slot *slot = open ? *open : NULL;
+    bool stranger = !slot;
+    if (stranger) gpusync__retain(buffer); /* first: once it has a ticket a look may release it */
+    GPUSYNC__LOCK(q);
+    bool ready = gpusync__ring_is_ready(q) && (slot || q->free_slots);
+    if (ready) {
+        if (stranger) {
+            slot = gpusync__slot_take(q);
+            gpusync__slot_open(q, slot, buffer, kind, traits);
+            gpusync__room_for_stranger(q, admitted);
+        } else {
+            (void)gpusync__take_open(q, open);
+            slot->kind = kind;
+        }
+        if (kind == GPUSYNC__TRACKED) GPUSYNC__SET(&q->tracked, q->tracked + 1);
+        gpusync__flight_add(q, slot);
+        (void)gpusync__enter_ring(q, slot, GPUSYNC__ARMED, now);
     }
-    result = gpusync__check_stranger(q, buffer, kind);
-    if (result == GPUSYNC_OK) result = gpusync__check_status(buffer, kind);
-    if (result != GPUSYNC_OK) return result;
-    *out = gpusync__slot_new(q, buffer, kind);
-    if (!*out) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (kind != GPUSYNC__WORK && kind != GPUSYNC__PART && !q->index) gpusync__index_renew(q);
-    gpusync__retain(buffer);
-    GPUSYNC__ADD(&q->outstanding, 1);
-    return GPUSYNC_OK;
+    GPUSYNC__UNLOCK(q);
+    *out = slot;
+    if (!ready && stranger) gpusync__release(buffer); /* not its last: the program has it */
+    return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
-/* Not inlined: everybody but a plain commit uses this one. */
-GPUSYNC__RARE gpusync_result gpusync__adopt(gpusync_queue *q, void *buffer, uint16_t kind, gpusync__slot **open,
-                                            gpusync__slot **out)
+/* Give Metal the slot as a completion handler. */
+GPUSYNC__INLINE void gpusync__add_handler(gpusync_queue *q, gpusync__slot *slot, void *buffer)
 {
-    return gpusync__adopt_now(q, buffer, kind, open, out);
-}
-
-/* Undo gpusync__adopt: an open buffer is open again, a stranger gives back slot and room. The program still has the
-   stranger, so the release here, under the order lock, is not its last. */
-static void gpusync__unadopt(gpusync_queue *q, gpusync__slot *slot)
-{
-    if (!slot->was_open) GPUSYNC__SUB(&q->outstanding, 1);
-    if (slot->was_open) gpusync__add_open(q, slot);
-    else gpusync__unref(slot);
-}
-
-/* Give the slot its ticket, the next of the queue, and Metal the slot as a completion handler. Not with `ticket_only`:
-   external work is committed, and takes no handler; that of Metal 4 comes with the commit. Without memory for the
-   ticket the slot is unadopted. */
-GPUSYNC__INLINE gpusync_result gpusync__arm(gpusync_queue *q, gpusync__slot *slot, bool ticket_only,
-                                            gpusync_ticket *ticket)
-{
-    uint64_t next = gpusync__committed(q) + 1;
-    if (!gpusync__ring_ready(q, next)) {
-        gpusync__unadopt(q, slot);
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    }
-    gpusync__enter_ring(q, slot, next, GPUSYNC__ARMED);
-    *ticket = next;
-    if (ticket_only) return GPUSYNC_OK;
-    gpusync__send_void_id(slot->buffer, gpusync__sel.addCompletedHandler, slot);
+    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
     if (q->device->trace) q->device->trace->schedule(slot);
-    return GPUSYNC_OK;
 }
 
 /* -- the commit */
 
 /* What a commit has to remember where the program has set a limit, or traces (`slow_commit`). Any other commit reads
-   nothing of it. */
+   nothing of it but `admitted`. */
 typedef struct gpusync__commit_extra {
-    bool admitted;  /* this commit has taken room for a stranger */
+    bool admitted;  /* this commit has taken room for a stranger, which has not come in yet */
     uint64_t began; /* when the commit began; 0: it is not traced */
     uint64_t held;  /* since when its plan is held; 0: it is not */
 } gpusync__commit_extra;
 
 /* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all else is right with
    it: a buffer that is to be refused must not wait first. NULL: those of a Metal 4 commit, which have been looked at.
-   gpusync__adopt_now takes room again; what is taken here goes back in gpusync__end_commits. No lock is held. */
+   What is taken here, and nothing has come in with, goes back in gpusync__end_commits. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *extra)
 {
     extra->began = q->device->trace ? gpusync_now_ns() : 0;
     extra->held = 0;
-    extra->admitted = false;
     if (!gpusync__is_limited(q)) return GPUSYNC_OK;
     gpusync_result result = GPUSYNC_OK;
-    if (buffer) {
+    while (buffer) {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
         bool made = *gpusync__find_open(q, buffer) != NULL;
-        result = made ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, GPUSYNC__WORK);
-        if (!made && result == GPUSYNC_OK) result = gpusync__check_status(buffer, GPUSYNC__WORK);
+        if (!made) result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
         gpusync__order_end_pool(q, pool);
-        if (made || result != GPUSYNC_OK) return result;
+        if (made) return GPUSYNC_OK;
+        if (result == GPUSYNC_OK) break;
+        if (result != GPUSYNC_ERROR_OUT_OF_MEMORY || !gpusync__make_ready(q, 1)) return result;
     }
-    result = gpusync__wait_for_room(q, q->max_in_flight, GPUSYNC_FOREVER);
+    result = gpusync__wait_for_room(q, GPUSYNC_FOREVER, NULL);
     extra->admitted = result == GPUSYNC_OK;
     return result;
 }
@@ -5316,9 +5525,8 @@ GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const 
                                                   gpusync_ticket *ticket)
 {
     if (result == GPUSYNC_NOT_READY) result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &extra->held);
-    else if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
-    if (!q->slow_commit) return result;         /* as it was: gpusync_set_trace does not run beside a call */
-    if (extra->admitted) gpusync__give_room(q); /* gpusync__adopt_now has taken its own, or the commit has failed */
+    if (!q->slow_commit) return result; /* as it was: gpusync_set_trace does not run beside a call */
+    if (extra->admitted) gpusync__give_room(q, 1);
     if (result != GPUSYNC_OK || !extra->began) return result;
     q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, extra->began);
     if (extra->held) q->device->trace->ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, extra->held);
@@ -5336,26 +5544,34 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
 /* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is held, or something is
    encoded into the buffer. Then the commit may have to be held too, and becomes a submission. Under the order lock,
    with a pool. Not folded into its caller: there the compiler would keep the result of good work in memory. */
-GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
+                                                       gpusync_ticket *ticket)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
     if (q->lined_ordered || (slot && slot->plan)) return GPUSYNC_NOT_READY;
-    gpusync_result result = gpusync__adopt_now(q, buffer, GPUSYNC__WORK, open, &slot);
-    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, false, ticket);
-    if (result == GPUSYNC_OK) gpusync__send_void(buffer, gpusync__sel.commit);
-    return result;
+    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot);
+    if (result == GPUSYNC_OK)
+        result = gpusync__take_in(q, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM, open, admitted, &slot);
+    if (result != GPUSYNC_OK) return result;
+    gpusync__add_handler(q, slot, buffer);
+    *ticket = slot->ticket; /* before the commit: from there on the slot is the handler's */
+    gpusync__send_void(buffer, gpusync__sel.commit);
+    return GPUSYNC_OK;
 }
 
 /* The caller is inside the queue. */
 static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
     gpusync__commit_extra extra;
+    extra.admitted = false;
     gpusync_result result = q->slow_commit ? gpusync__before_commit(q, buffer, &extra) : GPUSYNC_OK;
     if (result != GPUSYNC_OK) return result;
-    void *pool = gpusync__pool_push();
-    gpusync__lock(&q->order);
-    result = gpusync__commit_ordered(q, buffer, ticket);
-    gpusync__order_end_pool(q, pool);
+    do {
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        result = gpusync__commit_ordered(q, buffer, &extra.admitted, ticket);
+        gpusync__order_end_pool(q, pool);
+    } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (result != GPUSYNC_OK || q->slow_commit) result = gpusync__end_commit(q, buffer, result, &extra, ticket);
     return result;
 }
@@ -5381,7 +5597,7 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
     if (result != GPUSYNC_OK) return result;
     if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight) {
         result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
-        gpusync__wake_others(queue->device, &queue->board, 0);
+        gpusync__give_room(queue, 0);
     }
     gpusync__leave(queue);
     return result;
@@ -5416,8 +5632,25 @@ static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void 
     (void)gpusync__look_ticket(q, ticket, NULL); /* one that has ended is over at once */
 }
 
-/* gpusync_track and gpusync_track_committed. What is encoded into a buffer needs a commit by gpusync: so such a buffer
-   is refused here. Of an external one the checks come first: that it is not committed says more. */
+/* gpusync_track and gpusync_track_committed, under the order lock and with a pool. What is encoded into a buffer needs
+   a commit by gpusync: so such a buffer is refused here. Of an external one the checks come first: that it is not
+   committed says more. */
+GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, bool external, gpusync__slot **slot,
+                                                    gpusync_ticket *ticket)
+{
+    gpusync__slot **open = gpusync__find_open(q, buffer);
+    uint8_t kind = external ? GPUSYNC__EXTERNAL : GPUSYNC__TRACKED;
+    bool encoded = *open && (*open)->plan;
+    if (encoded && !external) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__check_buffer(q, buffer, kind, *open);
+    if (result == GPUSYNC_OK && encoded) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (result == GPUSYNC_OK) result = gpusync__take_in(q, buffer, kind, GPUSYNC__HAS_ROOM, open, NULL, slot);
+    if (result != GPUSYNC_OK) return result;
+    *ticket = (*slot)->ticket;
+    if (!external) gpusync__add_handler(q, *slot, buffer);
+    return GPUSYNC_OK;
+}
+
 static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool external, gpusync_ticket *ticket)
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
@@ -5425,24 +5658,15 @@ static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool extern
     if (q && buffer) result = gpusync__enter_working(q);
     if (result == GPUSYNC_OK) {
         uint64_t began = q->device->trace ? gpusync_now_ns() : 0;
-        void *pool = gpusync__pool_push();
-        gpusync__lock(&q->order);
-        gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-        bool encoded = slot && slot->plan;
-        if (encoded && !external) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-        else result = gpusync__adopt(q, buffer, external ? GPUSYNC__EXTERNAL : GPUSYNC__TRACKED, open, &slot);
-        if (result == GPUSYNC_OK && encoded) {
-            gpusync__unadopt(q, slot);
-            result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-        } else if (result == GPUSYNC_OK) {
-            if (!external) GPUSYNC__ADD(&q->tracked, 1); /* before the ticket: gpusync__end_ticket counts it down */
-            result = gpusync__arm(q, slot, external, &issued);
-            if (result != GPUSYNC_OK && !external) GPUSYNC__SUB(&q->tracked, 1);
-        }
-        gpusync__order_end_pool(q, pool);
+        gpusync__slot *slot = NULL;
+        do {
+            void *pool = gpusync__pool_push();
+            gpusync__lock(&q->order);
+            result = gpusync__track_ordered(q, buffer, external, &slot, &issued);
+            gpusync__order_end_pool(q, pool);
+        } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
         if (result == GPUSYNC_OK && external) gpusync__queue_external(q, slot, buffer, issued);
-        if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
-        else if (began) q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
+        if (result == GPUSYNC_OK && began) q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
         gpusync__leave(q);
     }
     if (ticket) *ticket = issued;
@@ -5459,16 +5683,13 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
     return gpusync__track(queue, command_buffer, true, ticket);
 }
 
-/* Give up a tracked buffer that is not committed: its ticket ends as cancelled. The caller has a reference to the slot.
-   The claim in gpusync__cancel decides between this and a handler that comes at the same time. */
+/* Give up a tracked buffer that is not committed: its ticket ends as cancelled. The caller is counted in the slot. The
+   hold in gpusync__cancel decides between this and a handler that comes at the same time. */
 static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     if (slot->kind != GPUSYNC__TRACKED) return GPUSYNC_ERROR_INVALID_TICKET;
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    if (!gpusync__cancel(q, slot)) return GPUSYNC_ERROR_INVALID_TICKET;
-    /* The handler runs when the buffer is committed after all, or deallocated: until then the slot is an orphan. */
-    if (gpusync__orphan(q, slot)) gpusync__give_room_of(q, slot);
-    return GPUSYNC_OK;
+    return gpusync__cancel(q, slot) ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_TICKET;
 }
 
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
@@ -5477,10 +5698,10 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
     if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     bool known = ticket != 0 && ticket <= gpusync__committed(queue);
-    gpusync__slot *slot = known ? gpusync__ref_ticket(queue, ticket) : NULL;
+    gpusync__slot *slot = known ? gpusync__ticket_begin(queue, ticket) : NULL;
     if (slot) {
         result = gpusync__untrack_slot(queue, slot);
-        gpusync__unref(slot);
+        gpusync__ticket_end(queue, slot);
     }
     gpusync__leave(queue);
     return result;
@@ -5648,11 +5869,11 @@ static void gpusync__queue_free(gpusync_queue *q)
     if (q->metal) gpusync__release_pooled(q->metal);
     if (q->mark) gpusync__release_pooled(q->mark);
     if (q->log != &q->last_failure) gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
-    gpusync__index_free(q);
+    gpusync__free(dev, q->index, q->index_places * sizeof *q->index);
     if (q->open != q->few_open) gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
     for (gpusync__ring *ring = q->ring, *older; ring; ring = older) {
         older = ring->older;
-        gpusync__free(dev, ring, sizeof *ring + (size_t)ring->size * sizeof(gpusync__entry));
+        gpusync__ring_free(dev, ring);
     }
     gpusync__free(dev, q, sizeof *q);
 }
@@ -5674,6 +5895,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     q->log_most = desc->error_log_count ? desc->error_log_count : 64;
     q->log = &q->last_failure;
     q->log_size = 1;
+    q->index_most = GPUSYNC__FEW_PLACES;
     q->spin = dev->spin;
     if (desc->spin) *(q->spin = &q->own_spin) = *desc->spin;
     q->wait_mode = desc->wait_mode ? desc->wait_mode : dev->wait_mode;
@@ -5704,7 +5926,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      3. What is not committed is given up: held work, open and tracked command buffers.
      4. What is in flight is waited for; not by gpusync_queue_destroy_now, nor on a lost device.
      5. The queue leaves the device's list: the sweep and the report find it no more.
-     6. Slots whose handlers have not come become orphans. Handlers that run are waited for.
+     6. Slots whose handlers have not come become orphans. Handlers that run are waited for: until no slot is in flight,
+        and then until `leaving` is 0.
      7. Plans that are not over end as cancelled. Whoever waits for tickets of the queue is told.
      8. Callbacks and releases that the queue owes run on this thread. Metal 4 gets what its last signals need.
      9. The device keeps the counts. The memory goes once no slot is the queue's any more.
@@ -5723,8 +5946,8 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
         gpusync_queue *q = NULL;
         gpusync__linger(dev, &rounds);
         if (rounds & (rounds - 1)) continue; /* no power of two */
-        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__hint(dev, &q->board);
-        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__hint(dev, &t->board);
+        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__wake_waits(dev, &q->board, true);
+        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__wake_waits(dev, &t->board, true);
     }
 }
 
@@ -5735,7 +5958,6 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__cursor at = {NULL, 0};
     gpusync__slot *slot;
     gpusync_error error;
     gpusync__lock(&q->order);
@@ -5749,13 +5971,12 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
         while (q->open[i]) {
             slot = gpusync__take_open(q, &q->open[i]);
             if (slot->plan) upper->discard(slot->plan, &error, &agenda);
-            gpusync__unref(slot);
+            gpusync__release_pooled(slot->buffer);
+            gpusync__give_slot(q, slot);
         }
     gpusync__work_off(q->device, &agenda);
-    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) (void)gpusync__untrack_slot(q, slot);
-        gpusync__unref(slot);
-    }
+    slot = NULL;
+    while ((slot = gpusync__next_armed(q, slot)) != NULL) (void)gpusync__untrack_slot(q, slot);
 }
 
 /* Step 4: waits without a limit, unless the device is lost. Callbacks of this queue run here, for one of them may
@@ -5780,26 +6001,39 @@ static void gpusync__drain(gpusync_queue *q)
     }
 }
 
-/* Step 6. The slot belongs to the handler from here on, and the handler touches nothing else: it may come when the
-   queue is long gone. One that has begun uses the queue, so this waits until it is through. */
+/* Step 6. A slot that is given up belongs to the handler from here on, and the handler touches nothing else: it may
+   come when the queue is long gone. One that has begun uses the queue, so this waits until it is through. */
 static void gpusync__orphan_slots(gpusync_queue *q)
 {
-    gpusync__cursor at = {NULL, 0};
-    gpusync__slot *slot;
-    while ((slot = gpusync__next_slot(q, &at)) != NULL) {
-        (void)gpusync__look_slot(q, slot); /* an orphan tells nobody of its end */
-        if (slot->kind == GPUSYNC__PART && !q->metal4) gpusync__upper_of(q)->keep(q, slot);
-        bool orphan = gpusync__orphan(q, slot);
-        gpusync__unref(slot);
-        unsigned rounds = 0;
-        while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && GPUSYNC__GET(&slot->queue) == q)
+    unsigned rounds = 0;
+    for (;;) {
+        gpusync__catch caught;
+        GPUSYNC__LOCK(q);
+        gpusync__slot *slot = q->flight[0];
+        while (slot && GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN) slot = slot->flight[1]; /* goes with its plan */
+        bool armed = slot && GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED;
+        if (armed) slot->looks++;
+        GPUSYNC__UNLOCK(q);
+        if (!slot) break;
+        if (!armed) {
             gpusync__linger(q->device, &rounds);
+            continue;
+        }
+        (void)gpusync__look_slot(q, slot); /* an orphan tells nobody of its end */
+        bool keeps = slot->kind == GPUSYNC__PART && !q->metal4;
+        void *events = keeps ? gpusync__upper_of(q)->events(q, slot) : NULL;
+        gpusync__catch_nothing(&caught);
+        GPUSYNC__LOCK(q);
+        bool orphan = gpusync__give_up(q, slot, events, &caught); /* catches nothing: no wait is left */
+        GPUSYNC__UNLOCK(q);
+        gpusync__look_end(q, slot);
+        if (events && !orphan) gpusync__release_pooled(events);
     }
+    while (GPUSYNC__GET(&q->leaving)) gpusync__linger(q->device, &rounds);
 }
 
 /* Step 7. The queue is off the device's list: tell every callback and every need that is about a ticket of it.
 
-       the ticket has ended            Its mark tells how, if nobody has come to that yet.
        a submission that has not       Whoever has it on an agenda ends it. What waits for it stays, and so does this.
        ... needed by an abandoned plan That plan does not care how, and is told at once. Else two queues that go at the
                                        same time could wait for each other.
@@ -5809,36 +6043,37 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__agenda *agenda
     const gpusync__upper *upper = gpusync__upper_of(q);
     gpusync_error error;
     unsigned rounds = 0;
-    bool left = GPUSYNC__GET(&q->board.count) != 0;
+    bool left = true;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
     while (left) {
-        gpusync__catch ended, others;
+        gpusync__catch others;
         gpusync__node *next;
         left = false;
-        gpusync__catch_nothing(&ended);
         gpusync__catch_nothing(&others);
-        gpusync__lock(&q->board.lock);
+        GPUSYNC__LOCK(q);
         for (gpusync__node *node = gpusync__first_told(&q->board, 0); node; node = next) {
-            bool over = gpusync__marked(q, node->number), may_end = over || (upper && upper->may_end(node));
+            bool may_end = upper && upper->may_end(node);
             next = gpusync__told_from(node->beside[1]);
             if (!may_end && gpusync__is_submission(q, node->number, GPUSYNC__ANY)) left = true;
-            else gpusync__take_told(&q->board, node, over ? NULL : &error, over ? &ended : &others, agenda);
+            else gpusync__take_told(&q->board, node, &error, &others, agenda);
         }
-        gpusync__unlock(&q->board.lock);
-        if (ended.needs) upper->over(q, ended.needs, NULL, agenda);
+        GPUSYNC__UNLOCK(q);
         if (others.needs) upper->over(q, others.needs, &error, agenda);
         if (agenda->busy) upper->work(q->device, agenda);
         if (left) gpusync__linger(q->device, &rounds);
     }
 }
 
-/* Free slots have no queue, so these go to the free list of all queues. That writes `next`: it is read first. */
-static void gpusync__free_list(gpusync__slot *slot)
+/* To the free list of all queues. */
+static void gpusync__return_slots(gpusync__slot *slot)
 {
+    gpusync__lock(&gpusync__global.lock);
     for (gpusync__slot *next; slot; slot = next) {
         next = slot->next;
-        gpusync__slot_free(slot);
+        slot->next = gpusync__global.free;
+        gpusync__global.free = slot;
     }
+    gpusync__unlock(&gpusync__global.lock);
 }
 
 /* Adds all counts, field by field: gpusync_stats has nothing but counts of 64 bits. They are added to without a lock,
@@ -5869,8 +6104,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
     gpusync_device *dev = q->device;
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    unsigned rounds = 0;
-    gpusync__wake_stopped(dev, &q->board);
+    gpusync__wake_waits(dev, &q->board, false);
     gpusync__let_out(dev, &q->inside);
     gpusync__give_up_uncommitted(q);
     if (drain) gpusync__drain(q);
@@ -5892,11 +6126,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__add_stats(&dev->gone, q);
     gpusync__unlock(&dev->lock);
     if (q->external_queue) gpusync__dispatch_release(q->external_queue);
-    /* Nobody gets a reference to a slot any more. Whoever gives one back to the queue's list touches the queue, and
-       counts it last: see gpusync__slot_free. */
-    while (GPUSYNC__GET(&q->slots)) gpusync__linger(dev, &rounds);
-    gpusync__free_list(q->returned);
-    gpusync__free_list(q->free_slots);
+    gpusync__return_slots(q->free_slots);
     gpusync__queue_free(q);
     return GPUSYNC_OK;
 }
@@ -5949,11 +6179,13 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return d
 GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
     if (!queue || !cursor || !error) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    return gpusync__read_record(queue, cursor, error) ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    GPUSYNC__LOCK(queue);
+    bool found = gpusync__read_record(queue, cursor, error);
+    GPUSYNC__UNLOCK(queue);
+    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
-/* The poll comes first, for it may find the end. The times come last: gpusync__times_of tells whether the entry was
-   still this ticket's after they were read. *info stays zero unless all of it is known. */
+/* The poll comes first, for it may find the end. *info stays zero unless all of it is known. */
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
 {
     gpusync_ticket_info found = {GPUSYNC_OK, 0, 0};
@@ -5965,9 +6197,11 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     if (ticket > gpusync__committed(queue)) result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (ticket == GPUSYNC_NO_TICKET) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
     else if (!gpusync__marked(queue, ticket)) result = now;
-    else if (!gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s))
+    GPUSYNC__LOCK(queue);
+    if (result == GPUSYNC_OK && !gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s))
         result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else found.result = gpusync__ticket_result(queue, ticket, NULL);
+    else if (result == GPUSYNC_OK) found.result = gpusync__ticket_result_locked(queue, ticket, NULL);
+    GPUSYNC__UNLOCK(queue);
     gpusync__leave(queue);
     if (result == GPUSYNC_OK) *info = found;
     return result;
@@ -6076,7 +6310,8 @@ enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
    before there is a ticket undoes all (gpusync__undo_plan). */
 struct gpusync__plan {
     gpusync__due due;       /* first; its place among what is due, from its end on */
-    gpusync__slot work;     /* where it is found by its ticket; with the references */
+    gpusync__slot work;     /* where it is found by its ticket */
+    uint32_t refs;          /* of its issue, of its end, and of each thread that looks at it */
     gpusync_device *device; /* for good */
     /* missing: needs that keep it from being issued, + 1 while it comes in.
        unresolved: needs that are not over, + 1 for its command buffers.
@@ -6099,7 +6334,8 @@ struct gpusync__plan {
     gpusync__need *needs, **needs_end, *own_needs; /* what it waits for; where the next is linked; memory for its own */
     gpusync__promise *promises, **promises_end, *own_promises; /* what it signals; the same for that */
     gpusync__need before;                                      /* a promise that is to end first; no timeline: none */
-    gpusync__slot **parts; /* in the order of their commits. Of an open buffer: its slot */
+    gpusync__slot **parts; /* in the order of their commits; NULL: it is free. Of an open buffer: its slot */
+    void *open_buffer;     /* of that: the buffer, for a report */
     void *memory;          /* own needs, own promises, parts and buffers, where they are many */
     size_t memory_size;    /* bytes of it */
     /* joined: the plans of open buffers that are parts now, the last first.
@@ -6159,7 +6395,7 @@ static void gpusync__hook_in(gpusync_device *dev);   /* >>submit: its first subm
 /* The last reference frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
 {
-    if (GPUSYNC__SUB(&plan->work.refs, 1) == 1) gpusync__plan_free(plan);
+    if (GPUSYNC__SUB(&plan->refs, 1) == 1) gpusync__plan_free(plan);
 }
 
 /* Each plan of a list, by `next`. No lock is held. */
@@ -6194,14 +6430,14 @@ static void gpusync__link_need(gpusync__need *need)
 {
     gpusync__board *board = gpusync__board_of(need->queue, need->timeline);
     need->node.told = gpusync__need_told;
-    gpusync__list_on(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
+    gpusync__list_add(&board->lists[GPUSYNC__BY_NUMBER], &need->node);
 }
 
 /* Under the board's lock. For who knows by itself that the need is over: its plan is not told. */
 static void gpusync__unlink_need(gpusync__need *need)
 {
     gpusync__board *board = gpusync__board_of(need->queue, need->timeline);
-    gpusync__take_off(board, &board->lists[GPUSYNC__BY_NUMBER], &need->node);
+    gpusync__list_remove(&board->lists[GPUSYNC__BY_NUMBER], &need->node);
     GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
 }
 
@@ -6601,7 +6837,7 @@ static void gpusync__listen(const gpusync__goal *goal)
 /* For a note, or for what is held: nobody sleeps here. */
 static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL, {NULL, 0}};
+    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL};
     gpusync__listen(&goal);
 }
 
@@ -6719,7 +6955,7 @@ GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__
     promise->issued = true;
     if (promise->overtaken) gpusync__let_come_below(promise);
     else if (!below || below->number <= t->coming) gpusync__let_come(t, &promise->node);
-    if (t->board.count && !promise->overtaken)
+    if (t->board.lists[GPUSYNC__BY_NUMBER].root && !promise->overtaken)
         gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
 }
 
@@ -6878,7 +7114,7 @@ static void gpusync__look_value(const gpusync__goal *goal)
         gpusync__lock(&t->board.lock);
         plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
         if (plan && GPUSYNC__GET(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
-        if (plan) GPUSYNC__ADD(&plan->work.refs, 1);                    /* it is not over, so the count is not zero */
+        if (plan) GPUSYNC__ADD(&plan->refs, 1);                         /* it is not over, so the count is not zero */
         gpusync__unlock(&t->board.lock);
         if (!plan) return;
         again = plan != last;
@@ -6890,16 +7126,22 @@ static void gpusync__look_value(const gpusync__goal *goal)
     }
 }
 
-/* By the work that has promised the value. What stands on the timeline's list stays under the lock, with its queue. */
+/* By the work that has promised the value. What stands on the timeline's list stays under the lock; after that the
+   reference keeps the plan, and the plan its queue, which may be closing. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
     gpusync__forecast f = {0, 0, 0};
     gpusync__lock(&t->board.lock);
     const gpusync__promise *cover = gpusync__cover(t, goal->ticket);
-    const gpusync__plan *plan = cover ? cover->plan : NULL;
-    if (plan) f = gpusync__forecast_of(plan->work.queue, GPUSYNC__GET(&plan->work.ticket));
+    gpusync__plan *plan = cover ? cover->plan : NULL;
+    if (plan) GPUSYNC__ADD(&plan->refs, 1);
     gpusync__unlock(&t->board.lock);
+    if (plan && gpusync__enter(plan->work.queue)) {
+        f = gpusync__forecast_of(plan->work.queue, GPUSYNC__GET(&plan->work.ticket));
+        gpusync__leave(plan->work.queue);
+    }
+    if (plan) gpusync__plan_unref(plan);
     return f;
 }
 
@@ -7010,7 +7252,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync_device *dev = t->device;
     gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
-    gpusync__wake_stopped(dev, &t->board);
+    gpusync__wake_waits(dev, &t->board, false);
     gpusync__let_out(dev, &t->inside);
     /* Who listens for held work is not inside: it has this lock, or sees under it that the timeline goes. */
     gpusync__lock(&t->board.lock);
@@ -7094,7 +7336,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
     gpusync__unlock(&timeline->board.lock);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
-        gpusync__hint(timeline->device, &timeline->board);
+        gpusync__wake_waits(timeline->device, &timeline->board, true);
     do { /* the lock is unlocked for each registration: `from` keeps the place */
         gpusync__lock(&timeline->board.lock);
         node = gpusync__first_told(&timeline->board, from);
@@ -7127,7 +7369,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
 GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL, {NULL, 0}};
+    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL};
     gpusync_device *dev = t->device;
     uint64_t *how;
     gpusync_result result = gpusync__timeline_enter(t);
@@ -7170,7 +7412,7 @@ GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *c
     if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
     if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
-        size_t at = gpusync__index_place(buffers[i]);
+        size_t at = (size_t)(gpusync__hash(buffers[i]) >> 32);
         while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
         if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
         table[at & (size - 1)] = buffers[i];
@@ -7267,10 +7509,10 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
     uint64_t ticket = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q);
     void *pool = gpusync__pool_push(), *array = ticket == last ? NULL : gpusync__new_object("NSMutableArray");
     while (ticket++ < last) {
-        gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
+        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot) continue;
         if (slot->kind == GPUSYNC__PLAN) gpusync__add_events(array, slot->plan);
-        gpusync__unref(slot);
+        gpusync__ticket_end(q, slot);
     }
     gpusync__pool_pop(pool);
     return array;
@@ -7308,20 +7550,19 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 
 static const gpusync__metal4 gpusync__fours = {gpusync__feedback_status, gpusync__gather_events, gpusync__leave_behind};
 
-/* A slot for the commit of these command buffers, which it retains, and room for it. One that is in flight may be
-   recorded again, with another allocator, and committed: so that is no error. Under the order lock, with a pool. */
-GPUSYNC__INLINE gpusync_result gpusync__adopt4(gpusync_queue *q, void *const *buffers, size_t count, uint16_t kind,
-                                               gpusync__slot **out)
+/* What a slot is for that commits these command buffers, for the caller to release: the one, or an array. One that is
+   in flight may be recorded again, with another allocator, and committed: so that is no error. NULL: no memory. With a
+   pool. */
+GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 {
-    void *all = count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
-    if (q->lined && gpusync__holds(q, buffers, count)) return GPUSYNC_ERROR_ALREADY_TRACKED;
-    *out = all ? gpusync__slot_new(q, all, kind) : NULL;
-    if (!*out) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    GPUSYNC__SET(&(*out)->traits, (uint32_t)GPUSYNC__IS_METAL4);
+    return count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
+}
+
+/* As gpusync__take_in. Under the order lock. */
+GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, bool *admitted, gpusync__slot **slot)
+{
     if (!q->four) q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
-    gpusync__retain(all);
-    GPUSYNC__ADD(&q->outstanding, 1);
-    return GPUSYNC_OK;
+    return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, admitted, slot);
 }
 
 /* Give Metal the slot as the feedback handler, and commit. Under the order lock, with a pool. */
@@ -7348,20 +7589,29 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
 {
     gpusync__commit_extra extra;
     gpusync__slot *slot = NULL;
+    extra.admitted = false;
     gpusync_result result = buffers[0] ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (count > 1) result = gpusync__check_buffers(q->device, buffers, count);
     if (result == GPUSYNC_OK) result = gpusync__check_classes4(q, buffers, count);
     if (result == GPUSYNC_OK && q->slow_commit) result = gpusync__before_commit4(q, buffers, count, &extra);
     if (result != GPUSYNC_OK) return result;
     void *pool = gpusync__pool_push(), *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
-    gpusync__lock(&q->order);
-    if (!options) result = GPUSYNC_ERROR_METAL_NIL;
-    else if (q->lined_ordered) result = GPUSYNC_NOT_READY;
-    else result = gpusync__adopt4(q, buffers, count, GPUSYNC__WORK, &slot);
-    if (result == GPUSYNC_OK) result = gpusync__arm(q, slot, true, ticket);
-    if (result == GPUSYNC_OK) gpusync__send4(q, slot, options, buffers, count);
+    void *all = gpusync__all_of(buffers, count);
+    do {
+        gpusync__lock(&q->order);
+        if (!options || !all) result = GPUSYNC_ERROR_METAL_NIL;
+        else if (q->lined_ordered) result = GPUSYNC_NOT_READY;
+        else if (q->lined && gpusync__holds(q, buffers, count)) result = GPUSYNC_ERROR_ALREADY_TRACKED;
+        else result = gpusync__take_in4(q, all, &extra.admitted, &slot);
+        if (result == GPUSYNC_OK) {
+            *ticket = slot->ticket;
+            gpusync__send4(q, slot, options, buffers, count);
+        }
+        gpusync__unlock(&q->order);
+    } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (options) gpusync__release(options);
-    gpusync__order_end_pool(q, pool);
+    gpusync__pool_pop(pool);
+    gpusync__order_ended(q);
     if (result != GPUSYNC_OK || q->slow_commit)
         result = gpusync__end_commits(q, buffers, count, result, &extra, ticket);
     return result;
@@ -7422,9 +7672,11 @@ static void gpusync__plan_clear(gpusync__plan *plan)
     plan->label[0] = '\0';
     plan->flags = 0;
     GPUSYNC__SET(&plan->doomed, 0);
-    GPUSYNC__SET(&plan->work.state, (uint32_t)GPUSYNC__OPEN);
+    GPUSYNC__SET(&plan->work.state, (uint8_t)GPUSYNC__OPEN);
     GPUSYNC__SET(&plan->work.ticket, 0);
-    GPUSYNC__PUT(&plan->work.queue, NULL); /* gpusync__ref and gpusync__stage_of compare it, for old pointers */
+    plan->work.queue = NULL;
+    plan->work.leads = NULL;
+    plan->work.traits = 0;
 }
 
 /* Put a list of plans on the free list of the device. */
@@ -7459,8 +7711,8 @@ static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
 /* `done` of a plan that is due: its callback has run. */
 static void gpusync__plan_called(gpusync__due *due) { gpusync__plan_unref((gpusync__plan *)(void *)due); }
 
-/* A list of a few plans, for this queue: free ones of the device, or as many new ones. NULL: no memory. */
-GPUSYNC__RARE gpusync__plan *gpusync__plans_take(gpusync_queue *q)
+/* A few plans onto the free list of this queue: free ones of the device, or as many new ones. False: no memory. */
+GPUSYNC__RARE bool gpusync__plans_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     gpusync__plan *plans = NULL, *made = NULL;
@@ -7475,17 +7727,20 @@ GPUSYNC__RARE gpusync__plan *gpusync__plans_take(gpusync_queue *q)
             plan->device = dev;
             plan->due.done = gpusync__plan_called;
             plan->work.kind = GPUSYNC__PLAN;
-            plan->work.traits = GPUSYNC__IS_PLAN;
             plan->work.plan = plan;
             gpusync__plan_clear(plan);
         }
         plan->due.owing = &q->owing;
         plan->next = plans;
-        GPUSYNC__PUT(&plan->depth, i + 1);
         plans = plan;
     }
     gpusync__unlock(&dev->plan_lock);
-    return plans;
+    if (!plans) return false;
+    for (gpusync__plan *next; plans; plans = next) {
+        next = plans->next;
+        gpusync__plan_put(q, plans);
+    }
+    return true;
 }
 
 /* Give the plan memory for so many needs, promises and parts: one block, which gpusync__plan_free frees. False: no
@@ -7504,40 +7759,68 @@ GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t 
     return true;
 }
 
-/* A plan of this queue, with room for so many needs, promises and command buffers of the program. The caller is inside
-   the queue. `missing` and `unresolved` start at 1: the plan is neither issued nor published while it comes in. NULL:
-   no memory. */
-static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
+/* A plan off the free list of this queue. The caller is inside the queue. `missing` and `unresolved` start at 1: the
+   plan is neither issued nor published while it comes in. NULL: there is none; gpusync__plans_make makes some. */
+static gpusync__plan *gpusync__plan_pop(gpusync_queue *q)
 {
     /* The list is taken whole: one that another thread takes from and gives back to is not mistaken for it. */
     gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *rest = NULL;
-    if (!plan) plan = gpusync__plans_take(q);
     if (plan && plan->next) rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
     if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
     if (!plan) return NULL;
-    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
-        !gpusync__plan_room(plan, needs, promises, (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
-        gpusync__plan_put(q, plan);
-        return NULL;
-    }
-    GPUSYNC__SET(&plan->work.queue, q);
+    plan->work.queue = q;
     GPUSYNC__SET(&plan->missing, 1);
     GPUSYNC__SET(&plan->unresolved, 1);
-    GPUSYNC__ADD(&q->owing, 1);        /* gpusync__plan_free takes it back */
-    GPUSYNC__PUT(&plan->work.refs, 2); /* last: from here on gpusync__ref counts readers with an old pointer */
+    GPUSYNC__SET(&plan->refs, 2);
+    GPUSYNC__ADD(&q->owing, 1); /* gpusync__plan_free takes it back */
     return plan;
 }
 
-/* Release the command buffers that the plan took over and did not commit, and give back their room. Those are all of
-   them; or, of an issued plan, the one in front that had nothing to do. No lock is held. */
-static void gpusync__release_parts(gpusync__plan *plan)
+/* The same, with room for so many needs, promises and command buffers of the program. NULL: no memory. No lock is
+   held. */
+static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
 {
-    gpusync_queue *q = plan->work.queue;
-    uint32_t count = gpusync__is_issued(plan) ? plan->first_part : plan->part_count;
-    for (uint32_t i = 0; i < count; i++) {
-        gpusync__unref(plan->parts[i]);
-        gpusync__give_room(q);
+    gpusync__plan *plan;
+    while ((plan = gpusync__plan_pop(q)) == NULL)
+        if (!gpusync__plans_make(q)) return NULL;
+    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
+        !gpusync__plan_room(plan, needs, promises, (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
+        gpusync__plan_put(q, plan);
+        GPUSYNC__SUB(&q->owing, 1);
+        return NULL;
     }
+    return plan;
+}
+
+/* Take the first `count` parts, which were not committed, out of flight: they are the caller's alone after that, as a
+   list. Their room comes back. Under the queue's lock. */
+GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__plan *plan, uint32_t count,
+                                                gpusync__catch *caught)
+{
+    gpusync__slot *parts = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        gpusync__slot *slot = plan->parts[i];
+        gpusync__flight_remove(q, slot);
+        slot->next = parts;
+        parts = slot;
+    }
+    gpusync__give_rooms(q, count, caught);
+    return parts;
+}
+
+/* Then release their command buffers, and free the slots: in this order, for a free slot may serve another buffer at
+   once. The room may be another thread's by now: Metal counts a
+   buffer until its release, which comes at once. No lock is held. */
+GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
+{
+    gpusync__slot *slot, *next;
+    for (slot = parts; slot; slot = slot->next) gpusync__release_pooled(slot->buffer);
+    GPUSYNC__LOCK(q);
+    for (slot = parts; slot; slot = next) {
+        next = slot->next;
+        gpusync__slot_free(&q->free_slots, slot);
+    }
+    GPUSYNC__UNLOCK(q);
 }
 
 /* Give back what the need refers to. An event of its own stood for a ticket: it can serve again, unless the device may
@@ -7548,8 +7831,8 @@ static void gpusync__need_free(gpusync_device *dev, const gpusync__need *need, b
     else if (need->event) gpusync__event_keep(dev, need->event, !disowned);
 }
 
-/* End a plan that has no ticket: it is neither published nor announced, so both references go here. */
-static void gpusync__plan_end(gpusync__plan *plan)
+/* Drop a plan that has no ticket: it is neither published nor announced, so both references go here. */
+static void gpusync__plan_drop(gpusync__plan *plan)
 {
     gpusync__plan_unref(plan);
     gpusync__plan_unref(plan);
@@ -7565,7 +7848,7 @@ static void gpusync__plan_free(gpusync__plan *plan)
         gpusync__plan *joined = plan->joined;
         plan->joined = joined->next;
         joined->disowned = plan->disowned;
-        gpusync__plan_end(joined); /* which others may just count a reference of, and give it back */
+        gpusync__plan_drop(joined); /* which others may just count a reference of, and give it back */
     }
     for (uint32_t i = 0; i < plan->need_count; i++) gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
     for (uint32_t i = 0; i < plan->promise_count; i++) gpusync__timeline_unref(plan->own_promises[i].timeline);
@@ -7608,11 +7891,9 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
-/* List the need, or find that it is over, and doom the plan where it failed. Who ends a ticket marks it and then looks
-   at the list (gpusync__tell). This lists the need first and looks at the mark after: one of the two sees the other.
-   The queue of a ticket may be gone, for a wait at the head of a command buffer does not keep it. Work that was issued
-   before its timeline failed may have got the value: what was reached before is no error of such work. No lock but the
-   order lock is held. */
+/* List the need, or find that it is over, and doom the plan where it failed. The queue of a ticket may be gone, for a
+   wait at the head of a command buffer does not keep it. Work that was issued before its timeline failed may have got
+   the value: what was reached before is no error of such work. No lock but the order lock is held. */
 static void gpusync__seek(gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
@@ -7725,7 +8006,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
     error->ticket = slot->ticket;
-    gpusync__read_label(slot, error->label, sizeof error->label);
+    gpusync__read_label(q, slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     return true;
 }
@@ -7747,18 +8028,6 @@ static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync
     if (end > plan->gpu_end) plan->gpu_end = end;
     gpusync__unlock(&plan->device->plan_lock);
     if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda); /* last: as in gpusync__announce */
-}
-
-/* Mark the ticket, and make the callback due in the same step. It is not due before the ticket has ended, and no
-   callback that is registered after the end comes first. */
-GPUSYNC__RARE void gpusync__mark_and_call(gpusync__plan *plan, const gpusync__outcome *outcome, gpusync__agenda *agenda)
-{
-    gpusync_device *dev = plan->device;
-    GPUSYNC__ADD(&plan->work.refs, 1); /* gpusync__run_one_due takes it back */
-    gpusync__lock(&dev->plan_lock);
-    gpusync__append_due(dev, &plan->due, agenda);
-    (void)gpusync__mark(plan->work.queue, plan->work.ticket, outcome);
-    gpusync__unlock(&dev->plan_lock);
 }
 
 /* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, or even of the work
@@ -7791,67 +8060,100 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan
     gpusync__unref_plans(gone);
 }
 
-/* Nothing is open any more: tell how it went. No lock is held. A failure is on record first. Then the promises are kept
-   or broken. Then the ticket is marked: who sees it ended knows the rest. The room of command buffers comes back before
-   a wait for the ticket is woken. */
-static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
+/* Under the queue's lock, in one hold: a failure (NULL: none) goes on record, the callback is due (so that none that is
+   registered after the end comes first), the room of command buffers that were not committed comes back, and the ticket
+   ends. No thread finds the plan by its ticket any more, nor the plan its parts: their handlers may come when it serves
+   other work. Returns the slots of parts that were not committed: gpusync__parts_free. */
+static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *error, uint32_t rest,
+                                        const gpusync__outcome *outcome, gpusync__catch *caught,
+                                        gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
-    gpusync_error *error = &plan->error;
-    bool failed = plan->rank != GPUSYNC__RANK_NONE; /* it changes no more */
-    if (failed) {
-        error->ticket = plan->work.ticket;
-        if (!error->label[0] && (plan->rank == GPUSYNC__RANK_OWN || !error->queue_label[0])) {
-            gpusync__copy_text(error->label, sizeof error->label, plan->label);
-            gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
-        }
+    uint64_t ticket = plan->work.ticket;
+    if (error) {
         error->dropped = plan->rank != GPUSYNC__RANK_OWN; /* read by gpusync__was_given_up */
         gpusync__record(q, error);
         error->dropped = 0;
     }
+    if (gpusync__is_issued(plan)) gpusync__learn(q, ticket, plan->work.since_ns, outcome);
+    if (error || plan->work.traits & GPUSYNC__IS_DELAYED) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
+    if (plan->due.fn) gpusync__push_due(plan->device, &plan->due, agenda);
+    gpusync__slot *parts = rest ? gpusync__parts_out(q, plan, rest, caught) : NULL;
+    for (uint32_t i = rest; i < plan->part_count; i++) {
+        if (plan->parts[i]) plan->parts[i]->leads = NULL;
+        plan->parts[i] = NULL;
+    }
+    if (plan->work.leads) *plan->work.leads = NULL;
+    gpusync__end_ticket(q, ticket, outcome, caught, agenda);
+    return parts;
+}
+
+/* The plan's error is that of its ticket, with the labels of the plan where there are no others: a failure that came
+   from elsewhere keeps what it says. */
+GPUSYNC__RARE void gpusync__name_failure(gpusync__plan *plan)
+{
+    gpusync_error *error = &plan->error;
+    error->ticket = plan->work.ticket;
+    if (error->label[0] || (plan->rank != GPUSYNC__RANK_OWN && error->queue_label[0])) return;
+    gpusync__copy_text(error->label, sizeof error->label, plan->label);
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, plan->work.queue->label);
+}
+
+/* Nothing is open any more: tell how it went. No lock is held. The promises are kept or broken first: a thread that
+   sees the ticket ended knows the rest. */
+static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
+{
+    gpusync_queue *q = plan->work.queue;
+    gpusync_error *error = plan->rank != GPUSYNC__RANK_NONE ? &plan->error : NULL; /* it changes no more */
+    uint64_t ticket = plan->work.ticket;
+    uint32_t rest = gpusync__is_issued(plan) ? plan->first_part : plan->part_count; /* were not committed */
+    gpusync__outcome outcome;
+    gpusync__catch caught;
+    if (error) {
+        gpusync__name_failure(plan);
+        gpusync__make_log(q);
+    }
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
         gpusync_timeline *t = promise->timeline;
-        /* The timeline fails first: else taking the promise back would let higher values be reached. */
-        if (failed) (void)gpusync__fail_timeline(t, error, agenda);
-        if (failed) gpusync__take_back(promise, agenda);
-        else gpusync__end_promise(promise, true, agenda);
-        if (!failed && q->device->trace) q->device->trace->signal(t, promise->node.number);
-        if (!failed) gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
+        if (error) {
+            /* The timeline fails first: else taking the promise back would let higher values be reached. */
+            (void)gpusync__fail_timeline(t, error, agenda);
+            gpusync__take_back(promise, agenda);
+            continue;
+        }
+        gpusync__end_promise(promise, true, agenda);
+        if (q->device->trace) q->device->trace->signal(t, promise->node.number);
+        gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
     }
-    gpusync__outcome outcome;
     memcpy(&outcome.gpu_start, &plan->gpu_start, sizeof plan->gpu_start);
     memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
-    outcome.failed = failed;
-    outcome.result = error->result;
-    if (gpusync__is_issued(plan)) gpusync__learn(q, plan->work.ticket, plan->work.since_ns, &outcome);
-    if (failed || plan->work.traits & GPUSYNC__IS_DELAYED)
-        GPUSYNC__SET(&q->took_ns[plan->work.ticket % GPUSYNC__TAKEN], 0);
-    if (q->device->trace) q->device->trace->end(q, plan->work.ticket, plan->label, &outcome);
-    plan->due.error = failed ? error : NULL;
-    if (plan->due.fn) gpusync__mark_and_call(plan, &outcome, agenda);
-    else (void)gpusync__mark(q, plan->work.ticket, &outcome);
-    gpusync__release_parts(plan);
-    gpusync__tell(q, plan->work.ticket, agenda);
-    if (failed) gpusync__log_failures(q);
+    outcome.failed = error != NULL;
+    outcome.result = plan->error.result;
+    if (q->device->trace) q->device->trace->end(q, ticket, plan->label, &outcome);
+    plan->due.error = error;
+    if (plan->due.fn) GPUSYNC__ADD(&plan->refs, 1); /* gpusync__plan_called takes it back */
+    gpusync__catch_nothing(&caught);
+    GPUSYNC__LOCK(q);
+    gpusync__slot *parts = gpusync__end_plan(plan, error, rest, &outcome, &caught, agenda);
+    GPUSYNC__UNLOCK(q);
+    if (parts) gpusync__parts_free(q, parts);
+    gpusync__tell(q, ticket, &caught, agenda);
+    if (error) gpusync__log_failures(q);
     /* Last: with its last plan the queue may go. */
     if (plan->mark && !plan->disowned) gpusync__keep_signaller(q, plan);
     else gpusync__plan_unref(plan);
 }
 
-/* The ticket is on the device now: needs of it that were AWAITED can go there too. */
+/* The ticket is on the device now: needs of it that were AWAITED can go there too. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
 {
-    gpusync__lock(&q->board.lock);
     gpusync__need *need = gpusync__first_need(&q->board, ticket);
     for (; need && need->node.number == ticket; need = gpusync__need_after(need))
         if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, agenda);
-    gpusync__unlock(&q->board.lock);
 }
 
-/* The last step of an issue: whoever needs a promise or the ticket of the plan can go to the device too. No lock is
-   held. `running` counts this step, so the plan is not over meanwhile. Who lists a need of the ticket counts it on the
-   board first, and looks at the plan's state after (gpusync__seek). Here the state has changed before the look at the
-   count: one of the two sees the other. */
+/* The last step of an issue: whoever needs a promise of the plan can go to the device too. No lock is held. `running`
+   counts this step, so the plan is not over meanwhile. */
 static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
@@ -7863,7 +8165,6 @@ static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
         if (promise->node.linked) gpusync__issue_promise(promise, agenda); /* not over already */
         gpusync__unlock(&promise->timeline->board.lock);
     }
-    if (GPUSYNC__GET(&q->board.count)) gpusync__announce_ticket(q, plan->work.ticket, agenda);
     if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
     gpusync__plan_unref(plan);
 }
@@ -7932,16 +8233,35 @@ static void gpusync__set_mark(gpusync_queue *q, gpusync__plan *plan)
     if (q->marks % GPUSYNC__MARK_EVERY == 0) gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
 }
 
-/* When the device gets the plan, and whether it waits in it: for forecasts. */
-static void gpusync__note_issue(gpusync__plan *plan, uint64_t now, bool delayed)
+/* The device gets the plan now: in one hold its ticket and its parts turn ARMED, and what needs the ticket can go to
+   the device, too. delayed: the device waits in it; for forecasts. ticket: where the plan gets its ticket here; NULL:
+   it was held, and has one. Under the order lock. */
+GPUSYNC__INLINE void gpusync__arm_plan(gpusync__plan *plan, uint64_t now, bool delayed, gpusync_ticket *ticket,
+                                       gpusync__agenda *agenda)
 {
-    GPUSYNC__SET(&plan->work.since_ns, now);
-    GPUSYNC__SET(&plan->work.traits, (uint32_t)(delayed ? GPUSYNC__IS_PLAN | GPUSYNC__IS_DELAYED : GPUSYNC__IS_PLAN));
+    gpusync_queue *q = plan->work.queue;
+    GPUSYNC__PUT(&plan->running, plan->part_count - plan->first_part + 1); /* + 1: gpusync__announce takes it back */
+    GPUSYNC__LOCK(q);
+    if (ticket) {
+        *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__ARMED, now);
+    } else {
+        GPUSYNC__SET(&plan->work.since_ns, now);
+        GPUSYNC__PUT(&plan->work.state, (uint8_t)GPUSYNC__ARMED);
+        gpusync__announce_ticket(q, plan->work.ticket, agenda);
+    }
+    plan->work.traits = delayed ? GPUSYNC__IS_DELAYED : 0;
+    for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
+        gpusync__slot *slot = plan->parts[i];
+        GPUSYNC__SET(&slot->ticket, plan->work.ticket);
+        GPUSYNC__SET(&slot->state, (uint8_t)GPUSYNC__ARMED);
+    }
+    GPUSYNC__UNLOCK(q);
 }
 
 /* gpusync__issue_plan for a Metal 4 queue. Waits and signals are operations of the queue, before and behind the commit:
    all that is committed later waits, too. */
-GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now)
+GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket,
+                                        gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
     gpusync__slot *slot = plan->parts[0];
@@ -7952,11 +8272,7 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now)
         need->queued = true; /* gpusync__wait_was_cut */
         delayed = true;
     }
-    GPUSYNC__PUT(&plan->running, 2); /* the commit, and gpusync__announce */
-    gpusync__note_issue(plan, now, delayed);
-    GPUSYNC__PUT(&plan->work.state, (uint32_t)GPUSYNC__ARMED);
-    gpusync__set_ticket(slot, plan->work.ticket);
-    GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED); /* gpusync__completed turns it to RUNNING */
+    gpusync__arm_plan(plan, now, delayed, ticket, agenda);
     gpusync__send4(q, slot, plan->options, plan->buffers, plan->buffer_count);
     gpusync__release(plan->options);
     plan->options = NULL;
@@ -7968,17 +8284,17 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now)
     if (plan->promises) gpusync__set_mark(q, plan);
 }
 
-/* Commit the command buffers of the plan, which has its ticket. The caller has a pool, and announces the plan without
-   the lock. A command buffer of our own in front is left out where all its waits are over by now. It stays where it is
-   the only one and carries the signals. Handlers may run from the first commit on: all that they read of the plan is
-   written before. */
-static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
+/* Commit the command buffers of the plan. ticket: see gpusync__arm_plan. The caller has a pool, and announces the plan
+   without the lock. A command buffer of our own in front is left out where all its waits are over by now. It stays
+   where it is the only one and carries the signals. Handlers may run from the first commit on: all that they read of
+   the plan is written before. */
+static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket, gpusync__agenda *agenda)
 {
     gpusync__slot **part = plan->parts, **end = part + plan->part_count;
     const gpusync__tracing *trace = plan->device->trace;
     unsigned waits = 0, encoded = 0;
     if (plan->options) {
-        gpusync__issue_plan4(plan, now);
+        gpusync__issue_plan4(plan, now, ticket, agenda);
         return;
     }
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
@@ -7996,15 +8312,11 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now)
     if (!(plan->flags & GPUSYNC_STRICT))
         for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
             if (!promise->encoded) gpusync__encode_promise(promise, end[-1]->buffer);
-    GPUSYNC__PUT(&plan->running, plan->part_count - plan->first_part + 1); /* + 1: gpusync__announce takes it back */
-    gpusync__note_issue(plan, now, waits + encoded != 0);
-    GPUSYNC__PUT(&plan->work.state, (uint32_t)GPUSYNC__ARMED);
+    gpusync__arm_plan(plan, now, waits + encoded != 0, ticket, agenda);
     for (; part != end; part++) {
         gpusync__slot *slot = *part;
         void *buffer = slot->buffer;
         if (trace) trace->schedule(slot);
-        gpusync__set_ticket(slot, plan->work.ticket);
-        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__ARMED); /* gpusync__completed turns it to RUNNING */
         gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
         gpusync__send_void(buffer, gpusync__sel.commit);
     }
@@ -8046,7 +8358,7 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__a
         while (late && (after = gpusync__set_out_too(late, agenda)) == 0) late = late->along;
         if (!late) {
             gpusync__leave_line(q, plan);
-            gpusync__issue_plan(plan, gpusync_now_ns());
+            gpusync__issue_plan(plan, gpusync_now_ns(), NULL, agenda);
             plan->next_issued = agenda->issued;
             agenda->issued = plan;
             agenda->busy = true;
@@ -8112,6 +8424,17 @@ static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
     }
 }
 
+/* The slot of a part, for a look at its buffer: gpusync__look_end ends that. NULL: its handler has run. No lock is
+   held. */
+static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__plan *plan, uint32_t part)
+{
+    GPUSYNC__LOCK(q);
+    gpusync__slot *slot = plan->parts[part];
+    if (slot) slot->looks++;
+    GPUSYNC__UNLOCK(q);
+    return slot;
+}
+
 /* Do for the plan what a handler or a pump that was lost would have done. The caller has a reference. True:
    it has a callback, for which the sweep is to come again. */
 static bool gpusync__look_plan(gpusync__plan *plan)
@@ -8120,10 +8443,10 @@ static bool gpusync__look_plan(gpusync__plan *plan)
     gpusync_queue *q = plan->work.queue;
     if (gpusync__is_issued(plan)) {
         for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
-            gpusync__slot *slot = plan->parts[i];
-            if (!gpusync__ref(slot, q, plan->work.ticket)) continue; /* its handler has run, and the slot went on */
+            gpusync__slot *slot = gpusync__part_begin(q, plan, i);
+            if (!slot) continue;
             (void)gpusync__look_slot(q, slot);
-            gpusync__unref(slot);
+            gpusync__look_end(q, slot);
         }
     } else if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
         gpusync__stir(plan, &agenda);
@@ -8164,10 +8487,14 @@ GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpu
         if (gpusync__met(&goal)) well = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK;
         else if (gpusync__stopped(&goal)) result = gpusync__stop_reason(&goal);
     }
-    gpusync__leave(q);
-    if (well || result != GPUSYNC_OK) return result;
-    need->event = strict ? NULL : gpusync__event_take(dev, &need->raw);
-    if (!strict && !need->event) return GPUSYNC_ERROR_METAL_NIL;
+    if (!well && result == GPUSYNC_OK && !strict) {
+        need->event = gpusync__event_take(dev, &need->raw);
+        if (!need->event) result = GPUSYNC_ERROR_METAL_NIL;
+    }
+    if (well || result != GPUSYNC_OK) {
+        gpusync__leave(q);
+        return result;
+    }
     need->raw++;
     need->stage = GPUSYNC__AWAITED;
     need->queue = q;
@@ -8175,10 +8502,11 @@ GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpu
     need->node.number = point->ticket;
     /* The owner of a tracked buffer has yet to commit it, perhaps behind what waits. No handler tells the end of an
        external one. Neither is for the device to wait for, with the watchdog at its back. */
-    gpusync__slot *slot = gpusync__ref_ticket(q, point->ticket);
+    gpusync__slot *slot = gpusync__ticket_begin(q, point->ticket);
     need->far = slot && (slot->kind == GPUSYNC__EXTERNAL ||
                          (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED));
-    if (slot) gpusync__unref(slot);
+    if (slot) gpusync__ticket_end(q, slot);
+    gpusync__leave(q);
     return GPUSYNC_OK;
 }
 
@@ -8264,6 +8592,15 @@ static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
     return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
 }
 
+/* Room for so many command buffers of our own, against Metal's limit. False: there is less. No lock is held. */
+static bool gpusync__take_rooms_now(gpusync_queue *q, uint32_t count)
+{
+    GPUSYNC__LOCK(q);
+    bool taken = gpusync__take_rooms(q, q->limit, count);
+    GPUSYNC__UNLOCK(q);
+    return taken;
+}
+
 /* There was no room for command buffers of our own: wait for it. It is taken for all of them or for none, so that no
    two submissions wait for each other's. QUEUE_FULL, without a wait: as far as its own needs tell, the plan would have
    to be held, and no more may be. */
@@ -8285,7 +8622,7 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     do {
         gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
         if (result != GPUSYNC_OK) return result;
-    } while (!gpusync__take_rooms(q, q->limit, count)); /* others may have been faster */
+    } while (!gpusync__take_rooms_now(q, count)); /* others may have been faster */
     return GPUSYNC_OK;
 }
 
@@ -8324,7 +8661,7 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan
     uint32_t count = (uint32_t)front + back;
     if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
     if (!count) return GPUSYNC_OK;
-    if (!gpusync__take_rooms(q, q->limit, count)) {
+    if (!gpusync__take_rooms_now(q, count)) {
         gpusync_result result = gpusync__room_for_own(q, plan, s, count);
         if (result != GPUSYNC_OK) return result;
     }
@@ -8333,7 +8670,7 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan
     if (back) plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
     gpusync__pool_pop(pool);
     uint32_t made = (uint32_t)(plan->front != NULL) + (plan->back != NULL);
-    for (uint32_t i = made; i < count; i++) gpusync__give_room(q);
+    if (made < count) gpusync__give_room(q, count - made);
     return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
@@ -8395,50 +8732,110 @@ GPUSYNC__RARE void gpusync__join(gpusync__plan *plan, gpusync__plan *more)
     plan->joined = more;
 }
 
-/* Make the slot the next part of the plan. ERROR_OUT_OF_MEMORY: there was none to be had. */
-GPUSYNC__INLINE gpusync_result gpusync__add_part(gpusync__plan *plan, gpusync__slot *slot)
+/* The slot is the next part of the plan, and in flight. Under the queue's lock. */
+GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__plan *plan, gpusync__slot *slot)
 {
-    if (!slot) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    GPUSYNC__SET(&slot->plan, plan);
+    slot->kind = GPUSYNC__PART;
+    slot->plan = plan;
+    slot->leads = &plan->parts[plan->part_count];
     plan->parts[plan->part_count++] = slot;
-    return GPUSYNC_OK;
+    gpusync__flight_add(q, slot);
+}
+
+/* The same, for a command buffer that has no slot yet. There is a free one. */
+GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__plan *plan, void *buffer, uint8_t traits)
+{
+    gpusync__slot *slot = gpusync__slot_take(q);
+    gpusync__slot_open(q, slot, buffer, GPUSYNC__PART, traits);
+    gpusync__add_part(q, plan, slot);
+}
+
+/* So many free slots, and a place for a ticket? No other thread takes a place while this one has the order lock. Under
+   the queue's lock. */
+GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
+{
+    const gpusync__slot *slot = q->free_slots;
+    for (; slots && slot; slot = slot->next) slots--;
+    return !slots && gpusync__ring_is_ready(q);
 }
 
 /* For Metal 4: the command buffers are one commit, and one part. */
 GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
-    gpusync__slot *slot;
-    gpusync_result result = gpusync__adopt4(q, s->command_buffers, s->command_buffer_count, GPUSYNC__PART, &slot);
-    if (result != GPUSYNC_OK) return result;
+    void *all = gpusync__all_of(s->command_buffers, s->command_buffer_count);
+    if (!all) return GPUSYNC_ERROR_METAL_NIL;
+    if (q->lined && gpusync__holds(q, s->command_buffers, s->command_buffer_count))
+        return GPUSYNC_ERROR_ALREADY_TRACKED;
+    if (!q->four) q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
+    GPUSYNC__LOCK(q);
+    bool ready = gpusync__is_ready(q, 1);
+    if (ready) {
+        gpusync__add_new_part(q, plan, all, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4);
+        gpusync__room_for_stranger(q, NULL);
+    }
+    GPUSYNC__UNLOCK(q);
+    if (!ready) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync__retain(all);
     plan->buffer_count = s->command_buffer_count;
     plan->buffers = plan->memory ? (void **)(void *)(plan->parts + plan->buffer_count) : plan->few_buffers;
     memcpy(plan->buffers, s->command_buffers, plan->buffer_count * sizeof *plan->buffers);
-    return gpusync__add_part(plan, slot);
+    return GPUSYNC_OK;
 }
 
-/* Take over all command buffers in the order of their commits, those of the program with what was encoded into them.
-   Then put the promises in order. Those that the device signals in the work come first, the submission's own behind
-   them. With a pool. */
-static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+/* All that the command buffers can be refused for. *needed rises by the slots that strangers need. */
+GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpusync_submission *s, size_t *needed)
 {
     gpusync_result result = GPUSYNC_OK;
-    size_t i = 0;
-    if (plan->options) {
-        result = gpusync__take_parts4(q, plan, s);
-        i = s->command_buffer_count; /* they are one part */
+    for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
+        gpusync__slot *slot = *gpusync__find_open(q, s->command_buffers[i]);
+        result = gpusync__check_buffer(q, s->command_buffers[i], GPUSYNC__PART, slot);
+        *needed += !slot;
     }
-    if (plan->front) result = gpusync__add_part(plan, gpusync__slot_new(q, plan->front, GPUSYNC__PART));
-    for (; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
-        void *buffer = s->command_buffers[i];
-        gpusync__slot *slot = NULL;
-        result = gpusync__adopt(q, buffer, GPUSYNC__PART, gpusync__find_open(q, buffer), &slot);
-        if (result != GPUSYNC_OK) break;
-        gpusync__plan *encoded = slot->plan;
-        result = gpusync__add_part(plan, slot); /* first: a report that finds a promise of the plan reads parts[0] */
-        if (encoded) gpusync__join(plan, encoded);
+    return result;
+}
+
+/* All command buffers of the plan come in, in the order of their commits. Those of the program bring what was encoded
+   into them. What the buffers can be refused for comes first: an error, OUT_OF_MEMORY too, leaves all as it was. With a
+   pool. */
+static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+{
+    size_t needed = (size_t)(plan->front != NULL) + (plan->back != NULL), first = plan->front != NULL;
+    gpusync__plan *encoded = NULL, **end = &encoded, *next;
+    if (plan->options) return gpusync__take_parts4(q, plan, s);
+    gpusync_result result = gpusync__check_parts(q, s, &needed);
+    if (result != GPUSYNC_OK) return result;
+    GPUSYNC__LOCK(q);
+    bool ready = gpusync__is_ready(q, needed);
+    if (ready && plan->front) gpusync__add_new_part(q, plan, plan->front, GPUSYNC__HAS_ROOM);
+    for (size_t i = 0; i < s->command_buffer_count && ready; i++) {
+        gpusync__slot **open = gpusync__find_open(q, s->command_buffers[i]), *slot = *open;
+        if (!slot) {
+            gpusync__add_new_part(q, plan, s->command_buffers[i], GPUSYNC__HAS_ROOM);
+            gpusync__room_for_stranger(q, NULL);
+            continue;
+        }
+        if (slot->plan) {
+            *end = slot->plan;
+            end = &slot->plan->next;
+        }
+        gpusync__add_part(q, plan, gpusync__take_open(q, open));
     }
-    if (result == GPUSYNC_OK && plan->back)
-        result = gpusync__add_part(plan, gpusync__slot_new(q, plan->back, GPUSYNC__PART));
+    if (ready && plan->back) gpusync__add_new_part(q, plan, plan->back, GPUSYNC__HAS_ROOM);
+    GPUSYNC__UNLOCK(q);
+    if (!ready) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < s->command_buffer_count; i++)
+        if (!(plan->parts[first + i]->traits & GPUSYNC__WAS_OPEN)) gpusync__retain(s->command_buffers[i]);
+    for (*end = NULL; encoded; encoded = next) {
+        next = encoded->next;
+        gpusync__join(plan, encoded);
+    }
+    return GPUSYNC_OK;
+}
+
+/* Put the promises in order. Those that the device signals in the work come first, the submission's own behind them. */
+static gpusync_result gpusync__order_promises(gpusync__plan *plan)
+{
+    gpusync_result result = GPUSYNC_OK;
     for (gpusync__promise *promise = plan->promises; promise && result == GPUSYNC_OK; promise = promise->along)
         result = gpusync__check_promise(plan, promise);
     for (uint32_t k = 0; k < plan->promise_count && result == GPUSYNC_OK; k++) {
@@ -8472,37 +8869,49 @@ static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
 GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
-    void *buffers[2] = {plan->front, plan->back}; /* NULL: there is none, or its slot has it */
+    bool came_in = plan->part_count != 0;
+    void *buffers[2] = {came_in ? NULL : plan->front, came_in ? NULL : plan->back}; /* else their slots have them */
+    gpusync__agenda nothing = GPUSYNC__NOTHING;
+    gpusync__catch caught;
     uint32_t rest = 0;
     for (uint32_t i = plan->promise_count; i--;)
         if (plan->own_promises[i].node.linked) gpusync__take_back(&plan->own_promises[i], agenda);
     gpusync__unseek(plan, agenda);
+    gpusync__catch_nothing(&caught);
     gpusync__lock(&q->order);
+    GPUSYNC__LOCK(q);
     for (uint32_t i = 0; i < plan->part_count; i++) {
         gpusync__slot *slot = plan->parts[i];
-        if (slot->buffer == buffers[0]) buffers[0] = NULL;
-        if (slot->buffer == buffers[1]) buffers[1] = NULL;
-        GPUSYNC__SET(&slot->plan, NULL);
-        if (slot->was_open) gpusync__add_open(q, slot);
-        else plan->parts[rest++] = slot;
+        slot->plan = NULL;
+        if (slot->traits & GPUSYNC__WAS_OPEN) {
+            gpusync__flight_remove(q, slot);
+            slot->leads = NULL;
+            (void)gpusync__add_open(q, slot);
+        } else {
+            slot->leads = &plan->parts[rest];
+            plan->parts[rest++] = slot;
+        }
     }
     plan->part_count = rest;
+    gpusync__slot *parts = gpusync__parts_out(q, plan, rest, &caught);
+    GPUSYNC__UNLOCK(q);
     while (plan->joined) { /* the last first: each one cuts off its own lists */
         gpusync__plan *more = plan->joined;
         plan->joined = more->next;
         *more->needs_end = NULL;
         *more->promises_end = NULL;
         gpusync__promises_of(more, more);
-        GPUSYNC__SET(&more->parts[0]->plan, more);
+        more->parts[0]->plan = more;
     }
     gpusync__order_end(q);
-    gpusync__release_parts(plan);
+    gpusync__parts_free(q, parts);
+    gpusync__tell(q, 0, &caught, &nothing);
     for (int i = 0; i < 2; i++) {
         if (!buffers[i]) continue;
         gpusync__release_pooled(buffers[i]);
-        gpusync__give_room(q);
+        gpusync__give_room(q, 1);
     }
-    gpusync__plan_end(plan);
+    gpusync__plan_drop(plan);
 }
 
 /* The command buffer of the plan will not be committed: take back its promises, and end the plan. error: its queue
@@ -8513,7 +8922,7 @@ static void gpusync__discard_plan(gpusync__plan *plan, const gpusync_error *erro
         (void)gpusync__fail_timeline(promise->timeline, error, agenda);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         gpusync__take_back(promise, agenda);
-    gpusync__plan_end(plan);
+    gpusync__plan_drop(plan);
 }
 
 /* -- entering a plan. Under the order lock, with a pool
@@ -8570,16 +8979,14 @@ GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool 
 
 /* The device does not get the plan now: it gets its ticket, and is held, or, if it is doomed, abandoned. The device's
    listener is to tell of values that others signal, for nobody asks the device to wait for them. */
-GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, uint64_t number, gpusync_ticket *ticket,
-                                                 gpusync__agenda *agenda)
+GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ticket *ticket, gpusync__agenda *agenda)
 {
     gpusync_queue *q = plan->work.queue;
     gpusync_result result = gpusync__make_promises(plan, false, agenda);
     if (result != GPUSYNC_OK) return result;
-    for (uint32_t i = 0; i < plan->part_count; i++)
-        gpusync__set_ticket(plan->parts[i], number); /* a report looks at them */
-    *ticket = number;
-    gpusync__enter_ring(q, &plan->work, number, GPUSYNC__OPEN);
+    GPUSYNC__LOCK(q);
+    *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__OPEN, gpusync_now_ns());
+    GPUSYNC__UNLOCK(q);
     GPUSYNC__SUB(&plan->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
     if (GPUSYNC__GET(&plan->doomed)) {
         gpusync__abandon(q, plan, agenda);
@@ -8599,7 +9006,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, uint64_t n
     return GPUSYNC_NOT_READY;
 }
 
-/* Enter a plan that has its command buffers, as one step of the queue's order:
+/* Enter a plan that has its command buffers, and for whose ticket there is a place, as one step of the queue's order:
 
        1. Its needs are listed, unless the device has all that it needs. It may be doomed or kept back by that.
        2. It makes its promises. One may have to stay behind that of another queue, which keeps the plan back too.
@@ -8609,20 +9016,15 @@ static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan,
                                           gpusync__agenda *agenda)
 {
     gpusync_result result = GPUSYNC_OK;
-    uint64_t next = gpusync__committed(q) + 1;
-    if (!gpusync__ring_ready(q, next)) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (!gpusync__all_coming(plan) || q->lined_ordered || plan->flags & GPUSYNC_STRICT)
         result = gpusync__seek_all(plan, false, agenda);
     if (result == GPUSYNC_OK) {
         result = gpusync__make_promises(plan, true, agenda);
         if (result == GPUSYNC_NOT_READY) result = gpusync__seek_all(plan, true, agenda);
     }
-    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(plan, next, ticket, agenda);
-    if (result != GPUSYNC_OK) return result;
-    *ticket = next;
-    gpusync__enter_ring(q, &plan->work, next, GPUSYNC__OPEN);
-    gpusync__issue_plan(plan, plan->work.since_ns);
-    return GPUSYNC_OK;
+    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(plan, ticket, agenda);
+    if (result == GPUSYNC_OK) gpusync__issue_plan(plan, gpusync_now_ns(), ticket, agenda);
+    return result;
 }
 
 /* -- the calls */
@@ -8637,16 +9039,51 @@ static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submi
     if (s->on_complete) agenda->busy = agenda->sweep = true; /* a sweep finds an end that no handler tells of */
     gpusync_result result = gpusync__describe_plan(q, plan, s);
     if (result == GPUSYNC_OK) {
-        void *pool = gpusync__pool_push();
-        gpusync__lock(&q->order);
-        result = gpusync__take_parts(q, plan, s);
-        if (result == GPUSYNC_OK) result = gpusync__enter_plan(q, plan, ticket, agenda);
-        gpusync__order_end_pool(q, pool);
+        bool ready;
+        do {
+            void *pool = gpusync__pool_push();
+            gpusync__lock(&q->order);
+            result = gpusync__take_parts(q, plan, s);
+            ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
+            if (result == GPUSYNC_OK) result = gpusync__order_promises(plan);
+            if (result == GPUSYNC_OK) result = gpusync__enter_plan(q, plan, ticket, agenda);
+            gpusync__order_end_pool(q, pool);
+        } while (!ready && gpusync__make_ready(q, (uint32_t)s->command_buffer_count + 2));
         if (result == GPUSYNC_OK) gpusync__announce(plan, agenda);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
     }
     gpusync__undo_plan(plan, agenda);
     return result;
+}
+
+/* An open command buffer with a plan of its own becomes the one part of that. OUT_OF_MEMORY: there is no place for the
+   ticket. Under the order lock. */
+static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__plan *plan, gpusync__slot **open)
+{
+    GPUSYNC__LOCK(q);
+    bool ready = gpusync__ring_is_ready(q);
+    plan->part_count = 0;
+    if (ready) gpusync__add_part(q, plan, gpusync__take_open(q, open));
+    GPUSYNC__UNLOCK(q);
+    return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+}
+
+/* Its commit has failed: the command buffer is open again, with its plan as it was before. No lock is held. */
+GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__plan *plan)
+{
+    gpusync__slot *slot = plan->parts[0];
+    GPUSYNC__PUT(&plan->missing, 1);
+    GPUSYNC__PUT(&plan->doomed, 0);
+    GPUSYNC__PUT(&plan->listed, 0);
+    plan->rank = GPUSYNC__RANK_NONE;
+    gpusync__lock(&q->order);
+    GPUSYNC__LOCK(q);
+    gpusync__flight_remove(q, slot);
+    GPUSYNC__UNLOCK(q);
+    slot->leads = NULL;
+    plan->parts[0] = slot;
+    (void)gpusync__add_open(q, slot);
+    gpusync__order_end(q);
 }
 
 /* A commit that is no plain one. Waits or signals were encoded into the command buffer, and it has a plan. Or it has to
@@ -8657,28 +9094,25 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
     void *buffer = buffers[0];
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync_result result = GPUSYNC_OK;
-    void *pool = gpusync__pool_push();
-    gpusync__lock(&q->order);
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    gpusync__plan *plan = slot ? slot->plan : NULL;
-    if (plan) result = gpusync__adopt(q, buffer, GPUSYNC__PART, open, &slot);
-    if (result != GPUSYNC_OK) plan = NULL; /* the command buffer is open as before, with its plan */
-    if (plan) {
-        plan->part_count = 1;
-        result = gpusync__enter_plan(q, plan, ticket, &agenda);
-    }
-    gpusync__order_end_pool(q, pool);
+    gpusync__plan *plan;
+    bool ready;
+    do {
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+        plan = slot ? slot->plan : NULL;
+        if (plan) result = gpusync__check_status(buffer, GPUSYNC__PART);
+        if (plan && result == GPUSYNC_OK) result = gpusync__take_part(q, plan, open);
+        ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
+        if (result != GPUSYNC_OK) plan = NULL; /* the command buffer is open as before, with its plan */
+        if (plan) result = gpusync__enter_plan(q, plan, ticket, &agenda);
+        gpusync__order_end_pool(q, pool);
+    } while (!ready && gpusync__make_ready(q, 0));
     if (plan && result == GPUSYNC_OK) {
         gpusync__announce(plan, &agenda);
     } else if (plan && result < GPUSYNC_OK) {
         gpusync__unseek(plan, &agenda); /* the command buffer is open again, its plan as it was. Its promises stand */
-        GPUSYNC__PUT(&plan->missing, 1);
-        GPUSYNC__PUT(&plan->doomed, 0);
-        GPUSYNC__PUT(&plan->listed, 0);
-        plan->rank = GPUSYNC__RANK_NONE;
-        gpusync__lock(&q->order);
-        gpusync__add_open(q, plan->parts[0]);
-        gpusync__order_end(q);
+        gpusync__reopen(q, plan);
     } else if (!plan && result == GPUSYNC_OK) {
         gpusync_submission s;
         memset(&s, 0, sizeof s); /* no waits, no signals: it goes behind what is held */
@@ -8733,22 +9167,15 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 /* -- what is encoded into open command buffers */
 
 /* Put a need, or a promise (the other one is NULL), into the plan of an open command buffer, and encode it. The first
-   makes the plan; the memory of a full plan is followed by that of another one, which is joined to it. Under the order
-   lock, with a pool. On an error the caller frees the need or promise, and nothing was encoded. */
-static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot, const gpusync__need *need,
-                                           const gpusync__promise *promise)
+   makes the plan; the memory of a full plan is followed by that of another one, which is joined to it. made: such a
+   plan, or NULL: there is memory. Under the order lock, with a pool. On an error the caller frees the need or promise,
+   and `made`, and nothing was encoded. */
+static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__need *need,
+                                           const gpusync__promise *promise, gpusync__plan *made)
 {
-    gpusync__plan *plan = slot->plan, *place = plan && plan->joined ? plan->joined : plan, *made = NULL;
+    gpusync__plan *plan = slot->plan ? slot->plan : made;
+    gpusync__plan *place = made ? made : plan->joined ? plan->joined : plan;
     gpusync_result result = GPUSYNC_OK;
-    if (need && plan && plan->promises) return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
-    if (need && need->stage == GPUSYNC__OVER) return GPUSYNC_OK;
-    if (!place || (need ? place->need_count : place->promise_count) >= GPUSYNC__FEW)
-        place = made = gpusync__plan_new(q, 0, 0, 0);
-    if (!place) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (!plan) {
-        plan = made;
-        plan->parts[0] = slot; /* a report looks at it */
-    }
     if (need) {
         gpusync__need *to = &place->own_needs[place->need_count++];
         *to = *need;
@@ -8757,24 +9184,61 @@ static gpusync_result gpusync__encode_into(gpusync_queue *q, gpusync__slot *slot
         gpusync__append_need(plan, to);
     } else {
         gpusync__promise *to = &place->own_promises[place->promise_count];
+        if (plan == made) plan->open_buffer = slot->buffer; /* first: a report that finds the promise reads it */
         *to = *promise;
         to->plan = plan;
         result = gpusync__check_promise(plan, to);
         if (result == GPUSYNC_OK) result = gpusync__link_promise(to, false, NULL);
-        if (result == GPUSYNC_OK) {
-            place->promise_count++;
-            gpusync__encode_promise(to, slot->buffer);
-            gpusync__append_promise(plan, to);
-        }
+        if (result != GPUSYNC_OK) return result;
+        place->promise_count++;
+        gpusync__encode_promise(to, slot->buffer);
+        gpusync__append_promise(plan, to);
     }
-    if (result != GPUSYNC_OK && made) {
-        gpusync__plan_end(made);
-    } else if (made == plan) {
-        GPUSYNC__SET(&slot->plan, plan);
+    if (made && plan == made) {
+        plan->open_buffer = slot->buffer;
+        plan->parts[0] = slot;
+        slot->plan = plan;
     } else if (made) {
         made->next = plan->joined;
         plan->joined = made;
     }
+    return GPUSYNC_OK;
+}
+
+/* A command buffer that others made becomes an open one. NULL: there is no free slot. Under the order lock. */
+GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buffer)
+{
+    GPUSYNC__LOCK(q);
+    gpusync__slot *slot = gpusync__slot_take(q);
+    if (slot) gpusync__room_for_stranger(q, NULL);
+    GPUSYNC__UNLOCK(q);
+    if (!slot) return NULL;
+    gpusync__slot_open(q, slot, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
+    gpusync__retain(buffer);
+    return slot;
+}
+
+/* gpusync__encode_point, under the order lock and with a pool. OUT_OF_MEMORY: there is no free slot or plan.
+   *stranger: the slot of a buffer that others made, which the caller gives back on an error. *full: there
+   are more open buffers than lists. */
+static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, const gpusync__need *need,
+                                              const gpusync__promise *promise, gpusync__slot **stranger, bool *full)
+{
+    gpusync__slot *slot = *gpusync__find_open(q, buffer);
+    gpusync__plan *plan = slot ? slot->plan : NULL, *place = plan && plan->joined ? plan->joined : plan, *made = NULL;
+    gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
+    bool skips = need && need->stage == GPUSYNC__OVER;
+    if (result == GPUSYNC_OK && need && plan && plan->promises) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (result != GPUSYNC_OK) return result; /* waits come before signals */
+    if (!skips && (!place || (need ? place->need_count : place->promise_count) >= GPUSYNC__FEW)) {
+        made = gpusync__plan_pop(q);
+        if (!made) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    }
+    if (!slot) slot = *stranger = gpusync__open_stranger(q, buffer);
+    if (!slot) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    else if (!skips) result = gpusync__encode_into(slot, need, promise, made);
+    if (result != GPUSYNC_OK && made) gpusync__plan_drop(made);
+    if (result == GPUSYNC_OK && *stranger) *full = gpusync__add_open(q, slot);
     return result;
 }
 
@@ -8784,22 +9248,27 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
 {
     gpusync__need need;
     gpusync__promise promise;
+    gpusync__slot *stranger = NULL;
+    bool full = false, ready;
     if (!q || !buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(q);
     if (result != GPUSYNC_OK) return result;
     result = waits ? gpusync__need_point(q->device, point, false, &need)
                    : gpusync__promise_point(q->device, point, &promise);
     if (result == GPUSYNC_OK) {
-        void *pool = gpusync__pool_push();
-        gpusync__lock(&q->order);
-        gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-        bool stranger = !slot;
-        if (stranger) result = gpusync__adopt(q, buffer, GPUSYNC__WORK, open, &slot);
-        if (slot) result = gpusync__encode_into(q, slot, waits ? &need : NULL, waits ? NULL : &promise);
-        if (stranger && result == GPUSYNC_OK) gpusync__add_open(q, slot);
-        else if (stranger && slot) gpusync__unadopt(q, slot);
-        gpusync__order_end_pool(q, pool);
-        if (result != GPUSYNC_OK) gpusync__wake_others(q->device, &q->board, 0); /* for room that it gave back */
+        do {
+            void *pool = gpusync__pool_push();
+            gpusync__lock(&q->order);
+            result =
+                gpusync__encode_ordered(q, buffer, waits ? &need : NULL, waits ? NULL : &promise, &stranger, &full);
+            gpusync__order_end_pool(q, pool);
+            ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
+        } while (!ready && gpusync__make_ready(q, 1) && (GPUSYNC__GET(&q->free_plans) || gpusync__plans_make(q)));
+        if (full) gpusync__more_places(q);
+        if (result != GPUSYNC_OK && stranger) {
+            gpusync__release_pooled(buffer);
+            gpusync__give_slot(q, stranger);
+        }
         if (result != GPUSYNC_OK && waits) gpusync__need_free(q->device, &need, false);
         else if (result != GPUSYNC_OK) gpusync__timeline_unref(promise.timeline);
         else if (waits && need.stage == GPUSYNC__OVER) GPUSYNC__COUNT(&q->stats.waits_skipped);
@@ -8849,18 +9318,20 @@ static bool gpusync__need_may_end(const gpusync__node *node)
 }
 
 /* The device may still use the events of work that is left in flight. Nobody else keeps them once the plan is gone, so
-   the orphan does, until its handler has come. The caller has a reference to the slot. The plan stays because of the
-   one that is taken here, to the plan's own slot. */
-GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__slot *slot)
+   the orphan does, until its handler has come: as an array, +1. The caller is counted in the slot. NULL: the part has
+   ended; until then its plan stays. */
+GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *slot)
 {
-    gpusync__slot *work = GPUSYNC__GET(&slot->claimed) ? NULL : gpusync__ref_ticket(q, slot->ticket);
-    if (!work) return;
-    void *pool = gpusync__pool_push();
-    slot->events = gpusync__new_object("NSMutableArray");
-    gpusync__add_events(slot->events, work->plan);
-    gpusync__set_flag(&slot->traits, GPUSYNC__KEEPS_EVENTS); /* after the array: gpusync__last_unref releases it */
+    GPUSYNC__LOCK(q);
+    gpusync__plan *plan = slot->traits & GPUSYNC__ENDED ? NULL : slot->plan;
+    if (plan) GPUSYNC__ADD(&plan->refs, 1);
+    GPUSYNC__UNLOCK(q);
+    if (!plan) return NULL;
+    void *pool = gpusync__pool_push(), *events = gpusync__new_object("NSMutableArray");
+    gpusync__add_events(events, plan);
     gpusync__pool_pop(pool);
-    gpusync__unref(work);
+    gpusync__plan_unref(plan);
+    return events;
 }
 
 /* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is ending already.
@@ -8901,13 +9372,17 @@ GPUSYNC__RARE void gpusync__disown_plans(gpusync_queue *q, gpusync__agenda *agen
 {
     uint64_t last = gpusync__committed(q);
     for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
-        gpusync__slot *slot = gpusync__ref_ticket(q, ticket);
+        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot) continue;
         if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->plan, agenda);
-        gpusync__unref(slot);
+        gpusync__ticket_end(q, slot);
     }
     gpusync__run(q->device, agenda);
 }
+
+static void gpusync__plan_keep(gpusync__plan *plan) { GPUSYNC__ADD(&plan->refs, 1); }
+
+static void gpusync__plan_unkeep(gpusync__plan *plan) { gpusync__plan_unref(plan); }
 
 /* Under the order lock. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__agenda *agenda)
@@ -8921,10 +9396,10 @@ GPUSYNC__RARE void gpusync__close_plans(gpusync_queue *q) { gpusync__plans_retur
 static void gpusync__hook_in(gpusync_device *dev)
 {
     static const gpusync__upper submissions = {
-        gpusync__run,          gpusync__tickets_over,    gpusync__plan_free,    gpusync__need_may_end,
-        gpusync__want,         gpusync__pump_for_others, gpusync__submit_plain, gpusync__discard_plan,
-        gpusync__part_ended,   gpusync__look_plan,       gpusync__give_up_held, gpusync__keep_events,
-        gpusync__disown_plans, gpusync__close_plans,
+        gpusync__run,          gpusync__tickets_over, gpusync__plan_keep,       gpusync__plan_unkeep,
+        gpusync__need_may_end, gpusync__want,         gpusync__pump_for_others, gpusync__submit_plain,
+        gpusync__discard_plan, gpusync__part_ended,   gpusync__look_plan,       gpusync__give_up_held,
+        gpusync__events_of,    gpusync__disown_plans, gpusync__close_plans,
     };
     GPUSYNC__PUT(&dev->upper, &submissions);
 }
@@ -9387,21 +9862,20 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     dev->trace_fn(dev->trace_user, &event);
 }
 
-/* One scheduled handler serves all command buffers: there is nothing to tell apart but the buffer. It looks for that in
-   every slot, which only a program that traces pays for. It touches nothing but the slot: the queue may be gone. Where
-   a tool hands it another object, the trace lacks the time. */
+/* One scheduled handler serves all command buffers: there is nothing to tell apart but the buffer. It looks for that on
+   the list of those that have yet to be scheduled, and touches nothing but the slot: the queue may be gone. Where a
+   tool hands it another object, the trace lacks the time. */
 static void gpusync__scheduled(void *block, void *buffer)
 {
     (void)block;
     gpusync__lock(&gpusync__global.lock);
-    gpusync__slab *slab = gpusync__global.slabs;
+    gpusync__slot *slot = gpusync__global.traced;
+    while (slot && slot->buffer != buffer) slot = slot->scheduled.next;
+    if (slot) {
+        (void)gpusync__untrace(slot);
+        slot->scheduled.ns = gpusync_now_ns(); /* read by gpusync__complete_slowly */
+    }
     gpusync__unlock(&gpusync__global.lock);
-    for (; slab; slab = slab->next)
-        for (size_t i = 0; i < GPUSYNC__SLAB_SLOTS; i++) {
-            gpusync__slot *slot = &slab->slots[i];
-            if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && GPUSYNC__GET(&slot->buffer) == buffer)
-                GPUSYNC__PUT(&slot->scheduled_ns, gpusync_now_ns()); /* read by gpusync__completed */
-        }
 }
 
 static gpusync__block gpusync__scheduled_block = {
@@ -9409,9 +9883,15 @@ static gpusync__block gpusync__scheduled_block = {
     &gpusync__descriptor,
 };
 
-/* Metal takes handlers only before the commit. */
+/* Metal takes handlers only before the commit. The slot is taken off the list by the first of this handler and the
+   completed one, an orphan's too. */
 GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
 {
+    gpusync__lock(&gpusync__global.lock);
+    slot->scheduled.next = gpusync__global.traced;
+    gpusync__global.traced = slot;
+    slot->traced = true;
+    gpusync__unlock(&gpusync__global.lock);
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
@@ -9435,7 +9915,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
 
        gpusync 0.2.0 device
          queue 1 'label': ...                 every queue that does not close, one after the other, entered
-           ticket 7 'label': ...              what has not ended, with a reference to its slot
+           ticket 7 'label': ...              what has not ended, counted in its slot
              waits for value 3 of ...         of a plan; its command buffers come before that
            a wait for ...                     who sleeps, under the board's lock
          timeline 1 'label': ...              every timeline, under the device's lock
@@ -9470,17 +9950,17 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer
 /* Since a time of gpusync_now_ns. */
 static double gpusync__ms_since(uint64_t since_ns) { return (double)(gpusync_now_ns() - since_ns) / 1e6; }
 
-/* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller has a reference. The names
+/* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller is counted in it. The names
    are those of MTLCommandBufferStatus. */
-static void gpusync__write_slot(gpusync__writer *out, const gpusync__slot *slot)
+static void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
     static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, PLAN */
-    uint16_t kind = GPUSYNC__GET(&slot->kind);
-    bool metal4 = GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4; /* where nothing more is known */
-    unsigned long status = metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
+    uint8_t kind = slot->kind;
+    /* of Metal 4 nothing more is known */
+    unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
     char label[64];
-    gpusync__read_label(slot, label, sizeof label);
+    gpusync__read_label(q, slot, label, sizeof label);
     gpusync__write(
         out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind], (unsigned long long)GPUSYNC__GET(&slot->ticket),
         label, status <= 5 ? states[status] : "?",
@@ -9498,7 +9978,7 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
     if (kept) gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
     if (plan && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&plan->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
-                       (unsigned long long)plan->work.queue->place.number, plan->parts[0]->buffer);
+                       (unsigned long long)plan->work.queue->place.number, plan->open_buffer);
     else if (plan && (kept || plan != waits))
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__GET(&plan->work.ticket),
@@ -9525,23 +10005,25 @@ static void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan,
 }
 
 /* A submission: held, or on the device with those of its command buffers that have not ended. One that is held and has
-   no label of its own has that of its first command buffer. The caller has a reference to its slot. */
+   no label of its own has that of its first command buffer. The caller has a reference to it. */
 static void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
 {
     const gpusync__slot *work = &plan->work;
     bool issued = gpusync__is_issued(plan);
     char label[64];
     gpusync__copy_text(label, sizeof label, plan->label);
-    if (!issued && !label[0] && plan->part_count && gpusync__ref(plan->parts[0], work->queue, work->ticket)) {
-        gpusync__read_label(plan->parts[0], label, sizeof label);
-        gpusync__unref(plan->parts[0]);
+    gpusync__slot *part = !issued && !label[0] && plan->part_count ? gpusync__part_begin(work->queue, plan, 0) : NULL;
+    if (part) {
+        gpusync__read_label(work->queue, part, label, sizeof label);
+        gpusync__look_end(work->queue, part);
     }
     gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
                    issued ? "submitted" : "held", gpusync__ms_since(GPUSYNC__GET(&work->since_ns)));
     for (uint32_t i = issued ? plan->first_part : plan->part_count; i < plan->part_count; i++) {
-        if (!gpusync__ref(plan->parts[i], work->queue, work->ticket)) continue;
-        gpusync__write_slot(out, plan->parts[i]);
-        gpusync__unref(plan->parts[i]);
+        part = gpusync__part_begin(work->queue, plan, i);
+        if (!part) continue;
+        gpusync__write_slot(out, work->queue, part);
+        gpusync__look_end(work->queue, part);
     }
     for (const gpusync__need *need = plan->needs; need; need = need->along) gpusync__write_need(out, plan, need);
     if (GPUSYNC__GET(&plan->before.timeline)) gpusync__write_need(out, plan, &plan->before);
@@ -9579,15 +10061,18 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED),
                    GPUSYNC__GET(&q->outstanding), most, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
-    if (gpusync__usual(q, &mean, &deviation))
+    GPUSYNC__LOCK(q);
+    bool is_known = gpusync__usual(q, &mean, &deviation);
+    GPUSYNC__UNLOCK(q);
+    if (is_known)
         gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,
                        (double)deviation / 1e3);
     for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
-        gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__ref_ticket(q, ticket);
+        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot) continue;
         if (slot->kind == GPUSYNC__PLAN) gpusync__write_plan(out, slot->plan);
-        else gpusync__write_slot(out, slot);
-        gpusync__unref(slot);
+        else gpusync__write_slot(out, q, slot);
+        gpusync__ticket_end(q, slot);
     }
     gpusync__write_watches(out, &q->board);
 }
@@ -9744,6 +10229,11 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
      0.3   Not released yet. What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked
            where they are called: a program that commits and waits links 27 KB of code, not 52.
            The report says of a submission that was held for how long the device has had it, not since its call.
+           gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
+           also where a poll or a wait has found it, and the completed handler has not come yet.
+           Mended: an allocator that waits for a thread in gpusync_commit hung. A limited commit of a command buffer
+           that other code made was counted twice for a moment. A thread that was stopped in the middle of telling an
+           end let gpusync_is_done say no after a wait had returned.
      0.2.1 A failure is classed by the driver's number: what held up the display is a TIMEOUT, for one, and with Metal 4
            an invalid resource is INVALID_RESOURCE, no NOT_PERMITTED.
            gpusync_wait_options.error is filled for every error that a wait returns, and for nothing else. A failure of

@@ -66,7 +66,7 @@ typedef enum probe_place {
     PROBE_NOWHERE,
     PROBE_WAITER_LISTS,   /* a waiter has seen that what it waits for has not come, and lists itself: it looks again then */
     PROBE_WAITER_LEAVES,  /* a waiter takes itself off the list of what it waited for */
-    PROBE_END_IS_TOLD,    /* a ticket has ended, and the thread that found the end tells those that wait for it */
+    PROBE_END_IS_TOLD,    /* a thread has found the end of a ticket: it ends that, and tells what waits for it, in one step */
     PROBE_NEED_LISTS,     /* a submission has asked for what it waits for, and lists itself there: it looks again then */
     PROBE_LISTENS,        /* the event of a timeline is to tell of a value that others signal: it is asked to */
     PROBE_CALLBACK_LISTS, /* a callback is listed at what it is about */
@@ -127,11 +127,11 @@ static unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *references);
 #ifndef PROBE_BLIND /* for tests/private.sh: a test is compiled without the inside */
 #define PROBE MAYBE_UNUSED
 
-/* Where each place is found: the function that takes a lock there. This table alone changes with the inside. */
+/* Where each place is found: the functions that take a lock there. This table alone changes with the inside. */
 static const char *const probe_functions[] = {
     [PROBE_WAITER_LISTS] = "gpusync__enlist",
     [PROBE_WAITER_LEAVES] = "gpusync__delist_one",
-    [PROBE_END_IS_TOLD] = "gpusync__tell_now",
+    [PROBE_END_IS_TOLD] = "gpusync__leave_slot gpusync__settle gpusync__publish",
     [PROBE_NEED_LISTS] = "gpusync__seek",
     [PROBE_LISTENS] = "gpusync__listen",
     [PROBE_CALLBACK_LISTS] = "gpusync__pin_note",
@@ -148,13 +148,21 @@ static struct {
     void *argument;
 } probe_act;
 
+static bool probe_has_word(const char *words, const char *word)
+{
+    size_t length = strlen(word);
+    for (; (words = strstr(words, word)) != NULL; words += length)
+        if (words[length] == '\0' || words[length] == ' ') return true;
+    return false;
+}
+
 static bool probe_is_at(int where, const locks_step *step)
 {
     const void *lock = __atomic_load_n(&probe_act.lock, __ATOMIC_SEQ_CST);
     if (where == PROBE_AMID_EACH) return true;
     if (where == PROBE_EACH) return step->held == 0;
     if (step->after || (lock && lock != step->lock)) return false;
-    return where == PROBE_TIMELINE || strcmp(probe_functions[where], step->function) == 0;
+    return where == PROBE_TIMELINE || probe_has_word(probe_functions[where], step->function);
 }
 
 static void probe_come_by(const locks_step *step)
@@ -217,13 +225,12 @@ static PROBE void probe_forget_spare_memory(gpusync_queue *queue)
     gpusync__listening **end = &probe_forgotten;
     gpusync__post **last = &probe_forgotten_posts;
     if (queue) {
-        gpusync__free_list(queue->free_slots);
+        gpusync__lock(&queue->board.lock);
         queue->free_slots = NULL;
-        gpusync__free_list(__atomic_exchange_n(&queue->returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST));
+        gpusync__unlock(&queue->board.lock);
     }
     gpusync__lock(&gpusync__global.lock);
     gpusync__global.free = NULL;
-    GPUSYNC__PUT(&gpusync__global.returned, NULL);
     while (*end) end = &(*end)->next;
     *end = gpusync__global.listenings;
     gpusync__global.listenings = NULL;
@@ -266,7 +273,13 @@ static PROBE void *probe_event_of(const gpusync_timeline *timeline, uint64_t *ba
     return timeline->event;
 }
 
-static PROBE bool probe_is_listed(gpusync_timeline *timeline) { return GPUSYNC__GET(&timeline->board.count) != 0; }
+static PROBE bool probe_is_listed(gpusync_timeline *timeline)
+{
+    gpusync__lock(&timeline->board.lock);
+    bool listed = gpusync__has_listed(&timeline->board);
+    gpusync__unlock(&timeline->board.lock);
+    return listed;
+}
 
 static PROBE unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *references)
 {
@@ -278,7 +291,7 @@ static PROBE unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *referenc
     *references = 0;
     for (i = 0; i < 2; i++)
         for (plan = lists[i]; plan; plan = plan->next) {
-            *references += GPUSYNC__GET(&plan->work.refs);
+            *references += GPUSYNC__GET(&plan->refs);
             count++;
         }
     gpusync__unlock(&queue->device->plan_lock);

@@ -195,7 +195,10 @@ static void test_a_lock_that_is_taken_against_the_order_ends_the_program(void **
     (void)state;
     for (taken = 0; taken < LOCKS_KINDS; taken++)
         for (held = 0; held < LOCKS_KINDS; held += KINDS_APART)
-            assert_told(locks_rules[taken].name, held, held < taken ? NULL : "is taken against the order");
+            assert_told(locks_rules[taken].name, held,
+                        held < taken && !(held == LOCKS_QUEUE && taken == LOCKS_BOARD) /* these two stand beside each other */
+                            ? NULL
+                            : "is taken against the order");
 }
 
 static void test_a_lock_that_another_thread_holds_cannot_be_unlocked(void **state)

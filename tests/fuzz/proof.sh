@@ -55,13 +55,17 @@ faults=(
     }'
 
     other_object threads "a handler that gets another object than the one committed does nothing"
-    '    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {'
-    '    if (!(GPUSYNC__GET(&slot->traits) & GPUSYNC__IS_METAL4) && object != slot->buffer) return;
-    if (gpusync__turn(slot, GPUSYNC__ARMED, GPUSYNC__RUNNING)) {'
+    '    void *report = q->metal4 ? object : slot->buffer;'
+    '    void *report = q->metal4 ? object : slot->buffer;
+    if (object != report) return;'
 
-    plain_kind threads "the kind of a slot is written without an atomic, and others read it"
-    '    GPUSYNC__SET(&slot->kind, kind);'
-    '    slot->kind = kind;'
+    unlocked_looks threads "a look is counted without the queue's lock, and others count"
+    '        buffer = gpusync__slot_leave(q, slot);'
+    '        GPUSYNC__UNLOCK(q);
+        slot->looks++;
+        slot->looks--;
+        GPUSYNC__LOCK(q);
+        buffer = gpusync__slot_leave(q, slot);'
 
     listener_runs threads "a timeline goes while the block of its listener runs"
     '            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);'
@@ -85,7 +89,7 @@ faults=(
     ''
 
     kept_room threads "room for command buffers of its own that a submission did not make is not given back"
-    '    for (uint32_t i = made; i < count; i++) gpusync__give_room(q);'
+    '    if (made < count) gpusync__give_room(q, count - made);'
     ''
 )
 

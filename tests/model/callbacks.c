@@ -85,7 +85,7 @@ static void paid_meanwhile(void)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     note = make_note();
-    note->fn = alone;
+    note->due.fn = alone;
     gpusync__push_due(&D, &note->due, &agenda);
     post.asked = 1;
     post.refs = 2;

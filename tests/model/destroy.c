@@ -13,12 +13,13 @@ static void overwrite_queue(void)
     q->metal = NULL;
     q->ring = NULL;
     q->head.completed = q->head.committed = 99;
-    q->flags = q->outstanding = q->inside = q->board.count = q->tracked = q->owing = q->slots = q->wanted = 99;
-    q->returned = q->free_slots = NULL;
-    q->board.lists[GPUSYNC__OTHERS].head = 99;
-    q->open_count = q->lined = q->refused = 99;
+    q->flags = q->outstanding = q->inside = q->leaving = q->in_flight = q->tracked = q->owing = q->wanted = 99;
+    q->free_slots = q->flight[0] = q->flight[1] = NULL;
+    for (int i = 0; i < GPUSYNC__LISTS; i++) q->board.lists[i].root = NULL;
+    q->open_count = q->lined = 99;
+    q->refused = true;
     q->free_plans = q->kept = NULL;
-    q->log_count = q->logged = q->covered = 99;
+    q->log_count = q->logged = q->covered = q->last_failed = 99;
     q->place.beside[1] = NULL;
 }
 static void overwrite_timeline(void)
@@ -27,7 +28,7 @@ static void overwrite_timeline(void)
     t->device = NULL;
     t->event = NULL;
     t->value = t->kept = t->on_event = 99;
-    t->flags = t->inside = t->refs = t->owing = t->board.count = t->promised = 99;
+    t->flags = t->inside = t->refs = t->owing = t->promised = 99;
     t->listenings[0] = NULL;
     t->place.beside[1] = NULL;
 }
@@ -70,13 +71,7 @@ static void *waiter(void *unused) /* what comes before it sleeps is as in a poll
     gpusync__leave(&Q);
     return unused;
 }
-static void all_slots_are_free(void)
-{
-    int count = 0;
-    for (gpusync__slot *s = gpusync__global.returned; s; s = s->next) assert(count++ < MODEL_SLOTS);
-    for (gpusync__slot *s = gpusync__global.free; s; s = s->next) assert(count++ < MODEL_SLOTS);
-    assert(count == MODEL_SLOTS);
-}
+static void all_slots_are_free(void) { assert(free_slots(gpusync__global.free) == MODEL_SLOTS); }
 static void queue(void)
 {
     D.allocator.release = overwrite;
@@ -99,6 +94,28 @@ static void queue_with(void)
     join(two);
     assert(!lost(0));
     join(three);
+    assert(freed == 1 && B[0].live == 0);
+    all_slots_are_free();
+}
+
+/* A tracked command buffer is given up, while its handler comes, late or in time, and then the queue goes. Whatever the
+   handler finds, it is through with the queue by then, or touches the slot alone. */
+static void *gives_up_then_goes(void *unused)
+{
+    gpusync_result result = gpusync_untrack(&Q, 1);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_ALREADY_COMMITTED);
+    return destroyer(NULL);
+}
+static void tracked(void)
+{
+    gpusync_ticket ticket;
+    D.allocator.release = overwrite;
+    B[0].status = 0;
+    gpusync_result result = gpusync_track(&Q, &B[0], &ticket);
+    assert(result == GPUSYNC_OK && ticket == 1);
+    pthread_t one = start(handler, 0), two = start(gives_up_then_goes, 0);
+    join(one);
+    join(two);
     assert(freed == 1 && B[0].live == 0);
     all_slots_are_free();
 }
@@ -187,7 +204,7 @@ static void kept_plans(void)
     have_plans(PLANS);
     Q.four = &gpusync__fours;
     for (int i = 0; i < PLANS; i++) {
-        plans[i].work.refs = 1;
+        plans[i].refs = 1;
         plans[i].work.queue = &Q;
         plans[i].mark = i < 2 ? 1 : 2;
         plans[i].next = i == 0 ? &plans[1] : NULL;

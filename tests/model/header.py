@@ -49,7 +49,7 @@ EDITS = [
     ("        made[q->log_begin % q->log_most] = q->last_failure;",
      "        copy_error(&made[q->log_begin % q->log_most], &q->last_failure);"),
     ("    *to = *from;", "    copy_error(to, from);"),
-    ("        *error = q->log[at % q->log_size];", "        copy_error(error, &q->log[at % q->log_size]);"),
+    ("    *error = q->log[at % q->log_size];", "    copy_error(error, &q->log[at % q->log_size]);"),
     ("    if (error) *error = t->error;", "    if (error) copy_error(error, &t->error);"),
     ("        plan->error = *error;", "        copy_error(&plan->error, error);"),
     ("    if (error) note->error = *error;", "    if (error) copy_error(&note->error, error);"),
@@ -64,17 +64,13 @@ EDITS = [
      "    va_end(arguments);\n"
      "    gpusync__make_plain(text, strlen(text));\n",
      "    (void)arguments;\n    (void)format;\n    text[0] = 0;\n"),
-    # Counts that no answer depends on. They are relaxed, so they order nothing.
+    # Counts that no answer depends on. They order nothing.
     ("#define GPUSYNC__COUNT(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))",
      "#define GPUSYNC__COUNT(p) ((void)(p))"),
     ("const gpusync__outcome *outcome)\n{\n    double seconds;\n",
      "const gpusync__outcome *outcome)\n{\n    double seconds;\n    return;\n"),
-    ("        if (failed || slot->kind != GPUSYNC__WORK) GPUSYNC__SET(&q->took_ns[slot->ticket % "
-     "GPUSYNC__TAKEN], 0);\n",
-     ""),
-    ("    if (failed || plan->work.traits & GPUSYNC__IS_DELAYED)\n"
-     "        GPUSYNC__SET(&q->took_ns[plan->work.ticket % GPUSYNC__TAKEN], 0);\n",
-     ""),
+    ("        if (failed || slot->kind != GPUSYNC__WORK) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
+    ("    if (error || plan->work.traits & GPUSYNC__IS_DELAYED) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
     # Smaller, so that loops end soon.
     ("#define GPUSYNC__SLAB_SLOTS 63", "#define GPUSYNC__SLAB_SLOTS MODEL_SLOTS"),
     ("#define GPUSYNC__LISTENINGS 64", "#define GPUSYNC__LISTENINGS 1"),

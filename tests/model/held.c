@@ -31,7 +31,7 @@ static void *fails(void *unused)
 }
 static void nothing_is_left(void)
 {
-    assert(gpusync_is_idle(&Q) && Q.owing == 0 && T.refs == 1 && T.board.count == 0);
+    assert(gpusync_is_idle(&Q) && Q.owing == 0 && T.refs == 1 && !gpusync__has_listed(&T.board));
     assert(!Q.wanted && !Q.on_agenda && !Q.lined && !Q.line.first && !Q.stirred && !Q.held_buffers);
 }
 static void against_signal(void)
@@ -95,6 +95,7 @@ static void *submits_or_not(void *unused)
 }
 static void against_loss(void)
 {
+    D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL; /* the loss tells the queue alone */
     have_plans(1);
     B[0].status = 0;
     pthread_t one = start(submits_or_not, 0), other = start(loses, 0);
@@ -121,6 +122,7 @@ static void *orders(void *unused)
 }
 static void hold(gpusync__plan *plan)
 {
+    gpusync__hook_in(&D);
     plan->device = &D;
     plan->work.queue = &Q;
     plan->flags = GPUSYNC_UNORDERED;
@@ -174,42 +176,6 @@ static void on_the_device(void)
     gpusync_result result = gpusync_wait(&Q, 1, 0), result2 = gpusync_wait(&Q, 2, 0);
     assert(result == GPUSYNC_OK && result2 == GPUSYNC_OK && Q.log_count == 0 && T.value == 1 && !T.promised);
     nothing_is_left();
-}
-
-/* A held plan is issued, while another plan comes to need its ticket. That need is told that it can go to the device,
-   or sees it. */
-static gpusync__need need;
-static void *announces(void *unused)
-{
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__lock(&Q.order);
-    gpusync__issue_plan(&plans[0], NOW);
-    gpusync__unlock(&Q.order);
-    gpusync__announce(&plans[0], &agenda);
-    return unused;
-}
-static void *seeks(void *unused)
-{
-    gpusync__seek(&need);
-    return unused;
-}
-static void need_of_held(void)
-{
-    have_plans(2);
-    gpusync__plan *held = gpusync__plan_new(&Q, 0, 0, 0);
-    gpusync__plan *other = gpusync__plan_new(&Q, 0, 0, 0);
-    assert(held == &plans[0] && other);
-    gpusync__enter_ring(&Q, &held->work, 1, GPUSYNC__OPEN);
-    held->running = held->part_count = 0;
-    need.plan = other;
-    need.queue = &Q;
-    need.queue_number = 1;
-    need.node.number = 1;
-    held->unresolved++; /* so that it does not end here */
-    pthread_t one = start(announces, 0), two = start(seeks, 0);
-    join(one);
-    join(two);
-    assert(need.stage != GPUSYNC__AWAITED && !need.blocks);
 }
 
 /* gpusync__is_stuck counts what is tracked and not committed, while an open command buffer is committed. */

@@ -149,6 +149,7 @@ green handlers-begin wake handlers
 green handlers-seen wake handlers -DSEES=1
 green waiter-again wake waiter_again
 green entry-again wake entry_again -DRING=2 -DMODEL_SLOTS=4
+green ended-stays-ended wake ended_stays -DRING=2 -DMODEL_SLOTS=4
 # Never early
 green prefix prefix two_ends
 green between-two-loads prefix between
@@ -157,14 +158,13 @@ green seen-in-status prefix seen_in_status
 green external prefix external_work
 # Used again
 green slot-again reuse slot
-green slot-list reuse slot_list -DMODEL_SLOTS=3
+green ring-grows reuse ring_grows -DRING=2 -DMODEL_SLOTS=3
 green plan-list reuse plan_list
 green orphan reuse orphan
 green orphan-kept reuse orphan_kept
-green orphan-again reuse orphan_again -DMODEL_SLOTS=1
 # Failure
 green failure-known-first failure known_first
-green failures-logged failure log_hook
+green failure-out-of-order failure out_of_order
 # Timelines
 green timeline-rises timeline rises
 green timeline-fails timeline fails
@@ -179,7 +179,6 @@ green held-device-lost held against_loss -DWEAK_LOCK
 green pump held pump -DWEAK_LOCK
 green two-pumps held two_pumps -DWEAK_LOCK
 green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
-green need-of-held held need_of_held -DWEAK_LOCK
 green room-that-is-stuck held stuck -DWEAK_LOCK
 # Callbacks, sweeps
 green callback-registered callbacks registered_meanwhile
@@ -195,6 +194,7 @@ green destroy-poller destroy queue_with -DHOW=gpusync_queue_destroy
 green destroy-now-waiter destroy queue_with -DWITH=waiter
 green destroy-now-sleeper destroy queue_with_sleeper
 green destroy-now-sweep destroy swept
+green destroy-now-tracked destroy tracked
 green destroy-now-feedback destroy metal4
 green destroy-now-kept-plans destroy kept_plans
 green close-callbacks destroy closed_post
@@ -208,72 +208,62 @@ green warm-up-destroyed warmup destroyed
 green warm-up-destroyed-waiter warmup destroyed_with
 green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
 [ "$model" = rc11 ] && echo "-- mutants"
-mutant weak-everywhere ticket
-mutant tell-looks-relaxed ticket
-mutant listed-with-release ticket
-mutant no-look-after-listing ticket
-mutant told-before-the-mark ticket
+mutant weak-everywhere close-callbacks
+mutant looked-before-the-lock ticket
 mutant note-not-looked-at callback-registered
-mutant mark-with-release prefix
 mutant advance-by-one neighbours
-mutant others-looked-for-relaxed room
 mutant room-is-not-passed-on room-passed-on
-mutant state-read-relaxed handlers-begin
-mutant handler-looks-relaxed handlers-begin
-mutant ticket-stored-relaxed handlers-seen
-mutant reference-counted-relaxed slot-again
-mutant first-reference-relaxed slot-again
-mutant last-reference-relaxed slot-again
-mutant slot-pushed-relaxed slot-list
-mutant slot-counted-before-it-is-back destroy-now-handler
+mutant sleeper-not-told-of-the-handler handlers-begin
+mutant handler-begins-relaxed handlers-seen
 mutant completed-not-looked-at entry-again
+mutant completed-looked-at-once ended-stays-ended
+mutant completed-stored-relaxed failure-known-first
+mutant done-stored-relaxed failure-out-of-order
+mutant ring-stored-relaxed ring-grows
+mutant handler-frees-under-a-look slot-again
 mutant plans-taken-one-by-one plan-list
 mutant plans-lost plan-list
-mutant orphan-never-runs orphan
-mutant state-before-count orphan-kept
-mutant orphan-not-looked-at-again orphan-again
-mutant orphan-without-a-reference orphan
+mutant begun-without-a-swap destroy-now-handler
+mutant given-up-without-a-swap destroy-now-handler
+mutant queue-touched-before-the-swap destroy-now-handler
+mutant orphan-seen-before-the-lock orphan
 mutant wanted-is-only-read pump
 mutant wanted-not-looked-at pump
 mutant counted-before-doomed held-failed
 mutant doomed-read-before-missing held-failed
 mutant lined-up-without-a-look held-signalled
-mutant device-has-it-relaxed need-of-held
 mutant agenda-cleared-after-the-pump two-pumps
 mutant loss-not-looked-at held-device-lost
 mutant inside-counted-relaxed destroy-now-sweep
 mutant closing-read-first destroy-now-sweep
 mutant left-relaxed destroy-now-poller
-mutant slots-not-waited-for destroy-now-handler
 mutant running-handler-not-waited-for destroy-now-handler
-mutant turned-without-a-swap destroy-now-handler
+mutant leaving-not-waited-for destroy-now-handler
+mutant leaving-counted-after-the-lock destroy-now-handler
+mutant leaving-let-go-relaxed destroy-now-handler
+mutant leaving-let-go-first destroy-now-handler
+mutant slots-lost destroy-now-handler
 mutant kept-counted-before-the-walk destroy-now-kept-plans
 mutant kept-read-first destroy-now-kept-plans
 mutant sleepers-not-woken destroy-now-sleeper
-mutant sleepers-looked-for-relaxed destroy-now-sleeper
 mutant sleepers-of-values-not-woken destroy-timeline-waiter
 mutant listening-not-orphaned destroy-timeline-listener
 mutant listening-not-waited-for destroy-timeline-listener
 mutant listening-let-go-relaxed destroy-timeline-listener
 mutant device-read-before-inside close-callbacks
 mutant post-closed-with-release close-callbacks
-mutant timer-looked-for-relaxed sweep-for-sleeper
 mutant timer-taken-back-late sweep-for-sleeper
-mutant refused-relaxed sweep-for-room
+mutant refused-after-the-timer sweep-for-room
 mutant asked-cleared-after-the-look callback-asked-for
 mutant due-not-asked-for callback-asked-for
 mutant two-callbacks-at-once callback-paid
-mutant logging-cleared-with-release failures-logged
-mutant logged-without-a-second-look failures-logged
 mutant hint-before-outside value-of-others
-mutant outside-read-relaxed value-of-others
 mutant outside-read-before-the-list callback-of-others
 mutant committed-read-first between-two-loads
 mutant idle-read-relaxed seen-when-idle
 mutant no-fence-behind-a-status seen-in-status
-mutant recorded-after-the-mark failure-known-first
+mutant recorded-after-the-end failure-known-first
 mutant failed-flag-left-out failure-known-first
-mutant claimed-by-everybody failure-known-first
 mutant value-before-the-error timeline-fails
 mutant raised-without-telling sleeper-of-two-signals
 mutant asked-after-the-look warm-up-asked

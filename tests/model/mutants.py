@@ -2,11 +2,9 @@
 
 Each name has texts of gpusync.h, and what stands there instead. A text has to be in the header once, or as often as
 the third value says. model.sh says which property has to be red with it. Comments name rows of the table "WHO WRITES,
-THEN READS WHAT THE OTHER WROTE" in gpusync.h.
+THEN READS WHAT THE OTHER WROTE" in gpusync.h, or what the queue's lock leaves open: what is read without it, and who
+touches what is about to go.
 """
-
-IN_MARK = "GPUSYNC__SWAP(&entry->done, &not_yet, ticket << 1 | (outcome ? outcome->failed : 0));"
-AFTER_MARK = "while (GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->done) >> 1 == done + 1) {"
 
 
 MUTANTS = {
@@ -22,91 +20,54 @@ MUTANTS = {
          "(p, expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)"),
     ],
     # -- a ticket ends
-    "tell-looks-relaxed": [
-        ("    if (!GPUSYNC__GET(&q->board.count)) return;\n    uint64_t done",
-         "    if (!__atomic_load_n(&q->board.count, __ATOMIC_RELAXED)) return;\n    uint64_t done"),
-    ],
-    "listed-with-release": [
-        ("    if (list->end[0] == node) GPUSYNC__PUT(&list->head, ~node->number);\n    "
-         "GPUSYNC__ADD(&board->count, 1);",
-         "    if (list->end[0] == node) __atomic_store_n(&list->head, ~node->number, __ATOMIC_RELEASE);\n"
-         "    __atomic_fetch_add(&board->count, 1, __ATOMIC_RELEASE);"),
-    ],
-    "no-look-after-listing": [
+    "looked-before-the-lock": [
+        ("        gpusync__lock(&board->lock);\n        bool link = !watch->node.linked && (goal->kind == "
+         "GPUSYNC__ROOM || !gpusync__met(goal));\n",
+         "        bool met = goal->kind != GPUSYNC__ROOM && gpusync__met(goal);\n"
+         "        gpusync__lock(&board->lock);\n        bool link = !watch->node.linked && !met;\n"),
         ("    while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {\n",
          "    while (gpusync_now_ns() < deadline) {\n"),
     ],
-    "told-before-the-mark": [
-        ("    if (gpusync__mark(q, slot->ticket, outcome) && slot->kind == GPUSYNC__TRACKED) "
-         "GPUSYNC__SUB(&q->tracked, 1);\n"
-         "    gpusync__tell(q, slot->ticket, agenda);",
-         "    gpusync__tell(q, slot->ticket, agenda);\n"
-         "    if (gpusync__mark(q, slot->ticket, outcome) && slot->kind == GPUSYNC__TRACKED) "
-         "GPUSYNC__SUB(&q->tracked, 1);"),
+    "advance-by-one": [
+        ("        while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;",
+         "        done++;"),
     ],
     "note-not-looked-at": [
         ("    bool ended = note->queue ? gpusync__marked(note->queue, number) : note->timeline->value >= number;",
          "    bool ended = !note->queue && note->timeline->value >= number;"),
     ],
-    # -- neighbours end
-    "mark-with-release": [
-        (IN_MARK, "__atomic_compare_exchange_n(&entry->done, &not_yet, ticket << 1 | (outcome ? "
-         "outcome->failed : 0), "
-                  "false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);"),
-        (AFTER_MARK, AFTER_MARK.replace("GPUSYNC__GET(&gpusync__entry_of(q, done + 1)->done)",
-                                        "__atomic_load_n(&gpusync__entry_of(q, done + 1)->done, __ATOMIC_ACQUIRE)")),
-    ],
-    "advance-by-one": [(AFTER_MARK, AFTER_MARK.replace("while", "if"))],
     # -- room comes, a handler begins
-    "others-looked-for-relaxed": [
-        ("    if (GPUSYNC__GET(&board->lists[GPUSYNC__OTHERS].head)) gpusync__wake_others_now",
-         "    if (__atomic_load_n(&board->lists[GPUSYNC__OTHERS].head, __ATOMIC_RELAXED)) gpusync__wake_others_now"),
-    ],
     "room-is-not-passed-on": [
-        ("        if (result == GPUSYNC_OK) return GPUSYNC_OK;\n        gpusync__wake_others(q->device, "
-         "&q->board, 0);\n",
-         "        if (result == GPUSYNC_OK) return GPUSYNC_OK;\n"),
-        ("        gpusync__wake_others(queue->device, &queue->board, 0);\n    }\n    "
-         "gpusync__leave(queue);", "    }\n"
-         "    gpusync__leave(queue);"),
+        ("        gpusync__give_room(queue, 0);\n    }\n    gpusync__leave(queue);",
+         "    }\n    gpusync__leave(queue);"),
     ],
-    "state-read-relaxed": [
-        ("    return GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED && GPUSYNC__GET(&slot->ticket) == ticket;",
-         "    return __atomic_load_n(&slot->state, __ATOMIC_RELAXED) == GPUSYNC__ARMED && "
-         "GPUSYNC__GET(&slot->ticket) == ticket;"),
+    "sleeper-not-told-of-the-handler": [
+        ("    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);\n", ""),
     ],
-    "handler-looks-relaxed": [
-        ("    if (!GPUSYNC__GET(&q->board.count)) return;\n    uint64_t done",
-         "    if (!__atomic_load_n(&q->board.count, __ATOMIC_RELAXED)) return;\n    uint64_t done"),
-        ("    if (GPUSYNC__GET(&board->lists[GPUSYNC__OTHERS].head)) gpusync__wake_others_now",
-         "    if (__atomic_load_n(&board->lists[GPUSYNC__OTHERS].head, __ATOMIC_RELAXED)) gpusync__wake_others_now"),
+    "handler-begins-relaxed": [
+        ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
+         "    if (!__atomic_compare_exchange_n(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING, false, "
+         "__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {"),
     ],
-    # -- a slot is reused
-    "reference-counted-relaxed": [
-        ("    while (!GPUSYNC__SWAP(&slot->refs, &refs, refs + 1));",
-         "    while (!__atomic_compare_exchange_n(&slot->refs, &refs, refs + 1, false, __ATOMIC_RELAXED, "
-         "__ATOMIC_RELAXED));"),
+    # -- read without the queue's lock
+    "completed-stored-relaxed": [
+        ("        GPUSYNC__PUT(&q->head.completed, done);", "        GPUSYNC__SET(&q->head.completed, done);"),
     ],
-    "first-reference-relaxed": [
-        ("    GPUSYNC__PUT(&slot->refs, 1); /* last:", "    GPUSYNC__SET(&slot->refs, 1); /* last:"),
+    "done-stored-relaxed": [
+        ("    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);",
+         "    GPUSYNC__SET(&entry->done, ticket << 1 | outcome->failed);"),
     ],
-    "last-reference-relaxed": [
-        ("    if (GPUSYNC__SUB(&slot->refs, 1) == 1) gpusync__last_unref(slot);",
-         "    if (__atomic_fetch_sub(&slot->refs, 1, __ATOMIC_RELAXED) == 1) gpusync__last_unref(slot);"),
-    ],
-    "slot-pushed-relaxed": [
-        ("    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}",
-         "    while (!__atomic_compare_exchange_n(list, &slot->next, slot, false, __ATOMIC_RELAXED, "
-         "__ATOMIC_RELAXED)) {}"),
-    ],
-    "slot-counted-before-it-is-back": [
-        ("    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}\n    if (q) GPUSYNC__SUB(&q->slots, 1);",
-         "    if (q) GPUSYNC__SUB(&q->slots, 1);\n    while (!GPUSYNC__SWAP(list, &slot->next, slot)) {}"),
+    "ring-stored-relaxed": [
+        ("        GPUSYNC__PUT(&q->ring, ring);", "        GPUSYNC__SET(&q->ring, ring);"),
     ],
     "completed-not-looked-at": [
-        ("    if (ticket <= GPUSYNC__GET(&q->head.completed)) return true;\n    return "
+        ("    if (ticket <= GPUSYNC__GET(&q->head.completed)) return true;\n    if ("
          "GPUSYNC__GET(&gpusync__entry_of",
-         "    return GPUSYNC__GET(&gpusync__entry_of"),
+         "    if (GPUSYNC__GET(&gpusync__entry_of"),
+        ("    return ticket <= GPUSYNC__GET(&q->head.completed); /* its entry may", "    return false; /* its entry may"),
+    ],
+    "completed-looked-at-once": [
+        ("    return ticket <= GPUSYNC__GET(&q->head.completed); /* its entry may", "    return false; /* its entry may"),
     ],
     "plans-taken-one-by-one": [
         ("    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, "
@@ -118,32 +79,36 @@ MUTANTS = {
         ("    if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */", "    "
          "(void)rest;"),
     ],
-    # -- an orphan's buffer
-    "orphan-never-runs": [
-        ("    } else {\n        GPUSYNC__PUT(&slot->state, (uint32_t)GPUSYNC__RUNNING);\n    }\n", "    }\n"),
+    "handler-frees-under-a-look": [
+        ("    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED)) return NULL;",
+         "    if (!(slot->traits & GPUSYNC__HANDLED)) return NULL;"),
     ],
-    "state-before-count": [
-        ("    uint32_t refs = GPUSYNC__SUB(&slot->refs, 1);\n    bool looks = true;\n",
-         "    bool looks = gpusync__is_orphan(slot);\n    uint32_t refs = GPUSYNC__SUB(&slot->refs, 1);\n"),
+    # -- a buffer is given up: ARMED to RUNNING, or to ORPHANED
+    "begun-without-a-swap": [
+        ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
+         "    bool begins = GPUSYNC__GET(&slot->state) == armed;\n"
+         "    if (begins) GPUSYNC__PUT(&slot->state, (uint8_t)GPUSYNC__RUNNING);\n    if (!begins) {"),
     ],
-    "orphan-not-looked-at-again": [
-        ("looks = !gpusync__is_orphan(slot); /*", "looks = false; /*"),
+    "given-up-without-a-swap": [
+        ("    bool orphan = GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);",
+         "    bool orphan = GPUSYNC__GET(&slot->state) == armed;\n"
+         "    if (orphan) GPUSYNC__PUT(&slot->state, (uint8_t)GPUSYNC__ORPHANED);"),
     ],
-    "orphan-without-a-reference": [
-        ("gpusync__is_orphan(slot) && gpusync__swap32(&slot->refs, 1, 2)) {", "gpusync__is_orphan(slot)) {\n"
-         "        GPUSYNC__ADD(&slot->refs, 1);"),
+    "queue-touched-before-the-swap": [
+        ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
+         "    if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) (void)GPUSYNC__GET(&slot->queue->flags);\n"
+         "    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {"),
+    ],
+    "orphan-seen-before-the-lock": [
+        ("    GPUSYNC__LOCK(q);\n    bool orphan = gpusync__is_orphan(slot);\n",
+         "    bool orphan = gpusync__is_orphan(slot);\n    GPUSYNC__LOCK(q);\n"),
     ],
     # -- held work may go
     "wanted-is-only-read": [
         ("return GPUSYNC__ADD(&q->wanted, 0) != 0; }", "return GPUSYNC__GET(&q->wanted) != 0; }"),
     ],
     "wanted-not-looked-at": [
-        ("    gpusync__unlock(&q->order);\n    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);",
-         "    gpusync__unlock(&q->order);"),
-    ],
-    "ticket-stored-relaxed": [
-        ("    __atomic_store_n(&slot->ticket, ticket, __ATOMIC_RELEASE);\n",
-         "    __atomic_store_n(&slot->ticket, ticket, __ATOMIC_RELAXED);\n"),
+        ("    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);", "    (void)q;"),
     ],
     "doomed-read-before-missing": [
         ("    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n    if (goes) return GPUSYNC_OK;\n",
@@ -162,10 +127,6 @@ MUTANTS = {
         ("    if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {\n        "
          "gpusync__list_stirred(plan);",
          "    if (GPUSYNC__GET(&plan->doomed)) {\n        gpusync__list_stirred(plan);"),
-    ],
-    "device-has-it-relaxed": [
-        ("    if (GPUSYNC__GET(&q->board.count)) gpusync__announce_ticket(",
-         "    if (__atomic_load_n(&q->board.count, __ATOMIC_RELAXED)) gpusync__announce_ticket("),
     ],
     # -- a queue on an agenda
     "agenda-cleared-after-the-pump": [
@@ -192,29 +153,37 @@ MUTANTS = {
         ("static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB(&q->inside, 1); }",
          "static void gpusync__leave(gpusync_queue *q) { __atomic_fetch_sub(&q->inside, 1, __ATOMIC_RELAXED); }"),
     ],
-    "slots-not-waited-for": [
-        ("    while (GPUSYNC__GET(&q->slots)) gpusync__linger(dev, &rounds);\n", ""),
-    ],
     "running-handler-not-waited-for": [
-        ("        while (!orphan && GPUSYNC__GET(&slot->state) == GPUSYNC__RUNNING && "
-         "GPUSYNC__GET(&slot->queue) == q)\n"
-         "            gpusync__linger(q->device, &rounds);\n", "        (void)rounds;\n"),
-        ("    while (GPUSYNC__GET(&q->slots)) gpusync__linger(dev, &rounds);\n", ""),
+        ("        if (!slot) break;\n        if (!armed) {\n            gpusync__linger(q->device, &rounds);\n"
+         "            continue;\n        }\n",
+         "        if (!armed) break;\n"),
     ],
-    "turned-without-a-swap": [
-        ("{ return gpusync__swap32(&s->state, from, to); }",
-         "{ if (GPUSYNC__GET(&s->state) != from) return false; GPUSYNC__PUT(&s->state, to); return true; }"),
+    "leaving-not-waited-for": [
+        ("    while (GPUSYNC__GET(&q->leaving)) gpusync__linger(q->device, &rounds);\n", ""),
+    ],
+    "leaving-counted-after-the-lock": [
+        ("    GPUSYNC__ADD(&q->leaving, 1);\n    void *buffer = gpusync__slot_leave(q, slot);\n"
+         "    GPUSYNC__UNLOCK(q);\n",
+         "    void *buffer = gpusync__slot_leave(q, slot);\n    GPUSYNC__UNLOCK(q);\n"
+         "    GPUSYNC__ADD(&q->leaving, 1);\n"),
+    ],
+    "leaving-let-go-relaxed": [
+        ("    GPUSYNC__SUB(&q->leaving, 1);", "    __atomic_fetch_sub(&q->leaving, 1, __ATOMIC_RELAXED);"),
+    ],
+    "leaving-let-go-first": [
+        ("    gpusync__tell(q, ticket, &caught, agenda);\n    gpusync__work_off(q->device, agenda);\n"
+         "    if (buffer) gpusync__release_pooled(buffer);\n    GPUSYNC__SUB(&q->leaving, 1);",
+         "    GPUSYNC__SUB(&q->leaving, 1);\n    gpusync__tell(q, ticket, &caught, agenda);\n"
+         "    gpusync__work_off(q->device, agenda);\n    if (buffer) gpusync__release_pooled(buffer);"),
+    ],
+    "slots-lost": [
+        ("    gpusync__return_slots(q->free_slots);\n", ""),
     ],
     "sleepers-not-woken": [
-        ("    gpusync__wake_stopped(dev, &q->board);\n    gpusync__let_out(dev, &q->inside);",
-         "    gpusync__let_out(dev, &q->inside);"),
+        ("    gpusync__wake_waits(dev, &q->board, false);\n", ""),
     ],
     "sleepers-of-values-not-woken": [
-        ("    gpusync__wake_stopped(dev, &t->board);\n", ""),
-    ],
-    "sleepers-looked-for-relaxed": [
-        ("    if (GPUSYNC__GET(&board->count)) gpusync__wake_waits(dev, board, false);",
-         "    if (__atomic_load_n(&board->count, __ATOMIC_RELAXED)) gpusync__wake_waits(dev, board, false);"),
+        ("    gpusync__wake_waits(dev, &t->board, false);\n", ""),
     ],
     "listening-not-orphaned": [
         ("            (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
@@ -241,17 +210,15 @@ MUTANTS = {
          "    while (__atomic_load_n(&dev->post->inside, __ATOMIC_ACQUIRE)) gpusync__linger(dev, &rounds);"),
     ],
     # -- a sweep begins
-    "timer-looked-for-relaxed": [
-        ("    if (GPUSYNC__GET(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__GET(&post->sweep_ns))",
-         "    if (__atomic_load_n(&post->pace_ns, __ATOMIC_RELAXED) != GPUSYNC__SWEEP_NS ||\n"
-         "        !__atomic_load_n(&post->sweep_ns, __ATOMIC_RELAXED))"),
-    ],
     "timer-taken-back-late": [
         ("    GPUSYNC__PUT(&post->sweep_ns, 0);\n    bool last = ", "    bool last = "),
         ("    if (reason && last) {\n", "    GPUSYNC__PUT(&post->sweep_ns, 0);\n    if (reason && last) {\n"),
     ],
-    "refused-relaxed": [
-        ("    GPUSYNC__PUT(&q->refused, 1);\n", "    GPUSYNC__SET(&q->refused, 1);\n"),
+    "refused-after-the-timer": [
+        ("    GPUSYNC__LOCK(q);\n    q->refused = true;\n    GPUSYNC__UNLOCK(q);\n"
+         "    gpusync__arm_sweep(q->device);\n",
+         "    gpusync__arm_sweep(q->device);\n    GPUSYNC__LOCK(q);\n    q->refused = true;\n"
+         "    GPUSYNC__UNLOCK(q);\n"),
     ],
     # -- callbacks are due
     "asked-cleared-after-the-look": [
@@ -270,33 +237,18 @@ MUTANTS = {
         ("        else GPUSYNC__PUT(&dev->due, due->next);\n", "        else if (dev->due_count == 9) "
          "GPUSYNC__PUT(&dev->due, NULL);\n"),
     ],
-    # -- failures are logged
-    "logging-cleared-with-release": [
-        ("    while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {",
-         "    while (q->device->log && __atomic_load_n(&q->log_count, __ATOMIC_ACQUIRE) != "
-         "GPUSYNC__GET(&q->logged)) {"),
-        ("        GPUSYNC__PUT(&q->logging, 0);", "        __atomic_store_n(&q->logging, 0, __ATOMIC_RELEASE);"),
-    ],
-    "logged-without-a-second-look": [
-        ("    while (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {",
-         "    if (q->device->log && GPUSYNC__GET(&q->log_count) != GPUSYNC__GET(&q->logged)) {"),
-    ],
     # -- others may signal
     "hint-before-outside": [
         ("    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))\n"
-         "        gpusync__hint(timeline->device, &timeline->board);",
-         "    gpusync__hint(timeline->device, &timeline->board);\n"
+         "        gpusync__wake_waits(timeline->device, &timeline->board, true);",
+         "    gpusync__wake_waits(timeline->device, &timeline->board, true);\n"
          "    (void)gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE);"),
-    ],
-    "outside-read-relaxed": [
-        ("{ return GPUSYNC__GET(&t->flags) & GPUSYNC__OUTSIDE; }",
-         "{ return __atomic_load_n(&t->flags, __ATOMIC_RELAXED) & GPUSYNC__OUTSIDE; }"),
     ],
     "outside-read-before-the-list": [
         ("    *listens = node->heard = note->timeline && flags & GPUSYNC__OUTSIDE;",
          "    *listens = node->heard = note->timeline && *listens;"),
         ("    if (note && gpusync__pin_note(note, &listens)) {",
-         "    listens = abroad;\n    if (note && gpusync__pin_note(note, &listens)) {"),
+         "    listens = t && gpusync__is_outside(t);\n    if (note && gpusync__pin_note(note, &listens)) {"),
     ],
     # -- the two loads of gpusync_is_idle, the fence behind a status
     "committed-read-first": [
@@ -313,19 +265,16 @@ MUTANTS = {
         ("    if (status >= GPUSYNC__STATUS_COMPLETED) __atomic_thread_fence(__ATOMIC_ACQUIRE);\n", ""),
     ],
     # -- a failure comes before the end
-    "recorded-after-the-mark": [
+    "recorded-after-the-end": [
         ("        if (failed) gpusync__record(q, &error);\n        gpusync__learn", "        gpusync__learn"),
-        ("        gpusync__end_ticket(q, slot, &outcome, agenda);\n    }\n    if (!failed) return;",
-         "        gpusync__end_ticket(q, slot, &outcome, agenda);\n        if (failed) gpusync__record(q, "
-         "&error);\n    }\n"
-         "    if (!failed) return;"),
+        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, agenda);\n    }\n"
+         "    GPUSYNC__UNLOCK(q);\n    if (!first) return;",
+         "        gpusync__end_ticket(q, ticket, &outcome, &caught, agenda);\n"
+         "        if (failed) gpusync__record(q, &error);\n    }\n"
+         "    GPUSYNC__UNLOCK(q);\n    if (!first) return;"),
     ],
     "failed-flag-left-out": [
         ("    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);\n", ""),
-    ],
-    "claimed-by-everybody": [
-        ("    gpusync_error error;\n    if (!gpusync__swap32(&slot->claimed, 0, 1)) return;\n    if (status",
-         "    gpusync_error error;\n    GPUSYNC__PUT(&slot->claimed, 1);\n    if (status"),
     ],
     "value-before-the-error": [
         ("        if (reason) gpusync__copy_error(&t->error, reason);\n", ""),

@@ -1,4 +1,4 @@
-/* reuse.c - slots and plans are used again, and nobody takes them for what they were */
+/* reuse.c - slots, plans and rings are used again, and nobody takes them for what they were */
 
 #include "rig.h"
 
@@ -17,7 +17,10 @@ static void *poller(void *unused)
 }
 static void *committer(void *unused)
 {
-    __VERIFIER_assume(LOAD(&Q.returned) != NULL); /* only the orders in which it is the same slot */
+    gpusync__lock(&Q.board.lock);
+    bool is_free = Q.free_slots != NULL;
+    gpusync__unlock(&Q.board.lock);
+    __VERIFIER_assume(is_free); /* only the orders in which it is the same slot */
     gpusync_ticket ticket = commit(1);
     assert(ticket == 2 && B[1].handler == &slab.slots[0]);
     return unused;
@@ -32,43 +35,48 @@ static void slot(void)
     join(two);
     join(three);
     assert(B[0].live == 0 && B[1].live == 2); /* Metal's and ours */
-    assert(s->refs == 1 && s->ticket == 2 && s->state == GPUSYNC__ARMED && s->buffer == &B[1] && !s->claimed);
+    assert(s->looks == 0 && s->ticket == 2 && s->state == GPUSYNC__ARMED && s->buffer == &B[1]);
     assert(gpusync_is_done(&Q, 1) && !gpusync_is_done(&Q, 2));
     finish(1, WELL);
-    assert(gpusync_is_idle(&Q) && B[1].live == 0 && Q.outstanding == 0 && Q.slots == 0);
+    assert(gpusync_is_idle(&Q) && B[1].live == 0 && Q.outstanding == 0 && Q.in_flight == 0);
+    assert(free_slots(Q.free_slots) == 1);
 }
 
-/* Slots come back from two threads, while a third takes the list, twice: none is lost, and none is there twice. */
-static gpusync__slot *list;
-static int seen[3];
-static void count_all(gpusync__slot *s)
+/* The ring grows, for a third ticket comes while the first is in flight: somebody who asks for the first finds it where
+   it was. RING=2, MODEL_SLOTS=3. */
+static struct {
+    gpusync__ring ring;
+    gpusync__entry entries[4];
+} longer;
+static void *allocates(void *user, size_t size, size_t alignment)
 {
-    for (int n = 0; s; s = s->next, n++) {
-        assert(n < 3);
-        __atomic_fetch_add(&seen[s - slab.slots], 1, __ATOMIC_RELAXED);
-    }
+    assert(size == sizeof longer);
+    return &longer;
 }
-static void *gives_back(void *i)
+static void *commits_third(void *unused)
 {
-    gpusync__slot_free(&slab.slots[(long)i]); /* without a queue: to all */
-    return NULL;
-}
-static void *takes_twice(void *unused)
-{
-    count_all(__atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST));
-    count_all(__atomic_exchange_n(&gpusync__global.returned, (gpusync__slot *)NULL, __ATOMIC_SEQ_CST));
+    gpusync_ticket ticket = commit(2);
+    assert(ticket == 3 && Q.ring == &longer.ring && longer.ring.older == &ring && longer.ring.first == 3);
     return unused;
 }
-static void slot_list(void)
+static void *asks_for_first(void *unused)
 {
-    slab.slots[2].next = NULL;
-    gpusync__global.returned = &slab.slots[2];
-    pthread_t one = start(gives_back, 0), two = start(gives_back, 1), three = start(takes_twice, 0);
+    gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
+    assert(!gpusync__met(&goal));
+    return unused;
+}
+static void ring_grows(void)
+{
+    D.allocator.allocate = allocates;
+    commit(0);
+    commit(1);
+    pthread_t one = start(commits_third, 0), two = start(asks_for_first, 0);
     join(one);
     join(two);
-    join(three);
-    count_all(gpusync__global.returned);
-    assert(seen[0] == 1 && seen[1] == 1 && seen[2] == 1);
+    finish(0, WELL);
+    finish(1, WELL);
+    finish(2, WELL);
+    assert(gpusync_is_idle(&Q) && free_slots(Q.free_slots) == 3);
 }
 
 /* Plans: the queue's list has two. Two threads take one each, and one of them gives its own back; so does a third one,
@@ -108,26 +116,23 @@ static void plan_list(void)
     assert(there + owned[0] + owned[1] + owned[2] == 3);
 }
 
-/* A tracked command buffer is given up, while its handler comes after all and somebody reads its status. It is released
-   once by us and once by Metal, and not read after that. The slot is free in the end, and the ticket has ended. */
+/* A tracked command buffer is given up, while the program commits it after all: its handler comes, and somebody looks
+   at its status. It is released once by us and once by Metal, and not read after that. The slot is free in the end, and
+   the ticket has ended. */
 static void *gives_up(void *unused)
 {
     gpusync_result result = gpusync_untrack(&Q, 1);
-    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_INVALID_TICKET || result == GPUSYNC_ERROR_ALREADY_COMMITTED);
     return unused;
 }
 static void *late_handler(void *unused)
 {
-    gpusync__completed(B[0].handler, &B[0]);
-    gpusync__release(&B[0]);
+    finish(0, WELL);
     return unused;
 }
 static void *looks(void *unused)
 {
-    gpusync__slot *s = gpusync__ref_ticket(&Q, 1);
-    if (!s) return unused;
-    (void)gpusync__status(s->buffer);
-    gpusync__unref(s);
+    (void)gpusync__look_ticket(&Q, 1, NULL);
     return unused;
 }
 static void track_one(void)
@@ -139,8 +144,8 @@ static void track_one(void)
 }
 static void is_gone(void)
 {
-    assert(B[0].live == 0 && slab.slots[0].refs == 0 && slab.slots[0].state == GPUSYNC__FREE);
-    assert(gpusync_is_idle(&Q) && Q.slots == 0 && Q.outstanding == 0 && Q.tracked == 0);
+    assert(B[0].live == 0 && gpusync_is_idle(&Q) && Q.in_flight == 0 && Q.outstanding == 0 && Q.tracked == 0);
+    assert(free_slots(Q.free_slots) + free_slots(gpusync__global.free) == MODEL_SLOTS);
 }
 static void orphan(void)
 {
@@ -161,27 +166,9 @@ static void orphan_kept(void)
     join(one);
     join(two);
     join(three);
-    assert(B[0].live == 1 && slab.slots[0].refs == 1 && slab.slots[0].state == GPUSYNC__ORPHANED);
+    assert(B[0].live == 1 && slab.slots[0].looks == 0 && slab.slots[0].state == GPUSYNC__ORPHANED);
     (void)late_handler(NULL);
     is_gone();
-}
-
-/* The same slot, if it is free by then, serves another command buffer, which nobody has given up. */
-static void *handler_then_other(void *unused)
-{
-    gpusync_ticket ticket;
-    (void)late_handler(NULL);
-    B[1].status = 0;
-    (void)gpusync_track(&Q, &B[1], &ticket); /* or there is no slot yet */
-    return unused;
-}
-static void orphan_again(void)
-{
-    track_one();
-    pthread_t one = start(gives_up, 0), two = start(handler_then_other, 0);
-    join(one);
-    join(two);
-    assert(B[0].live == 0 && B[1].live == 1 + (int)Q.slots && Q.slots <= 1);
 }
 
 int main(void)

@@ -58,14 +58,13 @@ static void zero_goal(struct gpusync__goal *goal, size_t size);
 static void zero_watches(struct gpusync__watch *watches, size_t size);
 static void zero_error(struct gpusync_error *error, size_t size);
 static void zero_submission(struct gpusync_submission *submission, size_t size);
-static void zero_rest_of_slot(char *from, size_t size);
 /* The rig's is zero. */
 static void *zero_memory(void *memory, size_t size) { return memory; }
 static void zero_unknown(void *memory, size_t size) { assert(!"zeroes what is not known"); }
 #define memset(to, value, size) \
     _Generic((to), struct gpusync__goal *: zero_goal, struct gpusync__watch *: zero_watches,                           \
-        struct gpusync_error *: zero_error, struct gpusync_submission *: zero_submission, char *: zero_rest_of_slot,   \
-        void *: zero_memory, default: zero_unknown)(to, size)
+        struct gpusync_error *: zero_error, struct gpusync_submission *: zero_submission, void *: zero_memory,         \
+        default: zero_unknown)(to, size)
 
 static void copy_bits(void *to, const void *from, size_t size)
 {
@@ -148,8 +147,6 @@ static void zero_goal(gpusync__goal *g, size_t size)
     g->draining = g->handlers = false;
     g->ticket = g->covered = 0;
     g->late = NULL;
-    g->at.slab = NULL;
-    g->at.next = 0;
 }
 static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
 {
@@ -161,8 +158,6 @@ static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
     to->ticket = from->ticket;
     to->covered = from->covered;
     to->late = from->late;
-    to->at.slab = from->at.slab;
-    to->at.next = from->at.next;
 }
 static void zero_node(gpusync__node *node) { node->linked = false; } /* the rest gets a value when it is listed */
 static void zero_watches(gpusync__watch *w, size_t size)
@@ -171,8 +166,9 @@ static void zero_watches(gpusync__watch *w, size_t size)
         zero_node(&w[i].node);
         zero_goal(&w[i].goal, 0);
         w[i].waiter = NULL;
+        w[i].list = NULL;
         w[i].hints = 0;
-        w[i].left = false;
+        w[i].asks = w[i].left = false;
         w[i].result = GPUSYNC_OK;
         w[i].since_ns = 0;
     }
@@ -204,18 +200,6 @@ static void zero_submission(gpusync_submission *s, size_t size)
     s->user = NULL;
     s->timeout_ns = NULL;
 }
-/* gpusync__slot_free: from `was_open` on. Plain, as it is there. */
-static void zero_rest_of_slot(char *from, size_t size)
-{
-    gpusync__slot *slot = (gpusync__slot *)(void *)(from - offsetof(gpusync__slot, was_open));
-    assert(size == sizeof *slot - offsetof(gpusync__slot, was_open));
-    slot->was_open = 0;
-    slot->claimed = slot->roomless = slot->traits = 0;
-    slot->plan = NULL;
-    slot->events = NULL;
-    slot->scheduled_ns = slot->ended_ns = 0;
-}
-
 /* ---------------------------------------------------------------- Metal */
 
 #define SELECTOR(name, text) .name = (void *)(text),
@@ -470,6 +454,7 @@ struct gpusync_queue Q = {
     .open = Q.few_open,
     .open_places = GPUSYNC__FEW_PLACES,
     .open_shift = 60,
+    .index_most = GPUSYNC__FEW_PLACES,
     .log = &Q.last_failure,
     .log_size = 1,
 };
@@ -508,7 +493,6 @@ static void have_plans(int count)
         plan->due.done = gpusync__plan_called;
         plan->due.owing = &Q.owing;
         plan->work.kind = GPUSYNC__PLAN;
-        plan->work.traits = GPUSYNC__IS_PLAN;
         plan->work.plan = plan;
         gpusync__plan_clear(plan);
         plan->depth = (uint32_t)(count - i);
@@ -530,6 +514,14 @@ static gpusync_ticket commit(int i)
     return ticket;
 }
 
+/* The slots that the queue, or everybody, can take. Only what was joined with all who give any may ask. */
+static int free_slots(const gpusync__slot *s)
+{
+    int count = 0;
+    for (; s; s = s->next) assert(count++ < MODEL_SLOTS && s->state == GPUSYNC__FREE && !s->queue && !s->looks);
+    return count;
+}
+
 /* The sleeping part of a wait alone. What comes before it, looks and spins, only adds reads. */
 static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
 {
@@ -537,6 +529,7 @@ static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
     gpusync__wait wait = {&D, &Q.stats, &watch, 1, 0, 1, false, false, false, false, NULL};
     zero_watches(&watch, sizeof watch);
     copy_goal(&watch.goal, goal);
+    watch.asks = goal->handlers;
     return gpusync__sleep(&wait, deadline);
 }
 static gpusync__goal goal_of(gpusync_queue *q, gpusync_timeline *t, uint32_t kind, uint64_t number)

@@ -47,9 +47,14 @@ static void *sleep_for_second(void *unused)
 }
 static void *mark(void *number)
 {
+    static const gpusync__outcome outcome = {0, 0, 0, GPUSYNC_OK};
     gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__slot *slot = gpusync__entry_of(&Q, (uint64_t)number)->slot;
-    gpusync__end_ticket(&Q, slot, NULL, &agenda); /* what the handler does */
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    gpusync__lock(&Q.board.lock); /* what the handler does */
+    gpusync__end_ticket(&Q, (uint64_t)number, &outcome, &caught, &agenda);
+    gpusync__unlock(&Q.board.lock);
+    gpusync__tell(&Q, (uint64_t)number, &caught, &agenda);
     return NULL;
 }
 static void neighbours(void)
@@ -122,15 +127,18 @@ static void outside_callback(void)
 #define LATER 5000
 static void *wait_for_room(void *unused)
 {
-    gpusync_result result = gpusync__wait_for_room(&Q, 1, LATER);
+    gpusync_result result = gpusync__wait_for_room(&Q, LATER, NULL);
     assert(result == GPUSYNC_OK);
-    gpusync__give_room(&Q);
+    gpusync__give_room(&Q, 1);
     return unused;
 }
 static void *give_and_take(void *unused)
 {
-    gpusync__give_room(&Q);
-    if (gpusync__take_room(&Q, 1)) gpusync__give_room(&Q);
+    gpusync__give_room(&Q, 1);
+    gpusync__lock(&Q.board.lock);
+    bool taken = gpusync__take_rooms(&Q, 1, 1);
+    gpusync__unlock(&Q.board.lock);
+    if (taken) gpusync__give_room(&Q, 1);
     return unused;
 }
 static void room(void)
@@ -152,7 +160,7 @@ static void *throttle(void *unused)
 }
 static void *give(void *unused)
 {
-    gpusync__give_room(&Q);
+    gpusync__give_room(&Q, 1);
     return unused;
 }
 static void room_for_two(void)
@@ -238,27 +246,47 @@ static void waiter_again(void)
 }
 
 /* A ring's entry used again: ticket 2 has ended, and 1 has not. Somebody falls asleep for 2, while 1 ends and the entry
-   of 2 goes on to ticket 4. RING=2, MODEL_SLOTS=4. */
+   of 2 goes on to ticket 4, which ends. RING=2, MODEL_SLOTS=4. */
 static void *reuse_entry(void *unused)
 {
     __VERIFIER_assume(GPUSYNC__GET(&Q.head.completed) >= 2);
-    assert(gpusync__ring_ready(&Q, 3));
-    gpusync__enter_ring(&Q, &slab.slots[2], 3, GPUSYNC__ARMED);
-    assert(gpusync__ring_ready(&Q, 4));
-    gpusync__enter_ring(&Q, &slab.slots[3], 4, GPUSYNC__ARMED);
-    return unused;
+    gpusync__lock(&Q.board.lock);
+    for (int i = 2; i < 4; i++) {
+        assert(gpusync__ring_is_ready(&Q));
+        gpusync__enter_ring(&Q, &slab.slots[i], GPUSYNC__ARMED, NOW);
+    }
+    gpusync__unlock(&Q.board.lock);
+    return mark((void *)4);
 }
 static void entry_again(void)
 {
     commit(0);
     commit(1);
     mark((void *)2);
-    assert(RING == 2 && gpusync__ring_ready(&Q, 2) && !Q.head.completed);
+    assert(RING == 2 && Q.head.committed == 2 && !Q.head.completed);
     start(sleep_for_second, 0);
     pthread_t one = start(mark, 1), other = start(reuse_entry, 0);
     join(one);
     join(other);
     assert(!lost(0));
+}
+
+/* Who has seen that ticket 2 has ended sees so again, whatever became of its entry meanwhile. */
+static void *asks_twice(void *unused)
+{
+    gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 2);
+    if (gpusync__met(&goal)) assert(gpusync__met(&goal));
+    return unused;
+}
+static void ended_stays(void)
+{
+    commit(0);
+    commit(1);
+    mark((void *)2);
+    start(asks_twice, 0);
+    pthread_t one = start(mark, 1), other = start(reuse_entry, 0);
+    join(one);
+    join(other);
 }
 
 int main(void)
