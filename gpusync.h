@@ -2819,7 +2819,7 @@ GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *sl
     slot->leads = &entry->slot;
     slot->since_ns = now;
     GPUSYNC__SET(&slot->ticket, ticket);
-    GPUSYNC__SET(&slot->state, state);
+    __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE); /* of a plan: with all that its issue has written */
     GPUSYNC__PUT(&q->head.committed, ticket);
     return ticket;
 }
@@ -3942,21 +3942,28 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
     q->ended_ns = end;
 }
 
-/* The ticket has ended, and if badly, that is on record: write how, and take off the board what waits for it. In the
-   end `completed` moves over every ticket that has ended. Under the queue's lock. */
-static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
-                                       gpusync__catch *caught, gpusync__agenda *agenda)
+/* The ticket has ended, and if badly, that is on record: write how. In the end `completed` moves over every ticket that
+   has ended. Under the queue's lock. */
+static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
     uint64_t done = q->head.completed;
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
     GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);
-    if (ticket == done + 1) {
-        while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;
-        GPUSYNC_ASSERT(done <= q->head.committed);
-        GPUSYNC__PUT(&q->head.completed, done);
-    }
+    if (ticket != done + 1) return;
+    while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;
+    GPUSYNC_ASSERT(done <= q->head.committed);
+    GPUSYNC__PUT(&q->head.completed, done);
+}
+
+/* The same, and take off the board what waits for it. Waits and callbacks find the end where they look for it: that is
+   written first. A submission's own callback comes between the two (gpusync__end_plan), and so before those that were
+   registered for its ticket. */
+static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
+                                       gpusync__catch *caught, gpusync__agenda *agenda)
+{
+    gpusync__write_end(q, ticket, outcome);
     gpusync__take_ended(q, ticket, caught, agenda);
 }
 
@@ -3966,6 +3973,7 @@ static inline void gpusync__end_handler(gpusync_queue *q, gpusync__slot *slot, g
 {
     if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);
     if (slot->traits & GPUSYNC__HAS_ROOM) gpusync__give_rooms(q, 1, caught);
+    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* a look, that of the sweep too, may keep the slot */
 }
 
 /* Has work failed whose status is not Completed? Then the error is filled. A handler that runs before the status is
@@ -5394,7 +5402,7 @@ GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffe
 {
     GPUSYNC__LOCK(q);
     bool found = gpusync__is_in_flight(q, buffer), small = !found && q->in_flight >= q->index_most;
-    q->searched = small;
+    if (small) q->searched = true;
     GPUSYNC__UNLOCK(q);
     if (small) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     return found ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
@@ -5524,7 +5532,11 @@ GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const 
                                                   gpusync_result result, gpusync__commit_extra *extra,
                                                   gpusync_ticket *ticket)
 {
-    if (result == GPUSYNC_NOT_READY) result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &extra->held);
+    if (result == GPUSYNC_NOT_READY) {
+        if (extra->admitted) gpusync__give_room(q, 1); /* a submission takes its own */
+        extra->admitted = false;
+        result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &extra->held);
+    }
     if (!q->slow_commit) return result; /* as it was: gpusync_set_trace does not run beside a call */
     if (extra->admitted) gpusync__give_room(q, 1);
     if (result != GPUSYNC_OK || !extra->began) return result;
@@ -7595,9 +7607,9 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     if (result == GPUSYNC_OK) result = gpusync__check_classes4(q, buffers, count);
     if (result == GPUSYNC_OK && q->slow_commit) result = gpusync__before_commit4(q, buffers, count, &extra);
     if (result != GPUSYNC_OK) return result;
-    void *pool = gpusync__pool_push(), *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
-    void *all = gpusync__all_of(buffers, count);
     do {
+        void *pool = gpusync__pool_push(), *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
+        void *all = gpusync__all_of(buffers, count);
         gpusync__lock(&q->order);
         if (!options || !all) result = GPUSYNC_ERROR_METAL_NIL;
         else if (q->lined_ordered) result = GPUSYNC_NOT_READY;
@@ -7607,11 +7619,9 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
             *ticket = slot->ticket;
             gpusync__send4(q, slot, options, buffers, count);
         }
-        gpusync__unlock(&q->order);
+        if (options) gpusync__release(options);
+        gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
-    if (options) gpusync__release(options);
-    gpusync__pool_pop(pool);
-    gpusync__order_ended(q);
     if (result != GPUSYNC_OK || q->slow_commit)
         result = gpusync__end_commits(q, buffers, count, result, &extra, ticket);
     return result;
@@ -7793,13 +7803,20 @@ static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t p
 }
 
 /* Take the first `count` parts, which were not committed, out of flight: they are the caller's alone after that, as a
-   list. Their room comes back. Under the queue's lock. */
+   list. One that a report looks at stays for that look, which frees it. Their room comes back. Under the queue's lock.
+   */
 GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__plan *plan, uint32_t count,
                                                 gpusync__catch *caught)
 {
     gpusync__slot *parts = NULL;
     for (uint32_t i = 0; i < count; i++) {
         gpusync__slot *slot = plan->parts[i];
+        slot->traits |= GPUSYNC__HANDLED; /* no handler will come */
+        if (slot->looks) {
+            *slot->leads = NULL;
+            slot->leads = NULL;
+            continue;
+        }
         gpusync__flight_remove(q, slot);
         slot->next = parts;
         parts = slot;
@@ -8077,14 +8094,15 @@ static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *erro
     }
     if (gpusync__is_issued(plan)) gpusync__learn(q, ticket, plan->work.since_ns, outcome);
     if (error || plan->work.traits & GPUSYNC__IS_DELAYED) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
-    if (plan->due.fn) gpusync__push_due(plan->device, &plan->due, agenda);
     gpusync__slot *parts = rest ? gpusync__parts_out(q, plan, rest, caught) : NULL;
     for (uint32_t i = rest; i < plan->part_count; i++) {
         if (plan->parts[i]) plan->parts[i]->leads = NULL;
         plan->parts[i] = NULL;
     }
     if (plan->work.leads) *plan->work.leads = NULL;
-    gpusync__end_ticket(q, ticket, outcome, caught, agenda);
+    gpusync__write_end(q, ticket, outcome);
+    if (plan->due.fn) gpusync__push_due(plan->device, &plan->due, agenda);
+    gpusync__take_ended(q, ticket, caught, agenda);
     return parts;
 }
 
@@ -9101,7 +9119,7 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
         gpusync__lock(&q->order);
         gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
         plan = slot ? slot->plan : NULL;
-        if (plan) result = gpusync__check_status(buffer, GPUSYNC__PART);
+        result = plan ? gpusync__check_status(buffer, GPUSYNC__PART) : GPUSYNC_OK;
         if (plan && result == GPUSYNC_OK) result = gpusync__take_part(q, plan, open);
         ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
         if (result != GPUSYNC_OK) plan = NULL; /* the command buffer is open as before, with its plan */
@@ -9218,23 +9236,27 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
     return slot;
 }
 
-/* gpusync__encode_point, under the order lock and with a pool. OUT_OF_MEMORY: there is no free slot or plan.
-   *stranger: the slot of a buffer that others made, which the caller gives back on an error. *full: there
-   are more open buffers than lists. */
+/* gpusync__encode_point, under the order lock and with a pool. *ready is false: there is no free slot or plan, or the
+   index is too small. *stranger: the slot of a buffer that others made, which the caller gives back on an error. *full:
+   there are more open buffers than lists. */
 static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, const gpusync__need *need,
-                                              const gpusync__promise *promise, gpusync__slot **stranger, bool *full)
+                                              const gpusync__promise *promise, gpusync__slot **stranger, bool *full,
+                                              bool *ready)
 {
     gpusync__slot *slot = *gpusync__find_open(q, buffer);
     gpusync__plan *plan = slot ? slot->plan : NULL, *place = plan && plan->joined ? plan->joined : plan, *made = NULL;
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
     bool skips = need && need->stage == GPUSYNC__OVER;
+    *ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK && need && plan && plan->promises) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result != GPUSYNC_OK) return result; /* waits come before signals */
     if (!skips && (!place || (need ? place->need_count : place->promise_count) >= GPUSYNC__FEW)) {
         made = gpusync__plan_pop(q);
+        *ready = made != NULL;
         if (!made) return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
     if (!slot) slot = *stranger = gpusync__open_stranger(q, buffer);
+    *ready = slot != NULL;
     if (!slot) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     else if (!skips) result = gpusync__encode_into(slot, need, promise, made);
     if (result != GPUSYNC_OK && made) gpusync__plan_drop(made);
@@ -9259,10 +9281,9 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
         do {
             void *pool = gpusync__pool_push();
             gpusync__lock(&q->order);
-            result =
-                gpusync__encode_ordered(q, buffer, waits ? &need : NULL, waits ? NULL : &promise, &stranger, &full);
+            result = gpusync__encode_ordered(q, buffer, waits ? &need : NULL, waits ? NULL : &promise, &stranger, &full,
+                                             &ready);
             gpusync__order_end_pool(q, pool);
-            ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
         } while (!ready && gpusync__make_ready(q, 1) && (GPUSYNC__GET(&q->free_plans) || gpusync__plans_make(q)));
         if (full) gpusync__more_places(q);
         if (result != GPUSYNC_OK && stranger) {

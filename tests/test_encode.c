@@ -422,6 +422,29 @@ static void test_a_promise_outlives_the_failure_of_its_timeline(void **state)
     close_idle_stage(&p);
 }
 
+/* ... and says so with the failure's own result, though that is one of a call that found no memory. */
+static void test_a_timeline_that_failed_for_want_of_memory_refuses_a_signal_once(void **state)
+{
+    gpusync_error error;
+    void *ours, *theirs;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 1);
+    ours = kept_buffer_of(p.q[0]);
+    theirs = metal_queue_command_buffer(gpusync_queue_metal(p.q[0]));
+    memset(&error, 0, sizeof error);
+    error.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    assert_ok(gpusync_timeline_fail(p.a, &error));
+    must_return_within(20);
+    assert_result(gpusync_encode_signal(p.q[0], ours, at(p.a, 1)), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_result(gpusync_encode_signal(p.q[0], theirs, at(p.a, 1)), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    has_returned();
+    assert_int_equal(softmetal_retain_count(theirs), 1);
+    discard(p.q[0], ours);
+    metal_release(theirs);
+    close_idle_stage(&p);
+}
+
 /* No wait is left for a value of it: so 5 need not go after 3, which another queue has on the device. An enqueued
    buffer could not be held for that. */
 static void test_what_signals_a_failed_timeline_goes_at_once(void **state)
@@ -1474,6 +1497,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_a_ticket_is_let_go_at_its_end),
         cmocka_unit_test(test_work_that_is_killed_fails_what_it_was_to_signal),
         cmocka_unit_test(test_a_promise_outlives_the_failure_of_its_timeline),
+        cmocka_unit_test(test_a_timeline_that_failed_for_want_of_memory_refuses_a_signal_once),
         cmocka_unit_test(test_what_signals_a_failed_timeline_goes_at_once),
         cmocka_unit_test(test_after_a_commit_that_failed_all_is_as_before),
         cmocka_unit_test(test_a_second_commit_asks_again),

@@ -29,7 +29,7 @@ MUTANTS = {
          "    while (gpusync_now_ns() < deadline) {\n"),
     ],
     "advance-by-one": [
-        ("        while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;",
+        ("    while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;",
          "        done++;"),
     ],
     "note-not-looked-at": [
@@ -51,7 +51,7 @@ MUTANTS = {
     ],
     # -- read without the queue's lock
     "completed-stored-relaxed": [
-        ("        GPUSYNC__PUT(&q->head.completed, done);", "        GPUSYNC__SET(&q->head.completed, done);"),
+        ("    GPUSYNC__PUT(&q->head.completed, done);", "        GPUSYNC__SET(&q->head.completed, done);"),
     ],
     "done-stored-relaxed": [
         ("    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);",
