@@ -3597,7 +3597,7 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
 
 /* Take off as many that wait for room as there is. One that is told, and does not take it, passes it on. Under the
    queue's lock. */
-GPUSYNC__RARE void gpusync__take_roomless(gpusync_queue *q, gpusync__catch *caught)
+GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
     gpusync__node *next, *node = gpusync__list_from(&q->board.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
     for (; node && !caught->more; node = next) {
@@ -3617,7 +3617,7 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
         GPUSYNC__LOCK(q);
         gpusync__take_ended(q, ticket, caught, agenda);
         if (!caught->more) gpusync__take_handled(q, ticket, NULL, caught);
-        if (!caught->more) gpusync__take_roomless(q, caught);
+        if (!caught->more) gpusync__take_room_waits(q, caught);
         GPUSYNC__UNLOCK(q);
     }
     if (caught->needs) gpusync__upper_of(q)->over(q, caught->needs, NULL, agenda);
@@ -3644,7 +3644,7 @@ static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_
 static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync__catch *caught)
 {
     GPUSYNC__SET(&q->outstanding, q->outstanding - count);
-    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_roomless(q, caught);
+    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_room_waits(q, caught);
 }
 
 /* For room that belongs to no slot; 0: for a caller that was told of room, and does not take it. No lock is held. */
