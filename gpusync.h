@@ -2628,7 +2628,7 @@ GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
 
 static bool gpusync__is_orphan(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED; }
 
-/* When the slot's scheduled handler ran, or 0. From here on that handler finds the slot no more. Under the global lock.
+/* When the slot's scheduled handler ran, or 0. From here on that handler does not find the slot. Under the global lock.
    */
 GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
 {
@@ -4062,8 +4062,8 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     gpusync__make_log(q);
     GPUSYNC__LOCK(q);
     bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
-    if (first) slot->traits |= GPUSYNC__ENDED;
     if (first) {
+        slot->traits |= GPUSYNC__ENDED;
         gpusync__record(q, &error);
         GPUSYNC__SET(&q->tracked, q->tracked - 1);
         gpusync__end_ticket(q, ticket, &outcome, &caught, &agenda);
@@ -4383,7 +4383,7 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
     if (goal->handlers && !(watch->node.linked && goal->late)) {
         gpusync__slot *slot = goal->kind == GPUSYNC__ONE ? gpusync__slot_of(q, goal->ticket) : NULL;
         if (watch->node.linked) (void)gpusync__unlink_watch(watch);
-        if (!slot || slot->kind == GPUSYNC__PLAN) slot = q->flight[0];
+        if (!slot) slot = q->flight[0]; /* of a submission the ring leads to none, once it has ended */
         goal->late = gpusync__late_from(goal, slot);
         goal->handlers = goal->late != NULL;
         if (goal->late && watch->waiter) gpusync__link_watch(&q->board, watch);
@@ -7562,9 +7562,9 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 
 static const gpusync__metal4 gpusync__fours = {gpusync__feedback_status, gpusync__gather_events, gpusync__leave_behind};
 
-/* What a slot is for that commits these command buffers, for the caller to release: the one, or an array. One that is
-   in flight may be recorded again, with another allocator, and committed: so that is no error. NULL: no memory. With a
-   pool. */
+/* What a slot is for that commits these command buffers, which the caller retains: the one, or an array (+0). One that
+   is in flight may be recorded again, with another allocator, and committed: so that is no error. NULL: no memory. With
+   a pool. */
 GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 {
     return count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
@@ -9194,6 +9194,7 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__n
     gpusync__plan *plan = slot->plan ? slot->plan : made;
     gpusync__plan *place = made ? made : plan->joined ? plan->joined : plan;
     gpusync_result result = GPUSYNC_OK;
+    if (plan == made) plan->open_buffer = slot->buffer; /* first: a report that finds the promise reads it */
     if (need) {
         gpusync__need *to = &place->own_needs[place->need_count++];
         *to = *need;
@@ -9202,7 +9203,6 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__n
         gpusync__append_need(plan, to);
     } else {
         gpusync__promise *to = &place->own_promises[place->promise_count];
-        if (plan == made) plan->open_buffer = slot->buffer; /* first: a report that finds the promise reads it */
         *to = *promise;
         to->plan = plan;
         result = gpusync__check_promise(plan, to);
@@ -9213,7 +9213,6 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__n
         gpusync__append_promise(plan, to);
     }
     if (made && plan == made) {
-        plan->open_buffer = slot->buffer;
         plan->parts[0] = slot;
         slot->plan = plan;
     } else if (made) {
@@ -10248,7 +10247,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 
    Changes
      0.3   Not released yet. What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked
-           where they are called: a program that commits and waits links 27 KB of code, not 52.
+           where they are called: a program that commits and waits links 29 KB of code, not 52.
            The report says of a submission that was held for how long the device has had it, not since its call.
            gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
            also where a poll or a wait has found it, and the completed handler has not come yet.

@@ -54,6 +54,33 @@ static void test_the_report_reads_a_warm_up_that_is_disabled(void **state)
     rig_close(&reporting.r);
 }
 
+/* -- a signal that is encoded, and the report -------------------------------------------------------------- */
+
+static void test_the_report_reads_the_open_buffer_that_is_to_signal_a_value(void **state)
+{
+    void *open, *waiting;
+    pthread_t reporter;
+    gpusync_point wait;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    memset(&reporting, 0, sizeof reporting);
+    reporting.r.device = s.device;
+    assert_ok(gpusync_command_buffer(s.q[1], NULL, &open));
+    wait = at(s.a, 1);
+    assert_ok(make_behind(s.q[0], NULL, &wait, 1, &waiting));
+    (void)commit_to(s.q[0], waiting); /* held: the report asks what is to signal the value */
+    reporter = start(report_all_the_time, NULL);
+    await_relaxed(&reporting.reports, 1);
+    assert_ok(gpusync_encode_signal(s.q[1], open, wait));
+    await_relaxed(&reporting.reports, relaxed(&reporting.reports) + 2); /* one of them begins behind the signal */
+    set_relaxed(&reporting.over, 1);
+    join(reporter);
+    assert_ok(gpusync_command_buffer_discard(s.q[1], open));
+    assert_ok(gpusync_cancel_held(s.q[0]));
+    close_idle_stage(&s);
+}
+
 /* -- a commit, and a wait for room that asks whether anything can make some ----------------------------------- */
 
 static struct {
@@ -151,6 +178,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_report_reads_a_warm_up_that_is_disabled),
+        cmocka_unit_test(test_the_report_reads_the_open_buffer_that_is_to_signal_a_value),
         cmocka_unit_test(test_an_open_buffer_is_tracked_after_somebody_has_looked_at_it),
         cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
     };
