@@ -1467,6 +1467,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
         [gpusync__forecast_value].
      9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a queue that is being
         destroyed [gpusync__let_out].
+    10. One hold looks at a few of what is listed, however many there are: others get the queue in between
+        [gpusync__take_numbers]. A callback for an ended ticket with earlier ones still listed is listed behind them
+        [gpusync__pin_note].
 
    READ WITHOUT THE QUEUE'S LOCK, each written under it. `completed` and `committed` are published with sequential
    consistency: gpusync_is_idle reads the first before the second.
@@ -1477,6 +1480,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      ring            finds an entry                    older rings stay as long as the queue
      outstanding     is there room?                    a guess: the lock decides
      tracked         does a commit have to search?     under the order lock, which track takes
+     log             was memory for it made?           it changes once
      last_failed, covered   has a wait to tell of a failure?   before `completed`
      a slot's state  the handler, or who gives the slot up     one compare and swap from ARMED decides
 
@@ -1766,6 +1770,12 @@ extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_l
 /* A queue's own lock, over all that is known of its tickets. */
 #define GPUSYNC__LOCK(queue) gpusync__lock(&(queue)->board.lock)
 #define GPUSYNC__UNLOCK(queue) gpusync__unlock(&(queue)->board.lock)
+/* A timeline's: its values, what is needed and promised. */
+#define GPUSYNC__LOCK_TIMELINE(timeline) gpusync__lock(&(timeline)->board.lock)
+#define GPUSYNC__UNLOCK_TIMELINE(timeline) gpusync__unlock(&(timeline)->board.lock)
+/* The process's. */
+#define GPUSYNC__LOCK_GLOBAL() gpusync__lock(&gpusync__global.lock)
+#define GPUSYNC__UNLOCK_GLOBAL() gpusync__unlock(&gpusync__global.lock)
 
 /* Apple's libdispatch, as far as it is used here: serial queues of functions. */
 extern void *gpusync__dispatch_queue_create(const char *label, void *attr) GPUSYNC__SYMBOL("dispatch_queue_create");
@@ -2359,6 +2369,29 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
 /* The last ticket that was given. */
 static uint64_t gpusync__committed(const gpusync_queue *q) { return GPUSYNC__GET(&q->head.committed); }
 
+/* Every ticket up to this one has ended, and what failed of them is on record. */
+static uint64_t gpusync__ended_to(const gpusync_queue *q) { return GPUSYNC__GET(&q->head.completed); }
+
+/* How many command buffers take room. Without the queue's lock it is a guess. */
+static uint32_t gpusync__outstanding(const gpusync_queue *q) { return GPUSYNC__GET(&q->outstanding); }
+
+/* So many more, or fewer. These two are under the queue's lock. */
+GPUSYNC__INLINE void gpusync__count_room(gpusync_queue *q, uint32_t more)
+{
+    GPUSYNC__SET(&q->outstanding, q->outstanding + more);
+}
+
+GPUSYNC__INLINE void gpusync__count_tracked(gpusync_queue *q, bool more)
+{
+    GPUSYNC__SET(&q->tracked, more ? q->tracked + 1 : q->tracked - 1);
+}
+
+/* What the timeline has reached, as far as is known, or GPUSYNC__FAILED_VALUE. */
+static uint64_t gpusync__value_of(const gpusync_timeline *t) { return GPUSYNC__GET(&t->value); }
+
+/* GPUSYNC__ARMED and the others. */
+static uint8_t gpusync__state_of(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state); }
+
 static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
 
 /* Do others signal it, too? */
@@ -2439,31 +2472,31 @@ static void gpusync__goal_leave(const gpusync__goal *goal)
 static __attribute__((noinline)) void gpusync__user_begin(gpusync__call *call)
 {
     call->thread = pthread_self();
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     call->next = gpusync__global.calls;
     gpusync__global.calls = call;
     GPUSYNC__ADD(&gpusync__global.call_count, 1);
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
 }
 
 static void gpusync__user_end(gpusync__call *call)
 {
     gpusync__call **link = &gpusync__global.calls;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     while (*link != call) link = &(*link)->next;
     *link = call->next;
     GPUSYNC__SUB(&gpusync__global.call_count, 1);
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
 }
 
 /* Is this thread in a callback? Then a wait could be for itself. Without the lock where nobody is. */
 static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
     if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return false;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     gpusync__call *call = gpusync__global.calls;
     while (call && !pthread_equal(call->thread, pthread_self())) call = call->next;
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     return call != NULL;
 }
 
@@ -2499,7 +2532,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
 {
     gpusync__slot *last, *first;
     void *memory;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     first = gpusync__global.free;
     if (!first && posix_memalign(&memory, 128, sizeof(gpusync__slab)) == 0) {
         gpusync__slab *slab = (gpusync__slab *)memset(memory, 0, sizeof *slab);
@@ -2518,7 +2551,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
     for (last = first; last && --more; last = last->next) {}
     gpusync__global.free = last ? last->next : NULL;
     if (last) last->next = NULL;
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     return first;
 }
 
@@ -2626,7 +2659,7 @@ GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
 
 /* -- looks, and orphans */
 
-static bool gpusync__is_orphan(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state) == GPUSYNC__ORPHANED; }
+static bool gpusync__is_orphan(const gpusync__slot *slot) { return gpusync__state_of(slot) == GPUSYNC__ORPHANED; }
 
 /* When the slot's scheduled handler ran, or 0. From here on that handler does not find the slot. Under the global lock.
    */
@@ -2647,7 +2680,7 @@ GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
 GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
 {
     void *buffer = NULL, *events = NULL;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     bool metal4 = slot->traits & GPUSYNC__IS_METAL4;
     if (handler) slot->traits |= GPUSYNC__HANDLED;
     else slot->looks--;
@@ -2658,7 +2691,7 @@ GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
         events = slot->late.events;
         gpusync__slot_free(&gpusync__global.free, slot);
     }
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     if (buffer) gpusync__release_pooled(buffer);
     if (events) gpusync__release_pooled(events);
 }
@@ -2716,12 +2749,19 @@ static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket
     return &ring->entries[ticket & (ring->size - 1)];
 }
 
+/* Of the ticket that ended last of those that have this one's entry: its number, and in bit 0 whether it failed. With or
+   without the lock. */
+static uint64_t gpusync__last_end(const gpusync_queue *q, uint64_t ticket)
+{
+    return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done);
+}
+
 /* Has this ticket ended, and is its outcome on record? With or without the lock. */
 static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
 {
-    if (ticket <= GPUSYNC__GET(&q->head.completed)) return true;
-    if (GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) >> 1 == ticket) return true;
-    return ticket <= GPUSYNC__GET(&q->head.completed); /* its entry may just have gone on to a later one */
+    if (ticket <= gpusync__ended_to(q)) return true;
+    if (gpusync__last_end(q, ticket) >> 1 == ticket) return true;
+    return ticket <= gpusync__ended_to(q); /* its entry may just have gone on to a later one */
 }
 
 /* Is there a place for the next ticket? An entry is that of a ticket in flight until `completed` has passed it. Under
@@ -2736,15 +2776,14 @@ static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 /* More free slots: so many, and some that may be needed next. False: no memory for the first. No lock is held. */
 GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t more)
 {
-    gpusync__slot *made, *next;
-    for (uint32_t i = 0; i < slots + more; i += GPUSYNC__SLOTS_AT_ONCE) {
-        if ((made = gpusync__slots_make()) == NULL) return i >= slots;
+    uint32_t count = 0;
+    while (count < slots + more) {
+        gpusync__slot *made = gpusync__slots_make(), *last = made;
+        if (!made) return count >= slots;
+        for (count++; last->next; count++) last = last->next;
         GPUSYNC__LOCK(q);
-        for (; made; made = next) {
-            next = made->next;
-            made->next = q->free_slots;
-            q->free_slots = made;
-        }
+        last->next = q->free_slots;
+        q->free_slots = made;
         GPUSYNC__UNLOCK(q);
     }
     return true;
@@ -2783,7 +2822,7 @@ GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
    lock that a poll, a wait or a handler takes, nor under the order lock. What is made here another thread may take
    first: then that thread goes on, and this one comes again. slots: free slots; and a place for one ticket. False: no
    memory. */
-GPUSYNC__RARE bool gpusync__make_ready(gpusync_queue *q, uint32_t slots)
+static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint32_t slots)
 {
     gpusync__ring *ring = NULL;
     gpusync__make_index(q);
@@ -3061,17 +3100,15 @@ static bool gpusync__was_given_up(const gpusync_error *record)
 GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
 {
     size_t size = q->log_most * sizeof *q->log;
-    GPUSYNC__LOCK(q);
-    bool is_made = q->log != &q->last_failure;
-    GPUSYNC__UNLOCK(q);
-    gpusync_error *made = is_made ? NULL : (gpusync_error *)gpusync__allocate(q->device, size, 16);
+    if (GPUSYNC__GET(&q->log) != &q->last_failure) return;
+    gpusync_error *made = (gpusync_error *)gpusync__allocate(q->device, size, 16);
     if (!made) return;
     GPUSYNC__LOCK(q);
     if (q->log == &q->last_failure) {
         if (q->log_count) q->log_begin = q->log_count - 1;
         made[q->log_begin % q->log_most] = q->last_failure;
         q->log_size = q->log_most;
-        q->log = made;
+        GPUSYNC__PUT(&q->log, made);
         made = NULL;
     }
     GPUSYNC__UNLOCK(q);
@@ -3103,7 +3140,7 @@ static uint64_t gpusync__log_first(const gpusync_queue *q)
 /* Does the entry of the ticket still say that it ended well? With or without the lock. */
 static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
 {
-    return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done) == ticket << 1;
+    return gpusync__last_end(q, ticket) == ticket << 1;
 }
 
 /* The next record for this cursor, with the number of those that it has missed. False: there is none. Under the queue's
@@ -3141,13 +3178,21 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     GPUSYNC__UNLOCK(q);
 }
 
-/* The first record of the tickets after `low` up to `high`; NULL: there is none. given_up: also of work that was given
-   up by its own queue. Under the queue's lock. */
-static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high, bool given_up)
+/* The record of the ticket; NULL: there is none. Mostly it is asked for when it is new. Under the queue's lock. */
+static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
+{
+    for (uint64_t n = q->log_count, first = gpusync__log_first(q); n-- > first;)
+        if (q->log[n % q->log_size].ticket == ticket) return &q->log[n % q->log_size];
+    return NULL;
+}
+
+/* The first record of the tickets after `low` up to `high`, but for work that was given up by its own queue; NULL:
+   there is none. Under the queue's lock. */
+static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high)
 {
     for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync_error *e = &q->log[n % q->log_size];
-        if (e->ticket > low && e->ticket <= high && (given_up || !gpusync__was_given_up(e))) return e;
+        if (e->ticket > low && e->ticket <= high && !gpusync__was_given_up(e)) return e;
     }
     return NULL;
 }
@@ -3158,7 +3203,7 @@ static const char gpusync__off_record[] = "the work ended, but how is no longer 
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
-    const gpusync_error *record = gpusync__find_record(q, ticket - 1, ticket, true);
+    const gpusync_error *record = gpusync__record_of(q, ticket);
     if (!record && ticket > q->dropped) return GPUSYNC_OK;
     if (error && record) gpusync__copy_error(error, record);
     else if (error) gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, gpusync__off_record);
@@ -3180,7 +3225,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__ticket_result_locked(q, goal->ticket, error);
     } else {
-        const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket, false);
+        const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket);
         if (record && error) gpusync__copy_error(error, record);
         /* Of the failures whose records were dropped only the last is known: something up to there failed. */
         if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
@@ -3290,9 +3335,9 @@ static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
 static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
-    if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) >= goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM) return GPUSYNC__GET(&q->outstanding) < goal->ticket;
-    if (goal->kind == GPUSYNC__ALL) return GPUSYNC__GET(&q->head.completed) >= goal->ticket;
+    if (goal->kind == GPUSYNC__VALUE) return gpusync__value_of(goal->timeline) >= goal->ticket;
+    if (goal->kind == GPUSYNC__ROOM) return gpusync__outstanding(q) < goal->ticket;
+    if (goal->kind == GPUSYNC__ALL) return gpusync__ended_to(q) >= goal->ticket;
     return gpusync__marked(q, goal->ticket);
 }
 
@@ -3302,16 +3347,19 @@ GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusy
 {
     uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
     for (; slot; slot = slot->flight[1])
-        if (slot->ticket >= first && slot->ticket <= goal->ticket && GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED)
+        if (slot->ticket >= first && slot->ticket <= goal->ticket && gpusync__state_of(slot) == GPUSYNC__ARMED)
             return slot;
     return NULL;
 }
 
-/* Of what the goal is about. */
-static uint32_t gpusync__flags_of(const gpusync__goal *goal)
+/* Of a queue, or, where that is NULL, of a timeline. */
+static uint32_t gpusync__flags_at(const gpusync_queue *q, const gpusync_timeline *t)
 {
-    return GPUSYNC__GET(goal->queue ? &goal->queue->flags : &goal->timeline->flags);
+    return GPUSYNC__GET(q ? &q->flags : &t->flags);
 }
+
+/* Of what the goal is about. */
+static uint32_t gpusync__flags_of(const gpusync__goal *goal) { return gpusync__flags_at(goal->queue, goal->timeline); }
 
 /* Is there nothing left to wait for, whatever becomes of the work? Destroy's own wait (`draining`) goes on while the
    queue closes. */
@@ -3402,8 +3450,7 @@ static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__a
 typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
     unsigned count;                                /* how many of them */
-    bool more;                                     /* waiters were left where they are: there was no place for them */
-    bool rest;                                     /* this round is for waiters that the round before has left */
+    bool more;                                     /* some were left where they are, for another hold of the lock */
     uint32_t told;                                 /* how many waiters were told of room, and may take it */
     gpusync__need *needs;                          /* of submissions, in their order, by `next` */
     gpusync__need **end;                           /* where the next one goes */
@@ -3413,7 +3460,7 @@ typedef struct gpusync__catch {
 static void gpusync__catch_nothing(gpusync__catch *caught)
 {
     caught->count = caught->told = 0;
-    caught->more = caught->rest = false;
+    caught->more = false;
     caught->needs = NULL;
     caught->end = &caught->needs;
 }
@@ -3423,17 +3470,17 @@ static void gpusync__catch_nothing(gpusync__catch *caught)
 static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 {
     for (unsigned i = 0; i < caught->count; i++) dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
+    bool more = caught->more;
     caught->count = 0;
-    caught->rest = caught->more;
     caught->more = false;
-    return caught->rest;
+    return more;
 }
 
 /* From the flags, not from the records of failures: a yes that is wrong costs one wake-up. */
 static bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
-    if (goal->kind == GPUSYNC__VALUE) return GPUSYNC__GET(&goal->timeline->value) == GPUSYNC__FAILED_VALUE;
-    return GPUSYNC__GET(&goal->queue->flags) & GPUSYNC__FAILED &&
+    if (goal->kind == GPUSYNC__VALUE) return gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
+    return gpusync__flags_of(goal) & GPUSYNC__FAILED &&
            (goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket));
 }
 
@@ -3441,8 +3488,10 @@ static bool gpusync__may_have_failed(const gpusync__goal *goal)
    or for a failure. always: wake it, whatever else it waits for. Where the batch is full the watch stays listed. */
 static void gpusync__take_watch(gpusync__watch *watch, bool always, gpusync__catch *caught)
 {
-    caught->more = caught->count == GPUSYNC__WAKE_BATCH;
-    if (caught->more) return;
+    if (caught->count == GPUSYNC__WAKE_BATCH) {
+        caught->more = true;
+        return;
+    }
     if (gpusync__unlink_watch(watch) || always || watch->waiter->any ||
         (watch->waiter->failures && gpusync__may_have_failed(&watch->goal)))
         caught->waiters[caught->count++] = watch->waiter;
@@ -3471,17 +3520,18 @@ static void gpusync__note_told(gpusync__node *node, const gpusync_error *error, 
     gpusync__push_due(q ? q->device : note->timeline->device, &note->due, agenda);
 }
 
-/* Under the board's lock. Everybody who is listed with these numbers, but for waiters that find no place any more. In a
-   later round all needs are gone already, so it ends where the batch is full. */
-static void gpusync__take_numbers(gpusync__board *board, uint64_t low, uint64_t high, const gpusync_error *error,
-                                  gpusync__catch *caught, gpusync__agenda *agenda)
+/* Under the board's lock. Take off what is listed with these numbers, but look at no more than `most`, and leave the
+   waiters for which the catch has no place. */
+static void gpusync__take_numbers(gpusync__board *board, uint64_t low, uint64_t high, size_t most,
+                                  const gpusync_error *error, gpusync__catch *caught, gpusync__agenda *agenda)
 {
     gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], low), *next;
-    for (; node && node->number <= high && !(caught->more && caught->rest); node = next) {
+    for (; node && node->number <= high && most; most--, node = next) {
         next = node->beside[1];
         if (node->told) gpusync__take_told(board, node, error, caught, agenda);
         else gpusync__take_watch((gpusync__watch *)(void *)node, false, caught);
     }
+    if (node && node->number <= high) caught->more = true;
 }
 
 /* Every wait that is given up. With a hint: every wait that was listed before it. The first call with a hint of 0 makes
@@ -3512,21 +3562,30 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__board *boar
     while (gpusync__unpark(dev, &caught));
 }
 
-/* The device is lost: call back at once, for what will not end. Releases wait: objects stay until destroy. */
+#define GPUSYNC__HOLD_MOST 64 /* of what is listed at a queue: so many are looked at in one hold of its lock */
+
+/* The device is lost: call back at once, for what will not end. What has ended gpusync__tell_now is about to tell.
+   Releases wait: objects stay until destroy. */
 static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
 {
-    gpusync__node *node, *next;
     gpusync__catch caught;
     gpusync_error error;
+    unsigned left = 0;
     gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
     gpusync__catch_nothing(&caught);
-    gpusync__lock(&board->lock);
-    for (node = gpusync__first_told(board, 0); node; node = next) {
-        next = gpusync__told_from(node->beside[1]);
-        if (node->told == gpusync__note_told && ((gpusync__note *)(void *)node)->due.fn)
+    while (left == 0) {
+        gpusync__lock(&board->lock);
+        left = GPUSYNC__HOLD_MOST;
+        for (gpusync__node *node = gpusync__first_told(board, 0), *next; node && left; node = next) {
+            const gpusync__note *note = (const gpusync__note *)(const void *)node;
+            next = gpusync__told_from(node->beside[1]);
+            if (node->told != gpusync__note_told || !note->due.fn) continue;
+            if (note->queue && gpusync__marked(note->queue, node->number)) continue;
             gpusync__take_told(board, node, &error, &caught, agenda);
+            left--;
+        }
+        gpusync__unlock(&board->lock);
     }
-    gpusync__unlock(&board->lock);
 }
 
 /* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any waiter is woken, so each
@@ -3556,18 +3615,16 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it. On the list of waits
-   for everything none is met behind one that is not. Under the queue's lock. */
+/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it. What waits for tickets
+   before it goes with their ends. On the list of waits for everything none is met behind one that is not. Under the
+   queue's lock. */
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                        gpusync__agenda *agenda)
 {
     gpusync__board *board = &q->board;
-    uint64_t done = q->head.completed;
+    uint64_t done = q->head.completed, low = ticket > done ? ticket : 0, high = ticket > done ? ticket : done;
     gpusync__node *node = board->lists[GPUSYNC__BY_NUMBER].end[0];
-    if (node && node->number <= (ticket > done ? ticket : done)) {
-        gpusync__take_numbers(board, 0, done, NULL, caught, agenda);
-        if (ticket > done) gpusync__take_numbers(board, ticket, ticket, NULL, caught, agenda);
-    }
+    if (node && node->number <= high) gpusync__take_numbers(board, low, high, GPUSYNC__HOLD_MOST, NULL, caught, agenda);
     while (!caught->more && (node = board->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL && node->number <= done)
         gpusync__take_watch((gpusync__watch *)(void *)node, false, caught);
 }
@@ -3609,8 +3666,8 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
     }
 }
 
-/* The last step of a call that has taken waits off: unpark them, and those for which the catch had no place, and tell
-   the needs. No lock is held. */
+/* The last step of a call that has taken waits off: unpark them, take off what was left, and tell the needs. No lock is
+   held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__agenda *agenda)
 {
     while (gpusync__unpark(q->device, caught)) {
@@ -3627,7 +3684,7 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
 
 static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__agenda *agenda)
 {
-    if (caught->count || caught->needs) gpusync__tell_now(q, ticket, caught, agenda);
+    if (caught->count || caught->needs || caught->more) gpusync__tell_now(q, ticket, caught, agenda);
 }
 
 /* Room for so many more command buffers, against Metal's limit. It is given back by the handler, not by a look that
@@ -3636,24 +3693,27 @@ static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__cat
 static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
 {
     if (q->outstanding + count > limit) return false;
-    GPUSYNC__SET(&q->outstanding, q->outstanding + count);
+    gpusync__count_room(q, count);
     return true;
 }
 
 /* Under the queue's lock. */
 static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync__catch *caught)
 {
-    GPUSYNC__SET(&q->outstanding, q->outstanding - count);
+    gpusync__count_room(q, 0 - count);
     if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_room_waits(q, caught);
 }
 
-/* For room that belongs to no slot; 0: for a caller that was told of room, and does not take it. No lock is held. */
-GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count)
+/* Room for so many, and the slot that had it, or NULL: nothing leads to that one, and its buffer is released by now,
+   for a thread that waits for room may have it at once. 0: for a caller that was told of room, and does not take it. No
+   lock is held. */
+GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync__slot *slot)
 {
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
+    if (slot) gpusync__slot_free(&q->free_slots, slot);
     gpusync__give_rooms(q, count, &caught);
     GPUSYNC__UNLOCK(q);
     gpusync__tell(q, 0, &caught, &agenda);
@@ -3718,10 +3778,25 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 static void gpusync__post_unref(gpusync__post *post)
 {
     if (GPUSYNC__SUB(&post->refs, 1) != 1) return;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     post->next = gpusync__global.posts;
     gpusync__global.posts = post;
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
+}
+
+/* A dispatch queue has come. NULL: the device goes, or is gone. `inside` rises before the look at the device, with
+   gpusync__close_post: there, or here, the other is seen. */
+static gpusync_device *gpusync__post_enter(gpusync__post *post)
+{
+    GPUSYNC__ADD(&post->inside, 1);
+    return GPUSYNC__GET(&post->device);
+}
+
+/* With the reference of the call. */
+static void gpusync__post_leave(gpusync__post *post)
+{
+    GPUSYNC__SUB(&post->inside, 1);
+    gpusync__post_unref(post);
 }
 
 /* The first that is due, or, with `owing`, the first of that queue or timeline; NULL also while one is called. The
@@ -3799,11 +3874,9 @@ static void gpusync__answer(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
     GPUSYNC__PUT(&post->asked, 0);
-    GPUSYNC__ADD(&post->inside, 1);
-    gpusync_device *dev = GPUSYNC__GET(&post->device);
+    gpusync_device *dev = gpusync__post_enter(post);
     if (dev) (void)gpusync__run_due(dev, SIZE_MAX);
-    GPUSYNC__SUB(&post->inside, 1);
-    gpusync__post_unref(post);
+    gpusync__post_leave(post);
 }
 
 /* Where something is due: have it called, by the dispatch queue or the program. One call on its way (`asked`) is enough
@@ -3822,7 +3895,7 @@ static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
 
 /* What the device asked for and has not begun finds nothing to do. With gpusync__answer and gpusync__sweep: they look
    at `device` after they have counted themselves in, this looks at `inside` after it has cleared the device. */
-static void gpusync__close_post(gpusync_device *dev)
+GPUSYNC__RARE void gpusync__close_post(gpusync_device *dev)
 {
     unsigned rounds = 0;
     GPUSYNC__PUT(&dev->post->device, NULL);
@@ -3833,12 +3906,12 @@ static void gpusync__close_post(gpusync_device *dev)
 }
 
 /* False: no memory. A post is not from the program's allocator: it outlives every device. */
-static bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
+GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 {
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     gpusync__post *post = gpusync__global.posts;
     if (post) gpusync__global.posts = post->next;
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     if (!post) post = (gpusync__post *)malloc(sizeof *post);
     if (!post) return false;
     memset(post, 0, sizeof *post);
@@ -3947,14 +4020,13 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
 static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    uint64_t done = q->head.completed;
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
     GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);
-    if (ticket != done + 1) return;
-    while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;
-    GPUSYNC_ASSERT(done <= q->head.committed);
-    GPUSYNC__PUT(&q->head.completed, done);
+    if (ticket != q->head.completed + 1) return;
+    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1) ticket++;
+    GPUSYNC_ASSERT(ticket <= q->head.committed);
+    GPUSYNC__PUT(&q->head.completed, ticket);
 }
 
 /* The same, and take off the board what waits for it. Waits and callbacks find the end where they look for it: that is
@@ -4014,7 +4086,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
         if (failed) gpusync__record(q, &error);
         gpusync__learn(q, ticket, slot->since_ns, &outcome);
         if (failed || slot->kind != GPUSYNC__WORK) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
-        if (slot->kind == GPUSYNC__TRACKED) GPUSYNC__SET(&q->tracked, q->tracked - 1);
+        if (slot->kind == GPUSYNC__TRACKED) gpusync__count_tracked(q, false);
         gpusync__end_ticket(q, ticket, &outcome, &caught, agenda);
     }
     GPUSYNC__UNLOCK(q);
@@ -4023,7 +4095,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     else if (q->device->trace) q->device->trace->end(q, ticket, NULL, &outcome);
     gpusync__tell(q, ticket, &caught, agenda);
     if (!failed) return;
-    if (GPUSYNC__GET(&q->device->lost)) gpusync__lose(q->device, agenda); /* no waiter waits for the log hook */
+    if (gpusync_device_is_lost(q->device)) gpusync__lose(q->device, agenda); /* no waiter waits for the log hook */
     gpusync__log_failures(q);
 }
 
@@ -4033,7 +4105,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
 GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void *events, gpusync__catch *caught)
 {
     uint8_t armed = GPUSYNC__ARMED;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     bool orphan = GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);
     if (orphan) {
         gpusync__end_handler(q, slot, caught);
@@ -4041,7 +4113,7 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
         slot->queue = NULL;
         slot->late.events = events;
     }
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     return orphan;
 }
 
@@ -4065,7 +4137,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     if (first) {
         slot->traits |= GPUSYNC__ENDED;
         gpusync__record(q, &error);
-        GPUSYNC__SET(&q->tracked, q->tracked - 1);
+        gpusync__count_tracked(q, false);
         gpusync__end_ticket(q, ticket, &outcome, &caught, &agenda);
         (void)gpusync__give_up(q, slot, NULL, &caught);
     }
@@ -4110,9 +4182,9 @@ GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slo
     gpusync__agenda agenda = GPUSYNC__NOTHING;
     gpusync__settle(q, slot, report, status, &agenda);
     if (agenda.busy) gpusync__upper_of(q)->work(q->device, &agenda);
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     uint64_t scheduled = gpusync__untrace(slot);
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     if (scheduled && trace) trace->ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
     gpusync__leave_slot(q, slot, NULL, &agenda);
 }
@@ -4187,7 +4259,7 @@ static void gpusync__look(const gpusync__goal *goal)
     if (goal->kind == GPUSYNC__VALUE) goal->timeline->calls->look(goal);
     else if (goal->kind == GPUSYNC__ONE) (void)gpusync__look_ticket(q, goal->ticket, NULL);
     else if (goal->kind == GPUSYNC__ALL)
-        for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= goal->ticket; ticket++)
+        for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= goal->ticket; ticket++)
             if (!gpusync__look_ticket(q, ticket, NULL)) return;
 }
 
@@ -4202,7 +4274,7 @@ static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *befor
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = before && !gpusync__is_orphan(before) ? before->flight[1] : q->flight[0];
-    while (slot && GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) slot = slot->flight[1];
+    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED) slot = slot->flight[1];
     if (slot) slot->looks++;
     GPUSYNC__UNLOCK(q);
     if (before) gpusync__look_end(q, before);
@@ -4223,7 +4295,7 @@ static void gpusync__sweep_slots(gpusync_queue *q)
         if (counts && !slot->late.ended_ns) slot->late.ended_ns = now;
         if (lost) slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
         GPUSYNC__UNLOCK(q);
-        if (lost) gpusync__give_room(q, 1);
+        if (lost) gpusync__give_room(q, 1, NULL);
     }
 }
 
@@ -4259,7 +4331,7 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     bool looks_late = q->refused || gpusync__has_listed(&q->board);
     GPUSYNC__UNLOCK(q);
     bool reason = looks_late || GPUSYNC__GET(&q->lined);
-    for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         if (gpusync__marked(q, ticket)) continue;
         if (gpusync__look_ticket(q, ticket, &reason)) *found = true;
     }
@@ -4307,15 +4379,14 @@ static void gpusync__sweep(void *context)
     bool reason = false, found = false;
     GPUSYNC__PUT(&post->sweep_ns, 0);
     bool last = GPUSYNC__SUB(&post->timers, 1) == 1;
-    GPUSYNC__ADD(&post->inside, 1);
-    gpusync_device *dev = GPUSYNC__GET(&post->device);
+    gpusync_device *dev = gpusync__post_enter(post);
     while (dev && (t = gpusync__next_timeline(dev, t)) != NULL) {
-        uint64_t value = GPUSYNC__GET(&t->value);
-        gpusync__lock(&t->board.lock);
+        uint64_t value = gpusync__value_of(t);
+        GPUSYNC__LOCK_TIMELINE(t);
         if (gpusync__has_listed(&t->board)) reason = true;
-        gpusync__unlock(&t->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(t);
         t->calls->sweep(t);
-        if (GPUSYNC__GET(&t->value) != value) found = true;
+        if (gpusync__value_of(t) != value) found = true;
     }
     while (dev && (q = gpusync__next_queue(dev, q)) != NULL)
         if (gpusync__sweep_queue(q, &found)) reason = true;
@@ -4323,8 +4394,7 @@ static void gpusync__sweep(void *context)
         uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__GET(&post->pace_ns);
         gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
     }
-    GPUSYNC__SUB(&post->inside, 1);
-    gpusync__post_unref(post);
+    gpusync__post_leave(post);
 }
 
 /* --------------------------------------------------------------------------------- >>wait --
@@ -4502,7 +4572,7 @@ GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64
 static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    if (!slot || GPUSYNC__GET(&slot->state) != GPUSYNC__ARMED) return 0;
+    if (!slot || gpusync__state_of(slot) != GPUSYNC__ARMED) return 0;
     bool says = slot->kind == GPUSYNC__PLAN ? !(slot->traits & GPUSYNC__IS_DELAYED) : slot->kind == GPUSYNC__WORK;
     return says ? slot->since_ns : 0;
 }
@@ -4531,8 +4601,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM)
-        ticket = GPUSYNC__GET(&q->head.completed) + GPUSYNC__GET(&q->outstanding) + 1 - ticket;
+    if (goal->kind == GPUSYNC__ROOM) ticket = gpusync__ended_to(q) + gpusync__outstanding(q) + 1 - ticket;
     return q ? gpusync__forecast_of(q, ticket) : goal->timeline->calls->forecast(goal);
 }
 
@@ -4598,7 +4667,7 @@ static void gpusync__block_goal(const gpusync__goal *goal)
     gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
     if ((goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) || q->metal4) return;
-    if (goal->kind == GPUSYNC__ALL) ticket = GPUSYNC__GET(&q->head.completed) + 1;
+    if (goal->kind == GPUSYNC__ALL) ticket = gpusync__ended_to(q) + 1;
     for (; ticket <= goal->ticket; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot) continue;
@@ -4849,8 +4918,8 @@ static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
 
 /* First every wait, then every result: work that did not end hides how other work ended, and is told first. The error
    is that of the first result. A queue that is destroyed meanwhile is no longer a queue of the device. */
-static gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
-                                            uint64_t deadline, gpusync_wait_options options)
+GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
+                                                   uint64_t deadline, gpusync_wait_options options)
 {
     gpusync_result result = GPUSYNC_OK;
     for (int ended = 0; ended < 2 && result == GPUSYNC_OK; ended++) {
@@ -5044,7 +5113,8 @@ static gpusync__note *gpusync__note_new(gpusync_device *dev, const gpusync__goal
 }
 
 /* List the note, or see that its time has come. True: it has come, and the note is not listed. All earlier notes for
-   the same ticket are due by then: they are told in the hold that ends it. *listens: others signal the timeline, and
+   the same point are due by then: where a ticket has ended, and some of them are listed still, the thread that takes
+   them off takes this one behind them (gpusync__tell_now). *listens: others signal the timeline, and
    the caller has to listen. It is asked under the lock: gpusync_timeline_expect, when it comes after that, finds the
    note and listens. */
 static bool gpusync__pin_note(gpusync__note *note, bool *listens)
@@ -5054,9 +5124,10 @@ static bool gpusync__pin_note(gpusync__note *note, bool *listens)
     uint64_t number = node->number;
     gpusync__lock(&board->lock);
     bool ended = note->queue ? gpusync__marked(note->queue, number) : note->timeline->value >= number;
-    uint32_t flags = GPUSYNC__GET(note->queue ? &note->queue->flags : &note->timeline->flags);
+    gpusync__node *before = ended && note->queue ? gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number) : NULL;
+    uint32_t flags = gpusync__flags_at(note->queue, note->timeline);
     note->lost = !ended && note->due.fn && flags & GPUSYNC__LOST;
-    bool over = note->lost || ended;
+    bool over = note->lost || (ended && !(before && before->number == number));
     *listens = node->heard = note->timeline && flags & GPUSYNC__OUTSIDE;
     if (!over) gpusync__list_add(&board->lists[GPUSYNC__BY_NUMBER], node);
     gpusync__unlock(&board->lock);
@@ -5222,13 +5293,13 @@ static bool gpusync__is_stuck(gpusync_queue *q)
     uint32_t idle = q->held_buffers + q->open_count;
     gpusync__order_end(q);
     if (GPUSYNC__GET(&q->tracked))
-        for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+        for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
             gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
             if (!slot) continue;
             if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED) idle++;
             gpusync__ticket_end(q, slot);
         }
-    return idle >= GPUSYNC__GET(&q->outstanding);
+    return idle >= gpusync__outstanding(q);
 }
 
 /* A queue that is stuck for so long is full: a wait without a deadline would never end. */
@@ -5246,7 +5317,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         bool stuck = forever && gpusync__is_stuck(q);
         gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
         if (result == GPUSYNC_OK) return GPUSYNC_OK;
-        gpusync__give_room(q, 0);
+        gpusync__give_room(q, 0, NULL);
         if (result != GPUSYNC_TIMEOUT) return result;
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
     } while (forever); /* else the time is over */
@@ -5275,19 +5346,9 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline
         if (room && ready) return GPUSYNC_OK;
         if (!room) result = gpusync__wait_below(q, q->max_in_flight, deadline);
         else if (!gpusync__make_ready(q, 1)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-        if (room && result != GPUSYNC_OK) gpusync__give_room(q, 0); /* this thread may have been told of it */
+        if (room && result != GPUSYNC_OK) gpusync__give_room(q, 0, NULL); /* this thread may have been told of it */
         if (result != GPUSYNC_OK) return result;
     }
-}
-
-/* Give back a slot that nothing leads to, and its room. Its buffer is released by now: a thread that waits for room may
-   have it at once. No lock is held. */
-GPUSYNC__RARE void gpusync__give_slot(gpusync_queue *q, gpusync__slot *slot)
-{
-    GPUSYNC__LOCK(q);
-    gpusync__slot_free(&q->free_slots, slot);
-    GPUSYNC__UNLOCK(q);
-    gpusync__give_room(q, 1);
 }
 
 /* -- making command buffers */
@@ -5366,7 +5427,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, deadline, &slot);
     if (result == GPUSYNC_OK) {
         result = gpusync__open_buffer(queue, desc, slot, out);
-        if (result != GPUSYNC_OK) gpusync__give_slot(queue, slot);
+        if (result != GPUSYNC_OK) gpusync__give_room(queue, 1, slot);
     }
     gpusync__leave(queue);
     return result;
@@ -5384,7 +5445,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
         gpusync__agenda agenda = GPUSYNC__NOTHING;
         if (slot->plan) gpusync__upper_of(queue)->discard(slot->plan, NULL, &agenda);
         gpusync__release_pooled(slot->buffer);
-        gpusync__give_slot(queue, slot);
+        gpusync__give_room(queue, 1, slot);
         gpusync__work_off(queue->device, &agenda);
     }
     gpusync__leave(queue);
@@ -5450,7 +5511,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buf
    */
 GPUSYNC__INLINE void gpusync__room_for_stranger(gpusync_queue *q, bool *admitted)
 {
-    if (!admitted || !*admitted) GPUSYNC__SET(&q->outstanding, q->outstanding + 1);
+    if (!admitted || !*admitted) gpusync__count_room(q, 1);
     if (admitted) *admitted = false;
 }
 
@@ -5475,7 +5536,7 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
             (void)gpusync__take_open(q, open);
             slot->kind = kind;
         }
-        if (kind == GPUSYNC__TRACKED) GPUSYNC__SET(&q->tracked, q->tracked + 1);
+        if (kind == GPUSYNC__TRACKED) gpusync__count_tracked(q, true);
         gpusync__flight_add(q, slot);
         (void)gpusync__enter_ring(q, slot, GPUSYNC__ARMED, now);
     }
@@ -5489,7 +5550,7 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
 GPUSYNC__INLINE void gpusync__add_handler(gpusync_queue *q, gpusync__slot *slot, void *buffer)
 {
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
-    if (q->device->trace) q->device->trace->schedule(slot);
+    if (q->slow_commit && q->device->trace) q->device->trace->schedule(slot);
 }
 
 /* -- the commit */
@@ -5533,12 +5594,12 @@ GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const 
                                                   gpusync_ticket *ticket)
 {
     if (result == GPUSYNC_NOT_READY) {
-        if (extra->admitted) gpusync__give_room(q, 1); /* a submission takes its own */
+        if (extra->admitted) gpusync__give_room(q, 1, NULL); /* a submission takes its own */
         extra->admitted = false;
         result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &extra->held);
     }
     if (!q->slow_commit) return result; /* as it was: gpusync_set_trace does not run beside a call */
-    if (extra->admitted) gpusync__give_room(q, 1);
+    if (extra->admitted) gpusync__give_room(q, 1, NULL);
     if (result != GPUSYNC_OK || !extra->began) return result;
     q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, extra->began);
     if (extra->held) q->device->trace->ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, extra->held);
@@ -5607,9 +5668,9 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
     if (!queue || !max_in_flight) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK) return result;
-    if (GPUSYNC__GET(&queue->outstanding) >= max_in_flight) {
+    if (gpusync__outstanding(queue) >= max_in_flight) {
         result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
-        gpusync__give_room(queue, 0);
+        gpusync__give_room(queue, 0, NULL);
     }
     gpusync__leave(queue);
     return result;
@@ -5738,14 +5799,14 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 /* Once for the process. Under the lock: whoever comes second sends nothing before all of them are there. */
 static void gpusync__init_selectors(void)
 {
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     if (!gpusync__global.selectors_ready) {
 #define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
         GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
 #undef GPUSYNC__REGISTER
         gpusync__global.selectors_ready = true;
     }
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
 }
 
 /* The first of all devices, +1, or NULL. To ask for the default one fails on some machines where this works. Looked up
@@ -5875,7 +5936,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
 
 /* Gives back what gpusync_queue_create made, however far it came. The log, the open places and the ring may have grown
    since: the first two begin as fields of the queue, which are not freed by themselves. */
-static void gpusync__queue_free(gpusync_queue *q)
+GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     if (q->metal) gpusync__release_pooled(q->metal);
@@ -5919,7 +5980,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     q->max_in_flight = desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     gpusync__lock(&dev->lock);
     /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this finds the loss. */
-    if (GPUSYNC__GET(&dev->lost)) result = GPUSYNC_ERROR_DEVICE_LOST;
+    if (gpusync_device_is_lost(dev)) result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result == GPUSYNC_OK) {
         q->place.number = ++dev->queue_count;
         gpusync__list_add(&dev->queues, &q->place);
@@ -5984,7 +6045,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
             slot = gpusync__take_open(q, &q->open[i]);
             if (slot->plan) upper->discard(slot->plan, &error, &agenda);
             gpusync__release_pooled(slot->buffer);
-            gpusync__give_slot(q, slot);
+            gpusync__give_room(q, 1, slot);
         }
     gpusync__work_off(q->device, &agenda);
     slot = NULL;
@@ -6015,15 +6076,15 @@ static void gpusync__drain(gpusync_queue *q)
 
 /* Step 6. A slot that is given up belongs to the handler from here on, and the handler touches nothing else: it may
    come when the queue is long gone. One that has begun uses the queue, so this waits until it is through. */
-static void gpusync__orphan_slots(gpusync_queue *q)
+GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
 {
     unsigned rounds = 0;
     for (;;) {
         gpusync__catch caught;
         GPUSYNC__LOCK(q);
         gpusync__slot *slot = q->flight[0];
-        while (slot && GPUSYNC__GET(&slot->state) == GPUSYNC__OPEN) slot = slot->flight[1]; /* goes with its plan */
-        bool armed = slot && GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED;
+        while (slot && gpusync__state_of(slot) == GPUSYNC__OPEN) slot = slot->flight[1]; /* goes with its plan */
+        bool armed = slot && gpusync__state_of(slot) == GPUSYNC__ARMED;
         if (armed) slot->looks++;
         GPUSYNC__UNLOCK(q);
         if (!slot) break;
@@ -6059,17 +6120,19 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__agenda *agenda
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
     while (left) {
         gpusync__catch others;
-        gpusync__node *next;
+        gpusync__node *node, *next;
+        unsigned most = GPUSYNC__HOLD_MOST;
         left = false;
         gpusync__catch_nothing(&others);
         GPUSYNC__LOCK(q);
-        for (gpusync__node *node = gpusync__first_told(&q->board, 0); node; node = next) {
+        for (node = gpusync__first_told(&q->board, 0); node && most; most--, node = next) {
             bool may_end = upper && upper->may_end(node);
             next = gpusync__told_from(node->beside[1]);
             if (!may_end && gpusync__is_submission(q, node->number, GPUSYNC__ANY)) left = true;
             else gpusync__take_told(&q->board, node, &error, &others, agenda);
         }
         GPUSYNC__UNLOCK(q);
+        if (node) left = true;
         if (others.needs) upper->over(q, others.needs, &error, agenda);
         if (agenda->busy) upper->work(q->device, agenda);
         if (left) gpusync__linger(q->device, &rounds);
@@ -6079,13 +6142,13 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__agenda *agenda
 /* To the free list of all queues. */
 static void gpusync__return_slots(gpusync__slot *slot)
 {
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     for (gpusync__slot *next; slot; slot = next) {
         next = slot->next;
         slot->next = gpusync__global.free;
         gpusync__global.free = slot;
     }
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
 }
 
 /* Adds all counts, field by field: gpusync_stats has nothing but counts of 64 bits. They are added to without a lock,
@@ -6099,9 +6162,9 @@ static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
 
 /* Adds the counts of a queue. Its commits and completions are counted by nobody: the tickets tell. Some above
    `completed` may have ended before an earlier one. */
-static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
+GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
-    uint64_t ended = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q);
+    uint64_t ended = gpusync__ended_to(q), last = gpusync__committed(q);
     gpusync__add_counts(sum, &q->stats);
     sum->commits += last;
     for (uint64_t ticket = ended + 1; ticket <= last; ticket++) ended += gpusync__marked(q, ticket);
@@ -6386,16 +6449,19 @@ static bool gpusync__is_issued(const gpusync__plan *plan) { return GPUSYNC__GET(
 
 static bool gpusync__is_loose(const gpusync__plan *plan) { return (plan->flags & GPUSYNC_UNORDERED) != 0; }
 
+/* Will it not be issued? */
+static bool gpusync__is_doomed(const gpusync__plan *plan) { return GPUSYNC__GET(&plan->doomed) != 0; }
+
 static bool gpusync__is_given_up(const gpusync__plan *p) { return GPUSYNC__GET(&p->doomed) & GPUSYNC__IS_GIVEN_UP; }
 
 /* What the failure of a timeline says; OK when it has not failed. */
 static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
 {
-    if (GPUSYNC__GET(&t->value) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    gpusync__lock(&t->board.lock);
+    if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    GPUSYNC__LOCK_TIMELINE(t);
     gpusync_result result = t->error.result;
     if (error) *error = t->error;
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     return result;
 }
 
@@ -6403,6 +6469,9 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
 static void gpusync__plan_free(gpusync__plan *plan); /* >>submit: its last reference went */
 static bool gpusync__look_plan(gpusync__plan *plan); /* >>submit: asks Metal about its parts */
 static void gpusync__hook_in(gpusync_device *dev);   /* >>submit: its first submission comes */
+
+/* One more reference. The caller has one, or knows of a lock that keeps the plan. */
+static void gpusync__plan_keep(gpusync__plan *plan) { GPUSYNC__ADD(&plan->refs, 1); }
 
 /* The last reference frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
@@ -6419,6 +6488,11 @@ GPUSYNC__RARE void gpusync__unref_plans(gpusync__plan *plan)
     }
 }
 
+/* Under the lock of its board, or while no other thread finds it. */
+static void gpusync__set_stage(gpusync__need *need, uint32_t stage) { GPUSYNC__PUT(&need->stage, stage); }
+
+static bool gpusync__is_over(const gpusync__need *need) { return GPUSYNC__GET(&need->stage) == GPUSYNC__OVER; }
+
 static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
 {
     return &gpusync__board_of(need->queue, need->timeline)->lock;
@@ -6431,7 +6505,7 @@ static void gpusync__need_told(gpusync__node *node, const gpusync_error *error, 
     gpusync__need *need = (gpusync__need *)(void *)node;
     (void)error;
     (void)agenda;
-    GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+    gpusync__set_stage(need, GPUSYNC__OVER);
     need->next = NULL;
     *caught->end = need;
     caught->end = &need->next;
@@ -6450,7 +6524,7 @@ static void gpusync__unlink_need(gpusync__need *need)
 {
     gpusync__board *board = gpusync__board_of(need->queue, need->timeline);
     gpusync__list_remove(&board->lists[GPUSYNC__BY_NUMBER], &need->node);
-    GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+    gpusync__set_stage(need, GPUSYNC__OVER);
 }
 
 /* The first need from this node on: waits and notes are on the same list. Under the board's lock. NULL: there is none
@@ -6538,7 +6612,7 @@ static void gpusync__push_ended(gpusync__plan *plan, gpusync__agenda *agenda)
 static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__agenda *agenda)
 {
     gpusync__plan *plan = need->plan;
-    GPUSYNC__PUT(&need->stage, stage);
+    gpusync__set_stage(need, stage);
     if (!need->blocks || need->any_end || plan->flags & GPUSYNC_STRICT) return;
     need->blocks = false;
     if (GPUSYNC__SUB(&plan->missing, 1) == 1) gpusync__stir(plan, agenda);
@@ -6559,7 +6633,7 @@ static void gpusync__blame(gpusync__plan *plan, uint32_t rank, const gpusync_err
 static void gpusync__doom(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
 {
     gpusync__blame(plan, rank, error);
-    __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_DOOMED, __ATOMIC_SEQ_CST);
+    gpusync__set_flag(&plan->doomed, GPUSYNC__IS_DOOMED);
 }
 
 /* The event that stands for a ticket: let the device go on. No lock is held, for this sends a message. */
@@ -6633,9 +6707,9 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
 static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught, gpusync__agenda *agenda)
 {
     while (gpusync__unpark(t->device, caught)) {
-        gpusync__lock(&t->board.lock);
-        gpusync__take_numbers(&t->board, 0, high, &t->error, caught, agenda);
-        gpusync__unlock(&t->board.lock);
+        GPUSYNC__LOCK_TIMELINE(t);
+        gpusync__take_numbers(&t->board, 0, high, GPUSYNC__WAKE_BATCH, &t->error, caught, agenda);
+        GPUSYNC__UNLOCK_TIMELINE(t);
     }
 }
 
@@ -6651,11 +6725,11 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
     if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;
     if (value > t->value) { /* and it has not failed: a failed one is above every other */
         GPUSYNC__PUT(&t->value, value);
-        gpusync__take_numbers(&t->board, 0, value, NULL, &caught, agenda);
+        gpusync__take_numbers(&t->board, 0, value, SIZE_MAX, NULL, &caught, agenda);
         writes = value > t->on_event;
         if (writes) GPUSYNC__PUT(&t->on_event, value);
     }
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     /* Two threads may come here in the other order. Then the lower value is written last, and Metal ignores it
        (documented: an event only rises). */
     if (writes) gpusync__write_event(t, value + t->base);
@@ -6668,7 +6742,7 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
 {
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
-    gpusync__lock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
     bool first = t->value != GPUSYNC__FAILED_VALUE;
     if (first) {
         if (reason) gpusync__copy_error(&t->error, reason);
@@ -6676,9 +6750,9 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
         if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
         t->last = t->value;
         GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not written any more */
-        gpusync__take_numbers(&t->board, 0, GPUSYNC__FAILED_VALUE, &t->error, &caught, agenda);
+        gpusync__take_numbers(&t->board, 0, GPUSYNC__FAILED_VALUE, SIZE_MAX, &t->error, &caught, agenda);
     }
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     if (!first) return false;
     gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, agenda);
     if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
@@ -6695,13 +6769,13 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
     /* What was done before the signal must be read after it: gpusync__status has the same fence. */
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (raw == GPUSYNC__FAILED_VALUE) {
-        if (GPUSYNC__GET(&t->value) == GPUSYNC__FAILED_VALUE) return;
+        if (gpusync__value_of(t) == GPUSYNC__FAILED_VALUE) return;
         gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
         (void)gpusync__fail_timeline(t, &error, agenda);
-    } else if (raw > t->base && raw - t->base > GPUSYNC__GET(&t->value)) {
+    } else if (raw > t->base && raw - t->base > gpusync__value_of(t)) {
         uint64_t value = raw - t->base;
-        gpusync__lock(&t->board.lock);
+        GPUSYNC__LOCK_TIMELINE(t);
         if (value > t->kept) t->kept = value;
         if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
         gpusync__raise_unlock(t, agenda);
@@ -6727,10 +6801,10 @@ typedef struct gpusync__listener_block {
 static void gpusync__listening_unref(gpusync__listening *listening)
 {
     if (GPUSYNC__SUB(&listening->refs, 1) != 1) return;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     listening->next = gpusync__global.listenings;
     gpusync__global.listenings = listening;
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
 }
 
 static void gpusync__listener_copy(void *to, const void *from)
@@ -6802,7 +6876,7 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
         if (listening->value == value) return NULL;
         link = &listening->next;
     }
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     if (!gpusync__global.listenings) slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
     for (size_t i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
         slab[i].next = gpusync__global.listenings;
@@ -6810,7 +6884,7 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     }
     listening = gpusync__global.listenings;
     if (listening) gpusync__global.listenings = listening->next;
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     if (!listening) return NULL;
     listening->device = t->device;
     listening->timeline = t;
@@ -6827,11 +6901,11 @@ static void gpusync__listen(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
     if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
-    gpusync__lock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
     /* The goal is looked at again under the lock: destroy takes it after it has closed the timeline, and before it ends
        the registrations. */
     gpusync__listening *listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     if (!listening) return;
     gpusync__listener_block block = {
         {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
@@ -7012,9 +7086,9 @@ GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__promise *promise, gpusync__ag
 static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     if (promise->going) return 0; /* only who has the order lock changes this */
-    gpusync__lock(&promise->timeline->board.lock);
+    GPUSYNC__LOCK_TIMELINE(promise->timeline);
     uint64_t after = gpusync__set_out(promise, agenda);
-    gpusync__unlock(&promise->timeline->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
     return after;
 }
 
@@ -7024,7 +7098,7 @@ static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda 
 static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    gpusync__lock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
     gpusync_result result = gpusync__may_rise(t, promise->node.number);
     if (result == GPUSYNC_OK) {
         const gpusync__promise *first = (const gpusync__promise *)(const void *)t->promises.end[0];
@@ -7035,7 +7109,7 @@ static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool goin
         if (going && gpusync__set_out(promise, agenda)) result = GPUSYNC_NOT_READY;
         if (!promise->issued) gpusync__let_come_below(promise);
     }
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     return result;
 }
 
@@ -7058,11 +7132,11 @@ GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, 
 GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__agenda *agenda)
 {
     gpusync_timeline *t = promise->timeline;
-    gpusync__lock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
     gpusync__need *followers = promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
     if (promise->going && t->largest == promise->node.number) t->largest = promise->largest_before;
     promise->going = promise->followed = false;
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__needs_over(followers, NULL, agenda);
 }
 
@@ -7076,14 +7150,14 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     gpusync__catch_nothing(&caught);
-    gpusync__lock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
     for (gpusync__node *node = gpusync__first_told(&t->board, 0), *next; node; node = next) {
         const gpusync__need *need = node->told == gpusync__need_told ? (gpusync__need *)(void *)node : NULL;
         next = gpusync__told_from(node->beside[1]);
         if (!need || (need->blocks && node->number > t->kept && !gpusync__is_promised(need)))
             gpusync__take_told(&t->board, node, &error, &caught, agenda);
     }
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__needs_over(caught.needs, &error, agenda);
 }
 
@@ -7095,7 +7169,7 @@ static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__
     gpusync_timeline *t = promise->timeline;
     uint64_t value = promise->node.number;
     gpusync__need *followers = NULL;
-    gpusync__lock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
     if (promise->node.linked) {
         gpusync__list_remove(&t->promises, &promise->node);
         GPUSYNC__PUT(&t->promised, t->promised - 1);
@@ -7123,11 +7197,11 @@ static void gpusync__look_value(const gpusync__goal *goal)
     gpusync__plan *plan, *last = NULL;
     gpusync__look_timeline(t);
     for (bool again = true; again && GPUSYNC__GET(&t->promised); last = plan) {
-        gpusync__lock(&t->board.lock);
+        GPUSYNC__LOCK_TIMELINE(t);
         plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
         if (plan && GPUSYNC__GET(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
-        if (plan) GPUSYNC__ADD(&plan->refs, 1);                         /* it is not over, so the count is not zero */
-        gpusync__unlock(&t->board.lock);
+        if (plan) gpusync__plan_keep(plan);                             /* it is not over, so the count is not zero */
+        GPUSYNC__UNLOCK_TIMELINE(t);
         if (!plan) return;
         again = plan != last;
         if (again && gpusync__enter(plan->work.queue)) { /* which is there as long as the plan, but may be closing */
@@ -7144,11 +7218,11 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goa
 {
     gpusync_timeline *t = goal->timeline;
     gpusync__forecast f = {0, 0, 0};
-    gpusync__lock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
     const gpusync__promise *cover = gpusync__cover(t, goal->ticket);
     gpusync__plan *plan = cover ? cover->plan : NULL;
-    if (plan) GPUSYNC__ADD(&plan->refs, 1);
-    gpusync__unlock(&t->board.lock);
+    if (plan) gpusync__plan_keep(plan);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     if (plan && gpusync__enter(plan->work.queue)) {
         f = gpusync__forecast_of(plan->work.queue, GPUSYNC__GET(&plan->work.ticket));
         gpusync__leave(plan->work.queue);
@@ -7267,8 +7341,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     gpusync__wake_waits(dev, &t->board, false);
     gpusync__let_out(dev, &t->inside);
     /* Who listens for held work is not inside: it has this lock, or sees under it that the timeline goes. */
-    gpusync__lock(&t->board.lock);
-    gpusync__unlock(&t->board.lock);
+    GPUSYNC__LOCK_TIMELINE(t);
+    GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__lock(&dev->lock);
     gpusync__list_remove(&dev->timelines, &t->place);
     gpusync__unlock(&dev->lock);
@@ -7302,7 +7376,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     if (value) *value = 0;
     if (!timeline || !value) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (gpusync__is_outside(timeline)) gpusync__look_timeline(timeline);
-    *value = GPUSYNC__GET(&timeline->value);
+    *value = gpusync__value_of(timeline);
     if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
     gpusync_result result = gpusync__timeline_result(timeline, NULL); /* takes the lock over `last` */
     *value = timeline->last;
@@ -7319,7 +7393,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     gpusync__read_event(timeline, &agenda);
-    gpusync__lock(&timeline->board.lock);
+    GPUSYNC__LOCK_TIMELINE(timeline);
     bool lost = (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) != 0;
     result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(timeline, value);
     if (result == GPUSYNC_OK) timeline->kept = value;
@@ -7343,18 +7417,18 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
     __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
-    gpusync__lock(&timeline->board.lock);
+    GPUSYNC__LOCK_TIMELINE(timeline);
     if (value > timeline->expected) timeline->expected = value;
     gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
-    gpusync__unlock(&timeline->board.lock);
+    GPUSYNC__UNLOCK_TIMELINE(timeline);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
         gpusync__wake_waits(timeline->device, &timeline->board, true);
     do { /* the lock is unlocked for each registration: `from` keeps the place */
-        gpusync__lock(&timeline->board.lock);
+        GPUSYNC__LOCK_TIMELINE(timeline);
         node = gpusync__first_told(&timeline->board, from);
         while (node && !gpusync__claim_listening(node)) node = gpusync__told_from(node->beside[1]);
         if (node) from = node->number;
-        gpusync__unlock(&timeline->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(timeline);
         if (node) gpusync__listen_for_value(timeline, from++);
     } while (node);
     gpusync__read_event(timeline, &agenda);
@@ -7402,7 +7476,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     if (!timeline || !gpusync__mode_is_valid(options)) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else if (value > GPUSYNC_MAX_VALUE) result = GPUSYNC_ERROR_NOT_RISING;
     if (result != GPUSYNC_OK) return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
-    uint64_t present = GPUSYNC__GET(&timeline->value);
+    uint64_t present = gpusync__value_of(timeline);
     if (present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace)
         return gpusync__wait_value(timeline, value, timeout_ns, options);
     GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
@@ -7518,7 +7592,7 @@ static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
 /* Step 6, before the slots: what has been issued and not published, as an array (+1). NULL: nothing is in flight. */
 GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 {
-    uint64_t ticket = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q);
+    uint64_t ticket = gpusync__ended_to(q), last = gpusync__committed(q);
     void *pool = gpusync__pool_push(), *array = ticket == last ? NULL : gpusync__new_object("NSMutableArray");
     while (ticket++ < last) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
@@ -7920,7 +7994,7 @@ static void gpusync__seek(gpusync__need *need)
     bool issued = gpusync__is_issued(plan);
     if (need->queue && !(q && q->place.number == need->queue_number)) {
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__OVER);
+        gpusync__set_stage(need, GPUSYNC__OVER);
         gpusync__doom(plan, need->rank, &error);
         if (q) gpusync__leave(q); /* another queue, with a higher number */
         return;
@@ -7928,7 +8002,7 @@ static void gpusync__seek(gpusync__need *need)
     gpusync__lock(gpusync__need_lock(need));
     GPUSYNC__ADD(&plan->unresolved, 1);
     gpusync__link_need(need);
-    GPUSYNC__PUT(&need->stage, gpusync__stage_of(need));
+    gpusync__set_stage(need, gpusync__stage_of(need));
     bool failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
     bool gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
                 need->node.number > t->kept && !gpusync__is_promised(need);
@@ -7974,7 +8048,7 @@ static void gpusync__unlist_need(gpusync__need *need)
 
 /* Take the plan's needs off their lists: nobody will end them any more. A need that somebody is just ending stays
    counted. So does a need of a queue that is gone from the device's list: gpusync__end_listed ends it. */
-static void gpusync__forget_needs(gpusync__plan *plan)
+GPUSYNC__RARE void gpusync__forget_needs(gpusync__plan *plan)
 {
     gpusync_device *dev = plan->device;
     for (gpusync__need *need = plan->needs; need; need = need->along) {
@@ -8004,7 +8078,7 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__agenda *agen
         gpusync__read_event(need->timeline, agenda);
         gpusync__lock(gpusync__need_lock(need));
         if (!failed && need->node.linked && need->node.number <= need->timeline->kept)
-            GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__COMING);
+            gpusync__set_stage(need, GPUSYNC__COMING);
         gpusync__unlock(gpusync__need_lock(need));
         if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__unlist_need(need);
     }
@@ -8149,7 +8223,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     outcome.result = plan->error.result;
     if (q->device->trace) q->device->trace->end(q, ticket, plan->label, &outcome);
     plan->due.error = error;
-    if (plan->due.fn) GPUSYNC__ADD(&plan->refs, 1); /* gpusync__plan_called takes it back */
+    if (plan->due.fn) gpusync__plan_keep(plan); /* gpusync__plan_called takes it back */
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     gpusync__slot *parts = gpusync__end_plan(plan, error, rest, &outcome, &caught, agenda);
@@ -8179,9 +8253,9 @@ static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
         plan->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, plan->work.ticket, plan->label, plan->work.since_ns);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
         if (promise->issued) continue; /* it was, with its plan */
-        gpusync__lock(&promise->timeline->board.lock);
+        GPUSYNC__LOCK_TIMELINE(promise->timeline);
         if (promise->node.linked) gpusync__issue_promise(promise, agenda); /* not over already */
-        gpusync__unlock(&promise->timeline->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
     }
     if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
     gpusync__plan_unref(plan);
@@ -8209,7 +8283,7 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
     GPUSYNC__COUNT(&q->stats.held);
     gpusync__lock(&q->device->plan_lock);
     plan->lined = true;
-    if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
+    if (GPUSYNC__GET(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
         gpusync__list_stirred(plan);
         __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* gpusync__is_wanted reads it behind the order lock */
     }
@@ -8285,7 +8359,7 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusy
     gpusync__slot *slot = plan->parts[0];
     bool delayed = false;
     for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
+        if (gpusync__is_over(need)) continue;
         gpusync__encode(q->metal, gpusync__sel.waitForEvent, need->event, need->raw);
         need->queued = true; /* gpusync__wait_was_cut */
         delayed = true;
@@ -8316,7 +8390,7 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticke
         return;
     }
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
-        if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER) continue;
+        if (gpusync__is_over(need)) continue;
         encoded += need->encoded;
         if (need->encoded || !plan->front) continue;
         gpusync__encode(plan->front, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
@@ -8344,7 +8418,7 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticke
 GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
 {
     if (plan->lined) gpusync__leave_line(q, plan); /* `lined` changes under the order lock only */
-    __atomic_fetch_or(&plan->doomed, GPUSYNC__IS_GIVEN_UP, __ATOMIC_SEQ_CST);
+    gpusync__set_flag(&plan->doomed, GPUSYNC__IS_GIVEN_UP);
     gpusync__forget_needs(plan);
     GPUSYNC__PUT(&plan->running, 0);
     gpusync__plan_unref(plan); /* nobody announces it. Not the last reference: that goes when it is published */
@@ -8352,7 +8426,8 @@ GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__plan *plan, gpusy
 }
 
 /* Abandon every held plan of the queue, for this reason. */
-static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why,
+                                        gpusync__agenda *agenda)
 {
     gpusync__plan *plan;
     gpusync_error error;
@@ -8369,7 +8444,7 @@ static void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const 
    that lower one becomes the need `before`. That may be over at once: then this tries again. */
 static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
 {
-    while (!GPUSYNC__GET(&plan->missing) && !GPUSYNC__GET(&plan->doomed)) {
+    while (!GPUSYNC__GET(&plan->missing) && !gpusync__is_doomed(plan)) {
         gpusync__need *before = &plan->before;
         gpusync__promise *late = plan->promises;
         uint64_t after = 0;
@@ -8408,7 +8483,7 @@ static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
             gpusync__lock(&q->device->plan_lock);
             if ((plan = q->stirred) != NULL) gpusync__unlist_stirred(plan); /* who changes more lists it again */
             gpusync__unlock(&q->device->plan_lock);
-            if (plan && GPUSYNC__GET(&plan->doomed)) gpusync__abandon(q, plan, agenda);
+            if (plan && gpusync__is_doomed(plan)) gpusync__abandon(q, plan, agenda);
             else if (plan && gpusync__is_loose(plan)) (void)gpusync__try_issue(q, plan, agenda);
         } while (plan);
         while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, agenda)) {}
@@ -8466,7 +8541,7 @@ static bool gpusync__look_plan(gpusync__plan *plan)
             (void)gpusync__look_slot(q, slot);
             gpusync__look_end(q, slot);
         }
-    } else if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {
+    } else if (GPUSYNC__GET(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
         gpusync__stir(plan, &agenda);
         gpusync__work_off(plan->device, &agenda);
     }
@@ -8543,7 +8618,7 @@ static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_poi
     need->encoded = need->any_end = need->far = need->blocks = need->queued = false;
     need->node.linked = need->node.heard = false;
     if (!t) return gpusync__need_ticket(dev, point, strict, need);
-    uint64_t present = GPUSYNC__GET(&t->value);
+    uint64_t present = gpusync__value_of(t);
     if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
@@ -8631,9 +8706,9 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     bool held = q->lined_ordered && !gpusync__is_loose(plan);
     for (const gpusync__need *need = plan->needs; full && !held && need; need = need->along) {
         if (!need->timeline) continue;
-        gpusync__lock(&need->timeline->board.lock);
+        GPUSYNC__LOCK_TIMELINE(need->timeline);
         held = gpusync__stage_of(need) == GPUSYNC__AWAITED;
-        gpusync__unlock(&need->timeline->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(need->timeline);
     }
     gpusync__order_end(q);
     if ((full && held) || count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
@@ -8688,7 +8763,7 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan
     if (back) plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
     gpusync__pool_pop(pool);
     uint32_t made = (uint32_t)(plan->front != NULL) + (plan->back != NULL);
-    if (made < count) gpusync__give_room(q, count - made);
+    if (made < count) gpusync__give_room(q, count - made, NULL);
     return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
@@ -8727,9 +8802,9 @@ static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *pl
 static void gpusync__promises_of(gpusync__plan *from, gpusync__plan *plan)
 {
     for (gpusync__promise *promise = from->promises; promise; promise = promise->along) {
-        gpusync__lock(&promise->timeline->board.lock);
+        GPUSYNC__LOCK_TIMELINE(promise->timeline);
         promise->plan = plan;
-        gpusync__unlock(&promise->timeline->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
     }
 }
 
@@ -8877,8 +8952,7 @@ static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
         gpusync__run(plan->device, agenda);
         gpusync__linger(plan->device, &rounds);
     }
-    for (gpusync__need *need = plan->needs; need; need = need->along)
-        GPUSYNC__PUT(&need->stage, (uint32_t)GPUSYNC__AWAITED);
+    for (gpusync__need *need = plan->needs; need; need = need->along) gpusync__set_stage(need, GPUSYNC__AWAITED);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
 }
 
@@ -8927,7 +9001,7 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__agenda *agen
     for (int i = 0; i < 2; i++) {
         if (!buffers[i]) continue;
         gpusync__release_pooled(buffers[i]);
-        gpusync__give_room(q, 1);
+        gpusync__give_room(q, 1, NULL);
     }
     gpusync__plan_drop(plan);
 }
@@ -8955,7 +9029,7 @@ static bool gpusync__all_coming(const gpusync__plan *plan)
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
         const gpusync_timeline *t = need->timeline;
         uint64_t number = need->node.number;
-        if (!t || GPUSYNC__GET(&t->value) >= number || GPUSYNC__GET(&t->coming) < number ||
+        if (!t || gpusync__value_of(t) >= number || GPUSYNC__GET(&t->coming) < number ||
             GPUSYNC__GET(&t->on_event) >= number)
             return false;
     }
@@ -8971,7 +9045,7 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, 
     agenda->busy = agenda->sweep = true;
     gpusync__seek_needs(plan);
     bool goes = !stays && GPUSYNC__GET(&plan->missing) == 1; /* read first: who fails a need dooms, and then counts */
-    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;
+    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;
     if (goes) return GPUSYNC_OK;
     if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
     for (uint32_t i = 0; i < plan->part_count && !q->metal4; i++)
@@ -9006,7 +9080,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ti
     *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__OPEN, gpusync_now_ns());
     GPUSYNC__UNLOCK(q);
     GPUSYNC__SUB(&plan->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
-    if (GPUSYNC__GET(&plan->doomed)) {
+    if (gpusync__is_doomed(plan)) {
         gpusync__abandon(q, plan, agenda);
         return GPUSYNC_NOT_READY;
     }
@@ -9015,9 +9089,9 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ti
     for (gpusync__need *need = plan->needs; need; need = need->along) {
         gpusync_timeline *t = need->timeline;
         if (!t || !gpusync__is_outside(t)) continue;
-        gpusync__lock(&t->board.lock);
+        GPUSYNC__LOCK_TIMELINE(t);
         bool listens = need->node.linked && gpusync__claim_listening(&need->node);
-        gpusync__unlock(&t->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(t);
         if (listens) gpusync__listen_for_value(t, need->node.number);
     }
     if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* gpusync__lose came first */
@@ -9287,7 +9361,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
         if (full) gpusync__more_places(q);
         if (result != GPUSYNC_OK && stranger) {
             gpusync__release_pooled(buffer);
-            gpusync__give_slot(q, stranger);
+            gpusync__give_room(q, 1, stranger);
         }
         if (result != GPUSYNC_OK && waits) gpusync__need_free(q->device, &need, false);
         else if (result != GPUSYNC_OK) gpusync__timeline_unref(promise.timeline);
@@ -9344,7 +9418,7 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *sl
 {
     GPUSYNC__LOCK(q);
     gpusync__plan *plan = slot->traits & GPUSYNC__ENDED ? NULL : slot->plan;
-    if (plan) GPUSYNC__ADD(&plan->refs, 1);
+    if (plan) gpusync__plan_keep(plan);
     GPUSYNC__UNLOCK(q);
     if (!plan) return NULL;
     void *pool = gpusync__pool_push(), *events = gpusync__new_object("NSMutableArray");
@@ -9391,7 +9465,7 @@ GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__agenda *agenda)
 GPUSYNC__RARE void gpusync__disown_plans(gpusync_queue *q, gpusync__agenda *agenda)
 {
     uint64_t last = gpusync__committed(q);
-    for (uint64_t ticket = GPUSYNC__GET(&q->head.completed) + 1; ticket <= last; ticket++) {
+    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot) continue;
         if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->plan, agenda);
@@ -9399,8 +9473,6 @@ GPUSYNC__RARE void gpusync__disown_plans(gpusync_queue *q, gpusync__agenda *agen
     }
     gpusync__run(q->device, agenda);
 }
-
-static void gpusync__plan_keep(gpusync__plan *plan) { GPUSYNC__ADD(&plan->refs, 1); }
 
 static void gpusync__plan_unkeep(gpusync__plan *plan) { gpusync__plan_unref(plan); }
 
@@ -9484,7 +9556,7 @@ typedef struct gpusync__context_block {
 } gpusync__context_block;
 
 /* The end of a library begins its pipelines. The end of a pipeline begins nothing, so this goes no deeper. */
-static void gpusync__compile(gpusync__compilation *c);
+GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c);
 
 /* One thing more is over. The result does not matter. Two threads may signal in the other order: then the smaller value
    is no news. A timeline that has failed, or whose device is lost, has ended its waits. */
@@ -9505,7 +9577,7 @@ static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation
      A library has its pipelines compiled; in a warm-up that is disabled, those that are asked for. Partner of
      gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores `asked`, then reads `done`. So at
      least one of the two begins. Where both do, `started` lets one through. */
-static void gpusync__compiled(gpusync__compilation *c)
+GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
 {
     gpusync_warmup *w = c->warmup;
     if (c->library && !c->made) {
@@ -9542,7 +9614,7 @@ static void gpusync__came(void *block, void *made, void *ns_error)
 /* Compile the pipeline, or the library, once. The library of a pipeline is done. Where there is nothing to ask Metal it
    is over at once: a library that was given, a text that is no UTF-8, a function that the library has not, no library.
    The signature says what Metal calls: no result, the block, and two objects behind it. */
-static void gpusync__compile(gpusync__compilation *c)
+GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
 {
     typedef void (*pipeline_later)(void *, void *, void *, void *);
     typedef void (*library_later)(void *, void *, void *, void *, void *);
@@ -9600,7 +9672,7 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 }
 
 /* On the dispatch queue, once. When the warm-up is destroyed, jobs that have not begun are left out, and count. */
-static void gpusync__warm_up(void *warmup)
+GPUSYNC__RARE void gpusync__warm_up(void *warmup)
 {
     gpusync_warmup *w = (gpusync_warmup *)warmup;
     w->thread = pthread_self();
@@ -9888,14 +9960,14 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
 static void gpusync__scheduled(void *block, void *buffer)
 {
     (void)block;
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     gpusync__slot *slot = gpusync__global.traced;
     while (slot && slot->buffer != buffer) slot = slot->scheduled.next;
     if (slot) {
         (void)gpusync__untrace(slot);
         slot->scheduled.ns = gpusync_now_ns(); /* read by gpusync__complete_slowly */
     }
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
 }
 
 static gpusync__block gpusync__scheduled_block = {
@@ -9907,11 +9979,11 @@ static gpusync__block gpusync__scheduled_block = {
    completed one, an orphan's too. */
 GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
 {
-    gpusync__lock(&gpusync__global.lock);
+    GPUSYNC__LOCK_GLOBAL();
     slot->scheduled.next = gpusync__global.traced;
     gpusync__global.traced = slot;
     slot->traced = true;
-    gpusync__unlock(&gpusync__global.lock);
+    GPUSYNC__UNLOCK_GLOBAL();
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
@@ -9972,7 +10044,7 @@ static double gpusync__ms_since(uint64_t since_ns) { return (double)(gpusync_now
 
 /* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller is counted in it. The names
    are those of MTLCommandBufferStatus. */
-static void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
+GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
     static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, PLAN */
@@ -9989,8 +10061,8 @@ static void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, co
 
 /* Who is to signal the value; `waits` is the plan that waits for it, which may promise more on the same timeline. Under
    the board's lock: what stands on the timeline's list stays, with its plan. */
-static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
-                                   const gpusync__plan *waits)
+GPUSYNC__RARE void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
+                                          const gpusync__plan *waits)
 {
     bool kept = value <= t->kept && t->promised; /* signalled; the lowest promise keeps it back */
     const gpusync__promise *cover = gpusync__cover(t, kept ? 0 : value);
@@ -10007,17 +10079,17 @@ static void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline 
 }
 
 /* What a plan still waits for. The caller has a reference to the plan's slot, so the need and its timeline stay. */
-static void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan, const gpusync__need *need)
+GPUSYNC__RARE void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan, const gpusync__need *need)
 {
     gpusync_timeline *t = GPUSYNC__GET(&need->timeline);
     unsigned long long number = GPUSYNC__GET(&need->node.number);
-    if (GPUSYNC__GET(&need->stage) == GPUSYNC__OVER || (t && GPUSYNC__GET(&t->value) >= number)) return;
+    if (gpusync__is_over(need) || (t && gpusync__value_of(t) >= number)) return;
     if (t) {
-        gpusync__lock(&t->board.lock);
+        GPUSYNC__LOCK_TIMELINE(t);
         gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", number,
                        (unsigned long long)t->place.number, t->label);
         gpusync__write_promise(out, t, number, plan);
-        gpusync__unlock(&t->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(t);
     } else {
         gpusync__write(out, "      waits for ticket %llu of queue %llu\n", number,
                        (unsigned long long)need->queue_number);
@@ -10026,7 +10098,7 @@ static void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan,
 
 /* A submission: held, or on the device with those of its command buffers that have not ended. One that is held and has
    no label of its own has that of its first command buffer. The caller has a reference to it. */
-static void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
+GPUSYNC__RARE void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
 {
     const gpusync__slot *work = &plan->work;
     bool issued = gpusync__is_issued(plan);
@@ -10049,38 +10121,67 @@ static void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
     if (GPUSYNC__GET(&plan->before.timeline)) gpusync__write_need(out, plan, &plan->before);
 }
 
-/* The waits that sleep on a board. Needs and notes are on its lists too: a plan tells of its needs itself. The texts
-   are in the order of the kinds of a goal. */
-static void gpusync__write_watches(gpusync__writer *out, gpusync__board *board)
+/* A wait that sleeps. The texts are in the order of the kinds of a goal. */
+GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal *goal, uint64_t since_ns)
 {
     static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
-    gpusync__lock(&board->lock);
-    for (int i = 0; i < GPUSYNC__LISTS; i++)
-        for (const gpusync__node *node = board->lists[i].end[0]; node; node = node->beside[1]) {
+    gpusync_timeline *t = goal->timeline;
+    gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", what[goal->kind]);
+    if (goal->kind != GPUSYNC__ROOM) gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
+    gpusync__write(out, t ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n", gpusync__ms_since(since_ns));
+    if (!t) return;
+    GPUSYNC__LOCK_TIMELINE(t);
+    gpusync__write_promise(out, t, goal->ticket, NULL);
+    GPUSYNC__UNLOCK_TIMELINE(t);
+}
+
+/* The first of the list with this number, or a larger one, behind so many that have it. Under the board's lock. */
+static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint64_t number, size_t seen)
+{
+    const gpusync__node *node = gpusync__list_from(list, number);
+    for (; seen && node && node->number == number; seen--) node = node->beside[1];
+    return node;
+}
+
+/* The waits that sleep on a board. Needs and notes are on its lists too: a plan tells of its needs itself. In each hold
+   of the board's lock a few are copied, which are written without it. The next hold goes on behind as many with the
+   last number as were seen. */
+static void gpusync__write_waits(gpusync__writer *out, gpusync__board *board)
+{
+    gpusync__goal goals[16];
+    uint64_t since_ns[16], number = 0;
+    size_t count, seen = 0;
+    for (int list = 0; list < GPUSYNC__LISTS;) {
+        count = 0;
+        gpusync__lock(&board->lock);
+        const gpusync__node *node = gpusync__list_behind(&board->lists[list], number, seen);
+        for (; node && count < 16; node = node->beside[1]) {
             const gpusync__watch *watch = (const gpusync__watch *)(const void *)node;
-            const gpusync__goal *goal = &watch->goal;
+            seen = node->number == number ? seen + 1 : 1;
+            number = node->number;
             if (node->told) continue;
-            gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", what[goal->kind]);
-            if (goal->kind != GPUSYNC__ROOM) gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
-            gpusync__write(out, goal->kind == GPUSYNC__VALUE ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n",
-                           gpusync__ms_since(watch->since_ns));
-            if (goal->kind == GPUSYNC__VALUE) gpusync__write_promise(out, goal->timeline, goal->ticket, NULL);
+            goals[count] = watch->goal;
+            since_ns[count++] = watch->since_ns;
         }
-    gpusync__unlock(&board->lock);
+        gpusync__unlock(&board->lock);
+        for (size_t n = 0; n < count; n++) gpusync__write_wait(out, &goals[n], since_ns[n]);
+        if (node) continue;
+        number = seen = 0;
+        list++;
+    }
 }
 
 /* A queue, entered, with its tickets that have not ended. One whose slot goes meanwhile has ended. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
-    uint64_t done = GPUSYNC__GET(&q->head.completed), last = gpusync__committed(q), mean, deviation;
+    uint64_t done = gpusync__ended_to(q), last = gpusync__committed(q), mean, deviation;
     char most[16] = "";
     if (q->max_in_flight != UINT32_MAX) snprintf(most, sizeof most, " of %u", q->max_in_flight);
     gpusync__write(out, "  queue %llu '%s': %scommitted %llu, completed %llu, failed %llu, buffers %u%s%s%s\n",
                    (unsigned long long)q->place.number, q->label, q->metal4 ? "Metal 4, " : "",
                    (unsigned long long)last, (unsigned long long)done,
-                   (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED),
-                   GPUSYNC__GET(&q->outstanding), most, gpusync_is_idle(q) ? ", idle" : "",
-                   GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
+                   (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED), gpusync__outstanding(q),
+                   most, gpusync_is_idle(q) ? ", idle" : "", GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     GPUSYNC__LOCK(q);
     bool is_known = gpusync__usual(q, &mean, &deviation);
     GPUSYNC__UNLOCK(q);
@@ -10094,7 +10195,7 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
         else gpusync__write_slot(out, q, slot);
         gpusync__ticket_end(q, slot);
     }
-    gpusync__write_watches(out, &q->board);
+    gpusync__write_waits(out, &q->board);
 }
 
 /* Queues are entered one after the other, so no lock is held while Metal is asked.
@@ -10113,13 +10214,13 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     gpusync__lock(&device->lock);
     GPUSYNC__EACH_TIMELINE(t, device) {
         gpusync__write(&out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
-        gpusync__lock(&t->board.lock);
-        uint64_t value = GPUSYNC__GET(&t->value);
+        GPUSYNC__LOCK_TIMELINE(t);
+        uint64_t value = gpusync__value_of(t);
         if (value != GPUSYNC__FAILED_VALUE) gpusync__write(&out, "value %llu", (unsigned long long)value);
         else gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
-        gpusync__unlock(&t->board.lock);
+        GPUSYNC__UNLOCK_TIMELINE(t);
         gpusync__write(&out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
-        gpusync__write_watches(&out, &t->board);
+        gpusync__write_waits(&out, &t->board);
     }
     gpusync__unlock(&device->lock);
     return out.length;

@@ -52,6 +52,10 @@ static const struct {
     {"global", LOCKS_MALLOC},     /* slots and registrations are made */
 };
 
+/* In one hold of a queue's lock a thread takes no more than so many others: one for each callback that becomes due. So
+   however many are listed, others get the queue in between. */
+#define LOCKS_WITHIN_MOST 66
+
 /* By which name each is seen. */
 static const struct {
     const char *name;
@@ -99,7 +103,7 @@ typedef struct locks_lock {
 /* Read in functions of their own: a fiber may go on on another thread. */
 typedef struct locks_list {
     locks_lock held[LOCKS_KINDS]; /* in the order */
-    unsigned count;
+    unsigned count, within; /* within: others that were taken since it has that of a queue */
     uint64_t taken;
 } locks_list;
 static __thread locks_list locks_mine;
@@ -115,7 +119,8 @@ typedef struct locks_step {
 static void (*locks_at_step)(const locks_step *step);
 
 /* For test_locks.c: which rule is to be broken. A thread that does `act`, or takes a lock of the kind with that name, seems
-   to hold a lock of this kind. "unlock": no thread seems to hold the lock that it unlocks. NULL: nothing is pretended. */
+   to hold a lock of this kind. "unlock": no thread seems to hold the lock that it unlocks. "many": in a hold of a queue's
+   lock a thread seems to take many more. NULL: nothing is pretended. */
 static struct {
     const char *act;
     int kind;
@@ -160,7 +165,8 @@ static __attribute__((unused)) int locks_kind(const char *name)
     static const struct {
         const char *part;
         int kind;
-    } kinds[] = {{"order", LOCKS_ORDER},         {")->board.lock", LOCKS_QUEUE},
+    } kinds[] = {{"order", LOCKS_ORDER},         {"(t)->board", LOCKS_BOARD},
+                 {"timeline)->board", LOCKS_BOARD}, {")->board.lock", LOCKS_QUEUE},
                  {"board", LOCKS_BOARD},         {"need_lock", LOCKS_BOARD},
                  {"plan_lock", LOCKS_PLAN},       {"waiter_lock", LOCKS_WAITER}, {"gpusync__global.lock", LOCKS_GLOBAL},
                  {"device->lock", LOCKS_DEVICE}, {"dev->lock", LOCKS_DEVICE}};
@@ -178,7 +184,7 @@ static __attribute__((noinline, unused)) void locks_step_of(const void *lock, co
     mine = locks_mine;
     locks_mine.count = 0;
     act(&(locks_step){function, lock, after, mine.count});
-    mine.taken = locks_mine.taken;
+    mine.taken = locks_mine.taken; /* what it took counts for this thread, too; `within` does not */
     locks_mine = mine;
 }
 
@@ -202,6 +208,10 @@ static __attribute__((noinline, unused)) void locks_have(const void *lock, const
     held->name = name;
     held->kind = locks_kind(name);
     locks_mine.taken++;
+    if (held->kind == LOCKS_QUEUE) locks_mine.within = 0;
+    else if (held > locks_mine.held && held[-1].kind == LOCKS_QUEUE)
+        locks_mine.within += locks_pretend("many") < 0 ? 1 : LOCKS_WITHIN_MOST + 1;
+    if (locks_mine.within > LOCKS_WITHIN_MOST) locks_wrong("is one of too many in one hold of a queue's lock", name, -1);
 #ifndef __APPLE__
     if (!__atomic_load_n(&softmetal_before, __ATOMIC_RELAXED))
         __atomic_store_n(&softmetal_before, locks_do, __ATOMIC_RELAXED);

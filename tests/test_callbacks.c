@@ -525,15 +525,18 @@ static void register_elsewhere(void *argument)
 }
 
 /* Another thread registers at the n-th point of the handler: before the ticket has ended, between that and when those that
-   wait for it are told, and after. False: there are no so many. *ended: the ticket had ended. */
-static bool register_at(gpusync_callback_mode mode, bool amid, int n, bool *ended)
+   wait for it are told, and after. False: there are no so many. *ended: the ticket had ended. many: there are more
+   callbacks than are taken off the list in one hold of the queue's lock. */
+static bool register_at(gpusync_callback_mode mode, bool amid, bool many, int n, bool *ended)
 {
-    outcome o[3] = {0};
+    static outcome o[150];
+    size_t last = many ? LENGTH(o) - 1 : 2, i;
     gpusync_submission submission;
     void *buffer;
     bool came;
     late l;
     stage s;
+    memset(o, 0, sizeof o);
     open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
     memset(&submission, 0, sizeof submission);
     buffer = buffer_of(s.q[0]);
@@ -544,8 +547,8 @@ static bool register_at(gpusync_callback_mode mode, bool amid, int n, bool *ende
     memset(&l, 0, sizeof l);
     l.queue = s.q[0];
     l.ticket = submit_well(s.q[0], &submission);
-    l.o = &o[2];
-    on_done(s.q[0], l.ticket, &o[1]);
+    l.o = &o[last];
+    for (i = 1; i < last; i++) on_done(s.q[0], l.ticket, &o[i]);
     softmetal_complete(buffer);
     if (amid) probe_amid_each(n, register_elsewhere, &l);
     else probe_at_each(n, register_elsewhere, &l);
@@ -553,11 +556,11 @@ static bool register_at(gpusync_callback_mode mode, bool amid, int n, bool *ende
     assert_true(softmetal_dispatched(SECONDS(20))); /* callbacks come to points, too */
     came = probe_has_acted();
     if (came) join(l.thread);
-    else on_done(s.q[0], l.ticket, &o[2]);
+    else on_done(s.q[0], l.ticket, &o[last]);
     *ended = l.ended;
     settle(&s);
-    await_calls(&o[2], 1);
-    assert_in_order(o, 3);
+    await_calls(&o[last], 1);
+    assert_in_order(o, last + 1);
     close_idle_stage(&s);
     return came;
 }
@@ -570,12 +573,77 @@ static void test_a_registration_while_the_end_is_told_keeps_its_place(void **sta
         gpusync_callback_mode mode = way % 2 ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
         unsigned before = 0, after = 0;
         bool ended;
-        for (n = 1; register_at(mode, way / 2 > 0, n, &ended); n++) {
+        for (n = 1; register_at(mode, way / 2 > 0, false, n, &ended); n++) {
             if (ended) after++;
             else before++;
         }
         assert_true(before > 0 && after > 0);
     }
+}
+
+/* More callbacks than one hold takes: between two holds the ticket has ended, and some are still listed. */
+static void test_a_registration_between_two_holds_comes_behind_those_that_are_left(void **state)
+{
+    unsigned after = 0;
+    bool ended;
+    int n;
+    (void)state;
+    for (n = 1; register_at(GPUSYNC_CALLBACKS_MANUAL, false, true, n, &ended); n++) after += ended;
+    assert_true(after > 2);
+}
+
+/* Another device's worth of trouble: the loss is found by a failure on the second queue. */
+typedef struct trouble {
+    void *buffer;
+    pthread_t thread;
+} trouble;
+
+static void *lose_device(void *argument)
+{
+    softmetal_run_handler(((trouble *)argument)->buffer, 0);
+    return NULL;
+}
+
+static void lose_elsewhere(void *argument)
+{
+    trouble *t = (trouble *)argument;
+    t->thread = start(lose_device, t);
+    join(t->thread);
+}
+
+/* The loss comes before the end, or behind it: all callbacks are told the same. */
+static void test_a_loss_between_two_holds_changes_no_end(void **state)
+{
+    static outcome o[150];
+    int n, lost = 0;
+    bool came = true;
+    (void)state;
+    for (n = 1; came; n++) {
+        gpusync_ticket ticket;
+        trouble t = {0};
+        void *buffer;
+        size_t i;
+        stage s;
+        memset(o, 0, sizeof o);
+        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+        ticket = commit_to(s.q[0], buffer = buffer_of(s.q[0]));
+        t.buffer = buffer_of(s.q[1]);
+        softmetal_fail(t.buffer, NULL, metal4_run() ? 5 : 4, "locked out");
+        (void)commit_to(s.q[1], t.buffer);
+        for (i = 0; i < LENGTH(o); i++) on_done(s.q[0], ticket, &o[i]);
+        softmetal_complete(buffer);
+        softmetal_complete(t.buffer);
+        probe_at_each(n, lose_elsewhere, &t);
+        softmetal_run_handler(buffer, 0);
+        came = probe_has_acted();
+        if (!came) lose_elsewhere(&t);
+        settle(&s);
+        assert_in_order(o, LENGTH(o));
+        for (i = 0; i < LENGTH(o); i++) assert_result(o[i].result, o[0].result);
+        lost += o[0].result != GPUSYNC_OK;
+        close_idle_stage(&s);
+    }
+    assert_true(lost > 0 && lost < n - 3);
 }
 
 static void stay(outcome *o)
@@ -2406,6 +2474,8 @@ int main(void)
         cmocka_unit_test(test_a_submission_over_within_the_call_calls_back_outside_of_it),
         cmocka_unit_test(test_a_late_registration_does_not_pass_those_before_it),
         cmocka_unit_test(test_a_registration_while_the_end_is_told_keeps_its_place),
+        cmocka_unit_test(test_a_registration_between_two_holds_comes_behind_those_that_are_left),
+        cmocka_unit_test(test_a_loss_between_two_holds_changes_no_end),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap),
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),

@@ -207,6 +207,12 @@ static void test_a_lock_that_another_thread_holds_cannot_be_unlocked(void **stat
     assert_told("unlock", 0, "is unlocked by a thread that does not hold it");
 }
 
+static void test_too_many_locks_in_one_hold_of_a_queues_end_the_program(void **state)
+{
+    (void)state;
+    assert_told("many", 0, "is one of too many in one hold");
+}
+
 static void test_what_breaks_no_rule_ends_well(void **state)
 {
     (void)state;
@@ -220,6 +226,7 @@ int main(void)
         cmocka_unit_test(test_an_act_under_a_lock_that_does_not_allow_it_ends_the_program),
         cmocka_unit_test(test_a_lock_that_is_taken_against_the_order_ends_the_program),
         cmocka_unit_test(test_a_lock_that_another_thread_holds_cannot_be_unlocked),
+        cmocka_unit_test(test_too_many_locks_in_one_hold_of_a_queues_end_the_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,8 +171,8 @@ commit_row() { # TITLE SCENARIO EVENTS LIMIT EXTRA: messages and retains besides
 
 # One release comes later, in the handler. Buffers made elsewhere are asked for their queue and retained; a burst of them
 # finds no free slot now and then, and is looked at twice.
-commit_row "gpusync_commit, own part" commit commit_messages 215 1
-commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 264 3.3
+commit_row "gpusync_commit, own part" commit commit_messages 213 1
+commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 262 3.3
 
 commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for each command buffer
     local calls inclusive own out system allocs messages retains
@@ -272,7 +272,7 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 95200
+code_row "all of gpusync" "$build/implementation.o" 92950
 code_row "commit and wait alone" "$build/alone" 32000
 code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
 

@@ -89,7 +89,7 @@ faults=(
     ''
 
     kept_room threads "room for command buffers of its own that a submission did not make is not given back"
-    '    if (made < count) gpusync__give_room(q, count - made);'
+    '    if (made < count) gpusync__give_room(q, count - made, NULL);'
     ''
 )
 

@@ -29,8 +29,7 @@ MUTANTS = {
          "    while (gpusync_now_ns() < deadline) {\n"),
     ],
     "advance-by-one": [
-        ("    while (gpusync__entry_of(q, done + 1)->done >> 1 == done + 1) done++;",
-         "        done++;"),
+        ("    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1) ticket++;", ""),
     ],
     "note-not-looked-at": [
         ("    bool ended = note->queue ? gpusync__marked(note->queue, number) : note->timeline->value >= number;",
@@ -38,7 +37,7 @@ MUTANTS = {
     ],
     # -- room comes, a handler begins
     "room-is-not-passed-on": [
-        ("        gpusync__give_room(queue, 0);\n    }\n    gpusync__leave(queue);",
+        ("        gpusync__give_room(queue, 0, NULL);\n    }\n    gpusync__leave(queue);",
          "    }\n    gpusync__leave(queue);"),
     ],
     "sleeper-not-told-of-the-handler": [
@@ -51,7 +50,7 @@ MUTANTS = {
     ],
     # -- read without the queue's lock
     "completed-stored-relaxed": [
-        ("    GPUSYNC__PUT(&q->head.completed, done);", "        GPUSYNC__SET(&q->head.completed, done);"),
+        ("    GPUSYNC__PUT(&q->head.completed, ticket);", "    GPUSYNC__SET(&q->head.completed, ticket);"),
     ],
     "done-stored-relaxed": [
         ("    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);",
@@ -61,13 +60,11 @@ MUTANTS = {
         ("        GPUSYNC__PUT(&q->ring, ring);", "        GPUSYNC__SET(&q->ring, ring);"),
     ],
     "completed-not-looked-at": [
-        ("    if (ticket <= GPUSYNC__GET(&q->head.completed)) return true;\n    if ("
-         "GPUSYNC__GET(&gpusync__entry_of",
-         "    if (GPUSYNC__GET(&gpusync__entry_of"),
-        ("    return ticket <= GPUSYNC__GET(&q->head.completed); /* its entry may", "    return false; /* its entry may"),
+        ("    if (ticket <= gpusync__ended_to(q)) return true;\n    if (gpusync__last_end(", "    if (gpusync__last_end("),
+        ("    return ticket <= gpusync__ended_to(q); /* its entry may", "    return false; /* its entry may"),
     ],
     "completed-looked-at-once": [
-        ("    return ticket <= GPUSYNC__GET(&q->head.completed); /* its entry may", "    return false; /* its entry may"),
+        ("    return ticket <= gpusync__ended_to(q); /* its entry may", "    return false; /* its entry may"),
     ],
     "plans-taken-one-by-one": [
         ("    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, "
@@ -86,17 +83,17 @@ MUTANTS = {
     # -- a buffer is given up: ARMED to RUNNING, or to ORPHANED
     "begun-without-a-swap": [
         ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
-         "    bool begins = GPUSYNC__GET(&slot->state) == armed;\n"
+         "    bool begins = gpusync__state_of(slot) == armed;\n"
          "    if (begins) GPUSYNC__PUT(&slot->state, (uint8_t)GPUSYNC__RUNNING);\n    if (!begins) {"),
     ],
     "given-up-without-a-swap": [
         ("    bool orphan = GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);",
-         "    bool orphan = GPUSYNC__GET(&slot->state) == armed;\n"
+         "    bool orphan = gpusync__state_of(slot) == armed;\n"
          "    if (orphan) GPUSYNC__PUT(&slot->state, (uint8_t)GPUSYNC__ORPHANED);"),
     ],
     "queue-touched-before-the-swap": [
         ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
-         "    if (GPUSYNC__GET(&slot->state) == GPUSYNC__ARMED) (void)GPUSYNC__GET(&slot->queue->flags);\n"
+         "    if (gpusync__state_of(slot) == GPUSYNC__ARMED) (void)GPUSYNC__GET(&slot->queue->flags);\n"
          "    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {"),
     ],
     "orphan-seen-before-the-lock": [
@@ -111,8 +108,8 @@ MUTANTS = {
         ("    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);", "    (void)q;"),
     ],
     "doomed-read-before-missing": [
-        ("    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n    if (goes) return GPUSYNC_OK;\n",
-         "    if (GPUSYNC__GET(&plan->doomed)) return GPUSYNC_NOT_READY;\n"
+        ("    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;\n    if (goes) return GPUSYNC_OK;\n",
+         "    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;\n"
          "    goes = !stays && GPUSYNC__GET(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
@@ -124,9 +121,9 @@ MUTANTS = {
          "        if (last || (why && !gpusync__is_issued(plan))) gpusync__stir(plan, agenda);\n"),
     ],
     "lined-up-without-a-look": [
-        ("    if (GPUSYNC__GET(&plan->missing) == 0 || GPUSYNC__GET(&plan->doomed)) {\n        "
+        ("    if (GPUSYNC__GET(&plan->missing) == 0 || gpusync__is_doomed(plan)) {\n        "
          "gpusync__list_stirred(plan);",
-         "    if (GPUSYNC__GET(&plan->doomed)) {\n        gpusync__list_stirred(plan);"),
+         "    if (gpusync__is_doomed(plan)) {\n        gpusync__list_stirred(plan);"),
     ],
     # -- a queue on an agenda
     "agenda-cleared-after-the-pump": [
@@ -198,10 +195,8 @@ MUTANTS = {
     ],
     # -- a device goes
     "device-read-before-inside": [
-        ("    GPUSYNC__PUT(&post->asked, 0);\n    GPUSYNC__ADD(&post->inside, 1);\n"
-         "    gpusync_device *dev = GPUSYNC__GET(&post->device);\n",
-         "    GPUSYNC__PUT(&post->asked, 0);\n    gpusync_device *dev = GPUSYNC__GET(&post->device);\n"
-         "    GPUSYNC__ADD(&post->inside, 1);\n"),
+        ("    GPUSYNC__ADD(&post->inside, 1);\n    return GPUSYNC__GET(&post->device);\n",
+         "    gpusync_device *dev = GPUSYNC__GET(&post->device);\n    GPUSYNC__ADD(&post->inside, 1);\n    return dev;\n"),
     ],
     "post-closed-with-release": [
         ("    GPUSYNC__PUT(&dev->post->device, NULL);\n    while (GPUSYNC__GET(&dev->post->inside)) "
@@ -222,8 +217,8 @@ MUTANTS = {
     ],
     # -- callbacks are due
     "asked-cleared-after-the-look": [
-        ("    GPUSYNC__PUT(&post->asked, 0);\n    GPUSYNC__ADD(&post->inside, 1);\n", "    "
-         "GPUSYNC__ADD(&post->inside, 1);\n"),
+        ("    GPUSYNC__PUT(&post->asked, 0);\n    gpusync_device *dev = gpusync__post_enter(post);\n",
+         "    gpusync_device *dev = gpusync__post_enter(post);\n"),
         ("    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n",
          "    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__PUT(&post->asked, 0);\n"),
     ],
@@ -280,11 +275,11 @@ MUTANTS = {
         ("        if (reason) gpusync__copy_error(&t->error, reason);\n", ""),
         ("        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not "
          "written any more */\n",
-         "        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);\n        gpusync__unlock(&t->board.lock);\n"
-         "        gpusync__lock(&t->board.lock);\n        if (reason) gpusync__copy_error(&t->error, reason);\n"),
+         "        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);\n        GPUSYNC__UNLOCK_TIMELINE(t);\n"
+         "        GPUSYNC__LOCK_TIMELINE(t);\n        if (reason) gpusync__copy_error(&t->error, reason);\n"),
     ],
     "raised-without-telling": [
-        ("        gpusync__take_numbers(&t->board, 0, value, NULL, &caught, agenda);\n        writes", "  "
+        ("        gpusync__take_numbers(&t->board, 0, value, SIZE_MAX, NULL, &caught, agenda);\n        writes", "  "
          "      writes"),
     ],
     # -- a warm-up

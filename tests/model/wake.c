@@ -129,16 +129,16 @@ static void *wait_for_room(void *unused)
 {
     gpusync_result result = gpusync__wait_for_room(&Q, LATER, NULL);
     assert(result == GPUSYNC_OK);
-    gpusync__give_room(&Q, 1);
+    gpusync__give_room(&Q, 1, NULL);
     return unused;
 }
 static void *give_and_take(void *unused)
 {
-    gpusync__give_room(&Q, 1);
+    gpusync__give_room(&Q, 1, NULL);
     gpusync__lock(&Q.board.lock);
     bool taken = gpusync__take_rooms(&Q, 1, 1);
     gpusync__unlock(&Q.board.lock);
-    if (taken) gpusync__give_room(&Q, 1);
+    if (taken) gpusync__give_room(&Q, 1, NULL);
     return unused;
 }
 static void room(void)
@@ -160,7 +160,7 @@ static void *throttle(void *unused)
 }
 static void *give(void *unused)
 {
-    gpusync__give_room(&Q, 1);
+    gpusync__give_room(&Q, 1, NULL);
     return unused;
 }
 static void room_for_two(void)
