@@ -2749,8 +2749,8 @@ static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket
     return &ring->entries[ticket & (ring->size - 1)];
 }
 
-/* Of the ticket that ended last of those that have this one's entry: its number, and in bit 0 whether it failed. With or
-   without the lock. */
+/* Of the ticket that ended last of those that have this one's entry: its number, and in bit 0 whether it failed. Read
+   with or without the lock. */
 static uint64_t gpusync__last_end(const gpusync_queue *q, uint64_t ticket)
 {
     return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done);
