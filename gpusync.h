@@ -51,7 +51,7 @@
      >>api-metal4       8   queues of Metal 4
      >>impl             the implementation: first the ground floor, which commits and waits
          >>objc  >>platform  >>objects  >>slots  >>ring  >>failure  >>listener  >>callbacks  >>end  >>sweep
-         >>wait  >>notes  >>commit  >>create  >>destroy  >>ask  : you can stop reading here
+         >>wait  >>on-done  >>commit  >>create  >>destroy  >>ask  : you can stop reading here
      >>second           the second floor: timelines, submissions, Metal 4, the warm-up, the trace and the report
          >>timeline  >>metal4  >>submit  >>warmup  >>insight  >>stubs
      >>history          changes, licence
@@ -1395,17 +1395,18 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
    OBJECTS, AND WHO OWNS WHAT
 
-     device     the pools (waiters, plans, notes, events), the lists of queues and timelines, what is due. It goes last.
+     device     the pools (waiters, plans, callbacks, events), the lists of queues and timelines, what is due. It goes
+                last.
      queue      a ring of entries, one for each ticket in flight; its open command buffers; its line of held plans.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
                 handler: from the commit on it is in flight until the handler has come, and each look at its buffer has
                 ended. Slabs of slots are never freed.
      plan       a submission: what it waits for (needs), what it signals (promises), its command buffers. The ring's
                 entry leads to a slot inside the plan. A plan owns a reference to each timeline that it names.
-     board      of a queue or timeline: what is to be told when something is over. Watches (sleeping waits), needs and
-                notes (callbacks, releases) are listed by ticket or value. The thread that lists a node owns it.
-     listening  one registration with a shared event, for all who wait for that value. Metal's block has a reference.
-     agenda     what a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
+     wait list  of a queue or timeline: what is to be told when something is over. Wait entries (sleeping waits), needs
+                and callbacks (releases, too) are listed by ticket or value. The thread that lists a node owns it.
+     listening  one registration with a shared event, for all waits for that value. Metal's block has a reference.
+     deferred   work that a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
      post       what a device has asked a dispatch queue for. It outlives the device.
 
    THE LIFE OF WORK
@@ -1421,17 +1422,18 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          [gpusync__look_slot], which Metal 4 has not.
       6. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: a failure goes
          on record, the ring's entry tells how it ended, `completed` moves over all that has ended up to there
-         [gpusync__end_ticket], and what waits for that is taken off the board [gpusync__take_ended].
+         [gpusync__end_ticket], and what waits for that is taken off the wait list [gpusync__take_ended].
          A plan ends in the same way when its buffers and its needs are over [gpusync__publish].
-      7. Without the lock watches are unparked, needs count their plans down [gpusync__tell]. Notes run on the dispatch
-         queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
+      7. Without the lock waiters are unparked, needs count their plans down [gpusync__tell]. Callbacks run on the
+         dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
       8. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
 
        order    of a queue: ticket order is queue order. Commits wait for it, those of callbacks too. The pump tries it.
        device   its lists
-       board    of a queue or timeline. Of a queue: all that is known of its tickets, slots in flight, room, failures,
+       wait list   of a queue or timeline. Of a queue: all that is known of its tickets, slots in flight, room,
+       failures,
                 and what waits for them. Of a timeline: its values, what is needed and promised
        plan, waiter   of a device: free ones, what is due, held plans that may go
        global   slabs, registrations, selectors, calls in progress
@@ -1469,7 +1471,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
         destroyed [gpusync__let_out].
     10. One hold looks at a few of what is listed, however many there are: others get the queue in between
         [gpusync__take_numbers]. A callback for an ended ticket with earlier ones still listed is listed behind them
-        [gpusync__pin_note].
+        [gpusync__list_callback].
 
    READ WITHOUT THE QUEUE'S LOCK, each written under it. `completed` and `committed` are published with sequential
    consistency: gpusync_is_idle reads the first before the second.
@@ -1482,13 +1484,14 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      tracked         does a commit have to search?     under the order lock, which track takes
      log             was memory for it made?           it changes once
      last_failed, covered   has a wait to tell of a failure?   before `completed`
-     a slot's state  the handler, or who gives the slot up     one compare and swap from ARMED decides
+     a slot's state  the handler, or a thread that gives it up one compare and swap from ARMED decides
 
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
 
      held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
                           [gpusync__want, gpusync__pump]                    read-modify-write [gpusync__order_end]
-     a queue on an agenda set `wanted`, then `on_agenda` [gpusync__want]    clear `on_agenda`, then pump [gpusync__run]
+     a pump is deferred   set `wanted`, then `is_deferred` [gpusync__want]  clear `is_deferred`, then pump
+                                                                            [gpusync__run]
      a device is lost     set LOST, then read `upper`, and want each queue  set `upper`, line up, then read LOST
                           [gpusync__lose]                                   [gpusync__enter_held]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
@@ -1499,8 +1502,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
                           [gpusync__sweep]                                  [gpusync__arm_sweep]
      callbacks are due    clear `asked`, then look at them                  append, then set `asked`
                           [gpusync__answer]                                 [gpusync__ask_for_calls]
-     others may signal    set OUTSIDE, then look at the board               list, then read OUTSIDE [gpusync__listen,
-                          [gpusync_timeline_expect]                         gpusync__pin_note]
+     others may signal    set OUTSIDE, then look at the wait list           list, then read OUTSIDE [gpusync__listen,
+                          [gpusync_timeline_expect]                         gpusync__list_callback]
 
    INTERLEAVINGS, and what answers them. tests/test_interleavings*.c force each, under its number.
 
@@ -1524,21 +1527,22 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          gpusync__take_ended].
      12. A lower promise is broken, a higher one kept: the timeline fails before the promise goes [gpusync__publish].
      13. A consumer ends before its killed producer's handler: it is not over before its needs are [gpusync__work_over].
-     14. A timed-out wait, then the late signal: the listening finds nobody listed [gpusync__listener_invoke].
+     14. A timed-out wait, then the late signal: the listening finds no wait listed [gpusync__listener_invoke].
      15. A thread has the order lock while a callback has held work to issue: see "held work may go".
      16. A submission's second signal is refused while the first one's timeline is raised: promises are taken back
          without the order lock [gpusync__undo_plan].
-     17. A timeline goes while held work registers: registering looks again under the board's lock [gpusync__listen].
+     17. A timeline goes while held work registers: registering looks again under the wait list's lock
+         [gpusync__listen].
      18. A callback runs for seconds: it has a dispatch queue, handlers of other queues go on [gpusync__ask_for_calls].
      19. A wait times out as it is told, and its waiter serves another wait: the unpark is one too many, a wait looks
-         again [gpusync__take_watch, gpusync__sleep].
+         again [gpusync__take_entry, gpusync__sleep].
      20. A poller that has seen the end is descheduled: until it locks the queue it has changed nothing, and the handler
          goes on [gpusync__look_slot].
      21. An entry goes on to a later ticket while the handler of the earlier one is about to end that: ENDED tells it,
-         and boards know tickets, not entries [gpusync__settle, gpusync__take_numbers].
+         and wait lists know tickets, not entries [gpusync__settle, gpusync__take_numbers].
      22. Room is given to a waiter that has timed out: one that does not take it passes it on [gpusync__wait_below].
      23. A timeline goes while a handler has taken a callback off its list: destroy pays what it owes [gpusync__pay].
-     24. A wait on the device is for a ticket whose handler is lost, and nobody sleeps: what is listed arms the sweep
+     24. A wait on the device is for a ticket whose handler is lost, and no thread sleeps: what is listed arms the sweep
          [gpusync__run]. */
 
 #include <errno.h>
@@ -1696,19 +1700,19 @@ static void gpusync__release_pooled(void *object)
 }
 
 /* ----------------------------------------------------------------------------- >>platform --
-   Atomics, clock, the default hooks. GET, PUT, ADD, SUB and SWAP are sequentially consistent: the pairs of >>impl ("who
-   writes, then reads what the other wrote") need it. SET and COUNT are relaxed. SET writes what no other thread reads
-   before a later PUT or ADD of the same thread, or a lock, publishes it, or what is only a guess; COUNT counts
-   statistics. */
+   Atomics, clock, the default hooks. The names say the order. SEQ is sequentially consistent: the pairs of >>impl ("who
+   writes, then reads what the other wrote") need it. RELAXED writes what no other thread reads before a later STORE_SEQ
+   or ADD_SEQ of the same thread, or a lock, publishes it, or what is only a guess; it counts statistics, too. */
 
-#define GPUSYNC__GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
-#define GPUSYNC__PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
-#define GPUSYNC__SET(p, value) __atomic_store_n(p, value, __ATOMIC_RELAXED) /* published by a later PUT */
-#define GPUSYNC__ADD(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
-#define GPUSYNC__SUB(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
-#define GPUSYNC__COUNT(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))
+#define GPUSYNC__LOAD_SEQ(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define GPUSYNC__STORE_SEQ(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define GPUSYNC__STORE_RELAXED(p, value) \
+    __atomic_store_n(p, value, __ATOMIC_RELAXED) /* published by a later STORE_SEQ */
+#define GPUSYNC__ADD_SEQ(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
+#define GPUSYNC__SUB_SEQ(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
+#define GPUSYNC__COUNT_RELAXED(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))
 /* Compare and swap; on failure *expected is what was there. */
-#define GPUSYNC__SWAP(p, expected, value) \
+#define GPUSYNC__SWAP_SEQ(p, expected, value) \
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 /* For what few calls do, or handlers: out of the way of the others. */
@@ -1717,7 +1721,7 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__INLINE static inline __attribute__((always_inline))
 
 /* False: something else was there. */
-static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP(p, &from, to); }
+static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP_SEQ(p, &from, to); }
 
 /* Returns the flags from before. */
 static uint32_t gpusync__set_flag(uint32_t *p, uint32_t flag) { return __atomic_fetch_or(p, flag, __ATOMIC_SEQ_CST); }
@@ -1759,20 +1763,20 @@ static uint64_t gpusync__time_left(uint64_t deadline)
     return now < deadline ? deadline - now : 0;
 }
 
-/* Apple's os_unfair_lock. Who waits for it lends its owner the priority: so Rust's standard library prefers it to
-   pthread's. In brackets, so that a macro can stand in for it. */
+/* Apple's os_unfair_lock. A thread that waits for it lends its owner its priority: so Rust's standard library prefers
+   it to pthread's. In brackets, so that a macro can stand in for it. */
 typedef struct gpusync__mutex {
-    uint32_t word; /* 0 while nobody has it */
+    uint32_t word; /* 0 while no thread has it */
 } gpusync__mutex;
 extern void(gpusync__lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_lock");
 extern bool(gpusync__try_lock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
 extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
 /* A queue's own lock, over all that is known of its tickets. */
-#define GPUSYNC__LOCK(queue) gpusync__lock(&(queue)->board.lock)
-#define GPUSYNC__UNLOCK(queue) gpusync__unlock(&(queue)->board.lock)
+#define GPUSYNC__LOCK(queue) gpusync__lock(&(queue)->waits.lock)
+#define GPUSYNC__UNLOCK(queue) gpusync__unlock(&(queue)->waits.lock)
 /* A timeline's: its values, what is needed and promised. */
-#define GPUSYNC__LOCK_TIMELINE(timeline) gpusync__lock(&(timeline)->board.lock)
-#define GPUSYNC__UNLOCK_TIMELINE(timeline) gpusync__unlock(&(timeline)->board.lock)
+#define GPUSYNC__LOCK_TIMELINE(timeline) gpusync__lock(&(timeline)->waits.lock)
+#define GPUSYNC__UNLOCK_TIMELINE(timeline) gpusync__unlock(&(timeline)->waits.lock)
 /* The process's. */
 #define GPUSYNC__LOCK_GLOBAL() gpusync__lock(&gpusync__global.lock)
 #define GPUSYNC__UNLOCK_GLOBAL() gpusync__unlock(&gpusync__global.lock)
@@ -1789,14 +1793,14 @@ extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, v
 extern void gpusync__dispatch_retain(void *queue) GPUSYNC__SYMBOL("dispatch_retain");
 extern void gpusync__dispatch_release(void *queue) GPUSYNC__SYMBOL("dispatch_release");
 
-/* Who sleeps in a wait. The device keeps them on a free list until it goes. */
+/* A thread that sleeps in a wait. The device keeps waiters on a free list until it goes. */
 typedef struct gpusync__waiter {
     gpusync_waiter open;   /* first: what the hooks get */
     pthread_mutex_t mutex; /* of the default hooks: over `permit` */
     pthread_cond_t wake;   /* of the default hooks: there is a permit */
     bool permit;           /* it was unparked, and has not woken up for that yet */
-    bool any, failures;    /* wake it for any of its watches, not only for the last; for one that has failed, too */
-    uint32_t watches;      /* how many of its watches are on a board */
+    bool any, failures;    /* wake it for any of its entries, not only for the last; for one that has failed, too */
+    uint32_t entries;      /* how many of its wait entries are listed */
     struct gpusync__waiter *next; /* on the free list */
 } gpusync__waiter;
 
@@ -1914,7 +1918,7 @@ typedef struct gpusync__block {
 
    A submission has a slot too, inside its plan and without a buffer, which the ring leads to: OPEN while it comes in or
    is held, ARMED from its issue on. It is not in flight, and nothing is counted in it. What object the handler is given
-   is nobody's concern: the slot knows its buffer. */
+   does not matter: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 /* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL: committed by other
    code. PART: a command buffer of a submission. PLAN: a submission's own. All but PART have a ticket of their own. */
@@ -1960,7 +1964,7 @@ typedef struct gpusync__slab {
 } gpusync__slab;
 
 struct gpusync__catch;
-struct gpusync__agenda;
+struct gpusync__deferred;
 
 /* What is listed by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search Trees", 1996): putting one on and
    taking one off cost a logarithm, in whatever order they come; at both ends they cost no search. Of those with one
@@ -1969,13 +1973,14 @@ typedef struct gpusync__node {
     uint64_t number;                        /* what the list is sorted by */
     struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
     struct gpusync__node *above, *below[2]; /* in the tree; [0]: smaller numbers */
-    uint32_t weight;                        /* random: nobody has one below it that is heavier */
+    uint32_t weight;                        /* random: no node has a heavier one below it */
     bool linked, heard;                     /* it is on a list; of a value: the event's listener is to tell */
-    /* Called under the board's lock when the number is over, after the node was taken off its list. Of a callback it is
-       gpusync__note_told, of a need a function of the second floor. NULL: a sleeping wait. error: why the timeline has
-       failed, or what is gone or lost; NULL: the value was reached, or the ticket's record tells. */
+    /* Called under the wait list's lock when the number is over, after the node was taken off its list. Of a callback
+    it is
+       gpusync__callback_told, of a need a function of the second floor. NULL: a sleeping wait. error: why the timeline
+       has failed, or what is gone or lost; NULL: the value was reached, or the ticket's record tells. */
     void (*told)(struct gpusync__node *node, const gpusync_error *error, struct gpusync__catch *caught,
-                 struct gpusync__agenda *agenda);
+                 struct gpusync__deferred *deferred);
 } gpusync__node;
 
 typedef struct gpusync__list {
@@ -1998,31 +2003,31 @@ typedef struct gpusync__goal {
     struct gpusync__slot *late; /* while it is listed: it has ended, and the handler of this slot has still to begin */
 } gpusync__goal;
 
-/* A waiter's goal, on the board of what can meet it. */
-typedef struct gpusync__watch {
-    gpusync__node node;      /* first; its place on the board */
+/* A waiter's goal, on the wait list of what can meet it. */
+typedef struct gpusync__wait_entry {
+    gpusync__node node;      /* first; its place on the wait list */
     gpusync__goal goal;      /* what is waited for */
-    gpusync__waiter *waiter; /* who sleeps; it may have other watches */
-    gpusync__list *list;     /* of that board, where this is */
-    uint32_t hints;          /* that the board had when this was listed */
+    gpusync__waiter *waiter; /* that sleeps; it may have other wait entries */
+    gpusync__list *list;     /* of that wait list, where this is */
+    uint32_t hints;          /* that the wait list had when this was listed */
     bool asks;               /* the options ask for the handlers, too: the goal says whether it still waits for them */
     bool left;               /* of many: it is over, and what it was about may be gone */
     gpusync_result result;   /* of one that has left: how it went */
     uint64_t since_ns;       /* when the sleep began; for a report */
-} gpusync__watch;
+} gpusync__wait_entry;
 
-/* The lists of a board: who wants to know of a ticket or a value; who waits for everything up to one; and the others:
-   for the handler of a ticket, by that; behind them for room. */
+/* The lists of a wait list. BY_NUMBER: for one ticket or value. BY_PREFIX: for everything up to a ticket. OTHERS: for
+   the handler of a ticket, by that; behind them for room. */
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
 /* The waits, callbacks and needs that are to be told when something ends or comes, and the lock of the queue or
-   timeline whose board it is. Under that lock no message, hook, release or allocation runs. */
-typedef struct gpusync__board {
+   timeline whose wait list it is. Under that lock no message, hook, release or allocation runs. */
+typedef struct gpusync__wait_list {
     gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
     gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
     uint32_t hints;                      /* how often all waits were made to look again: see gpusync__take_waits */
-} gpusync__board;
+} gpusync__wait_list;
 
 /* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
 typedef struct gpusync__call {
@@ -2037,13 +2042,14 @@ typedef struct gpusync__due {
     gpusync_done_fn fn;         /* the program's; NULL: an object is to be released */
     void *user;                 /* for that, or the object */
     const gpusync_error *error; /* what the callback gets; NULL: all went well */
-    void (*done)(struct gpusync__due *due); /* has been called: of a submission. NULL: a note */
+    void (*done)(
+        struct gpusync__due *due); /* has been called: of a submission. NULL: of a callback that was registered */
 } gpusync__due;
 
 /* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken back: so this is
    never freed, and one that comes after its device is gone finds nothing to do. */
 typedef struct gpusync__post {
-    gpusync_device *device; /* NULL: gone. Who calls counts itself in, then looks; gpusync__close_post: the reverse */
+    gpusync_device *device; /* NULL: gone. A call counts itself in, then looks; gpusync__close_post: the reverse */
     /* inside: calls that destroy must let out first. refs: the device, and what was dispatched and has not ended.
        asked: a call is on its way, and has not looked at what is due. timers: sweeps that are on their way. */
     uint32_t inside, refs, asked, timers;
@@ -2052,15 +2058,15 @@ typedef struct gpusync__post {
 } gpusync__post;
 
 /* To be done when a value or a ticket is over: gpusync_on_done, gpusync_release_after. */
-typedef struct gpusync__note {
-    gpusync__node node;         /* first; its place on the board, by the ticket or the value */
-    gpusync_queue *queue;       /* of a ticket, else NULL */
-    gpusync_timeline *timeline; /* of a value, else NULL */
-    gpusync__due due;           /* its place among what is due, later */
-    struct gpusync__note *next; /* on the free list */
-    bool lost;                  /* it was the device's loss that made it due */
-    gpusync_error error;        /* for `due` */
-} gpusync__note;
+typedef struct gpusync__callback {
+    gpusync__node node;             /* first; its place on the wait list, by the ticket or the value */
+    gpusync_queue *queue;           /* of a ticket, else NULL */
+    gpusync_timeline *timeline;     /* of a value, else NULL */
+    gpusync__due due;               /* its place among what is due, later */
+    struct gpusync__callback *next; /* on the free list */
+    bool lost;                      /* it was the device's loss that made it due */
+    gpusync_error error;            /* for `due` */
+} gpusync__callback;
 
 /* A submission, and what it needs: of the second floor. */
 typedef struct gpusync__plan gpusync__plan;
@@ -2071,22 +2077,22 @@ typedef struct gpusync__line {
 } gpusync__line;
 
 /* What is left to do, outside of all locks, after something was found or changed. */
-typedef struct gpusync__agenda {
+typedef struct gpusync__deferred {
     gpusync__plan *ended, *last_ended; /* publish how, in this order */
-    gpusync__plan *issued;             /* tell who waits for their signals */
+    gpusync__plan *issued;             /* tell the waits for their signals */
     gpusync_queue *pumps;              /* have held work that can go; entered */
     bool busy, calls, sweep;           /* there is something on it; a callback is due; sweeps have a new reason */
     uint64_t held_ns;                  /* when this call held its plan back */
-} gpusync__agenda;
+} gpusync__deferred;
 
 /* clang-format off */
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
 /* Spins in vain, one after the other, and how many spins are left out for that. Lossy: nothing but time hangs on it. */
-typedef struct gpusync__luck {
+typedef struct gpusync__backoff {
     uint32_t misses, skips;
-} gpusync__luck;
+} gpusync__backoff;
 
 #define GPUSYNC__EVENT_POOL 32
 #define GPUSYNC__FEW_PLACES 16
@@ -2098,7 +2104,7 @@ struct gpusync_device {
     gpusync_allocator allocator;           /* for all that does not outlive the device */
     gpusync_spin own_spin, *spin;          /* the program's; that, or NULL. Of its queues, where they have no other */
     gpusync_wait_mode wait_mode;           /* of its queues, where they have no other */
-    gpusync__luck luck;                    /* of waits for many points */
+    gpusync__backoff backoff;              /* of waits for many points */
     gpusync_log_fn log;                    /* or NULL */
     uint32_t lost;                         /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
     gpusync__mutex lock;                   /* over what follows, but for `stats` and `inside`, down to event_count */
@@ -2107,23 +2113,23 @@ struct gpusync_device {
     gpusync_stats gone, stats;             /* of destroyed queues; of waits for timelines, and for many points */
     uint32_t inside;                       /* waits for many points, which destroy must let out first */
     void *listener;                        /* MTLSharedEventListener, made when first needed, under the lock */
-    void *events[GPUSYNC__EVENT_POOL];     /* that nobody refers to any more */
+    void *events[GPUSYNC__EVENT_POOL];     /* that nothing refers to any more */
     uint32_t event_count;                  /* how many of them there are */
     gpusync__mutex waiter_lock, plan_lock; /* over the next field; over what follows, down to turned_away */
     gpusync__waiter *free_waiters;         /* a list */
     gpusync__plan *free_plans;             /* a list */
-    gpusync__note *free_notes;             /* a list */
+    gpusync__callback *free_callbacks;     /* a list */
     struct gpusync__store *stores;         /* memory of all of these; pushed without a lock */
     gpusync__due *due, *last_due;          /* in the order in which they became due */
     uint32_t due_count;                    /* of that list */
-    bool calling, turned_away;             /* a callback runs, the only one; who was to run more has gone since */
-    gpusync__post *post;                   /* what dispatch queues get */
-    void *callback_queue, *sweep_queue;    /* serial dispatch queues. callback_queue: not of MANUAL */
-    gpusync_callback_mode callback_mode;   /* who runs callbacks */
-    gpusync_notify_fn notify;              /* of MANUAL: something is due. Or NULL */
-    const struct gpusync__upper *upper;    /* NULL: no plan was made yet */
-    const struct gpusync__tracing *trace;  /* NULL: the program does not trace */
-    gpusync_trace_fn trace_fn;             /* where it does */
+    bool calling, turned_away; /* a callback runs, the only one; a thread that was to run more has gone since */
+    gpusync__post *post;       /* what dispatch queues get */
+    void *callback_queue, *sweep_queue;        /* serial dispatch queues. callback_queue: not of MANUAL */
+    gpusync_callback_mode callback_mode;       /* runs callbacks */
+    gpusync_notify_fn notify;                  /* of MANUAL: something is due. Or NULL */
+    const struct gpusync__upper *upper;        /* NULL: no plan was made yet */
+    const struct gpusync__tracing *trace;      /* NULL: the program does not trace */
+    gpusync_trace_fn trace_fn;                 /* where it does */
     void *log_user, *notify_user, *trace_user; /* what those three get */
 };
 
@@ -2191,8 +2197,8 @@ struct gpusync_queue {
        with the queue. */
     uint32_t inside, leaving;
     gpusync_stats stats;       /* but for commits and completions: they are counted by their tickets */
-    gpusync__luck luck;        /* of waits for its tickets, or for room */
-    uint32_t owing;            /* plans and notes that are not over: destroy waits for them */
+    gpusync__backoff backoff;  /* of waits for its tickets, or for room */
+    uint32_t owing;            /* plans and callbacks that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
     /* Of Metal 4, see gpusync__keep_signaller. mark: an event, +1, made before the first signal. marks: the last number
        that a plan has of it. Under the order lock. kept: plans that have ended; kept_count: how many. Under the
@@ -2201,9 +2207,9 @@ struct gpusync_queue {
     uint64_t marks;
     gpusync__plan *kept;
     uint32_t kept_count;
-    /* wanted: held work can go, or must: whoever can get the order lock sees to it. on_agenda: it is on one. */
-    uint32_t wanted, on_agenda;
-    gpusync_queue *next_pump;              /* on that agenda */
+    /* wanted: held work can go, or must: the thread that gets the order lock sees to it. is_deferred: it is on one. */
+    uint32_t wanted, is_deferred;
+    gpusync_queue *next_pump;              /* there */
     gpusync__plan *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's plan lock */
     /* -- under the order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for
        it. order: that lock. Open buffers are those made, or encoded into, and not committed: in lists,
@@ -2214,13 +2220,13 @@ struct gpusync_queue {
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
     gpusync__line line, loose;                    /* held, in the order of their tickets; loose: UNORDERED */
     uint32_t lined, lined_ordered, held_buffers;  /* how many; those that hold up what comes later; parts of all */
-    /* -- under the queue's lock, which is that of the board
+    /* -- under the queue's lock, which is that of the wait list
        flight: the slots in flight, [0] the first to come; in_flight: how many.
        outstanding: command buffers that are made or in flight, against the limit; read without the lock.
        tracked: TRACKED slots that have not ended. refused: a call got no room, and the program may ask again. */
-    gpusync__board board;
+    gpusync__wait_list waits;
     gpusync__slot *flight[2], *free_slots; /* free_slots: a list, by `next` */
-    gpusync__slot **index;                 /* lists of those in flight, by a hash; NULL: nobody has asked yet */
+    gpusync__slot **index;                 /* lists of those in flight, by a hash; NULL: no call has asked yet */
     uint32_t index_places, index_shift;    /* lists; leaves those bits of a hash */
     uint32_t index_most;                   /* so many in flight are too many for it */
     uint32_t in_flight, outstanding, tracked;
@@ -2251,13 +2257,13 @@ struct gpusync_timeline {
     const struct gpusync__valued *calls; /* what they ask of the second floor */
     uint64_t value;         /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
     gpusync_device *device; /* which outlives it */
-    /* flags: GPUSYNC__LOST and the others. inside: calls that destroy must let out first. owing: notes that are not
+    /* flags: GPUSYNC__LOST and the others. inside: calls that destroy must let out first. owing: callbacks that are not
        done. */
     uint32_t flags, inside, owing;
-    gpusync__node place;  /* on the device's list; has the number */
-    gpusync__board board; /* with the lock over all that changes */
-    gpusync__luck luck;   /* of waits for its values. Without the lock */
-    char label[64];       /* the program's, or empty */
+    gpusync__node place;      /* on the device's list; has the number */
+    gpusync__wait_list waits; /* with the lock over all that changes */
+    gpusync__backoff backoff; /* of waits for its values. Without the lock */
+    char label[64];           /* the program's, or empty */
     /* -- the second floor's */
     uint32_t refs;                                /* the program, and every plan that names it */
     void *event;                                  /* the MTLSharedEvent, +1 */
@@ -2276,7 +2282,7 @@ struct gpusync_timeline {
     gpusync_error error;    /* how it failed; does not change after */
 };
 
-/* When something is expected to end (0: nobody knows); how far off that may be; how late its end shows. */
+/* When something is expected to end (0: it is not known); how far off that may be; how late its end shows. */
 typedef struct gpusync__forecast {
     uint64_t end, deviation, lag;
 } gpusync__forecast;
@@ -2288,11 +2294,13 @@ typedef struct gpusync__forecast {
 /* What submissions do on the ground floor. A device has this table from its first plan on, and for good
    (gpusync__plans_make); so it is there wherever a plan is. */
 typedef struct gpusync__upper {
-    /* work: what is on an agenda. over: needs that were caught, of tickets of the queue; error NULL: the records tell.
+    /* work: what is among deferred work. over: needs that were caught, of tickets of the queue; error NULL: the records
+    tell.
        keep: a reference to the plan that the ring leads to, under the queue's lock. unkeep: gives it back, without.
        may_end: a need whose ticket has not ended may be told so, for its plan is given up. */
-    void (*work)(gpusync_device *dev, gpusync__agenda *agenda);
-    void (*over)(gpusync_queue *q, struct gpusync__need *needs, const gpusync_error *error, gpusync__agenda *agenda);
+    void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
+    void (*over)(gpusync_queue *q, struct gpusync__need *needs, const gpusync_error *error,
+                 gpusync__deferred *deferred);
     void (*keep)(struct gpusync__plan *plan);
     void (*unkeep)(struct gpusync__plan *plan);
     bool (*may_end)(const gpusync__node *node);
@@ -2300,19 +2308,19 @@ typedef struct gpusync__upper {
        commit: a commit that has to go behind held work, or of a buffer with waits or signals.
        discard: of an open buffer; error NULL: it was the program's wish.
        ended: a part. look: at a submission's parts; true: sweeps are to go on for its sake. */
-    void (*want)(gpusync_queue *q, gpusync__agenda *agenda);
+    void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
     void (*pump)(gpusync_queue *q);
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
                              uint64_t *held_ns);
-    void (*discard)(struct gpusync__plan *plan, const gpusync_error *error, gpusync__agenda *agenda);
+    void (*discard)(struct gpusync__plan *plan, const gpusync_error *error, gpusync__deferred *deferred);
     void (*ended)(gpusync__slot *slot, void *report, const gpusync_error *error, const gpusync__outcome *outcome,
-                  gpusync__agenda *agenda);
+                  gpusync__deferred *deferred);
     bool (*look)(struct gpusync__plan *plan);
     /* Of destroy, in this order. give_up: held work, under the order lock. events: for an orphan, what the device may
        still use, as an array (+1), or NULL. disown: what is in flight. close: nothing is left but memory. */
-    void (*give_up)(gpusync_queue *q, gpusync__agenda *agenda);
+    void (*give_up)(gpusync_queue *q, gpusync__deferred *deferred);
     void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
-    void (*disown)(gpusync_queue *q, gpusync__agenda *agenda);
+    void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
     void (*close)(gpusync_queue *q);
 } gpusync__upper;
 
@@ -2367,35 +2375,35 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
     for (t = gpusync__timeline_at((device)->timelines.end[0]); t; t = gpusync__timeline_at(t->place.beside[1]))
 
 /* The last ticket that was given. */
-static uint64_t gpusync__committed(const gpusync_queue *q) { return GPUSYNC__GET(&q->head.committed); }
+static uint64_t gpusync__committed(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->head.committed); }
 
 /* Every ticket up to this one has ended, and what failed of them is on record. */
-static uint64_t gpusync__ended_to(const gpusync_queue *q) { return GPUSYNC__GET(&q->head.completed); }
+static uint64_t gpusync__ended_to(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->head.completed); }
 
 /* How many command buffers take room. Without the queue's lock it is a guess. */
-static uint32_t gpusync__outstanding(const gpusync_queue *q) { return GPUSYNC__GET(&q->outstanding); }
+static uint32_t gpusync__outstanding(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->outstanding); }
 
 /* So many more, or fewer. These two are under the queue's lock. */
 GPUSYNC__INLINE void gpusync__count_room(gpusync_queue *q, uint32_t more)
 {
-    GPUSYNC__SET(&q->outstanding, q->outstanding + more);
+    GPUSYNC__STORE_RELAXED(&q->outstanding, q->outstanding + more);
 }
 
 GPUSYNC__INLINE void gpusync__count_tracked(gpusync_queue *q, bool more)
 {
-    GPUSYNC__SET(&q->tracked, more ? q->tracked + 1 : q->tracked - 1);
+    GPUSYNC__STORE_RELAXED(&q->tracked, more ? q->tracked + 1 : q->tracked - 1);
 }
 
 /* What the timeline has reached, as far as is known, or GPUSYNC__FAILED_VALUE. */
-static uint64_t gpusync__value_of(const gpusync_timeline *t) { return GPUSYNC__GET(&t->value); }
+static uint64_t gpusync__value_of(const gpusync_timeline *t) { return GPUSYNC__LOAD_SEQ(&t->value); }
 
 /* GPUSYNC__ARMED and the others. */
-static uint8_t gpusync__state_of(const gpusync__slot *slot) { return GPUSYNC__GET(&slot->state); }
+static uint8_t gpusync__state_of(const gpusync__slot *slot) { return GPUSYNC__LOAD_SEQ(&slot->state); }
 
 static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
 
 /* Do others signal it, too? */
-static bool gpusync__is_outside(const gpusync_timeline *t) { return GPUSYNC__GET(&t->flags) & GPUSYNC__OUTSIDE; }
+static bool gpusync__is_outside(const gpusync_timeline *t) { return GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__OUTSIDE; }
 
 /* Zeroed memory of the program's allocator; NULL: it has none. */
 static void *gpusync__allocate(gpusync_device *dev, size_t size, size_t alignment)
@@ -2423,8 +2431,8 @@ static void *gpusync__store_new(gpusync_device *dev, size_t size)
     gpusync__store *store = (gpusync__store *)gpusync__allocate(dev, sizeof *store + size, 128);
     if (!store) return NULL;
     store->size = sizeof *store + size;
-    store->next = GPUSYNC__GET(&dev->stores);
-    while (!GPUSYNC__SWAP(&dev->stores, &store->next, store)) {}
+    store->next = GPUSYNC__LOAD_SEQ(&dev->stores);
+    while (!GPUSYNC__SWAP_SEQ(&dev->stores, &store->next, store)) {}
     return store + 1;
 }
 
@@ -2433,16 +2441,16 @@ static void *gpusync__store_new(gpusync_device *dev, size_t size)
    the flags `stop` that are set: then the call is not inside. */
 GPUSYNC__INLINE uint32_t gpusync__come_in(uint32_t *inside, const uint32_t *flags, uint32_t stop)
 {
-    GPUSYNC__ADD(inside, 1);
-    stop &= GPUSYNC__GET(flags);
-    if (stop) GPUSYNC__SUB(inside, 1);
+    GPUSYNC__ADD_SEQ(inside, 1);
+    stop &= GPUSYNC__LOAD_SEQ(flags);
+    if (stop) GPUSYNC__SUB_SEQ(inside, 1);
     return stop;
 }
 
 /* False: the queue is being destroyed. */
 static bool gpusync__enter(gpusync_queue *q) { return !gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING); }
 
-static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB(&q->inside, 1); }
+static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB_SEQ(&q->inside, 1); }
 
 /* For calls that need a working queue. OK: inside. */
 GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q)
@@ -2458,7 +2466,7 @@ static gpusync_result gpusync__timeline_enter(gpusync_timeline *t)
     return gpusync__come_in(&t->inside, &t->flags, GPUSYNC__CLOSING) ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
 }
 
-static void gpusync__timeline_leave(gpusync_timeline *t) { GPUSYNC__SUB(&t->inside, 1); }
+static void gpusync__timeline_leave(gpusync_timeline *t) { GPUSYNC__SUB_SEQ(&t->inside, 1); }
 
 static void gpusync__goal_leave(const gpusync__goal *goal)
 {
@@ -2475,7 +2483,7 @@ static __attribute__((noinline)) void gpusync__user_begin(gpusync__call *call)
     GPUSYNC__LOCK_GLOBAL();
     call->next = gpusync__global.calls;
     gpusync__global.calls = call;
-    GPUSYNC__ADD(&gpusync__global.call_count, 1);
+    GPUSYNC__ADD_SEQ(&gpusync__global.call_count, 1);
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
@@ -2485,14 +2493,14 @@ static void gpusync__user_end(gpusync__call *call)
     GPUSYNC__LOCK_GLOBAL();
     while (*link != call) link = &(*link)->next;
     *link = call->next;
-    GPUSYNC__SUB(&gpusync__global.call_count, 1);
+    GPUSYNC__SUB_SEQ(&gpusync__global.call_count, 1);
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* Is this thread in a callback? Then a wait could be for itself. Without the lock where nobody is. */
+/* Is this thread in a callback? Then a wait could be for itself. Without the lock where no thread is. */
 static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
-    if (GPUSYNC__GET(&gpusync__global.call_count) == 0) return false;
+    if (GPUSYNC__LOAD_SEQ(&gpusync__global.call_count) == 0) return false;
     GPUSYNC__LOCK_GLOBAL();
     gpusync__call *call = gpusync__global.calls;
     while (call && !pthread_equal(call->thread, pthread_self())) call = call->next;
@@ -2501,17 +2509,17 @@ static __attribute__((noinline)) bool gpusync__in_callback(void)
 }
 
 /* NULL: no plan was made yet for a queue of this device. */
-static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q) { return GPUSYNC__GET(&q->device->upper); }
+static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->device->upper); }
 
 /* What stands further down and is called from above it: these places, and no others. */
 static void gpusync__completed(void *block, void *object); /* >>end: a slot's handler */
-static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda);
+static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred);
 static void gpusync__sweep(void *context);
 
 /* -------------------------------------------------------------------------------- >>slots --
    Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it begins with a block
    literal that claims to be a global one, so Metal's Block_copy returns the same pointer and no commit allocates. Metal
-   still reads the block's flags when it releases it, at a time that nobody can see: so slots live in slabs that are
+   still reads the block's flags when it releases it, at a time that cannot be seen: so slots live in slabs that are
    never freed, and the block header is written once.
 
    No message goes out under the queue's lock. So a thread that looks at a command buffer does it in three steps:
@@ -2564,7 +2572,7 @@ static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
     slot->leads = NULL;
     slot->scheduled.ns = slot->late.ended_ns = 0;
     slot->ticket = 0;
-    GPUSYNC__SET(&slot->state, (uint8_t)GPUSYNC__FREE);
+    GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__FREE);
     slot->next = *list;
     *list = slot;
 }
@@ -2586,7 +2594,7 @@ GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, v
     slot->queue = q;
     slot->kind = kind;
     slot->traits = traits;
-    GPUSYNC__SET(&slot->state, (uint8_t)GPUSYNC__OPEN);
+    GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__OPEN);
 }
 
 /* -- the index: lists of slots, by a hash of the buffer. It is made when a call has to know whether a buffer is in
@@ -2744,7 +2752,7 @@ static void gpusync__ring_free(gpusync_device *dev, gpusync__ring *ring)
 /* Without a lock: older rings stay as long as the queue. */
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
-    const gpusync__ring *ring = GPUSYNC__GET(&q->ring);
+    const gpusync__ring *ring = GPUSYNC__LOAD_SEQ(&q->ring);
     while (ticket < ring->first) ring = ring->older; /* the oldest begins at 0 */
     return &ring->entries[ticket & (ring->size - 1)];
 }
@@ -2753,11 +2761,11 @@ static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket
    with or without the lock. */
 static uint64_t gpusync__last_end(const gpusync_queue *q, uint64_t ticket)
 {
-    return GPUSYNC__GET(&gpusync__entry_of(q, ticket)->done);
+    return GPUSYNC__LOAD_SEQ(&gpusync__entry_of(q, ticket)->done);
 }
 
 /* Has this ticket ended, and is its outcome on record? With or without the lock. */
-static bool gpusync__marked(const gpusync_queue *q, uint64_t ticket)
+static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
 {
     if (ticket <= gpusync__ended_to(q)) return true;
     if (gpusync__last_end(q, ticket) >> 1 == ticket) return true;
@@ -2838,7 +2846,7 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     if (ring && !gpusync__ring_is_ready(q) && ring->size > q->ring->size) {
         ring->older = q->ring;
         ring->first = q->head.committed + 1;
-        GPUSYNC__PUT(&q->ring, ring);
+        GPUSYNC__STORE_SEQ(&q->ring, ring);
         ring = NULL;
     }
     GPUSYNC__UNLOCK(q);
@@ -2857,9 +2865,9 @@ GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *sl
     entry->slot = slot;
     slot->leads = &entry->slot;
     slot->since_ns = now;
-    GPUSYNC__SET(&slot->ticket, ticket);
+    GPUSYNC__STORE_RELAXED(&slot->ticket, ticket);
     __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE); /* of a plan: with all that its issue has written */
-    GPUSYNC__PUT(&q->head.committed, ticket);
+    GPUSYNC__STORE_SEQ(&q->head.committed, ticket);
     return ticket;
 }
 
@@ -2875,7 +2883,7 @@ static gpusync__slot *gpusync__slot_of(const gpusync_queue *q, uint64_t ticket)
 static gpusync__slot *gpusync__ticket_begin(gpusync_queue *q, uint64_t ticket)
 {
     GPUSYNC__LOCK(q);
-    gpusync__slot *slot = gpusync__marked(q, ticket) ? NULL : gpusync__slot_of(q, ticket);
+    gpusync__slot *slot = gpusync__has_ended(q, ticket) ? NULL : gpusync__slot_of(q, ticket);
     if (slot && slot->kind == GPUSYNC__PLAN) gpusync__upper_of(q)->keep(slot->plan);
     else if (slot) slot->looks++;
     GPUSYNC__UNLOCK(q);
@@ -2899,8 +2907,9 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint
 /* ------------------------------------------------------------------------------ >>failure --
    The trace, the log, and the record of a failure:
 
-     1. Who finds the end fills in an error: gpusync__read_failure, or gpusync__own_error.
-     2. gpusync__record puts it on the queue's log, in the hold in which the ticket ends: nobody sees that without it.
+     1. The thread that finds the end fills in an error: gpusync__read_failure, or gpusync__own_error.
+     2. gpusync__record puts it on the queue's log, in the hold in which the ticket ends: no thread sees that without
+        it.
      3. Waits find it by its ticket, gpusync_next_error and the log hook each with a cursor of their own.
      4. The failure that is log_size behind it takes its place. Then only the highest such ticket is known. */
 
@@ -3074,7 +3083,7 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     gpusync__read_label(q, slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error, number);
-    /* Before the end is told: who sees that may ask at once whether the device is lost. */
+    /* Before the end is told: a thread that sees that may ask at once whether the device is lost. */
     if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
         gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
 }
@@ -3088,8 +3097,9 @@ GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *f
     to->dropped = 0;
 }
 
-/* Is it work that was given up by its own queue? Then whoever did so knows. A submission that was to wait for such work
-   on another queue is a failure of its own: its record says so in `dropped`, which a reader gets filled in. */
+/* Is it work that was given up by its own queue? Then the program did so, and knows. A submission that was to wait for
+   such work on another queue is a failure of its own: its record says so in `dropped`, which a reader gets filled in.
+   */
 static bool gpusync__was_given_up(const gpusync_error *record)
 {
     return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
@@ -3100,7 +3110,7 @@ static bool gpusync__was_given_up(const gpusync_error *record)
 GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
 {
     size_t size = q->log_most * sizeof *q->log;
-    if (GPUSYNC__GET(&q->log) != &q->last_failure) return;
+    if (GPUSYNC__LOAD_SEQ(&q->log) != &q->last_failure) return;
     gpusync_error *made = (gpusync_error *)gpusync__allocate(q->device, size, 16);
     if (!made) return;
     GPUSYNC__LOCK(q);
@@ -3108,7 +3118,7 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
         if (q->log_count) q->log_begin = q->log_count - 1;
         made[q->log_begin % q->log_most] = q->last_failure;
         q->log_size = q->log_most;
-        GPUSYNC__PUT(&q->log, made);
+        GPUSYNC__STORE_SEQ(&q->log, made);
         made = NULL;
     }
     GPUSYNC__UNLOCK(q);
@@ -3122,13 +3132,13 @@ GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error)
     if (q->log_count - q->log_begin >= q->log_size) {
         if (record->ticket > q->dropped) q->dropped = record->ticket;
         if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed) q->dropped_failed = record->ticket;
-        GPUSYNC__COUNT(&q->stats.failures_dropped);
+        GPUSYNC__COUNT_RELAXED(&q->stats.failures_dropped);
     }
     *record = *error;
-    if (error->ticket > q->last_failed) GPUSYNC__PUT(&q->last_failed, error->ticket);
+    if (error->ticket > q->last_failed) GPUSYNC__STORE_SEQ(&q->last_failed, error->ticket);
     q->log_count++;
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
-    if (!gpusync__was_given_up(error)) GPUSYNC__COUNT(&q->stats.failures);
+    if (!gpusync__was_given_up(error)) GPUSYNC__COUNT_RELAXED(&q->stats.failures);
 }
 
 /* The first record that is still kept. Under the queue's lock. */
@@ -3214,7 +3224,7 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
 /* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are told. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
-    uint32_t flags = GPUSYNC__GET(&q->flags);
+    uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
     gpusync_result result = GPUSYNC_OK;
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) {
         if (error) gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
@@ -3232,13 +3242,13 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
             result = GPUSYNC_ERROR_EXECUTION;
         else if (q->dropped_failed > goal->ticket) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
         if (error && result != GPUSYNC_OK && !record) gpusync__own_error(error, result, gpusync__off_record);
-        if (tell && goal->ticket > q->covered) GPUSYNC__PUT(&q->covered, goal->ticket);
+        if (tell && goal->ticket > q->covered) GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
     }
     GPUSYNC__UNLOCK(q);
     return result;
 }
 
-/* gpusync__ticket_result_locked for who does not have that lock. */
+/* gpusync__ticket_result_locked for a caller without that lock. */
 static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     GPUSYNC__LOCK(q);
@@ -3248,21 +3258,21 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
 }
 
 /* ----------------------------------------------------------------------------- >>listener --
-   Who is told when something is over. A ticket, a value, room and a handler are told of by the board of their queue or
-   timeline.
+   What is told when something is over. The wait list of a queue or timeline has what waits for its tickets, values,
+   room and handlers.
 
-   A sleeping wait is on a board as a watch:
-     1. gpusync__enlist looks, and lists the watch, in one hold of the lock.
-     2. The thread that ends a ticket, or raises a value, takes the watch off in the hold in which it does that, and
-        puts the waiter into a catch. So no waiter misses the change.
+   A sleeping wait has a wait entry on a wait list:
+     1. gpusync__enlist looks, and lists the entry, in one hold of the lock.
+     2. The thread that ends a ticket, or raises a value, takes the wait entry off in the hold in which it does that,
+        and puts the waiter into a catch. So no waiter misses the change.
      3. Without the lock gpusync__unpark wakes the waiters of the catch.
      4. The wait looks. It lists again what is not over (step 1), or takes off what is left of it and returns.
 
-   A callback, or a need of the second floor, is on a board in the same way:
+   A callback, or a need of the second floor, is on a wait list in the same way:
      1. It is listed, unless its time has come already, which the caller sees under the same lock.
      2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and calls `told`, under
         the lock.
-     3. A note is due at once. A need goes into the catch, and its submission is told without the lock. */
+     3. A callback is due at once. A need goes into the catch, and its submission is told without the lock. */
 
 /* The first whose number is not below this one, or NULL. At either end of the list it costs no search. */
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
@@ -3289,8 +3299,8 @@ static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
     else list->root = node;
 }
 
-/* The node goes behind all that have its number. Invariants: `beside` has the order of the numbers, and nobody is
-   heavier than who is above it. */
+/* The node goes behind all that have its number. Invariants: `beside` has the order of the numbers, and no node is
+   heavier than the one above it. */
 static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *at = NULL, *next = list->root;
@@ -3338,7 +3348,7 @@ static bool gpusync__met(const gpusync__goal *goal)
     if (goal->kind == GPUSYNC__VALUE) return gpusync__value_of(goal->timeline) >= goal->ticket;
     if (goal->kind == GPUSYNC__ROOM) return gpusync__outstanding(q) < goal->ticket;
     if (goal->kind == GPUSYNC__ALL) return gpusync__ended_to(q) >= goal->ticket;
-    return gpusync__marked(q, goal->ticket);
+    return gpusync__has_ended(q, goal->ticket);
 }
 
 /* The first slot of the ended goal, from this one on, whose handler has still to begin; NULL: there is none. Those of
@@ -3355,7 +3365,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusy
 /* Of a queue, or, where that is NULL, of a timeline. */
 static uint32_t gpusync__flags_at(const gpusync_queue *q, const gpusync_timeline *t)
 {
-    return GPUSYNC__GET(q ? &q->flags : &t->flags);
+    return GPUSYNC__LOAD_SEQ(q ? &q->flags : &t->flags);
 }
 
 /* Of what the goal is about. */
@@ -3379,73 +3389,76 @@ static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 }
 
 /* Of a queue's ticket, or, where there is no queue, of a timeline's value. */
-static gpusync__board *gpusync__board_of(gpusync_queue *q, gpusync_timeline *t) { return q ? &q->board : &t->board; }
-
-/* Where a watch is listed, by what it waits for: a ticket or a value by its number, everything by the last ticket, a
-   handler by the ticket of its slot, room behind all of those.
-   Under the board's lock. Those that wait for room stand behind those that wait for handlers: of them the one that
-   needs least comes first. */
-static void gpusync__link_watch(gpusync__board *board, gpusync__watch *watch)
+static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline *t)
 {
-    const gpusync__goal *goal = &watch->goal;
-    watch->node.told = NULL;
-    watch->node.number = goal->late ? goal->late->ticket : goal->kind == GPUSYNC__ROOM ? ~goal->ticket : goal->ticket;
-    watch->hints = board->hints;
-    watch->list = &board->lists[goal->late || goal->kind == GPUSYNC__ROOM ? GPUSYNC__OTHERS
+    return q ? &q->waits : &t->waits;
+}
+
+/* Where a wait entry is listed, by what it waits for: a ticket or a value by its number, everything by the last ticket,
+   a handler by the ticket of its slot, room behind all of those.
+   Under the wait list's lock. Those that wait for room stand behind those that wait for handlers: of them the one that
+   needs least comes first. */
+static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *entry)
+{
+    const gpusync__goal *goal = &entry->goal;
+    entry->node.told = NULL;
+    entry->node.number = goal->late ? goal->late->ticket : goal->kind == GPUSYNC__ROOM ? ~goal->ticket : goal->ticket;
+    entry->hints = waits->hints;
+    entry->list = &waits->lists[goal->late || goal->kind == GPUSYNC__ROOM ? GPUSYNC__OTHERS
                                 : goal->kind == GPUSYNC__ALL              ? GPUSYNC__BY_PREFIX
                                                                           : GPUSYNC__BY_NUMBER];
-    gpusync__list_add(watch->list, &watch->node);
-    GPUSYNC__ADD(&watch->waiter->watches, 1);
+    gpusync__list_add(entry->list, &entry->node);
+    GPUSYNC__ADD_SEQ(&entry->waiter->entries, 1);
 }
 
-/* Under the board's lock. True: no other watch of its waiter is on a board. */
-static bool gpusync__unlink_watch(gpusync__watch *watch)
+/* Under the wait list's lock. True: no other wait entry of its waiter is listed. */
+static bool gpusync__unlink_entry(gpusync__wait_entry *entry)
 {
-    gpusync__list_remove(watch->list, &watch->node);
-    return GPUSYNC__SUB(&watch->waiter->watches, 1) == 1;
+    gpusync__list_remove(entry->list, &entry->node);
+    return GPUSYNC__SUB_SEQ(&entry->waiter->entries, 1) == 1;
 }
 
-/* Is anything listed? Under the board's lock. */
-static bool gpusync__has_listed(const gpusync__board *board)
+/* Is anything listed? Under the wait list's lock. */
+static bool gpusync__has_listed(const gpusync__wait_list *waits)
 {
-    return board->lists[GPUSYNC__BY_NUMBER].root || board->lists[GPUSYNC__BY_PREFIX].root ||
-           board->lists[GPUSYNC__OTHERS].root;
+    return waits->lists[GPUSYNC__BY_NUMBER].root || waits->lists[GPUSYNC__BY_PREFIX].root ||
+           waits->lists[GPUSYNC__OTHERS].root;
 }
 
-/* The first of what has to be told from this node on: waits are on the same list. Under the board's lock. NULL: there
-   is none from here on. */
+/* The first of what has to be told from this node on: waits are on the same list. Under the wait list's lock. NULL:
+   there is none from here on. */
 static gpusync__node *gpusync__told_from(gpusync__node *node)
 {
     while (node && !node->told) node = node->beside[1];
     return node;
 }
 
-static gpusync__node *gpusync__first_told(const gpusync__board *board, uint64_t number)
+static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint64_t number)
 {
-    return gpusync__told_from(gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number));
+    return gpusync__told_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
 }
 
 /* Under the plan lock. `dev->due` is also read without it, to see whether anything is due. */
-static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
+static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     due->next = NULL;
     if (dev->due) dev->last_due->next = due;
-    else GPUSYNC__PUT(&dev->due, due);
+    else GPUSYNC__STORE_SEQ(&dev->due, due);
     dev->last_due = due;
     dev->due_count++;
-    agenda->calls = true;
+    deferred->calls = true;
 }
 
-/* Have it called soon. A board's lock may be held. */
-static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__agenda *agenda)
+/* Have it called soon. A wait list's lock may be held. */
+static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     gpusync__lock(&dev->plan_lock);
-    gpusync__append_due(dev, due, agenda);
+    gpusync__append_due(dev, due, deferred);
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* What was taken off a board, for the time without its lock. Waiters are copied out, because one that was taken off may
-   be in another wait by the time it is unparked. That wake-up is then one too many. */
+/* What was taken off a wait list, for the time without its lock. Waiters are copied out, because one that was taken off
+   may be in another wait by the time it is unparked. That wake-up is then one too many. */
 #define GPUSYNC__WAKE_BATCH 16
 typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
@@ -3484,81 +3497,82 @@ static bool gpusync__may_have_failed(const gpusync__goal *goal)
            (goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket));
 }
 
-/* Under the board's lock. A waiter sleeps on until the last of its watches is taken, unless it waits for any of them,
-   or for a failure. always: wake it, whatever else it waits for. Where the batch is full the watch stays listed. */
-static void gpusync__take_watch(gpusync__watch *watch, bool always, gpusync__catch *caught)
+/* Under the wait list's lock. A waiter sleeps on until the last of its wait entries is taken, unless it waits for any
+   of them, or for a failure. always: wake it, whatever else it waits for. Where the batch is full the wait entry stays
+   listed. */
+static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync__catch *caught)
 {
     if (caught->count == GPUSYNC__WAKE_BATCH) {
         caught->more = true;
         return;
     }
-    if (gpusync__unlink_watch(watch) || always || watch->waiter->any ||
-        (watch->waiter->failures && gpusync__may_have_failed(&watch->goal)))
-        caught->waiters[caught->count++] = watch->waiter;
+    if (gpusync__unlink_entry(entry) || always || entry->waiter->any ||
+        (entry->waiter->failures && gpusync__may_have_failed(&entry->goal)))
+        caught->waiters[caught->count++] = entry->waiter;
 }
 
-/* Under the board's lock. Take off what has to be told, and tell it. error: of what it is about; NULL: its ticket
+/* Under the wait list's lock. Take off what has to be told, and tell it. error: of what it is about; NULL: its ticket
    tells. */
-static void gpusync__take_told(gpusync__board *board, gpusync__node *node, const gpusync_error *error,
-                               gpusync__catch *caught, gpusync__agenda *agenda)
+static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
+                               gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    gpusync__list_remove(&board->lists[GPUSYNC__BY_NUMBER], node);
-    node->told(node, error, caught, agenda);
+    gpusync__list_remove(&waits->lists[GPUSYNC__BY_NUMBER], node);
+    node->told(node, error, caught, deferred);
 }
 
-/* `told` of a note: it is due at once, before anybody can see why, and register later ones. */
-static void gpusync__note_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
-                               gpusync__agenda *agenda)
+/* `told` of a callback: it is due at once, before anybody can see why, and register later ones. */
+static void gpusync__callback_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
+                                   gpusync__deferred *deferred)
 {
-    gpusync__note *note = (gpusync__note *)(void *)node;
-    gpusync_queue *q = note->queue;
-    bool failed = error || (q && gpusync__ticket_result_locked(q, node->number, &note->error) != GPUSYNC_OK);
+    gpusync__callback *callback = (gpusync__callback *)(void *)node;
+    gpusync_queue *q = callback->queue;
+    bool failed = error || (q && gpusync__ticket_result_locked(q, node->number, &callback->error) != GPUSYNC_OK);
     (void)caught;
-    if (error) note->error = *error;
-    if (error && q) note->error.ticket = node->number;
-    note->due.error = failed ? &note->error : NULL;
-    gpusync__push_due(q ? q->device : note->timeline->device, &note->due, agenda);
+    if (error) callback->error = *error;
+    if (error && q) callback->error.ticket = node->number;
+    callback->due.error = failed ? &callback->error : NULL;
+    gpusync__push_due(q ? q->device : callback->timeline->device, &callback->due, deferred);
 }
 
-/* Under the board's lock. Take off what is listed with these numbers, but look at no more than `most`, and leave the
-   waiters for which the catch has no place. */
-static void gpusync__take_numbers(gpusync__board *board, uint64_t low, uint64_t high, size_t most,
-                                  const gpusync_error *error, gpusync__catch *caught, gpusync__agenda *agenda)
+/* Under the wait list's lock. Take off what is listed with these numbers, but look at no more than `most`, and leave
+   the waiters for which the catch has no place. */
+static void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint64_t high, size_t most,
+                                  const gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    gpusync__node *node = gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], low), *next;
+    gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], low), *next;
     for (; node && node->number <= high && most; most--, node = next) {
         next = node->beside[1];
-        if (node->told) gpusync__take_told(board, node, error, caught, agenda);
-        else gpusync__take_watch((gpusync__watch *)(void *)node, false, caught);
+        if (node->told) gpusync__take_told(waits, node, error, caught, deferred);
+        else gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
     }
     if (node && node->number <= high) caught->more = true;
 }
 
 /* Every wait that is given up. With a hint: every wait that was listed before it. The first call with a hint of 0 makes
-   the hint: who lists itself again after that is left alone. Takes the board's lock. */
-static void gpusync__take_waits(gpusync__board *board, uint32_t *hint, gpusync__catch *caught)
+   the hint: a wait that lists itself again after that is left alone. Takes the wait list's lock. */
+static void gpusync__take_waits(gpusync__wait_list *waits, uint32_t *hint, gpusync__catch *caught)
 {
-    gpusync__lock(&board->lock);
-    if (hint && *hint == 0) *hint = ++board->hints;
+    gpusync__lock(&waits->lock);
+    if (hint && *hint == 0) *hint = ++waits->hints;
     for (int i = 0; i < GPUSYNC__LISTS; i++) {
-        for (gpusync__node *node = board->lists[i].end[0], *next; node && !caught->more; node = next) {
-            gpusync__watch *watch = (gpusync__watch *)(void *)node;
+        for (gpusync__node *node = waits->lists[i].end[0], *next; node && !caught->more; node = next) {
+            gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
             next = node->beside[1];
-            if (!node->told && (hint ? watch->hints < *hint : gpusync__stopped(&watch->goal)))
-                gpusync__take_watch(watch, true, caught);
+            if (!node->told && (hint ? entry->hints < *hint : gpusync__stopped(&entry->goal)))
+                gpusync__take_entry(entry, true, caught);
         }
     }
-    gpusync__unlock(&board->lock);
+    gpusync__unlock(&waits->lock);
 }
 
 /* Wake the waits that gpusync__take_waits takes: after a flag was set, those for what will not come any more; hint: all
    that sleep now, so that they look again. No lock is held. */
-GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__board *board, bool hint)
+GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *waits, bool hint)
 {
     gpusync__catch caught;
     uint32_t number = 0;
     gpusync__catch_nothing(&caught);
-    do gpusync__take_waits(board, hint ? &number : NULL, &caught);
+    do gpusync__take_waits(waits, hint ? &number : NULL, &caught);
     while (gpusync__unpark(dev, &caught));
 }
 
@@ -3566,7 +3580,7 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__board *boar
 
 /* The device is lost: call back at once, for what will not end. What has ended gpusync__tell_now is about to tell.
    Releases wait: objects stay until destroy. */
-static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
+static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync_error error;
@@ -3574,23 +3588,23 @@ static void gpusync__lose_notes(gpusync__board *board, gpusync__agenda *agenda)
     gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
     gpusync__catch_nothing(&caught);
     while (left == 0) {
-        gpusync__lock(&board->lock);
+        gpusync__lock(&waits->lock);
         left = GPUSYNC__HOLD_MOST;
-        for (gpusync__node *node = gpusync__first_told(board, 0), *next; node && left; node = next) {
-            const gpusync__note *note = (const gpusync__note *)(const void *)node;
+        for (gpusync__node *node = gpusync__first_told(waits, 0), *next; node && left; node = next) {
+            const gpusync__callback *callback = (const gpusync__callback *)(const void *)node;
             next = gpusync__told_from(node->beside[1]);
-            if (node->told != gpusync__note_told || !note->due.fn) continue;
-            if (note->queue && gpusync__marked(note->queue, node->number)) continue;
-            gpusync__take_told(board, node, &error, &caught, agenda);
+            if (node->told != gpusync__callback_told || !callback->due.fn) continue;
+            if (callback->queue && gpusync__has_ended(callback->queue, node->number)) continue;
+            gpusync__take_told(waits, node, &error, &caught, deferred);
             left--;
         }
-        gpusync__unlock(&board->lock);
+        gpusync__unlock(&waits->lock);
     }
 }
 
 /* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any waiter is woken, so each
    of them sees its own. What is held will never go: the pump ends it. */
-GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync_queue *q;
@@ -3599,17 +3613,17 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
     gpusync__lock(&dev->lock);
     GPUSYNC__EACH_QUEUE(q, dev) {
         gpusync__set_flag(&q->flags, GPUSYNC__LOST);
-        if (gpusync__upper_of(q)) gpusync__upper_of(q)->want(q, agenda); /* after the flag: gpusync__enter_held */
+        if (gpusync__upper_of(q)) gpusync__upper_of(q)->want(q, deferred); /* after the flag: gpusync__enter_held */
     }
     GPUSYNC__EACH_TIMELINE(t, dev) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
-    GPUSYNC__EACH_QUEUE(q, dev) gpusync__lose_notes(&q->board, agenda);
-    GPUSYNC__EACH_TIMELINE(t, dev) gpusync__lose_notes(&t->board, agenda);
+    GPUSYNC__EACH_QUEUE(q, dev) gpusync__lose_callbacks(&q->waits, deferred);
+    GPUSYNC__EACH_TIMELINE(t, dev) gpusync__lose_callbacks(&t->waits, deferred);
     gpusync__unlock(&dev->lock);
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&dev->lock);
-        GPUSYNC__EACH_QUEUE(q, dev) gpusync__take_waits(&q->board, NULL, &caught);
-        GPUSYNC__EACH_TIMELINE(t, dev) gpusync__take_waits(&t->board, NULL, &caught);
+        GPUSYNC__EACH_QUEUE(q, dev) gpusync__take_waits(&q->waits, NULL, &caught);
+        GPUSYNC__EACH_TIMELINE(t, dev) gpusync__take_waits(&t->waits, NULL, &caught);
         gpusync__unlock(&dev->lock);
     } while (gpusync__unpark(dev, &caught));
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
@@ -3619,14 +3633,15 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__agenda *agenda)
    before it goes with their ends. On the list of waits for everything none is met behind one that is not. Under the
    queue's lock. */
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
-                                       gpusync__agenda *agenda)
+                                       gpusync__deferred *deferred)
 {
-    gpusync__board *board = &q->board;
+    gpusync__wait_list *waits = &q->waits;
     uint64_t done = q->head.completed, low = ticket > done ? ticket : 0, high = ticket > done ? ticket : done;
-    gpusync__node *node = board->lists[GPUSYNC__BY_NUMBER].end[0];
-    if (node && node->number <= high) gpusync__take_numbers(board, low, high, GPUSYNC__HOLD_MOST, NULL, caught, agenda);
-    while (!caught->more && (node = board->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL && node->number <= done)
-        gpusync__take_watch((gpusync__watch *)(void *)node, false, caught);
+    gpusync__node *node = waits->lists[GPUSYNC__BY_NUMBER].end[0];
+    if (node && node->number <= high)
+        gpusync__take_numbers(waits, low, high, GPUSYNC__HOLD_MOST, NULL, caught, deferred);
+    while (!caught->more && (node = waits->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL && node->number <= done)
+        gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
 }
 
 /* The handler of this slot has begun: a wait for it goes on to the next one that is late, or is over. One that is over,
@@ -3634,20 +3649,20 @@ static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusyn
 GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, const gpusync__slot *slot,
                                          gpusync__catch *caught)
 {
-    gpusync__node *next, *node = gpusync__list_from(&q->board.lists[GPUSYNC__OTHERS], ticket);
+    gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], ticket);
     for (; node && node->number == ticket; node = next) {
-        gpusync__watch *watch = (gpusync__watch *)(void *)node;
-        gpusync__goal *goal = &watch->goal;
+        gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
+        gpusync__goal *goal = &entry->goal;
         next = node->beside[1];
         if (goal->late && goal->late != slot) continue;
         if (goal->late) goal->late = gpusync__late_from(goal, slot->flight[1]);
         if (!goal->late) {
             goal->handlers = false;
-            gpusync__take_watch(watch, false, caught);
+            gpusync__take_entry(entry, false, caught);
         } else if (goal->late->ticket != ticket) {
-            gpusync__list_remove(watch->list, node);
+            gpusync__list_remove(entry->list, node);
             node->number = goal->late->ticket;
-            gpusync__list_add(watch->list, node);
+            gpusync__list_add(entry->list, node);
         }
     }
 }
@@ -3656,35 +3671,36 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
    queue's lock. */
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
-    gpusync__node *next, *node = gpusync__list_from(&q->board.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
+    gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
     for (; node && !caught->more; node = next) {
-        gpusync__watch *watch = (gpusync__watch *)(void *)node;
+        gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         next = node->beside[1];
-        if (q->outstanding + caught->told >= watch->goal.ticket) return;
-        gpusync__take_watch(watch, false, caught);
+        if (q->outstanding + caught->told >= entry->goal.ticket) return;
+        gpusync__take_entry(entry, false, caught);
         if (!node->linked) caught->told++;
     }
 }
 
 /* The last step of a call that has taken waits off: unpark them, take off what was left, and tell the needs. No lock is
    held. */
-GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
+                                     gpusync__deferred *deferred)
 {
     while (gpusync__unpark(q->device, caught)) {
         GPUSYNC__LOCK(q);
-        gpusync__take_ended(q, ticket, caught, agenda);
+        gpusync__take_ended(q, ticket, caught, deferred);
         if (!caught->more) gpusync__take_handled(q, ticket, NULL, caught);
         if (!caught->more) gpusync__take_room_waits(q, caught);
         GPUSYNC__UNLOCK(q);
     }
-    if (caught->needs) gpusync__upper_of(q)->over(q, caught->needs, NULL, agenda);
+    if (caught->needs) gpusync__upper_of(q)->over(q, caught->needs, NULL, deferred);
     caught->needs = NULL;
     caught->end = &caught->needs;
 }
 
-static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__agenda *agenda)
+static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    if (caught->count || caught->needs || caught->more) gpusync__tell_now(q, ticket, caught, agenda);
+    if (caught->count || caught->needs || caught->more) gpusync__tell_now(q, ticket, caught, deferred);
 }
 
 /* Room for so many more command buffers, against Metal's limit. It is given back by the handler, not by a look that
@@ -3701,7 +3717,7 @@ static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_
 static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync__catch *caught)
 {
     gpusync__count_room(q, 0 - count);
-    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_room_waits(q, caught);
+    if (q->waits.lists[GPUSYNC__OTHERS].root) gpusync__take_room_waits(q, caught);
 }
 
 /* Room for so many, and the slot that had it, or NULL: nothing leads to that one, and its buffer is released by now,
@@ -3709,14 +3725,14 @@ static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync
    lock is held. */
 GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync__slot *slot)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     if (slot) gpusync__slot_free(&q->free_slots, slot);
     gpusync__give_rooms(q, count, &caught);
     GPUSYNC__UNLOCK(q);
-    gpusync__tell(q, 0, &caught, &agenda);
+    gpusync__tell(q, 0, &caught, &deferred);
 }
 
 /* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds one. */
@@ -3743,7 +3759,7 @@ static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
     return w;
 }
 
-/* None of its watches is on a board any more. A permit that is left over ends the next sleep too early, once. */
+/* None of its wait entries is listed any more. A permit that is left over ends the next sleep too early, once. */
 static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 {
     gpusync__lock(&dev->waiter_lock);
@@ -3768,16 +3784,17 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
    Callbacks that are due. One at a time of a device, in the order in which they became due: on its dispatch queue, in
    gpusync_dispatch, or in the destroy of what they are about.
 
-     1. gpusync__append_due puts it on the device's list, and `calls` on the agenda of whoever found its time come.
+     1. gpusync__append_due puts it on the device's list, and sets `calls` for the thread that found its time come.
      2. At the end of that call gpusync__ask_for_calls has the dispatch queue run gpusync__answer, or tells the program.
-     3. gpusync__pop_due takes the first, and sets `calling`: until that is cleared, nobody gets another one.
-     4. gpusync__run_one_due calls it. Whoever was turned away meanwhile (`turned_away`) is asked for again.
+     3. gpusync__pop_due takes the first, and sets `calling`: until that is cleared, no thread gets another one.
+     4. gpusync__run_one_due calls it. Where a thread was turned away meanwhile (`turned_away`), calls are asked for
+        again.
      5. What it is about is told that nothing is owed any more: destroy waits for that in gpusync__pay. */
 
 /* Posts go to a free list of the process. No lock is held. */
 static void gpusync__post_unref(gpusync__post *post)
 {
-    if (GPUSYNC__SUB(&post->refs, 1) != 1) return;
+    if (GPUSYNC__SUB_SEQ(&post->refs, 1) != 1) return;
     GPUSYNC__LOCK_GLOBAL();
     post->next = gpusync__global.posts;
     gpusync__global.posts = post;
@@ -3788,14 +3805,14 @@ static void gpusync__post_unref(gpusync__post *post)
    gpusync__close_post: there, or here, the other is seen. */
 static gpusync_device *gpusync__post_enter(gpusync__post *post)
 {
-    GPUSYNC__ADD(&post->inside, 1);
-    return GPUSYNC__GET(&post->device);
+    GPUSYNC__ADD_SEQ(&post->inside, 1);
+    return GPUSYNC__LOAD_SEQ(&post->device);
 }
 
 /* With the reference of the call. */
 static void gpusync__post_leave(gpusync__post *post)
 {
-    GPUSYNC__SUB(&post->inside, 1);
+    GPUSYNC__SUB_SEQ(&post->inside, 1);
     gpusync__post_unref(post);
 }
 
@@ -3812,7 +3829,7 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
     }
     if (due) {
         if (previous) previous->next = due->next;
-        else GPUSYNC__PUT(&dev->due, due->next);
+        else GPUSYNC__STORE_SEQ(&dev->due, due->next);
         if (dev->last_due == due) dev->last_due = previous;
         dev->calling = true;
         dev->due_count--;
@@ -3821,15 +3838,15 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
     return due;
 }
 
-/* Call what gpusync__pop_due gave: the callback of a submission or of a note. A note without one releases its object,
-   whose dealloc is the program's code, as a callback is. No lock is held. The count of `owing`, and the submission's
-   reference, go last: with them the queue or the timeline may go. */
+/* Call what gpusync__pop_due gave: the callback of a submission, or one that was registered. One without a function
+   releases its object, whose dealloc is the program's code, as a callback is. No lock is held. The count of `owing`,
+   and the submission's reference, go last: with them the queue or the timeline may go. */
 static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
-    gpusync__note *note = (gpusync__note *)(void *)((char *)due - offsetof(gpusync__note, due));
+    gpusync__callback *callback = (gpusync__callback *)(void *)((char *)due - offsetof(gpusync__callback, due));
     void (*done)(gpusync__due * due) = due->done;
     uint32_t *owing = due->owing;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__call call;
     gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
@@ -3840,40 +3857,41 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     gpusync__user_end(&call);
     gpusync__lock(&dev->plan_lock);
     dev->calling = false;
-    agenda.calls = dev->turned_away && dev->due;
+    deferred.calls = dev->turned_away && dev->due;
     dev->turned_away = false;
     if (!done) {
-        note->next = dev->free_notes;
-        dev->free_notes = note;
+        callback->next = dev->free_callbacks;
+        dev->free_callbacks = callback;
     }
     gpusync__unlock(&dev->plan_lock);
-    gpusync__ask_for_calls(dev, &agenda);
+    gpusync__ask_for_calls(dev, &deferred);
     if (done) done(due);
-    else GPUSYNC__SUB(owing, 1);
+    else GPUSYNC__SUB_SEQ(owing, 1);
 }
 
 /* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the next, and that one
    the next, leaves the thread to others in between. Returns how many have run. */
 static size_t gpusync__run_due(gpusync_device *dev, size_t max)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__due *due;
     size_t n = 0;
     gpusync__lock(&dev->plan_lock);
     if (max > dev->due_count) max = dev->due_count;
     gpusync__unlock(&dev->plan_lock);
     for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++) gpusync__run_one_due(dev, due);
-    agenda.calls = n && GPUSYNC__GET(&dev->due);
-    gpusync__ask_for_calls(dev, &agenda);
+    deferred.calls = n && GPUSYNC__LOAD_SEQ(&dev->due);
+    gpusync__ask_for_calls(dev, &deferred);
     return n;
 }
 
-/* On the dispatch queue. `asked` falls before the look, with gpusync__ask_for_calls: who asks after the look has
-   another call come. `inside` rises before the look, with gpusync__close_post: there, or here, the other is seen. */
+/* On the dispatch queue. `asked` falls before the look, with gpusync__ask_for_calls: a thread that asks after the look
+   has another call come. `inside` rises before the look, with gpusync__close_post: there, or here, the other is seen.
+   */
 static void gpusync__answer(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
-    GPUSYNC__PUT(&post->asked, 0);
+    GPUSYNC__STORE_SEQ(&post->asked, 0);
     gpusync_device *dev = gpusync__post_enter(post);
     if (dev) (void)gpusync__run_due(dev, SIZE_MAX);
     gpusync__post_leave(post);
@@ -3881,14 +3899,14 @@ static void gpusync__answer(void *context)
 
 /* Where something is due: have it called, by the dispatch queue or the program. One call on its way (`asked`) is enough
    for all that is due. No lock is held. */
-static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
+static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred)
 {
-    if (!agenda->calls) return;
-    agenda->calls = false;
+    if (!deferred->calls) return;
+    deferred->calls = false;
     if (gpusync__is_manual(dev)) {
         if (dev->notify) dev->notify(dev->notify_user);
     } else if (gpusync__swap32(&dev->post->asked, 0, 1)) {
-        GPUSYNC__ADD(&dev->post->refs, 1);
+        GPUSYNC__ADD_SEQ(&dev->post->refs, 1);
         gpusync__dispatch_async(dev->callback_queue, dev->post, gpusync__answer);
     }
 }
@@ -3898,8 +3916,8 @@ static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__agenda *agenda)
 GPUSYNC__RARE void gpusync__close_post(gpusync_device *dev)
 {
     unsigned rounds = 0;
-    GPUSYNC__PUT(&dev->post->device, NULL);
-    while (GPUSYNC__GET(&dev->post->inside)) gpusync__linger(dev, &rounds);
+    GPUSYNC__STORE_SEQ(&dev->post->device, NULL);
+    while (GPUSYNC__LOAD_SEQ(&dev->post->inside)) gpusync__linger(dev, &rounds);
     gpusync__post_unref(dev->post);
     gpusync__dispatch_release(dev->sweep_queue);
     if (dev->callback_queue) gpusync__dispatch_release(dev->callback_queue);
@@ -3916,7 +3934,7 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
     if (!post) return false;
     memset(post, 0, sizeof *post);
     post->refs = 1;
-    GPUSYNC__PUT(&post->device, dev);
+    GPUSYNC__STORE_SEQ(&post->device, dev);
     dev->post = post;
     dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
     if (gpusync__is_manual(dev)) return true;
@@ -3934,8 +3952,8 @@ static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint3
 {
     unsigned rounds = 0;
     for (;;) {
-        uint32_t left = GPUSYNC__GET(owing); /* before `kept`, which may fall as well */
-        if (left <= (kept ? GPUSYNC__GET(kept) : 0)) return;
+        uint32_t left = GPUSYNC__LOAD_SEQ(owing); /* before `kept`, which may fall as well */
+        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0)) return;
         gpusync__due *due = gpusync__pop_due(dev, owing);
         if (due) gpusync__run_one_due(dev, due);
         else gpusync__linger(dev, &rounds);
@@ -3954,17 +3972,17 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
     return GPUSYNC_OK;
 }
 
-/* First the agenda, for it may find more that is due. */
-GPUSYNC__RARE void gpusync__work_off_now(gpusync_device *dev, gpusync__agenda *agenda)
+/* The deferred work first, for it may find more that is due. */
+GPUSYNC__RARE void gpusync__do_deferred_now(gpusync_device *dev, gpusync__deferred *deferred)
 {
-    if (agenda->busy) GPUSYNC__GET(&dev->upper)->work(dev, agenda);
-    gpusync__ask_for_calls(dev, agenda);
+    if (deferred->busy) GPUSYNC__LOAD_SEQ(&dev->upper)->work(dev, deferred);
+    gpusync__ask_for_calls(dev, deferred);
 }
 
-/* The last step of a call that has an agenda. No lock is held. */
-static void gpusync__work_off(gpusync_device *dev, gpusync__agenda *agenda)
+/* The last step of a call that has deferred work. No lock is held. */
+static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferred)
 {
-    if (agenda->busy || agenda->calls) gpusync__work_off_now(dev, agenda);
+    if (deferred->busy || deferred->calls) gpusync__do_deferred_now(dev, deferred);
 }
 
 /* ---------------------------------------------------------------------------------- >>end --
@@ -3974,8 +3992,8 @@ static void gpusync__work_off(gpusync_device *dev, gpusync__agenda *agenda)
      1. The handler begins (ARMED -> RUNNING), or a wait, a poll or a sweep reads a terminal status.
      2. That thread reads the times, and of failed work the error, without a lock.
      3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed` moves, and what waits
-        for that is taken off the board. Of a part of a submission only ENDED is set, and the plan is told without the
-        lock.
+        for that is taken off the wait list. Of a part of a submission only ENDED is set, and the plan is told without
+        the lock.
      4. The handler gives back the room, and leaves the slot: in the same hold, where the work has ended well.
      5. Without the lock: waiters are unparked, trace and log are called, the buffer is released. The queue stays
         meanwhile: a look is inside of it, a handler counts in `leaving`. */
@@ -3995,7 +4013,7 @@ GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, u
     uint64_t now = gpusync_now_ns(), begin = q->ended_ns;
     if (begin < issued || begin > now) begin = issued;
     if (end <= issued || end > now) end = now;
-    if (end <= begin) end = begin + 1; /* 0 is for what nobody knows */
+    if (end <= begin) end = begin + 1; /* 0: not known */
     q->took_ns[ticket % GPUSYNC__TAKEN] = end - begin;
     q->ended_ns = end;
 }
@@ -4022,28 +4040,28 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
-    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);
+    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | outcome->failed);
     if (ticket != q->head.completed + 1) return;
     while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1) ticket++;
     GPUSYNC_ASSERT(ticket <= q->head.committed);
-    GPUSYNC__PUT(&q->head.completed, ticket);
+    GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
 }
 
-/* The same, and take off the board what waits for it. Waits and callbacks find the end where they look for it: that is
-   written first. A submission's own callback comes between the two (gpusync__end_plan), and so before those that were
-   registered for its ticket. */
+/* The same, and take off the wait list what waits for it. Waits and callbacks find the end where they look for it: that
+   is written first. A submission's own callback comes between the two (gpusync__end_plan), and so before those that
+   were registered for its ticket. */
 static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
-                                       gpusync__catch *caught, gpusync__agenda *agenda)
+                                       gpusync__catch *caught, gpusync__deferred *deferred)
 {
     gpusync__write_end(q, ticket, outcome);
-    gpusync__take_ended(q, ticket, caught, agenda);
+    gpusync__take_ended(q, ticket, caught, deferred);
 }
 
 /* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for it are told. Under
    the queue's lock. */
 static inline void gpusync__end_handler(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
 {
-    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);
+    if (q->waits.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);
     if (slot->traits & GPUSYNC__HAS_ROOM) gpusync__give_rooms(q, 1, caught);
     slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* a look, that of the sweep too, may keep the slot */
 }
@@ -4062,9 +4080,9 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
 
 /* The slot's work has ended: its buffer is terminal, or its handler runs, which means the same. report: what has the
    error and the times, the buffer or the feedback. The caller is the handler, or is counted in the slot, and works off
-   the agenda. No lock is held. */
+   the deferred work. No lock is held. */
 static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
-                            gpusync__agenda *agenda)
+                            gpusync__deferred *deferred)
 {
     uint64_t ticket = slot->ticket;
     bool failed = false, is_part = slot->kind == GPUSYNC__PART;
@@ -4087,15 +4105,15 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
         gpusync__learn(q, ticket, slot->since_ns, &outcome);
         if (failed || slot->kind != GPUSYNC__WORK) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
         if (slot->kind == GPUSYNC__TRACKED) gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, &caught, agenda);
+        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);
     }
     GPUSYNC__UNLOCK(q);
     if (!first) return;
-    if (is_part) gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, agenda);
+    if (is_part) gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, deferred);
     else if (q->device->trace) q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, &caught, agenda);
+    gpusync__tell(q, ticket, &caught, deferred);
     if (!failed) return;
-    if (gpusync_device_is_lost(q->device)) gpusync__lose(q->device, agenda); /* no waiter waits for the log hook */
+    if (gpusync_device_is_lost(q->device)) gpusync__lose(q->device, deferred); /* no waiter waits for the log hook */
     gpusync__log_failures(q);
 }
 
@@ -4106,7 +4124,7 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
 {
     uint8_t armed = GPUSYNC__ARMED;
     GPUSYNC__LOCK_GLOBAL();
-    bool orphan = GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);
+    bool orphan = GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);
     if (orphan) {
         gpusync__end_handler(q, slot, caught);
         gpusync__flight_remove(q, slot);
@@ -4124,7 +4142,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
     static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
     uint64_t ticket = slot->ticket;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
@@ -4138,13 +4156,13 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
         slot->traits |= GPUSYNC__ENDED;
         gpusync__record(q, &error);
         gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, &caught, &agenda);
+        gpusync__end_ticket(q, ticket, &outcome, &caught, &deferred);
         (void)gpusync__give_up(q, slot, NULL, &caught);
     }
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace) q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, &caught, &agenda);
-    gpusync__work_off(q->device, &agenda);
+    gpusync__tell(q, ticket, &caught, &deferred);
+    gpusync__do_deferred(q->device, &deferred);
     return first;
 }
 
@@ -4152,7 +4170,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
    same hold unless a look has ended it; NULL: that is done. The last touch is of `leaving`: destroy waits until no slot
    is in flight, and then for that. */
 GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
-                                         gpusync__agenda *agenda)
+                                         gpusync__deferred *deferred)
 {
     uint64_t ticket = slot->ticket;
     gpusync__catch caught;
@@ -4160,17 +4178,17 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__LOCK(q);
     if (outcome && !(slot->traits & GPUSYNC__ENDED)) {
         gpusync__learn(q, ticket, slot->since_ns, outcome);
-        gpusync__end_ticket(q, ticket, outcome, &caught, agenda);
+        gpusync__end_ticket(q, ticket, outcome, &caught, deferred);
     }
     slot->traits |= GPUSYNC__ENDED | GPUSYNC__HANDLED;
     gpusync__end_handler(q, slot, &caught);
-    GPUSYNC__ADD(&q->leaving, 1);
+    GPUSYNC__ADD_SEQ(&q->leaving, 1);
     void *buffer = gpusync__slot_leave(q, slot);
     GPUSYNC__UNLOCK(q);
-    gpusync__tell(q, ticket, &caught, agenda);
-    gpusync__work_off(q->device, agenda);
+    gpusync__tell(q, ticket, &caught, deferred);
+    gpusync__do_deferred(q->device, deferred);
     if (buffer) gpusync__release_pooled(buffer);
-    GPUSYNC__SUB(&q->leaving, 1);
+    GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
 /* The handler of work that failed, of a part, or of a queue with a trace. Its room comes back after the log hook has
@@ -4179,14 +4197,14 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
 {
     const gpusync__tracing *trace = q->device->trace;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__settle(q, slot, report, status, &agenda);
-    if (agenda.busy) gpusync__upper_of(q)->work(q->device, &agenda);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__settle(q, slot, report, status, &deferred);
+    if (deferred.busy) gpusync__upper_of(q)->work(q->device, &deferred);
     GPUSYNC__LOCK_GLOBAL();
     uint64_t scheduled = gpusync__untrace(slot);
     GPUSYNC__UNLOCK_GLOBAL();
     if (scheduled && trace) trace->ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
-    gpusync__leave_slot(q, slot, NULL, &agenda);
+    gpusync__leave_slot(q, slot, NULL, &deferred);
 }
 
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
@@ -4197,7 +4215,7 @@ static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
     uint8_t armed = GPUSYNC__ARMED;
-    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {
+    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {
         gpusync__orphan_leave(slot, true);
         return;
     }
@@ -4207,19 +4225,19 @@ static void gpusync__completed(void *block, void *object)
     if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || q->device->trace) {
         gpusync__complete_slowly(q, slot, report, status);
     } else {
-        gpusync__agenda agenda = GPUSYNC__NOTHING;
+        gpusync__deferred deferred = GPUSYNC__NOTHING;
         gpusync__outcome outcome;
         gpusync__read_times(report, &outcome);
         outcome.failed = 0;
-        gpusync__leave_slot(q, slot, &outcome, &agenda);
+        gpusync__leave_slot(q, slot, &outcome, &deferred);
     }
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --
-   Looking: reading the status of work that nobody has told the end of. And the sweep, which looks for those who sleep:
+   Looking: reading the status of work whose end was not told. And the sweep, which looks for threads that sleep:
    a handler that is lost, or a listener that stays silent, costs time and not a hang.
 
-     1. Somebody sleeps, is to be called, or is held: it lists itself, and gpusync__arm_sweep starts a timer.
+     1. A wait sleeps, a callback or held work is listed, and gpusync__arm_sweep starts a timer.
      2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and looks at everything in flight after that.
      3. What it finds to have ended, it ends, as the handler would have.
      4. While there is a reason it starts the next timer: after 50 ms where it found something, else later each time.
@@ -4229,12 +4247,12 @@ static void gpusync__completed(void *block, void *object)
    True: it has ended. A Metal 4 commit has no status: its feedback is all that there is. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     if (q->metal4) return false;
     unsigned long status = gpusync__status(slot->buffer);
     if (status < GPUSYNC__STATUS_COMPLETED) return false;
-    gpusync__settle(q, slot, slot->buffer, status, &agenda);
-    gpusync__work_off(q->device, &agenda);
+    gpusync__settle(q, slot, slot->buffer, status, &deferred);
+    gpusync__do_deferred(q->device, &deferred);
     return true;
 }
 
@@ -4246,7 +4264,7 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason
     if (!slot) return true;
     bool is_plan = slot->kind == GPUSYNC__PLAN;
     if (is_plan && gpusync__upper_of(q)->look(slot->plan) && reason) *reason = true;
-    bool ended = is_plan ? gpusync__marked(q, ticket) : gpusync__look_slot(q, slot);
+    bool ended = is_plan ? gpusync__has_ended(q, ticket) : gpusync__look_slot(q, slot);
     gpusync__ticket_end(q, slot);
     return ended;
 }
@@ -4300,7 +4318,7 @@ static void gpusync__sweep_slots(gpusync_queue *q)
 }
 
 /* The next of a device's queues that does not close, entered. The one before is left: until then it keeps the place,
-   for destroy lets out who is inside before it takes a queue off the list. */
+   for destroy lets out the calls that are inside before it takes a queue off the list. */
 static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before)
 {
     gpusync__lock(&dev->lock);
@@ -4322,17 +4340,17 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
     return t;
 }
 
-/* Look at everything in flight. found: something had ended. True: there is a reason to come again, which is somebody on
-   the board, held work, a call that got no room, or a submission with a callback. */
+/* Look at everything in flight. found: something had ended. True: there is a reason to come again, which is something
+   on the wait list, held work, a call that got no room, or a submission with a callback. */
 static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 {
     uint64_t last = gpusync__committed(q);
     GPUSYNC__LOCK(q);
-    bool looks_late = q->refused || gpusync__has_listed(&q->board);
+    bool looks_late = q->refused || gpusync__has_listed(&q->waits);
     GPUSYNC__UNLOCK(q);
-    bool reason = looks_late || GPUSYNC__GET(&q->lined);
+    bool reason = looks_late || GPUSYNC__LOAD_SEQ(&q->lined);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
-        if (gpusync__marked(q, ticket)) continue;
+        if (gpusync__has_ended(q, ticket)) continue;
         if (gpusync__look_ticket(q, ticket, &reason)) *found = true;
     }
     if (looks_late) gpusync__sweep_slots(q);
@@ -4349,13 +4367,13 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
 {
     gpusync__post *post = dev->post;
-    GPUSYNC__PUT(&post->pace_ns, pace);
-    uint64_t at = gpusync_now_ns() + delay, next = GPUSYNC__GET(&post->sweep_ns);
+    GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
+    uint64_t at = gpusync_now_ns() + delay, next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
     do
         if (next && next <= at) return;
-    while (!GPUSYNC__SWAP(&post->sweep_ns, &next, at));
-    GPUSYNC__ADD(&post->refs, 1);
-    GPUSYNC__ADD(&post->timers, 1);
+    while (!GPUSYNC__SWAP_SEQ(&post->sweep_ns, &next, at));
+    GPUSYNC__ADD_SEQ(&post->refs, 1);
+    GPUSYNC__ADD_SEQ(&post->timers, 1);
     gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
 }
 
@@ -4364,7 +4382,7 @@ GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uin
 static inline void gpusync__arm_sweep(gpusync_device *dev)
 {
     const gpusync__post *post = dev->post;
-    if (GPUSYNC__GET(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__GET(&post->sweep_ns))
+    if (GPUSYNC__LOAD_SEQ(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&post->sweep_ns))
         gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
 }
 
@@ -4377,13 +4395,13 @@ static void gpusync__sweep(void *context)
     gpusync_timeline *t = NULL;
     gpusync_queue *q = NULL;
     bool reason = false, found = false;
-    GPUSYNC__PUT(&post->sweep_ns, 0);
-    bool last = GPUSYNC__SUB(&post->timers, 1) == 1;
+    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
+    bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
     gpusync_device *dev = gpusync__post_enter(post);
     while (dev && (t = gpusync__next_timeline(dev, t)) != NULL) {
         uint64_t value = gpusync__value_of(t);
         GPUSYNC__LOCK_TIMELINE(t);
-        if (gpusync__has_listed(&t->board)) reason = true;
+        if (gpusync__has_listed(&t->waits)) reason = true;
         GPUSYNC__UNLOCK_TIMELINE(t);
         t->calls->sweep(t);
         if (gpusync__value_of(t) != value) found = true;
@@ -4391,7 +4409,7 @@ static void gpusync__sweep(void *context)
     while (dev && (q = gpusync__next_queue(dev, q)) != NULL)
         if (gpusync__sweep_queue(q, &found)) reason = true;
     if (reason && last) {
-        uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__GET(&post->pace_ns);
+        uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__LOAD_SEQ(&post->pace_ns);
         gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
     }
     gpusync__post_leave(post);
@@ -4404,7 +4422,7 @@ static void gpusync__sweep(void *context)
      2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status (waits_status).
      3. It spins, looking again and again (waits_spin), for as long as the program has set, or where the end is near by
         the queue's history (gpusync__worth). Or it lets Metal wait, where the mode is BLOCKING.
-     4. gpusync__sleep lists a watch for each goal, arms the sweep and parks (waits_sleep).
+     4. gpusync__sleep lists a wait entry for each goal, arms the sweep and parks (waits_sleep).
      5. What has ended says how (gpusync__result_of, gpusync__timeline_result). What did not says why.
      6. The caller leaves. A wait that timed out leaves nothing behind.
 
@@ -4422,41 +4440,41 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     goal->queue = q;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket == GPUSYNC_EVERYTHING ? committed : ticket;
-    if (goal->kind == GPUSYNC__ALL) goal->covered = GPUSYNC__GET(&q->covered);
+    if (goal->kind == GPUSYNC__ALL) goal->covered = GPUSYNC__LOAD_SEQ(&q->covered);
     return goal->ticket > committed ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
 /* A wait for one goal, or for many (gpusync_wait_many). Of many, each goal has been entered by itself. It is left as
    soon as it is over: a wait for many must not keep what it does not wait for any more from being destroyed. */
 typedef struct gpusync__wait {
-    gpusync_device *device;  /* of all goals */
-    gpusync_stats *stats;    /* where it is counted: of the queue, or of the device */
-    gpusync__watch *watches; /* one for each goal */
-    size_t count;            /* how many */
-    size_t over;             /* every watch before this one is over */
-    size_t which;            /* any: the one that is over; else the first that has been left and failed; count: none */
-    bool many;               /* else the fields below are not used */
-    bool any;                /* the first goal that is over ends it */
-    bool failures;           /* a goal that failed ends it */
-    bool broken;             /* such a goal has come, or one that cannot be met any more: it ends before all are over */
-    gpusync_error *error;    /* gets the error of `which`, where that failed; may be NULL */
+    gpusync_device *device;       /* of all goals */
+    gpusync_stats *stats;         /* where it is counted: of the queue, or of the device */
+    gpusync__wait_entry *entries; /* one for each goal */
+    size_t count;                 /* how many */
+    size_t over;                  /* every wait entry before this one is over */
+    size_t which;         /* any: the one that is over; else the first that has been left and failed; count: none */
+    bool many;            /* else the fields below are not used */
+    bool any;             /* the first goal that is over ends it */
+    bool failures;        /* a goal that failed ends it */
+    bool broken;          /* such a goal has come, or one that cannot be met any more: it ends before all are over */
+    gpusync_error *error; /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
-/* Have the handlers begun? A watch whose goal has ended waits for one after the other: it stands at the first that is
-   late, and the handlers move it on (gpusync__take_handled). A watch without a waiter is not listed. */
-GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
+/* Have the handlers begun? A wait entry whose goal has ended waits for one after the other: it stands at the first that
+   is late, and the handlers move it on (gpusync__take_handled). A wait entry without a waiter is not listed. */
+GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
 {
-    gpusync__goal *goal = &watch->goal;
+    gpusync__goal *goal = &entry->goal;
     gpusync_queue *q = goal->queue;
     if (!gpusync__met(goal)) return false;
     GPUSYNC__LOCK(q);
-    if (goal->handlers && !(watch->node.linked && goal->late)) {
+    if (goal->handlers && !(entry->node.linked && goal->late)) {
         gpusync__slot *slot = goal->kind == GPUSYNC__ONE ? gpusync__slot_of(q, goal->ticket) : NULL;
-        if (watch->node.linked) (void)gpusync__unlink_watch(watch);
+        if (entry->node.linked) (void)gpusync__unlink_entry(entry);
         if (!slot) slot = q->flight[0]; /* of a submission the ring leads to none, once it has ended */
         goal->late = gpusync__late_from(goal, slot);
         goal->handlers = goal->late != NULL;
-        if (goal->late && watch->waiter) gpusync__link_watch(&q->board, watch);
+        if (goal->late && entry->waiter) gpusync__link_entry(&q->waits, entry);
     }
     bool handled = !goal->handlers;
     GPUSYNC__UNLOCK(q);
@@ -4464,9 +4482,9 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__watch *watch)
 }
 
 /* Is the goal met, with the handlers where the options asked for those? */
-static inline bool gpusync__reached(gpusync__watch *watch)
+static inline bool gpusync__reached(gpusync__wait_entry *entry)
 {
-    return watch->asks ? gpusync__handled(watch) : gpusync__met(&watch->goal);
+    return entry->asks ? gpusync__handled(entry) : gpusync__met(&entry->goal);
 }
 
 /* How an ended goal ended. Of a queue's goal this tells of failures: `covered` moves on. */
@@ -4493,13 +4511,13 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
-/* Whoever wakes may have taken it off already. After the lock nobody else refers to it. */
-static void gpusync__delist_one(gpusync__watch *watch)
+/* The thread that wakes it may have taken it off already. After the lock no other thread refers to it. */
+static void gpusync__delist_one(gpusync__wait_entry *entry)
 {
-    gpusync__board *board = gpusync__board_of(watch->goal.queue, watch->goal.timeline);
-    gpusync__lock(&board->lock);
-    if (watch->node.linked) (void)gpusync__unlink_watch(watch);
-    gpusync__unlock(&board->lock);
+    gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
+    gpusync__lock(&waits->lock);
+    if (entry->node.linked) (void)gpusync__unlink_entry(entry);
+    gpusync__unlock(&waits->lock);
 }
 
 /* Is the wait over, with its goals met or given up? What is over stays so (`over`), though a goal of room may not. Of
@@ -4509,25 +4527,25 @@ static void gpusync__delist_one(gpusync__watch *watch)
 static bool gpusync__wait_over(gpusync__wait *wait)
 {
     if (!wait->many) {
-        gpusync__watch *watch = wait->watches;
-        if (!wait->over && (gpusync__reached(watch) || gpusync__stopped(&watch->goal))) wait->over = 1;
+        gpusync__wait_entry *entry = wait->entries;
+        if (!wait->over && (gpusync__reached(entry) || gpusync__stopped(&entry->goal))) wait->over = 1;
         return wait->over != 0;
     }
     for (size_t i = wait->over; i < wait->count && !(wait->any && wait->broken); i++) {
-        gpusync__watch *watch = &wait->watches[i];
+        gpusync__wait_entry *entry = &wait->entries[i];
         gpusync_error error;
-        bool met = !watch->left && gpusync__reached(watch);
-        if (watch->left || (!met && !gpusync__stopped(&watch->goal))) continue;
-        gpusync__delist_one(watch);
-        watch->result = gpusync__end_of(&watch->goal, met, &error);
-        bool failed = watch->result != GPUSYNC_OK;
+        bool met = !entry->left && gpusync__reached(entry);
+        if (entry->left || (!met && !gpusync__stopped(&entry->goal))) continue;
+        gpusync__delist_one(entry);
+        entry->result = gpusync__end_of(&entry->goal, met, &error);
+        bool failed = entry->result != GPUSYNC_OK;
         if (wait->any || !met || (wait->failures && failed)) wait->broken = true;
         if (failed && i < wait->which && wait->error) *wait->error = error;
         if (i < wait->which && (wait->any || failed)) wait->which = i;
-        watch->left = true;
-        gpusync__goal_leave(&watch->goal);
+        entry->left = true;
+        gpusync__goal_leave(&entry->goal);
     }
-    while (wait->over < wait->count && wait->watches[wait->over].left) wait->over++;
+    while (wait->over < wait->count && wait->entries[wait->over].left) wait->over++;
     return wait->over == wait->count || wait->broken;
 }
 
@@ -4535,7 +4553,7 @@ static bool gpusync__wait_over(gpusync__wait *wait)
 static void gpusync__wait_look(const gpusync__wait *wait)
 {
     for (size_t i = wait->over; i < wait->count; i++)
-        if (!wait->watches[i].left && !gpusync__over(&wait->watches[i].goal)) gpusync__look(&wait->watches[i].goal);
+        if (!wait->entries[i].left && !gpusync__over(&wait->entries[i].goal)) gpusync__look(&wait->entries[i].goal);
 }
 
 /* -- the spin that the program has not set: it goes by what is known of the queue's work */
@@ -4589,7 +4607,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t 
     f.lag = q->lag_ns;
     if (issued && gpusync__usual(q, &mean, &f.deviation)) {
         f.end = (ended < issued || ended > now ? issued : ended) + mean;
-        for (int i = 0; ++done < ticket && i < 64; i++) f.end += gpusync__marked(q, done + 1) ? 0 : mean;
+        for (int i = 0; ++done < ticket && i < 64; i++) f.end += gpusync__has_ended(q, done + 1) ? 0 : mean;
         f.end += (ticket - done) * mean;
     }
     GPUSYNC__UNLOCK(q);
@@ -4606,23 +4624,24 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
 }
 
 /* For how long to spin, where the program has not said; 0: not at all. Of any, the first that is not overdue counts; of
-   all, the last. What nobody knows counts alone. Nor does it pay to spin until a deadline that comes before the end. */
-GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__luck *luck, uint64_t deadline)
+   all, the last. One that is not known counts alone. Nor does it pay to spin until a deadline that comes before the
+   end. */
+GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
 {
     uint64_t now = gpusync_now_ns(), first = 0, until = wait->any ? GPUSYNC_FOREVER : 0,
-             skips = GPUSYNC__GET(&luck->skips);
+             skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
     for (size_t i = wait->over; i < wait->count; i++) {
-        if (wait->watches[i].left) continue;
-        gpusync__forecast f = gpusync__forecast_goal(&wait->watches[i].goal);
+        if (wait->entries[i].left) continue;
+        gpusync__forecast f = gpusync__forecast_goal(&wait->entries[i].goal);
         uint64_t last = f.end + f.deviation + f.lag + GPUSYNC__MARGIN_NS;
-        if (!f.end && wait->many && !wait->any) return 0; /* nobody knows when the last one ends */
+        if (!f.end && wait->many && !wait->any) return 0; /* it is not known when the last one ends */
         if (!f.end || (wait->any ? last <= now || last > until : last < until)) continue;
         first = f.end + f.deviation;
         until = last;
     }
     if (!first) until = (first = now) + GPUSYNC__BLIND_NS;
     if (until <= now || first > now + GPUSYNC__SPIN_NS || first > deadline) return 0;
-    if (skips) GPUSYNC__SET(&luck->skips, (uint32_t)skips - 1);
+    if (skips) GPUSYNC__STORE_RELAXED(&backoff->skips, (uint32_t)skips - 1);
     return skips ? 0 : until - now;
 }
 
@@ -4631,10 +4650,12 @@ GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__luck *
 GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    const gpusync__goal *goal = &wait->watches->goal;
-    gpusync__luck *luck = wait->many ? &wait->device->luck : goal->queue ? &goal->queue->luck : &goal->timeline->luck;
+    const gpusync__goal *goal = &wait->entries->goal;
+    gpusync__backoff *backoff = wait->many    ? &wait->device->backoff
+                                : goal->queue ? &goal->queue->backoff
+                                              : &goal->timeline->backoff;
     uint64_t pauses = set ? set->pause_iterations : 0, rounds = set ? pauses + set->yield_iterations : 0;
-    uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, luck, deadline);
+    uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, backoff, deadline);
     bool over = false;
     if (!rounds && !time) return false;
     uint64_t began = gpusync_now_ns(), now = began, until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER;
@@ -4652,11 +4673,11 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
         over = gpusync__wait_over(wait);
     }
     __atomic_fetch_add(&wait->stats->spin_ns, gpusync_now_ns() - began, __ATOMIC_RELAXED);
-    if (!over) GPUSYNC__COUNT(&wait->stats->spins_in_vain);
+    if (!over) GPUSYNC__COUNT_RELAXED(&wait->stats->spins_in_vain);
     if (set) return over;
-    uint32_t misses = over ? 0 : GPUSYNC__GET(&luck->misses) + 1;
-    GPUSYNC__SET(&luck->misses, misses);
-    if (misses >= 2) GPUSYNC__SET(&luck->skips, misses < 6 ? 1u << misses : 64);
+    uint32_t misses = over ? 0 : GPUSYNC__LOAD_SEQ(&backoff->misses) + 1;
+    GPUSYNC__STORE_RELAXED(&backoff->misses, misses);
+    if (misses >= 2) GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64);
     return over;
 }
 
@@ -4681,21 +4702,21 @@ static void gpusync__block_goal(const gpusync__goal *goal)
     }
 }
 
-/* Have every watch that is not over on its board. A wait does so again after a hint, and when the room that it was
+/* List every wait entry that is not over. A wait does so again after a hint, and when the room that it was
    woken for went to another thread. True: one was not there. Room that is there now may be gone before this sleeps: a
    wait for it is listed whatever it sees. Waits for handlers list themselves (gpusync__handled). */
 static bool gpusync__enlist(gpusync__wait *wait)
 {
     bool was_off = false;
     for (size_t i = wait->over; i < wait->count; i++) {
-        gpusync__watch *watch = &wait->watches[i];
-        const gpusync__goal *goal = &watch->goal;
-        if (watch->left) continue;
-        gpusync__board *board = gpusync__board_of(goal->queue, goal->timeline);
-        gpusync__lock(&board->lock);
-        bool link = !watch->node.linked && (goal->kind == GPUSYNC__ROOM || !gpusync__met(goal));
-        if (link) gpusync__link_watch(board, watch);
-        gpusync__unlock(&board->lock);
+        gpusync__wait_entry *entry = &wait->entries[i];
+        const gpusync__goal *goal = &entry->goal;
+        if (entry->left) continue;
+        gpusync__wait_list *waits = gpusync__waits_of(goal->queue, goal->timeline);
+        gpusync__lock(&waits->lock);
+        bool link = !entry->node.linked && (goal->kind == GPUSYNC__ROOM || !gpusync__met(goal));
+        if (link) gpusync__link_entry(waits, entry);
+        gpusync__unlock(&waits->lock);
         if (link) was_off = true;
         if (link && goal->kind == GPUSYNC__VALUE) goal->timeline->calls->listen(goal);
     }
@@ -4703,7 +4724,7 @@ static bool gpusync__enlist(gpusync__wait *wait)
 }
 
 /* Sleep until the wait is over (OK), or until the deadline. A sleeper looks at nothing by itself: the sweep does, for
-   all. Done at the deadline is done; TIMEOUT: it is not. At the end no watch is on a board, and none gets there any
+   all. Done at the deadline is done; TIMEOUT: it is not. At the end no wait entry is listed, and none is any
    more. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
@@ -4714,22 +4735,23 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     w->any = wait->any;
     w->failures = wait->failures;
     for (size_t i = 0; i < wait->count; i++) {
-        wait->watches[i].waiter = w;
-        wait->watches[i].since_ns = now;
+        wait->entries[i].waiter = w;
+        wait->entries[i].since_ns = now;
     }
     (void)gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
-        /* Who takes the last watch off a board unparks: if this thread did that, what it saw too early is over by
+        /* The thread that takes the last entry off its list unparks: if this one did that, what it saw too early is
+        over by
            now. */
-        if (GPUSYNC__GET(&w->watches)) hooks->park(hooks->user, &w->open, deadline);
+        if (GPUSYNC__LOAD_SEQ(&w->entries)) hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait)) break;
-        if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to somebody else */
-        else if (gpusync_now_ns() < deadline) GPUSYNC__COUNT(&wait->stats->spurious_wakes);
+        if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to another thread */
+        else if (gpusync_now_ns() < deadline) GPUSYNC__COUNT_RELAXED(&wait->stats->spurious_wakes);
     }
     for (size_t i = 0; i < wait->count; i++) {
-        if (!wait->watches[i].left) gpusync__delist_one(&wait->watches[i]);
-        wait->watches[i].waiter = NULL;
+        if (!wait->entries[i].left) gpusync__delist_one(&wait->entries[i]);
+        wait->entries[i].waiter = NULL;
     }
     gpusync__waiter_give(wait->device, w);
     if (!gpusync__wait_over(wait)) gpusync__wait_look(wait);
@@ -4752,7 +4774,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (timeout_ns == 0) return GPUSYNC_TIMEOUT;
     uint64_t deadline = gpusync__deadline(timeout_ns);
     *how = &wait->stats->waits_spin;
-    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->watches->goal);
+    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->entries->goal);
     if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, set->spin, deadline)) return GPUSYNC_OK;
     *how = &wait->stats->waits_sleep;
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
@@ -4780,18 +4802,18 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     gpusync_queue *q = goal->queue;
     gpusync_wait_options set = gpusync__complete(options, q ? q->spin : dev->spin, q ? q->wait_mode : dev->wait_mode);
     gpusync_stats *stats = q ? &q->stats : &dev->stats;
-    gpusync__watch watch;
-    gpusync__wait wait = {dev, stats, &watch, 1, 0, 1, false, false, false, false, NULL};
-    watch.goal = *goal;
-    watch.waiter = NULL;
-    watch.asks = goal->handlers;
-    watch.node.linked = watch.left = false; /* all else has a value when it is listed */
+    gpusync__wait_entry entry;
+    gpusync__wait wait = {dev, stats, &entry, 1, 0, 1, false, false, false, false, NULL};
+    entry.goal = *goal;
+    entry.waiter = NULL;
+    entry.asks = goal->handlers;
+    entry.node.linked = entry.left = false; /* all else has a value when it is listed */
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
-    if (gpusync__reached(&watch)) return GPUSYNC_OK;
+    if (gpusync__reached(&entry)) return GPUSYNC_OK;
     *how = &stats->waits_unmet;
     if (!gpusync__stopped(goal)) return gpusync__explain(set.error, gpusync__ticket_of(goal), result);
-    gpusync__look(goal); /* it closes, or the device is lost: what ended before says so, read by nobody yet */
-    return gpusync__reached(&watch) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
+    gpusync__look(goal); /* it closes, or the device is lost: what ended before says so, though no call has read it */
+    return gpusync__reached(&entry) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
 }
 
 /* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. Under the queue's lock. */
@@ -4819,7 +4841,7 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     GPUSYNC__UNLOCK(q);
     if (!known) return;
     for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++) us /= 2;
-    GPUSYNC__COUNT(&q->stats.wake_latencies[n]);
+    GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n]);
 }
 
 /* Wait for the goal of a queue, traced and counted. OK: it is met. *how: the counter of how that came about. */
@@ -4829,7 +4851,7 @@ static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t time
     gpusync_queue *q = goal->queue;
     if (q->device->trace) q->device->trace->wait(q->device, goal, NULL, NULL, GPUSYNC_OK);
     gpusync_result result = gpusync__await_goal(q->device, goal, timeout_ns, options, how);
-    GPUSYNC__COUNT(*how);
+    GPUSYNC__COUNT_RELAXED(*how);
     if (*how == &q->stats.waits_sleep) gpusync__count_latency(goal);
     return result;
 }
@@ -4865,11 +4887,11 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
    one that an earlier wait has told of. The caller has seen the end, and so sees its failure, too (gpusync__record). */
 static inline bool gpusync__went_well(const gpusync_queue *q, gpusync_ticket ticket)
 {
-    uint32_t flags = GPUSYNC__GET(&q->flags);
+    uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
     if (!flags) return true;
     if (flags != GPUSYNC__FAILED) return false;
-    uint64_t last = GPUSYNC__GET(&q->last_failed);
-    return ticket > last && (ticket != GPUSYNC_EVERYTHING || last <= GPUSYNC__GET(&q->covered));
+    uint64_t last = GPUSYNC__LOAD_SEQ(&q->last_failed);
+    return ticket > last && (ticket != GPUSYNC_EVERYTHING || last <= GPUSYNC__LOAD_SEQ(&q->covered));
 }
 
 /* The answer of most waits, from two loads, or three of everything; one or two more where something failed before. */
@@ -4877,7 +4899,7 @@ GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket tic
 {
     if (!queue || !gpusync_is_done(queue, ticket) || !gpusync__went_well(queue, ticket))
         return gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
-    GPUSYNC__COUNT(&queue->stats.waits_inline);
+    GPUSYNC__COUNT_RELAXED(&queue->stats.waits_inline);
     return GPUSYNC_OK;
 }
 
@@ -5002,39 +5024,40 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
     return result;
 }
 
-/* gpusync_wait_many, with a watch for each point. On an error none is entered, and *which tells the point. More than a
-   few are not spun for: to look at them again and again costs more than it gains. */
+/* gpusync_wait_many, with a wait entry for each point. On an error none is entered, and *which tells the point. More
+   than a few are not spun for: to look at them again and again costs more than it gains. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for for_what, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options, gpusync__watch *watches, size_t *which)
+                                           const gpusync_wait_options *options, gpusync__wait_entry *entries,
+                                           size_t *which)
 {
     gpusync_wait_options set = gpusync__complete(options, dev->spin, dev->wait_mode);
     /* clang-format off */
-    gpusync__wait wait = {dev, &dev->stats, watches, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
+    gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
                           for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, set.error};
     /* clang-format on */
     uint64_t *how;
     for (size_t i = 0; i < count; i++) {
-        gpusync__goal *goal = &watches[i].goal;
+        gpusync__goal *goal = &entries[i].goal;
         gpusync_result result = gpusync__point_enter(&points[i], goal);
-        watches[i].asks = goal->handlers = set.handlers && goal->queue;
+        entries[i].asks = goal->handlers = set.handlers && goal->queue;
         if (result == GPUSYNC_OK) continue;
         *which = i;
-        while (i--) gpusync__goal_leave(&watches[i].goal);
+        while (i--) gpusync__goal_leave(&entries[i].goal);
         return gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
     }
     if (dev->trace) dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
     if (set.mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && set.spin == dev->spin)) set.mode = GPUSYNC_WAIT_HANDLER;
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, &how);
     if (result != GPUSYNC_OK) how = &dev->stats.waits_unmet;
-    GPUSYNC__COUNT(how);
+    GPUSYNC__COUNT_RELAXED(how);
     (void)gpusync__wait_over(&wait); /* what has ended since then is told, too */
     *which = wait.which;
-    if (*which < count) result = watches[*which].result; /* and its error */
+    if (*which < count) result = entries[*which].result; /* and its error */
     else (void)gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
     if (dev->trace) dev->trace->wait(dev, NULL, &dev->stats, how, result);
     for (size_t i = 0; i < count; i++)
-        if (!watches[i].left) gpusync__goal_leave(&watches[i].goal);
+        if (!entries[i].left) gpusync__goal_leave(&entries[i].goal);
     return result;
 }
 
@@ -5043,7 +5066,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
-    gpusync__watch few[16], *watches = few;
+    gpusync__wait_entry few[16], *entries = few;
     gpusync_error *error = gpusync__error_of(options);
     gpusync_device *dev = NULL;
     size_t found = count;
@@ -5059,121 +5082,124 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     if (!valid) return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
     if (count == 0) return GPUSYNC_OK;
     if (count <= sizeof few / sizeof few[0]) memset(few, 0, count * sizeof *few);
-    else watches = (gpusync__watch *)gpusync__allocate(dev, count * sizeof *watches, 16);
-    if (!watches) return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    GPUSYNC__ADD(&dev->inside, 1);
-    gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, watches, &found);
-    if (watches != few) gpusync__free(dev, watches, count * sizeof *watches);
-    GPUSYNC__SUB(&dev->inside, 1);
+    else entries = (gpusync__wait_entry *)gpusync__allocate(dev, count * sizeof *entries, 16);
+    if (!entries) return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    GPUSYNC__ADD_SEQ(&dev->inside, 1);
+    gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, entries, &found);
+    if (entries != few) gpusync__free(dev, entries, count * sizeof *entries);
+    GPUSYNC__SUB_SEQ(&dev->inside, 1);
     if (which) *which = found;
     return result;
 }
 
-/* -------------------------------------------------------------------------------- >>notes --
-   gpusync_on_done and gpusync_release_after. The life of a note:
+/* -------------------------------------------------------------------------------- >>on-done --
+   gpusync_on_done and gpusync_release_after. The life of a callback:
 
      1. new       It is off the device's free list, and counts in `owing`: so its queue or timeline outlives it.
-     2. pinned    It is on the board of that, as sleeping waits are. What is over already skips this.
-     3. taken     Whoever finds the end takes it off the board, and tells it how it went (gpusync__note_told).
+     2. listed    It is on the wait list of that, as sleeping waits are. What is over already skips this.
+     3. taken     The thread that finds the end takes it off the wait list, and tells it how it went
+                  (gpusync__callback_told).
      4. due       It is on the device's list of what is to be called.
      5. free      It is called, or its object released, without a lock. Then it is back on the free list. */
 
-#define GPUSYNC__FIRST_NOTES 8 /* made with the device */
-#define GPUSYNC__STORE_NOTES 32
+#define GPUSYNC__FIRST_CALLBACKS 8 /* made with the device */
+#define GPUSYNC__STORE_CALLBACKS 32
 
 /* So many more on the free list. Without memory it stays as it is. Under the plan lock. */
-static void gpusync__notes_new(gpusync_device *dev, size_t count)
+static void gpusync__callbacks_new(gpusync_device *dev, size_t count)
 {
-    gpusync__note *note = (gpusync__note *)gpusync__store_new(dev, count * sizeof *note);
-    for (; note && count; count--, note++) {
-        note->next = dev->free_notes;
-        dev->free_notes = note;
+    gpusync__callback *callback = (gpusync__callback *)gpusync__store_new(dev, count * sizeof *callback);
+    for (; callback && count; count--, callback++) {
+        callback->next = dev->free_callbacks;
+        dev->free_callbacks = callback;
     }
 }
 
-/* A note for the goal, which counts in `owing`. NULL: no memory. */
-static gpusync__note *gpusync__note_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn, void *user)
+/* A callback for the goal, which counts in `owing`. NULL: no memory. */
+static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn,
+                                                void *user)
 {
     gpusync__lock(&dev->plan_lock);
-    if (!dev->free_notes) gpusync__notes_new(dev, GPUSYNC__STORE_NOTES);
-    gpusync__note *note = dev->free_notes;
-    if (note) dev->free_notes = note->next;
+    if (!dev->free_callbacks) gpusync__callbacks_new(dev, GPUSYNC__STORE_CALLBACKS);
+    gpusync__callback *callback = dev->free_callbacks;
+    if (callback) dev->free_callbacks = callback->next;
     gpusync__unlock(&dev->plan_lock);
-    if (!note) return NULL;
-    note->queue = goal->queue;
-    note->timeline = goal->timeline;
-    note->node.number = goal->ticket;
-    note->node.told = gpusync__note_told;
-    note->due.owing = goal->timeline ? &goal->timeline->owing : &goal->queue->owing;
-    note->due.fn = fn;
-    note->due.user = user;
+    if (!callback) return NULL;
+    callback->queue = goal->queue;
+    callback->timeline = goal->timeline;
+    callback->node.number = goal->ticket;
+    callback->node.told = gpusync__callback_told;
+    callback->due.owing = goal->timeline ? &goal->timeline->owing : &goal->queue->owing;
+    callback->due.fn = fn;
+    callback->due.user = user;
     if (!fn) gpusync__retain(user);
-    GPUSYNC__ADD(note->due.owing, 1);
-    return note;
+    GPUSYNC__ADD_SEQ(callback->due.owing, 1);
+    return callback;
 }
 
-/* List the note, or see that its time has come. True: it has come, and the note is not listed. All earlier notes for
-   the same point are due by then: where a ticket has ended, and some of them are listed still, the thread that takes
-   them off takes this one behind them (gpusync__tell_now). *listens: others signal the timeline, and
+/* List the callback, or see that its time has come. True: it has come, and the callback is not listed. All earlier
+   callbacks for the same point are due by then: where a ticket has ended, and some of them are listed still, the thread
+   that takes them off takes this one behind them (gpusync__tell_now). *listens: others signal the timeline, and
    the caller has to listen. It is asked under the lock: gpusync_timeline_expect, when it comes after that, finds the
-   note and listens. */
-static bool gpusync__pin_note(gpusync__note *note, bool *listens)
+   callback and listens. */
+static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
 {
-    gpusync__node *node = &note->node;
-    gpusync__board *board = gpusync__board_of(note->queue, note->timeline);
+    gpusync__node *node = &callback->node;
+    gpusync__wait_list *waits = gpusync__waits_of(callback->queue, callback->timeline);
     uint64_t number = node->number;
-    gpusync__lock(&board->lock);
-    bool ended = note->queue ? gpusync__marked(note->queue, number) : note->timeline->value >= number;
-    gpusync__node *before = ended && note->queue ? gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number) : NULL;
-    uint32_t flags = gpusync__flags_at(note->queue, note->timeline);
-    note->lost = !ended && note->due.fn && flags & GPUSYNC__LOST;
-    bool over = note->lost || (ended && !(before && before->number == number));
-    *listens = node->heard = note->timeline && flags & GPUSYNC__OUTSIDE;
-    if (!over) gpusync__list_add(&board->lists[GPUSYNC__BY_NUMBER], node);
-    gpusync__unlock(&board->lock);
+    gpusync__lock(&waits->lock);
+    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number) : callback->timeline->value >= number;
+    gpusync__node *before =
+        ended && callback->queue ? gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number) : NULL;
+    uint32_t flags = gpusync__flags_at(callback->queue, callback->timeline);
+    callback->lost = !ended && callback->due.fn && flags & GPUSYNC__LOST;
+    bool over = callback->lost || (ended && !(before && before->number == number));
+    *listens = node->heard = callback->timeline && flags & GPUSYNC__OUTSIDE;
+    if (!over) gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], node);
+    gpusync__unlock(&waits->lock);
     return over;
 }
 
-/* List a note for the point, or have it called at once, with how that ended. fn NULL: `user` is an object to release. A
-   note is about one ticket or value: of everything there is no end to tell of. */
-static gpusync_result gpusync__note_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
+/* List a callback for the point, or have it called at once, with how that ended. fn NULL: `user` is an object to
+   release. A callback is about one ticket or value: of everything there is no end to tell of. */
+static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
 {
     gpusync__goal goal;
     gpusync_result result = gpusync__point_enter(point, &goal), end = GPUSYNC_ERROR_DEVICE_LOST;
     if (result != GPUSYNC_OK) return result;
     gpusync_timeline *t = goal.timeline;
     gpusync_device *dev = t ? t->device : goal.queue->device;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__note *note = NULL;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__callback *callback = NULL;
     bool listens = false;
     if (goal.kind == GPUSYNC__ALL) result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (t) result = t->calls->ready(t);
-    if (result == GPUSYNC_OK && (note = gpusync__note_new(dev, &goal, fn, user)) == NULL)
+    if (result == GPUSYNC_OK && (callback = gpusync__callback_new(dev, &goal, fn, user)) == NULL)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (note && gpusync__pin_note(note, &listens)) {
-        if (note->lost) gpusync__own_error(&note->error, end, "the device is lost");
-        else if (t) end = t->calls->result(&goal, &note->error);
-        else end = gpusync__ticket_result(goal.queue, goal.ticket, &note->error);
-        if (!t) note->error.ticket = goal.ticket;
-        note->due.error = end != GPUSYNC_OK ? &note->error : NULL;
-        gpusync__push_due(dev, &note->due, &agenda);
-    } else if (note) {
+    if (callback && gpusync__list_callback(callback, &listens)) {
+        if (callback->lost) gpusync__own_error(&callback->error, end, "the device is lost");
+        else if (t) end = t->calls->result(&goal, &callback->error);
+        else end = gpusync__ticket_result(goal.queue, goal.ticket, &callback->error);
+        if (!t) callback->error.ticket = goal.ticket;
+        callback->due.error = end != GPUSYNC_OK ? &callback->error : NULL;
+        gpusync__push_due(dev, &callback->due, &deferred);
+    } else if (callback) {
         if (listens) t->calls->listen(&goal);
         gpusync__arm_sweep(dev);
     }
-    gpusync__work_off(dev, &agenda);
+    gpusync__do_deferred(dev, &deferred);
     gpusync__goal_leave(&goal);
     return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
 {
-    return fn ? gpusync__note_at(&point, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    return fn ? gpusync__callback_at(&point, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
 }
 
 GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *object)
 {
-    return object ? gpusync__note_at(&point, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    return object ? gpusync__callback_at(&point, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
 }
 
 /* ------------------------------------------------------------------------------- >>commit --
@@ -5192,13 +5218,13 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
    missing the call makes it without a lock, and begins again (gpusync__make_ready). From 4 on nothing fails, and the
    handler gives the room back. */
 
-/* Has somebody asked for a pump of this queue? gpusync__want sets `wanted`, and the pump tries the order lock after
-   that. Who has the lock looks here after unlocking it. So one of the two sees the other. Both sides read, modify and
-   write: nothing is asked of unlock and try_lock but the lock. */
-static inline bool gpusync__is_wanted(gpusync_queue *q) { return GPUSYNC__ADD(&q->wanted, 0) != 0; }
+/* Has a thread asked for a pump of this queue? gpusync__want sets `wanted`, and the pump tries the order lock after
+   that. The thread that has the lock looks here after unlocking it. So one of the two sees the other. Both sides read,
+   modify and write: nothing is asked of unlock and try_lock but the lock. */
+static inline bool gpusync__is_wanted(gpusync_queue *q) { return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0; }
 
-/* Callbacks and handlers only try the order lock, and rely on whoever has it to pump for them: so it is unlocked here.
-   The pump looks by itself, and destroy leaves nothing to pump. */
+/* Callbacks and handlers only try the order lock, and rely on the thread that has it to pump for them: so it is
+   unlocked here. The pump looks by itself, and destroy leaves nothing to pump. */
 GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
 {
     if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);
@@ -5292,7 +5318,7 @@ static bool gpusync__is_stuck(gpusync_queue *q)
     gpusync__lock(&q->order);
     uint32_t idle = q->held_buffers + q->open_count;
     gpusync__order_end(q);
-    if (GPUSYNC__GET(&q->tracked))
+    if (GPUSYNC__LOAD_SEQ(&q->tracked))
         for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
             gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
             if (!slot) continue;
@@ -5442,11 +5468,11 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     gpusync__slot *slot = *open ? gpusync__take_open(queue, open) : NULL;
     gpusync__order_end(queue);
     if (slot) {
-        gpusync__agenda agenda = GPUSYNC__NOTHING;
-        if (slot->plan) gpusync__upper_of(queue)->discard(slot->plan, NULL, &agenda);
+        gpusync__deferred deferred = GPUSYNC__NOTHING;
+        if (slot->plan) gpusync__upper_of(queue)->discard(slot->plan, NULL, &deferred);
         gpusync__release_pooled(slot->buffer);
         gpusync__give_room(queue, 1, slot);
-        gpusync__work_off(queue->device, &agenda);
+        gpusync__do_deferred(queue->device, &deferred);
     }
     gpusync__leave(queue);
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
@@ -5456,7 +5482,10 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 
 /* Does a commit have to look whether the buffer is in flight? Only where there are tracked or held ones to mistake it
    for: else the status tells. */
-static bool gpusync__searches(const gpusync_queue *q) { return GPUSYNC__GET(&q->tracked) || GPUSYNC__GET(&q->lined); }
+static bool gpusync__searches(const gpusync_queue *q)
+{
+    return GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined);
+}
 
 /* ALREADY_TRACKED: the buffer is in flight here. OUT_OF_MEMORY: perhaps it is, and the index is too small to look. */
 GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
@@ -5475,16 +5504,16 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
 {
     void *cls = gpusync__class_of(buffer);
     if (q->metal4) return GPUSYNC_ERROR_UNSUPPORTED; /* it commits otherwise: gpusync_commit4 */
-    if (cls != GPUSYNC__GET(&q->buffer_class)) {
+    if (cls != GPUSYNC__LOAD_SEQ(&q->buffer_class)) {
         if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
             !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
             !gpusync__class_responds(cls, gpusync__sel.status) ||
             !gpusync__class_responds(cls, gpusync__sel.gpuStartTime))
             return GPUSYNC_ERROR_UNSUPPORTED;
-        GPUSYNC__PUT(&q->buffer_class, cls);
+        GPUSYNC__STORE_SEQ(&q->buffer_class, cls);
     }
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
-    /* Of a buffer that has ended nobody knows whether its slot is gone by now: so it does not count. */
+    /* Of a buffer that has ended it is not known whether its slot is gone by now: so it does not count. */
     if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
     bool searches = (kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || gpusync__searches(q);
     return searches ? gpusync__search(q, buffer) : GPUSYNC_OK;
@@ -5694,10 +5723,10 @@ static void gpusync__external_over(void *context)
    and the other is released. No lock is held. */
 static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void *buffer, gpusync_ticket ticket)
 {
-    void *watcher = GPUSYNC__GET(&q->external_queue);
+    void *watcher = GPUSYNC__LOAD_SEQ(&q->external_queue);
     if (!watcher) {
         void *made = gpusync__dispatch_queue_create("gpusync external work", NULL);
-        if (GPUSYNC__SWAP(&q->external_queue, &watcher, made)) watcher = made;
+        if (GPUSYNC__SWAP_SEQ(&q->external_queue, &watcher, made)) watcher = made;
         else gpusync__dispatch_release(made);
     }
     gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
@@ -5784,9 +5813,9 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
    A device is made in this order:
      1. The selectors are registered: every step after this one sends messages.
      2. The Metal device is found or given, with a reference of gpusync's own (+1).
-     3. Its memory is allocated, all zero: that is where every field begins that nobody sets here.
+     3. Its memory is allocated, all zero: that is where every field begins that is not set here.
      4. The post is opened, by which dispatch queues call the device back: for callbacks, and for the sweep.
-     5. The fields are set. Nobody else knows the device before the call returns, so they need no lock.
+     5. The fields are set. No other thread knows the device before the call returns, so they need no lock.
 
    A queue is made in this order:
      1. Its memory is allocated, all zero, and the fields are set that begin otherwise.
@@ -5796,7 +5825,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
         the loss of the device find it.
    What fails on the way is given back by gpusync__queue_free, which takes a queue of any step. */
 
-/* Once for the process. Under the lock: whoever comes second sends nothing before all of them are there. */
+/* Once for the process. Under the lock: a thread that comes second sends nothing before all of them are there. */
 static void gpusync__init_selectors(void)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -5871,7 +5900,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->notify = desc->notify;
     dev->notify_user = desc->notify_user;
     /* The first callbacks need no memory then. Where there is none for this, they ask again. */
-    gpusync__notes_new(dev, GPUSYNC__FIRST_NOTES);
+    gpusync__callbacks_new(dev, GPUSYNC__FIRST_CALLBACKS);
     *out = dev;
     return GPUSYNC_OK;
 }
@@ -5995,13 +6024,13 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
 /* ------------------------------------------------------------------------------ >>destroy --
    A queue goes in this order. Each step needs those before it:
      1. CLOSING is set: a call that comes now returns ERROR_DESTROYED, a second destroy as well.
-     2. Sleeping waits are woken, and whoever is inside gets out. From here on no call of the program's is inside.
+     2. Sleeping waits are woken, and calls that are inside get out. From here on no call of the program's is inside.
      3. What is not committed is given up: held work, open and tracked command buffers.
      4. What is in flight is waited for; not by gpusync_queue_destroy_now, nor on a lost device.
      5. The queue leaves the device's list: the sweep and the report find it no more.
      6. Slots whose handlers have not come become orphans. Handlers that run are waited for: until no slot is in flight,
         and then until `leaving` is 0.
-     7. Plans that are not over end as cancelled. Whoever waits for tickets of the queue is told.
+     7. Plans that are not over end as cancelled. What waits for tickets of the queue is told.
      8. Callbacks and releases that the queue owes run on this thread. Metal 4 gets what its last signals need.
      9. The device keeps the counts. The memory goes once no slot is the queue's any more.
 
@@ -6014,13 +6043,13 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
 static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 {
     unsigned rounds = 0;
-    while (GPUSYNC__GET(inside)) {
+    while (GPUSYNC__LOAD_SEQ(inside)) {
         gpusync_timeline *t = NULL;
         gpusync_queue *q = NULL;
         gpusync__linger(dev, &rounds);
         if (rounds & (rounds - 1)) continue; /* no power of two */
-        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__wake_waits(dev, &q->board, true);
-        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__wake_waits(dev, &t->board, true);
+        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__wake_waits(dev, &q->waits, true);
+        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__wake_waits(dev, &t->waits, true);
     }
 }
 
@@ -6030,32 +6059,32 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 static void gpusync__give_up_uncommitted(gpusync_queue *q)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__slot *slot;
     gpusync_error error;
     gpusync__lock(&q->order);
-    if (q->lined) upper->give_up(q, &agenda);
+    if (q->lined) upper->give_up(q, &deferred);
     gpusync__unlock(&q->order);
-    gpusync__work_off(q->device, &agenda);
+    gpusync__do_deferred(q->device, &deferred);
     if (q->open_count)
         gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED,
                            "its queue was destroyed before its command buffer was committed");
     for (size_t i = 0; q->open_count; i++)
         while (q->open[i]) {
             slot = gpusync__take_open(q, &q->open[i]);
-            if (slot->plan) upper->discard(slot->plan, &error, &agenda);
+            if (slot->plan) upper->discard(slot->plan, &error, &deferred);
             gpusync__release_pooled(slot->buffer);
             gpusync__give_room(q, 1, slot);
         }
-    gpusync__work_off(q->device, &agenda);
+    gpusync__do_deferred(q->device, &deferred);
     slot = NULL;
     while ((slot = gpusync__next_armed(q, slot)) != NULL) (void)gpusync__untrack_slot(q, slot);
 }
 
 /* Step 4: waits without a limit, unless the device is lost. Callbacks of this queue run here, for one of them may
-   release what this waits for. The wait sleeps in slices: nobody else may run callbacks, because the program stopped
-   dispatching, or because this is the thread of its callback queue. The sweep does not enter a queue that closes, so
-   this looks by itself. */
+   release what this waits for. The wait sleeps in slices: no other thread may run callbacks, because the program
+   stopped dispatching, or because this is the thread of its callback queue. The sweep does not enter a queue that
+   closes, so this looks by itself. */
 static void gpusync__drain(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
@@ -6066,7 +6095,7 @@ static void gpusync__drain(gpusync_queue *q)
     (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
     while (!gpusync__over(&goal)) {
-        gpusync__due *due = GPUSYNC__GET(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
+        gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
         if (due) gpusync__run_one_due(dev, due);
         else if (gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(dev, &rounds); /* no memory to sleep with */
@@ -6092,7 +6121,7 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
             gpusync__linger(q->device, &rounds);
             continue;
         }
-        (void)gpusync__look_slot(q, slot); /* an orphan tells nobody of its end */
+        (void)gpusync__look_slot(q, slot); /* no thread is told of an orphan's end */
         bool keeps = slot->kind == GPUSYNC__PART && !q->metal4;
         void *events = keeps ? gpusync__upper_of(q)->events(q, slot) : NULL;
         gpusync__catch_nothing(&caught);
@@ -6102,16 +6131,17 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
         gpusync__look_end(q, slot);
         if (events && !orphan) gpusync__release_pooled(events);
     }
-    while (GPUSYNC__GET(&q->leaving)) gpusync__linger(q->device, &rounds);
+    while (GPUSYNC__LOAD_SEQ(&q->leaving)) gpusync__linger(q->device, &rounds);
 }
 
 /* Step 7. The queue is off the device's list: tell every callback and every need that is about a ticket of it.
 
-       a submission that has not       Whoever has it on an agenda ends it. What waits for it stays, and so does this.
-       ... needed by an abandoned plan That plan does not care how, and is told at once. Else two queues that go at the
+       a submission that has not       The thread that has it among its deferred work ends it. What waits for it stays,
+       and so does this. ... needed by an abandoned plan That plan does not care how, and is told at once. Else two
+       queues that go at the
                                        same time could wait for each other.
        any other                       It fails: the queue was destroyed. */
-GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
     gpusync_error error;
@@ -6125,16 +6155,16 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__agenda *agenda
         left = false;
         gpusync__catch_nothing(&others);
         GPUSYNC__LOCK(q);
-        for (node = gpusync__first_told(&q->board, 0); node && most; most--, node = next) {
+        for (node = gpusync__first_told(&q->waits, 0); node && most; most--, node = next) {
             bool may_end = upper && upper->may_end(node);
             next = gpusync__told_from(node->beside[1]);
             if (!may_end && gpusync__is_submission(q, node->number, GPUSYNC__ANY)) left = true;
-            else gpusync__take_told(&q->board, node, &error, &others, agenda);
+            else gpusync__take_told(&q->waits, node, &error, &others, deferred);
         }
         GPUSYNC__UNLOCK(q);
         if (node) left = true;
-        if (others.needs) upper->over(q, others.needs, &error, agenda);
-        if (agenda->busy) upper->work(q->device, agenda);
+        if (others.needs) upper->over(q, others.needs, &error, deferred);
+        if (deferred->busy) upper->work(q->device, deferred);
         if (left) gpusync__linger(q->device, &rounds);
     }
 }
@@ -6160,14 +6190,14 @@ static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
     for (size_t i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
-/* Adds the counts of a queue. Its commits and completions are counted by nobody: the tickets tell. Some above
+/* Adds the counts of a queue. Its commits and completions are not counted: the tickets tell. Some above
    `completed` may have ended before an earlier one. */
 GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
     uint64_t ended = gpusync__ended_to(q), last = gpusync__committed(q);
     gpusync__add_counts(sum, &q->stats);
     sum->commits += last;
-    for (uint64_t ticket = ended + 1; ticket <= last; ticket++) ended += gpusync__marked(q, ticket);
+    for (uint64_t ticket = ended + 1; ticket <= last; ticket++) ended += gpusync__has_ended(q, ticket);
     sum->completions += ended;
 }
 
@@ -6178,8 +6208,8 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
     gpusync_device *dev = q->device;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__wake_waits(dev, &q->board, false);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__wake_waits(dev, &q->waits, false);
     gpusync__let_out(dev, &q->inside);
     gpusync__give_up_uncommitted(q);
     if (drain) gpusync__drain(q);
@@ -6190,9 +6220,9 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     const gpusync__metal4 *four = q->four;
     void *left = four ? four->gather(q) : NULL;
     gpusync__orphan_slots(q);
-    if (upper) upper->disown(q, &agenda);
-    gpusync__end_listed(q, &agenda);
-    gpusync__work_off(dev, &agenda);
+    if (upper) upper->disown(q, &deferred);
+    gpusync__end_listed(q, &deferred);
+    gpusync__do_deferred(dev, &deferred);
     gpusync__pay(dev, &q->owing, &q->kept_count); /* all that is left then is kept, and no thread changes the list */
     if (left || q->kept) four->leave(q, left);
     gpusync__pay(dev, &q->owing, NULL);
@@ -6221,7 +6251,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     gpusync__unlock(&device->lock);
     if (in_use) return GPUSYNC_ERROR_IN_USE;
     unsigned rounds = 0;
-    while (GPUSYNC__GET(&device->inside)) gpusync__linger(device, &rounds);
+    while (GPUSYNC__LOAD_SEQ(&device->inside)) gpusync__linger(device, &rounds);
     gpusync__close_post(device);
     while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
     if (device->listener) gpusync__release_pooled(device->listener);
@@ -6248,9 +6278,12 @@ GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return de
 
 GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return queue ? queue->metal : NULL; }
 
-GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return device && GPUSYNC__GET(&device->lost); }
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
+{
+    return device && GPUSYNC__LOAD_SEQ(&device->lost);
+}
 
-/* The cursor is the program's: nothing here remembers who has read what. */
+/* The cursor is the program's: nothing here remembers what was read. */
 GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
     if (!queue || !cursor || !error) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6271,7 +6304,7 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     gpusync_result now = gpusync_poll(queue, ticket); /* which marks what has ended; the mark alone counts after that */
     if (ticket > gpusync__committed(queue)) result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (ticket == GPUSYNC_NO_TICKET) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else if (!gpusync__marked(queue, ticket)) result = now;
+    else if (!gpusync__has_ended(queue, ticket)) result = now;
     GPUSYNC__LOCK(queue);
     if (result == GPUSYNC_OK && !gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s))
         result = GPUSYNC_ERROR_RESULT_UNKNOWN;
@@ -6316,14 +6349,14 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 /* -- the structures of the second floor */
 
 /* Where a need stands:
-     AWAITED  nobody has submitted the signal: what needs it is held on the host
+     AWAITED  the signal was not submitted: what needs it is held on the host
      COMING   work that signals it is on the device
-     ABROAD   somebody whom we do not see signals it
+     ABROAD   others signal it, which is not seen here
      OVER     reached, or it never will be */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
 /* A value or a ticket that a plan needs. Where the plan is `listed`, and until it is over, it is on the list of the
-   timeline or queue, under the lock of its board; whoever takes it off tells the plan. */
+   timeline or queue, under the lock of its wait list; the thread that takes it off tells the plan. */
 struct gpusync__need {
     gpusync__node node;         /* first; the number is that of the ticket, or the value */
     struct gpusync__plan *plan; /* that needs it */
@@ -6337,13 +6370,13 @@ struct gpusync__need {
        far: a ticket whose end may be a long way off, or seen late.
        blocks: counted in the plan's `missing`. queued: a Metal 4 queue waits for it. */
     bool encoded, any_end, far, blocks, queued;
-    struct gpusync__need *next, *along; /* taken off a board with it; the plan's next */
+    struct gpusync__need *next, *along; /* taken off a wait list with it; the plan's next */
 };
 
 /* A value that a plan will signal. On the list of its timeline until the plan is over. */
 typedef struct gpusync__promise {
     gpusync__node node;         /* first; the number is the value */
-    struct gpusync__plan *plan; /* who keeps or breaks it */
+    struct gpusync__plan *plan; /* that keeps or breaks it */
     gpusync_timeline *timeline; /* with a reference */
     /* going: the plan is issued, or just about to be. issued: the device has the plan, or gets it without a wait.
        overtaken: the device may signal a higher value first. followed: others go after it.
@@ -6371,10 +6404,10 @@ enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
      3. It comes in, as one step under the order lock (gpusync__enter_plan): its command buffers become parts, its needs
         are listed, unless the device has all that they need already, then its promises. It gets its ticket. Where
         nothing holds it, it is issued there and then.
-     4. Else it is held, in its queue's line: also where an earlier one is. Whoever ends a need, or sees its signal go
-        to the device, counts `missing` down; the last stirs the plan, and gpusync__pump issues it.
+     4. Else it is held, in its queue's line: also where an earlier one is. The thread that ends a need, or sees its
+        signal go to the device, counts `missing` down; the last stirs the plan, and gpusync__pump issues it.
      5. Issue: `running` is set, the slot is ARMED, the parts are committed. gpusync__announce follows without the
-        lock: who waits for its signals can go to the device, too. It gives back one of the two references.
+        lock: what waits for its signals can go to the device, too. It gives back one of the two references.
      6. Each part that ends counts `running` down. With the last the needs are listed, if they were not yet, and
         `unresolved` goes down by one.
      7. `unresolved` 0: gpusync__publish keeps or breaks the promises, marks the ticket, and gives back the other
@@ -6415,7 +6448,7 @@ struct gpusync__plan {
     size_t memory_size;    /* bytes of it */
     /* joined: the plans of open buffers that are parts now, the last first.
        next, previous: in the queue's line; next: also on a free list, and of joined ones.
-       next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: on an agenda. */
+       next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: among deferred work. */
     struct gpusync__plan *joined, *next, *previous, *next_stirred, *previous_stirred, *next_ended, *next_issued;
     uint64_t mark;             /* of Metal 4: its signals are made once the queue's mark stands there; 0: it has none */
     double gpu_start, gpu_end; /* of all parts: the first start, the last end; 0: unknown. Under the plan lock */
@@ -6427,13 +6460,13 @@ struct gpusync__plan {
     gpusync_error error;                         /* of all that failed the first, by `rank` */
 };
 
-/* The life of a registration with an event, for one value and all who wait for it. Nobody can take one back, and a
+/* The life of a registration with an event, for one value and all waits for it. It cannot be taken back, and a
    block whose value never comes lives as long as the event. So what the block refers to is counted.
 
      1. ARMED    gpusync__listening_new takes one that is free, and lists it with its timeline: one reference.
      2. gpusync__listen has another while it hands Metal a block. Metal copies that: each copy has one, too.
      3. RUNNING  the event gets there, and Metal calls the block. The timeline stays meanwhile: destroy waits.
-     4. FREE     everybody has been told. The next registration takes it off the timeline's list.
+     4. FREE     all waits have been told. The next registration takes it off the timeline's list.
      5. ORPHANED instead of 3., where the timeline goes first: a block that is called after all touches nothing else.
      6. The last reference, often that of Metal's block, puts it on the list of free ones. */
 typedef struct gpusync__listening {
@@ -6445,14 +6478,20 @@ typedef struct gpusync__listening {
 } gpusync__listening;
 
 /* Has the device got it? */
-static bool gpusync__is_issued(const gpusync__plan *plan) { return GPUSYNC__GET(&plan->work.state) == GPUSYNC__ARMED; }
+static bool gpusync__is_issued(const gpusync__plan *plan)
+{
+    return GPUSYNC__LOAD_SEQ(&plan->work.state) == GPUSYNC__ARMED;
+}
 
 static bool gpusync__is_loose(const gpusync__plan *plan) { return (plan->flags & GPUSYNC_UNORDERED) != 0; }
 
 /* Will it not be issued? */
-static bool gpusync__is_doomed(const gpusync__plan *plan) { return GPUSYNC__GET(&plan->doomed) != 0; }
+static bool gpusync__is_doomed(const gpusync__plan *plan) { return GPUSYNC__LOAD_SEQ(&plan->doomed) != 0; }
 
-static bool gpusync__is_given_up(const gpusync__plan *p) { return GPUSYNC__GET(&p->doomed) & GPUSYNC__IS_GIVEN_UP; }
+static bool gpusync__is_given_up(const gpusync__plan *p)
+{
+    return GPUSYNC__LOAD_SEQ(&p->doomed) & GPUSYNC__IS_GIVEN_UP;
+}
 
 /* What the failure of a timeline says; OK when it has not failed. */
 static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
@@ -6471,12 +6510,12 @@ static bool gpusync__look_plan(gpusync__plan *plan); /* >>submit: asks Metal abo
 static void gpusync__hook_in(gpusync_device *dev);   /* >>submit: its first submission comes */
 
 /* One more reference. The caller has one, or knows of a lock that keeps the plan. */
-static void gpusync__plan_keep(gpusync__plan *plan) { GPUSYNC__ADD(&plan->refs, 1); }
+static void gpusync__plan_keep(gpusync__plan *plan) { GPUSYNC__ADD_SEQ(&plan->refs, 1); }
 
 /* The last reference frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
 {
-    if (GPUSYNC__SUB(&plan->refs, 1) == 1) gpusync__plan_free(plan);
+    if (GPUSYNC__SUB_SEQ(&plan->refs, 1) == 1) gpusync__plan_free(plan);
 }
 
 /* Each plan of a list, by `next`. No lock is held. */
@@ -6488,47 +6527,47 @@ GPUSYNC__RARE void gpusync__unref_plans(gpusync__plan *plan)
     }
 }
 
-/* Under the lock of its board, or while no other thread finds it. */
-static void gpusync__set_stage(gpusync__need *need, uint32_t stage) { GPUSYNC__PUT(&need->stage, stage); }
+/* Under the lock of its wait list, or while no other thread finds it. */
+static void gpusync__set_stage(gpusync__need *need, uint32_t stage) { GPUSYNC__STORE_SEQ(&need->stage, stage); }
 
-static bool gpusync__is_over(const gpusync__need *need) { return GPUSYNC__GET(&need->stage) == GPUSYNC__OVER; }
+static bool gpusync__is_over(const gpusync__need *need) { return GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__OVER; }
 
 static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
 {
-    return &gpusync__board_of(need->queue, need->timeline)->lock;
+    return &gpusync__waits_of(need->queue, need->timeline)->lock;
 }
 
 /* `told` of a need: its plan is told without the lock (gpusync__tickets_over). */
 static void gpusync__need_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
-                               gpusync__agenda *agenda)
+                               gpusync__deferred *deferred)
 {
     gpusync__need *need = (gpusync__need *)(void *)node;
     (void)error;
-    (void)agenda;
+    (void)deferred;
     gpusync__set_stage(need, GPUSYNC__OVER);
     need->next = NULL;
     *caught->end = need;
     caught->end = &need->next;
 }
 
-/* Under the board's lock. The caller looks after it whether the need is over. */
+/* Under the wait list's lock. The caller looks after it whether the need is over. */
 static void gpusync__link_need(gpusync__need *need)
 {
-    gpusync__board *board = gpusync__board_of(need->queue, need->timeline);
+    gpusync__wait_list *waits = gpusync__waits_of(need->queue, need->timeline);
     need->node.told = gpusync__need_told;
-    gpusync__list_add(&board->lists[GPUSYNC__BY_NUMBER], &need->node);
+    gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], &need->node);
 }
 
-/* Under the board's lock. For who knows by itself that the need is over: its plan is not told. */
+/* Under the wait list's lock. For a thread that knows by itself that the need is over: its plan is not told. */
 static void gpusync__unlink_need(gpusync__need *need)
 {
-    gpusync__board *board = gpusync__board_of(need->queue, need->timeline);
-    gpusync__list_remove(&board->lists[GPUSYNC__BY_NUMBER], &need->node);
+    gpusync__wait_list *waits = gpusync__waits_of(need->queue, need->timeline);
+    gpusync__list_remove(&waits->lists[GPUSYNC__BY_NUMBER], &need->node);
     gpusync__set_stage(need, GPUSYNC__OVER);
 }
 
-/* The first need from this node on: waits and notes are on the same list. Under the board's lock. NULL: there is none
-   from here on. */
+/* The first need from this node on: waits and callbacks are on the same list. Under the wait list's lock. NULL: there
+   is none from here on. */
 static gpusync__need *gpusync__need_from(gpusync__node *node)
 {
     while (node && node->told != gpusync__need_told) node = node->beside[1];
@@ -6540,25 +6579,25 @@ static gpusync__need *gpusync__need_after(const gpusync__need *need)
     return gpusync__need_from(need->node.beside[1]);
 }
 
-static gpusync__need *gpusync__first_need(const gpusync__board *board, uint64_t number)
+static gpusync__need *gpusync__first_need(const gpusync__wait_list *waits, uint64_t number)
 {
-    return gpusync__need_from(gpusync__list_from(&board->lists[GPUSYNC__BY_NUMBER], number));
+    return gpusync__need_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
 }
 
 /* Held work of the queue can go, or must be ended. The queue is there: the plan that says so is not over. `wanted`
-   comes first: whoever has the queue on an agenda already (`on_agenda`) pumps it after that. Whoever has the order lock
-   looks at `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears `on_agenda`
-   before it pumps. A queue that closes ends by itself what it has held. */
-static void gpusync__want(gpusync_queue *q, gpusync__agenda *agenda)
+   comes first: a thread that has the queue among deferred work (`is_deferred`) pumps it after that. A thread with the
+   order lock looks at `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears
+   `is_deferred` before it pumps. A queue that closes ends by itself what it has held. */
+static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
     __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
-    if (!gpusync__swap32(&q->on_agenda, 0, 1)) return;
+    if (!gpusync__swap32(&q->is_deferred, 0, 1)) return;
     if (gpusync__enter(q)) {
-        q->next_pump = agenda->pumps;
-        agenda->pumps = q;
-        agenda->busy = true;
+        q->next_pump = deferred->pumps;
+        deferred->pumps = q;
+        deferred->busy = true;
     } else {
-        GPUSYNC__PUT(&q->on_agenda, 0);
+        GPUSYNC__STORE_SEQ(&q->is_deferred, 0);
     }
 }
 
@@ -6588,34 +6627,34 @@ static void gpusync__unlist_stirred(gpusync__plan *plan)
 }
 
 /* What keeps the plan on the host has changed; it is not over. One that is still coming in is not in the line yet: its
-   own call looks at it then (gpusync__line_up). A board's lock may be held. */
-static void gpusync__stir(gpusync__plan *plan, gpusync__agenda *agenda)
+   own call looks at it then (gpusync__line_up). A wait list's lock may be held. */
+static void gpusync__stir(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync__lock(&plan->device->plan_lock);
     gpusync__list_stirred(plan);
     gpusync__unlock(&plan->device->plan_lock);
-    gpusync__want(plan->work.queue, agenda);
+    gpusync__want(plan->work.queue, deferred);
 }
 
 /* Nothing of the plan is open any more: gpusync__run publishes it, in the order in which plans come here. */
-static void gpusync__push_ended(gpusync__plan *plan, gpusync__agenda *agenda)
+static void gpusync__push_ended(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     plan->next_ended = NULL;
-    if (agenda->ended) agenda->last_ended->next_ended = plan;
-    else agenda->ended = plan;
-    agenda->last_ended = plan;
-    agenda->busy = true;
+    if (deferred->ended) deferred->last_ended->next_ended = plan;
+    else deferred->ended = plan;
+    deferred->last_ended = plan;
+    deferred->busy = true;
 }
 
-/* Under the board's lock. Nobody has to submit the signal any more: the device can wait for it. Only a plan that is
-   STRICT, or that goes after a promise, waits on the host for the end itself. A note keeps nothing back. */
-static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__agenda *agenda)
+/* Under the wait list's lock. The signal need not be submitted any more: the device can wait for it. Only a plan that
+   is STRICT, or that goes after a promise, waits on the host for the end itself. A callback keeps nothing back. */
+static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__deferred *deferred)
 {
     gpusync__plan *plan = need->plan;
     gpusync__set_stage(need, stage);
     if (!need->blocks || need->any_end || plan->flags & GPUSYNC_STRICT) return;
     need->blocks = false;
-    if (GPUSYNC__SUB(&plan->missing, 1) == 1) gpusync__stir(plan, agenda);
+    if (GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) gpusync__stir(plan, deferred);
 }
 
 /* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
@@ -6629,7 +6668,7 @@ static void gpusync__blame(gpusync__plan *plan, uint32_t rank, const gpusync_err
     gpusync__unlock(&plan->device->plan_lock);
 }
 
-/* The plan must not be issued any more. The error comes first: who sees the flag finds it. */
+/* The plan must not be issued any more. The error comes first: a thread that sees the flag finds it. */
 static void gpusync__doom(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
 {
     gpusync__blame(plan, rank, error);
@@ -6645,11 +6684,11 @@ static void gpusync__signal_need(gpusync__need *need)
     gpusync__pool_pop(pool);
 }
 
-/* Needs of plans that were taken off a board: reached, or failed with this error. Of tickets (q is there) NULL means
-   that their records tell. No lock is held. Counting `unresolved` down is the last touch of a need, unless it was the
-   last that was open: then the plan is on the agenda, and stays until that is worked off. */
+/* Needs of plans that were taken off a wait list: reached, or failed with this error. Of tickets (q is there) NULL
+   means that their records tell. No lock is held. Counting `unresolved` down is the last touch of a need, unless it was
+   the last that was open: then the plan is among the deferred work, and stays until that is done. */
 static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const gpusync_error *error,
-                                  gpusync__agenda *agenda)
+                                  gpusync__deferred *deferred)
 {
     for (gpusync__need *next; need; need = next) {
         gpusync__plan *plan = need->plan;
@@ -6660,16 +6699,16 @@ static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const g
         if (q && !why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
         if (need->any_end || gpusync__is_given_up(plan)) why = NULL; /* it does not matter how it ended */
         if (why) gpusync__doom(plan, need->rank, why);
-        if ((need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))
-            gpusync__stir(plan, agenda);
-        if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
+        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))
+            gpusync__stir(plan, deferred);
+        if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
     }
 }
 
 /* Of a timeline. error NULL: the value was reached. */
-static inline void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__agenda *agenda)
+static inline void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__deferred *deferred)
 {
-    if (need) gpusync__tickets_over(NULL, need, error, agenda);
+    if (need) gpusync__tickets_over(NULL, need, error, deferred);
 }
 
 /* Send encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer; or waitForEvent:value: or
@@ -6686,14 +6725,14 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
      2. going      The plan is issued now, and goes after no lower promise of another queue (gpusync__set_out).
      3. issued     The device has the plan: what needs the value can go there too (gpusync__issue_promise).
      4. kept       The plan has ended well (gpusync__publish). What the host signals begins here.
-     5. reached    No promise is open at or below it: `value` rises, and who needs it is told (gpusync__raise_unlock).
+     5. reached    No promise is open at or below it: `value` rises, and what needs it is told (gpusync__raise_unlock).
 
    A plan that fails ends the timelines that it has promised a value of (gpusync__publish): then `value` is
    GPUSYNC__FAILED_VALUE for good. The promise of a plan that never goes is taken back (gpusync__take_back): the value
    is free again.
 
-   The lock of the board is over all of this. `value`, `coming`, `on_event` and `promised` are read without it, too: so
-   they are written with GPUSYNC__PUT. */
+   The lock of the wait list is over all of this. `value`, `coming`, `on_event` and `promised` are read without it, too:
+   so they are written with GPUSYNC__STORE_SEQ. */
 
 /* A message is sent, so there is a pool around it, and no lock is held. */
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
@@ -6703,20 +6742,21 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
     gpusync__pool_pop(pool);
 }
 
-/* Unpark the waiters that were caught, and those for whom the catch had no place. No lock is held. */
-static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught, gpusync__agenda *agenda)
+/* Unpark the waiters that were caught, and those for which the catch had no place. No lock is held. */
+static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught,
+                                  gpusync__deferred *deferred)
 {
     while (gpusync__unpark(t->device, caught)) {
         GPUSYNC__LOCK_TIMELINE(t);
-        gpusync__take_numbers(&t->board, 0, high, GPUSYNC__WAKE_BATCH, &t->error, caught, agenda);
+        gpusync__take_numbers(&t->waits, 0, high, GPUSYNC__WAKE_BATCH, &t->error, caught, deferred);
         GPUSYNC__UNLOCK_TIMELINE(t);
     }
 }
 
 /* `kept` has risen, or a promise is gone: let `value` follow as far as no promise is open. The event is written with it
    and not before: so a signal of the host does not get past an open promise on the device either. The caller has the
-   board's lock, which this unlocks: unparking runs a hook. */
-static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
+   wait list's lock, which this unlocks: unparking runs a hook. */
+static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     uint64_t value = t->kept;
     gpusync__catch caught;
@@ -6724,21 +6764,21 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__agenda *agenda)
     gpusync__catch_nothing(&caught);
     if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;
     if (value > t->value) { /* and it has not failed: a failed one is above every other */
-        GPUSYNC__PUT(&t->value, value);
-        gpusync__take_numbers(&t->board, 0, value, SIZE_MAX, NULL, &caught, agenda);
+        GPUSYNC__STORE_SEQ(&t->value, value);
+        gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);
         writes = value > t->on_event;
-        if (writes) GPUSYNC__PUT(&t->on_event, value);
+        if (writes) GPUSYNC__STORE_SEQ(&t->on_event, value);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
     /* Two threads may come here in the other order. Then the lower value is written last, and Metal ignores it
        (documented: an event only rises). */
     if (writes) gpusync__write_event(t, value + t->base);
-    gpusync__wake_numbers(t, value, &caught, agenda);
-    gpusync__needs_over(caught.needs, NULL, agenda);
+    gpusync__wake_numbers(t, value, &caught, deferred);
+    gpusync__needs_over(caught.needs, NULL, deferred);
 }
 
 /* Keep the first failure, and end with it whatever needs the timeline. False: there was one. No lock is held. */
-static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__agenda *agenda)
+static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
@@ -6749,20 +6789,20 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
         if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE) t->error.result = GPUSYNC_ERROR_EXECUTION;
         if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
         t->last = t->value;
-        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not written any more */
-        gpusync__take_numbers(&t->board, 0, GPUSYNC__FAILED_VALUE, SIZE_MAX, &t->error, &caught, agenda);
+        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not written any more */
+        gpusync__take_numbers(&t->waits, 0, GPUSYNC__FAILED_VALUE, SIZE_MAX, &t->error, &caught, deferred);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
     if (!first) return false;
-    gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, agenda);
+    gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, deferred);
     if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
-    gpusync__needs_over(caught.needs, &t->error, agenda);
+    gpusync__needs_over(caught.needs, &t->error, deferred);
     return true;
 }
 
 /* Where others signal the event, the event knows better than `value`. They may have written what gpusync_timeline_fail
    would write. No lock is held. */
-static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
+static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     if (!gpusync__is_outside(t)) return;
     uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
@@ -6772,22 +6812,22 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__agenda *agenda)
         if (gpusync__value_of(t) == GPUSYNC__FAILED_VALUE) return;
         gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
-        (void)gpusync__fail_timeline(t, &error, agenda);
+        (void)gpusync__fail_timeline(t, &error, deferred);
     } else if (raw > t->base && raw - t->base > gpusync__value_of(t)) {
         uint64_t value = raw - t->base;
         GPUSYNC__LOCK_TIMELINE(t);
         if (value > t->kept) t->kept = value;
-        if (value > t->on_event) GPUSYNC__PUT(&t->on_event, value);
-        gpusync__raise_unlock(t, agenda);
+        if (value > t->on_event) GPUSYNC__STORE_SEQ(&t->on_event, value);
+        gpusync__raise_unlock(t, deferred);
     }
 }
 
-/* For who has no agenda: read the event, and do what follows from that. No lock is held. */
+/* For a caller without deferred work: read the event, and do what follows from that. No lock is held. */
 GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__read_event(t, &agenda);
-    gpusync__work_off(t->device, &agenda);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__read_event(t, &deferred);
+    gpusync__do_deferred(t->device, &deferred);
 }
 
 /* -- the listener, and registrations with it: see gpusync__listening for their life */
@@ -6797,10 +6837,10 @@ typedef struct gpusync__listener_block {
     gpusync__listening *listening; /* what Metal's copy has a reference to */
 } gpusync__listener_block;
 
-/* The last reference puts it on the global free list. The board's lock may be held. */
+/* The last reference puts it on the global free list. The wait list's lock may be held. */
 static void gpusync__listening_unref(gpusync__listening *listening)
 {
-    if (GPUSYNC__SUB(&listening->refs, 1) != 1) return;
+    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1) return;
     GPUSYNC__LOCK_GLOBAL();
     listening->next = gpusync__global.listenings;
     gpusync__global.listenings = listening;
@@ -6810,7 +6850,7 @@ static void gpusync__listening_unref(gpusync__listening *listening)
 static void gpusync__listener_copy(void *to, const void *from)
 {
     (void)to; /* the bytes are there already */
-    GPUSYNC__ADD(&((const gpusync__listener_block *)from)->listening->refs, 1);
+    GPUSYNC__ADD_SEQ(&((const gpusync__listener_block *)from)->listening->refs, 1);
 }
 
 static void gpusync__listener_dispose(const void *block)
@@ -6824,13 +6864,13 @@ static void gpusync__listener_dispose(const void *block)
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
     gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     (void)event;
     (void)raw;
     if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
-    gpusync__read_event(listening->timeline, &agenda);
-    gpusync__work_off(listening->device, &agenda);
-    GPUSYNC__PUT(&listening->state, GPUSYNC__FREE);
+    gpusync__read_event(listening->timeline, &deferred);
+    gpusync__do_deferred(listening->device, &deferred);
+    GPUSYNC__STORE_SEQ(&listening->state, GPUSYNC__FREE);
 }
 
 /* What the Clang Block ABI wants to know of a block with helpers. */
@@ -6850,11 +6890,11 @@ static const struct gpusync__listener_descriptor {
    there is only one; a load without it sees a listener that is whole. */
 static void *gpusync__listener(gpusync_device *dev)
 {
-    void *listener = GPUSYNC__GET(&dev->listener);
+    void *listener = GPUSYNC__LOAD_SEQ(&dev->listener);
     if (listener) return listener;
     void *pool = gpusync__pool_push();
     gpusync__lock(&dev->lock);
-    if (!dev->listener) GPUSYNC__PUT(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
+    if (!dev->listener) GPUSYNC__STORE_SEQ(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
     listener = dev->listener;
     gpusync__unlock(&dev->lock);
     gpusync__pool_pop(pool);
@@ -6863,12 +6903,12 @@ static void *gpusync__listener(gpusync_device *dev)
 
 /* List a new registration for the value, with a reference for the caller. NULL: there is one already, or no memory,
    and then the sweep looks. Registrations come from malloc and are never freed: Metal may keep a block that refers to
-   one for as long as it likes. Under the board's lock. */
+   one for as long as it likes. Under the wait list's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
     gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening, *slab = NULL;
     while ((listening = *link) != NULL) {
-        if (GPUSYNC__GET(&listening->state) == GPUSYNC__FREE) {
+        if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__FREE) {
             *link = listening->next;
             gpusync__listening_unref(listening);
             continue;
@@ -6889,8 +6929,8 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     listening->device = t->device;
     listening->timeline = t;
     listening->value = value;
-    GPUSYNC__PUT(&listening->state, (uint32_t)GPUSYNC__ARMED);
-    GPUSYNC__PUT(&listening->refs, 2); /* the list's, and the caller's */
+    GPUSYNC__STORE_SEQ(&listening->state, (uint32_t)GPUSYNC__ARMED);
+    GPUSYNC__STORE_SEQ(&listening->refs, 2); /* the list's, and the caller's */
     listening->next = *first;
     *first = listening;
     return listening;
@@ -6920,15 +6960,15 @@ static void gpusync__listen(const gpusync__goal *goal)
     gpusync__listening_unref(listening); /* not before: destroy may have given up the list's reference by now */
 }
 
-/* For a note, or for what is held: nobody sleeps here. */
+/* For a callback, or for what is held: no thread sleeps here. */
 static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
 {
     gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL};
     gpusync__listen(&goal);
 }
 
-/* Does nobody ask the device to wait for the need, or is it a note, and has nobody listened for it? Then the caller has
-   to. Under the board's lock. */
+/* Is the device not asked to wait for the need, or is it a callback, and does no event tell of it? Then the caller has
+   to. Under the wait list's lock. */
 static bool gpusync__claim_listening(gpusync__node *node)
 {
     if (node->heard || (node->told == gpusync__need_told && !((gpusync__need *)(void *)node)->blocks)) return false;
@@ -6954,7 +6994,7 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
 }
 
 /* Keep an event for the next that needs one (making one takes Metal 80 to 180 us: MoltenVK issue 1472), or release it.
-   reusable: nobody else may still use it, and it is not used up. */
+   reusable: nothing else may still use it, and it is not used up. */
 static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
 {
     if (reusable) {
@@ -6970,7 +7010,7 @@ static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
    others may know is not used again. No lock is held. */
 static void gpusync__timeline_unref(gpusync_timeline *t)
 {
-    if (GPUSYNC__SUB(&t->refs, 1) != 1) return;
+    if (GPUSYNC__SUB_SEQ(&t->refs, 1) != 1) return;
     bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
     gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
     gpusync__free(t->device, t, sizeof *t);
@@ -6978,20 +7018,20 @@ static void gpusync__timeline_unref(gpusync_timeline *t)
 
 /* -- promises */
 
-/* The promise that decides about the value: the smallest that is not below it. Under the board's lock. */
+/* The promise that decides about the value: the smallest that is not below it. Under the wait list's lock. */
 static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value)
 {
     return (gpusync__promise *)(void *)gpusync__list_from(&t->promises, value);
 }
 
-/* Has somebody else than who needs the value promised it? Under the board's lock. */
+/* Has another plan than the one that needs the value promised it? Under the wait list's lock. */
 static bool gpusync__is_promised(const gpusync__need *need)
 {
     const gpusync__promise *cover = gpusync__cover(need->timeline, need->node.number);
     return cover && cover->plan != need->plan;
 }
 
-/* May the value be promised, or signalled by the host? Under the board's lock. */
+/* May the value be promised, or signalled by the host? Under the wait list's lock. */
 static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
@@ -7001,58 +7041,58 @@ static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t valu
 
 /* What needs a value up to this one does not need the host any more: it is turned to the stage. Only needs that the
    promise `cover` decides about are turned: those above the promise below it. NULL: those above all promises. Under the
-   board's lock. */
+   wait list's lock. */
 GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__node *cover,
-                                       gpusync__agenda *agenda)
+                                       gpusync__deferred *deferred)
 {
     const gpusync__node *below = cover ? cover->beside[0] : t->promises.end[1];
     uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
-    gpusync__need *need = gpusync__first_need(&t->board, low + 1);
+    gpusync__need *need = gpusync__first_need(&t->waits, low + 1);
     for (; need && need->node.number <= value; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, agenda);
+        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, deferred);
 }
 
 /* Raise `coming` from this promise on, as far as the device has them all and keeps their order. Every promise below
-   this one is issued. Under the board's lock. */
+   this one is issued. Under the wait list's lock. */
 static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
     for (; node; node = node->beside[1]) {
         const gpusync__promise *promise = (const gpusync__promise *)(const void *)node;
         if (!promise->issued || promise->overtaken) return;
-        GPUSYNC__PUT(&t->coming, node->number);
+        GPUSYNC__STORE_SEQ(&t->coming, node->number);
     }
 }
 
-/* The device does not have this promise, or not in its order: `coming` ends below it. Under the board's lock. */
+/* The device does not have this promise, or not in its order: `coming` ends below it. Under the wait list's lock. */
 GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
 {
     gpusync_timeline *t = promise->timeline;
     const gpusync__node *below = promise->node.beside[0];
-    if (promise->node.number <= t->coming) GPUSYNC__PUT(&t->coming, below ? below->number : 0);
+    if (promise->node.number <= t->coming) GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
 }
 
 /* The device has the plan, or is about to: what needs the value can go there too. Where the device may signal a higher
-   value first, it would let go too early: then what needs this one is held until the promise is kept. Under the board's
-   lock. */
-GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__agenda *agenda)
+   value first, it would let go too early: then what needs this one is held until the promise is kept. Under the wait
+   list's lock. */
+GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     const gpusync__node *below = promise->node.beside[0];
     promise->issued = true;
     if (promise->overtaken) gpusync__let_come_below(promise);
     else if (!below || below->number <= t->coming) gpusync__let_come(t, &promise->node);
-    if (t->board.lists[GPUSYNC__BY_NUMBER].root && !promise->overtaken)
-        gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, agenda);
+    if (t->waits.lists[GPUSYNC__BY_NUMBER].root && !promise->overtaken)
+        gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, deferred);
 }
 
 /* The lower promise of another queue that this one goes after, or 0. The device signals in the order of a queue
    (unverified: README, "Status"), and in no order of several. A higher value would let go what waits there for a lower
-   one. A promise that is not going is passed: its plan may wait for this one, and is overtaken then. Under the board's
-   lock. */
+   one. A promise that is not going is passed: its plan may wait for this one, and is overtaken then. Under the wait
+   list's lock. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
 {
     const gpusync__plan *plan = promise->plan;
-    if (promise->timeline->value == GPUSYNC__FAILED_VALUE) return 0; /* nobody is waiting any more */
+    if (promise->timeline->value == GPUSYNC__FAILED_VALUE) return 0; /* no wait is left */
     for (gpusync__node *node = promise->node.beside[0]; node; node = node->beside[0]) {
         gpusync__promise *below = (gpusync__promise *)(void *)node;
         /* A plan that needs the lower value, or one above it, goes after that promise anyway. */
@@ -7066,8 +7106,8 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
 }
 
 /* The promise's plan is to be issued; with the last one of a plan it is. Returns 0, or the value that the promise goes
-   after: then it is not going yet. Under the order lock and the board's. */
-GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__promise *promise, gpusync__agenda *agenda)
+   after: then it is not going yet. Under the order lock and the wait list's. */
+GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__promise *promise, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     uint64_t after = t->mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
@@ -7078,16 +7118,16 @@ GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__promise *promise, gpusync__ag
         promise->largest_before = t->largest;
         t->largest = promise->node.number;
     }
-    if (!promise->along) gpusync__issue_promise(promise, agenda);
+    if (!promise->along) gpusync__issue_promise(promise, deferred);
     return 0;
 }
 
 /* Set out with a promise that is listed already. Returns what gpusync__set_out does. Under the order lock. */
-static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda *agenda)
+static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__deferred *deferred)
 {
-    if (promise->going) return 0; /* only who has the order lock changes this */
+    if (promise->going) return 0; /* changes under the order lock only */
     GPUSYNC__LOCK_TIMELINE(promise->timeline);
-    uint64_t after = gpusync__set_out(promise, agenda);
+    uint64_t after = gpusync__set_out(promise, deferred);
     GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
     return after;
 }
@@ -7095,7 +7135,7 @@ static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__agenda 
 /* List the promise. going: nothing keeps its plan on the host but this, which may be its last promise. NOT_READY: the
    promise is listed, and goes after another. An error: it is not listed. A promise that is not issued ends `coming`
    below it, whatever is issued above. Under the order lock. */
-static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__agenda *agenda)
+static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
@@ -7105,66 +7145,66 @@ static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool goin
         if (!first) t->mixed = false;
         else if (first->plan->work.queue != promise->plan->work.queue) t->mixed = true;
         gpusync__list_add(&t->promises, &promise->node);
-        GPUSYNC__PUT(&t->promised, t->promised + 1);
-        if (going && gpusync__set_out(promise, agenda)) result = GPUSYNC_NOT_READY;
+        GPUSYNC__STORE_SEQ(&t->promised, t->promised + 1);
+        if (going && gpusync__set_out(promise, deferred)) result = GPUSYNC_NOT_READY;
         if (!promise->issued) gpusync__let_come_below(promise);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
     return result;
 }
 
-/* Take off the board what goes after this promise. Returns the needs: they are told when the lock is unlocked. Under
-   the board's lock. */
-GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__agenda *agenda)
+/* Take off the wait list what goes after this promise. Returns the needs: they are told when the lock is unlocked.
+   Under the wait list's lock. */
+GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__deferred *deferred)
 {
-    gpusync__board *board = &promise->timeline->board;
-    gpusync__need *need = gpusync__first_need(board, promise->node.number), *next;
+    gpusync__wait_list *waits = &promise->timeline->waits;
+    gpusync__need *need = gpusync__first_need(waits, promise->node.number), *next;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     for (; need && need->node.number == promise->node.number; need = next) {
         next = gpusync__need_after(need);
-        if (need->any_end) gpusync__take_told(board, &need->node, NULL, &caught, agenda);
+        if (need->any_end) gpusync__take_told(waits, &need->node, NULL, &caught, deferred);
     }
     return caught.needs;
 }
 
-/* The plan does not go after all, or not yet: nothing goes after its promise. No board's lock is held. */
-GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__agenda *agenda)
+/* The plan does not go after all, or not yet: nothing goes after its promise. No wait list's lock is held. */
+GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
-    gpusync__need *followers = promise->followed ? gpusync__take_followers(promise, agenda) : NULL;
+    gpusync__need *followers = promise->followed ? gpusync__take_followers(promise, deferred) : NULL;
     if (promise->going && t->largest == promise->node.number) t->largest = promise->largest_before;
     promise->going = promise->followed = false;
     GPUSYNC__UNLOCK_TIMELINE(t);
-    gpusync__needs_over(followers, NULL, agenda);
+    gpusync__needs_over(followers, NULL, deferred);
 }
 
 static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
 
-/* The timeline goes, and nobody can promise anything any more. What is held for a value that is not promised fails, and
-   every note that is left does. No lock is held. */
-static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__agenda *agenda)
+/* The timeline goes, and no call can promise anything any more. What is held for a value that is not promised fails,
+   and every callback that is left does. No lock is held. */
+static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync_error error;
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK_TIMELINE(t);
-    for (gpusync__node *node = gpusync__first_told(&t->board, 0), *next; node; node = next) {
+    for (gpusync__node *node = gpusync__first_told(&t->waits, 0), *next; node; node = next) {
         const gpusync__need *need = node->told == gpusync__need_told ? (gpusync__need *)(void *)node : NULL;
         next = gpusync__told_from(node->beside[1]);
         if (!need || (need->blocks && node->number > t->kept && !gpusync__is_promised(need)))
-            gpusync__take_told(&t->board, node, &error, &caught, agenda);
+            gpusync__take_told(&t->waits, node, &error, &caught, deferred);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
-    gpusync__needs_over(caught.needs, &error, agenda);
+    gpusync__needs_over(caught.needs, &error, deferred);
 }
 
 /* The promise is over. kept: the value is reached as soon as those below it are. Else the values that the promise hid
    are seen, and `coming` may rise to promises behind it. What goes after the promise is told without the lock. No
-   board's lock is held. */
-static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__agenda *agenda)
+   wait list's lock is held. */
+static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     uint64_t value = promise->node.number;
@@ -7172,21 +7212,22 @@ static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__
     GPUSYNC__LOCK_TIMELINE(t);
     if (promise->node.linked) {
         gpusync__list_remove(&t->promises, &promise->node);
-        GPUSYNC__PUT(&t->promised, t->promised - 1);
-        if (promise->followed) followers = gpusync__take_followers(promise, agenda);
+        GPUSYNC__STORE_SEQ(&t->promised, t->promised - 1);
+        if (promise->followed) followers = gpusync__take_followers(promise, deferred);
     }
     if (kept && value > t->kept) t->kept = value;
-    if (kept && value > t->on_event && promise->encoded) GPUSYNC__PUT(&t->on_event, value);
+    if (kept && value > t->on_event && promise->encoded) GPUSYNC__STORE_SEQ(&t->on_event, value);
     if (!kept) gpusync__let_come(t, t->promises.end[0]);
-    gpusync__raise_unlock(t, agenda);
-    gpusync__needs_over(followers, NULL, agenda);
+    gpusync__raise_unlock(t, deferred);
+    gpusync__needs_over(followers, NULL, deferred);
 }
 
-/* The plan will not signal the value. Where the timeline goes, nobody else will. */
-GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__agenda *agenda)
+/* The plan will not signal the value. Where the timeline goes, no other will. */
+GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__deferred *deferred)
 {
-    gpusync__end_promise(promise, false, agenda);
-    if (GPUSYNC__GET(&promise->timeline->flags) & GPUSYNC__CLOSING) gpusync__end_unpromised(promise->timeline, agenda);
+    gpusync__end_promise(promise, false, deferred);
+    if (GPUSYNC__LOAD_SEQ(&promise->timeline->flags) & GPUSYNC__CLOSING)
+        gpusync__end_unpromised(promise->timeline, deferred);
 }
 
 /* The value follows the promises in their order: look at the plan of the lowest one. Where that has ended the plan,
@@ -7196,11 +7237,11 @@ static void gpusync__look_value(const gpusync__goal *goal)
     gpusync_timeline *t = goal->timeline;
     gpusync__plan *plan, *last = NULL;
     gpusync__look_timeline(t);
-    for (bool again = true; again && GPUSYNC__GET(&t->promised); last = plan) {
+    for (bool again = true; again && GPUSYNC__LOAD_SEQ(&t->promised); last = plan) {
         GPUSYNC__LOCK_TIMELINE(t);
         plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
-        if (plan && GPUSYNC__GET(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
-        if (plan) gpusync__plan_keep(plan);                             /* it is not over, so the count is not zero */
+        if (plan && GPUSYNC__LOAD_SEQ(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
+        if (plan) gpusync__plan_keep(plan); /* it is not over, so the count is not zero */
         GPUSYNC__UNLOCK_TIMELINE(t);
         if (!plan) return;
         again = plan != last;
@@ -7224,7 +7265,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goa
     if (plan) gpusync__plan_keep(plan);
     GPUSYNC__UNLOCK_TIMELINE(t);
     if (plan && gpusync__enter(plan->work.queue)) {
-        f = gpusync__forecast_of(plan->work.queue, GPUSYNC__GET(&plan->work.ticket));
+        f = gpusync__forecast_of(plan->work.queue, GPUSYNC__LOAD_SEQ(&plan->work.ticket));
         gpusync__leave(plan->work.queue);
     }
     if (plan) gpusync__plan_unref(plan);
@@ -7273,7 +7314,7 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         gpusync__copy_text(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
         /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline slips through. */
-        lost = GPUSYNC__GET(&dev->lost) != 0;
+        lost = GPUSYNC__LOAD_SEQ(&dev->lost) != 0;
         if (!lost) t->place.number = ++dev->timeline_count;
         if (!lost) gpusync__list_add(&dev->timelines, &t->place);
         gpusync__unlock(&dev->lock);
@@ -7321,26 +7362,26 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
 
 /* In this order:
 
-     1. Nobody comes in any more, and sleepers are woken.
-     2. Everybody who is inside leaves.
+     1. No call comes in any more, and sleepers are woken.
+     2. Every call that is inside leaves.
      3. The device's list does not lead here any more: no sweep comes.
      4. The listener's blocks do not touch the timeline any more. One that runs is waited for.
-     5. What is held for it fails, and notes are due.
-     6. The notes' callbacks are done.
+     5. What is held for it fails, and callbacks are due.
+     6. The callbacks are called.
 
    Plans may have references still: the last reference frees the memory. */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_timeline *t = timeline;
     gpusync__listening *listening;
     if (!t) return GPUSYNC_OK;
     if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync_device *dev = t->device;
     gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
-    gpusync__wake_waits(dev, &t->board, false);
+    gpusync__wake_waits(dev, &t->waits, false);
     gpusync__let_out(dev, &t->inside);
-    /* Who listens for held work is not inside: it has this lock, or sees under it that the timeline goes. */
+    /* A thread that listens for held work is not inside: it has this lock, or sees under it that the timeline goes. */
     GPUSYNC__LOCK_TIMELINE(t);
     GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__lock(&dev->lock);
@@ -7351,11 +7392,11 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
             unsigned rounds = 0;
             *list = listening->next;
             (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
-            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
+            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
             gpusync__listening_unref(listening);
         }
-    gpusync__end_unpromised(t, &agenda);
-    gpusync__work_off(dev, &agenda);
+    gpusync__end_unpromised(t, &deferred);
+    gpusync__do_deferred(dev, &deferred);
     gpusync__pay(dev, &t->owing, NULL);
     gpusync__timeline_unref(t);
     return GPUSYNC_OK;
@@ -7387,29 +7428,29 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
    cannot come in between. */
 GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
     gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
-    gpusync__read_event(timeline, &agenda);
+    gpusync__read_event(timeline, &deferred);
     GPUSYNC__LOCK_TIMELINE(timeline);
-    bool lost = (GPUSYNC__GET(&timeline->flags) & GPUSYNC__LOST) != 0;
+    bool lost = (GPUSYNC__LOAD_SEQ(&timeline->flags) & GPUSYNC__LOST) != 0;
     result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(timeline, value);
     if (result == GPUSYNC_OK) timeline->kept = value;
-    gpusync__raise_unlock(timeline, &agenda); /* which raises nothing on an error */
+    gpusync__raise_unlock(timeline, &deferred); /* which raises nothing on an error */
     if (result == GPUSYNC_OK && timeline->device->trace) timeline->device->trace->signal(timeline, value);
-    gpusync__work_off(timeline->device, &agenda);
+    gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
     return result;
 }
 
 /* Others signal up to this value from here on. What is held for such values may go to the device, which waits for the
-   event. Waits that sleep did not listen, and are made to look again. What is held all the same, and notes, get the
+   event. Waits that sleep did not listen, and are made to look again. What is held all the same, and callbacks, get the
    listener to tell. */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__node *node;
     uint64_t from = 0;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -7419,33 +7460,33 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
     GPUSYNC__LOCK_TIMELINE(timeline);
     if (value > timeline->expected) timeline->expected = value;
-    gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &agenda);
+    gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &deferred);
     GPUSYNC__UNLOCK_TIMELINE(timeline);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
-        gpusync__wake_waits(timeline->device, &timeline->board, true);
+        gpusync__wake_waits(timeline->device, &timeline->waits, true);
     do { /* the lock is unlocked for each registration: `from` keeps the place */
         GPUSYNC__LOCK_TIMELINE(timeline);
-        node = gpusync__first_told(&timeline->board, from);
+        node = gpusync__first_told(&timeline->waits, from);
         while (node && !gpusync__claim_listening(node)) node = gpusync__told_from(node->beside[1]);
         if (node) from = node->number;
         GPUSYNC__UNLOCK_TIMELINE(timeline);
         if (node) gpusync__listen_for_value(timeline, from++);
     } while (node);
-    gpusync__read_event(timeline, &agenda);
+    gpusync__read_event(timeline, &deferred);
     result = gpusync__timeline_result(timeline, NULL);
-    gpusync__work_off(timeline->device, &agenda);
+    gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
     return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK) return result;
-    if (!gpusync__fail_timeline(timeline, reason, &agenda)) result = gpusync__timeline_result(timeline, NULL);
-    gpusync__work_off(timeline->device, &agenda);
+    if (!gpusync__fail_timeline(timeline, reason, &deferred)) result = gpusync__timeline_result(timeline, NULL);
+    gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
     return result;
 }
@@ -7463,7 +7504,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
     if (dev->trace) dev->trace->wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
     result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
     if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, gpusync__error_of(options));
-    GPUSYNC__COUNT(how);
+    GPUSYNC__COUNT_RELAXED(how);
     if (dev->trace) dev->trace->wait(dev, &goal, &dev->stats, how, result);
     gpusync__timeline_leave(t);
     return result;
@@ -7479,7 +7520,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     uint64_t present = gpusync__value_of(timeline);
     if (present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace)
         return gpusync__wait_value(timeline, value, timeout_ns, options);
-    GPUSYNC__COUNT(&timeline->device->stats.waits_inline);
+    GPUSYNC__COUNT_RELAXED(&timeline->device->stats.waits_inline);
     return GPUSYNC_OK;
 }
 
@@ -7512,9 +7553,9 @@ GPUSYNC__INLINE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *c
 {
     for (size_t i = 0; i < count; i++) {
         void *cls = gpusync__class_of(buffers[i]);
-        if (cls == GPUSYNC__GET(&q->buffer_class)) continue;
+        if (cls == GPUSYNC__LOAD_SEQ(&q->buffer_class)) continue;
         if (!gpusync__class_responds(cls, gpusync__sel.endCommandBuffer)) return GPUSYNC_ERROR_UNSUPPORTED;
-        GPUSYNC__PUT(&q->buffer_class, cls);
+        GPUSYNC__STORE_SEQ(&q->buffer_class, cls);
     }
     return count ? GPUSYNC_OK : GPUSYNC_ERROR_UNSUPPORTED;
 }
@@ -7604,9 +7645,9 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
     return array;
 }
 
-/* Step 8, when nobody publishes any more: have that, and what the plans signal that are kept, kept until the device is
-   past it. Where a part of this cannot be had, or the last mark never comes, they are kept for good. Only for a device
-   that is lost, and has nothing in flight, there is nothing to keep. */
+/* Step 8, when no thread publishes any more: have that, and what the plans signal that are kept, kept until the device
+   is past it. Where a part of this cannot be had, or the last mark never comes, they are kept for good. Only for a
+   device that is lost, and has nothing in flight, there is nothing to keep. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
     void *pool = gpusync__pool_push(), *listener = gpusync__listener(q->device);
@@ -7614,7 +7655,7 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
     for (const gpusync__plan *plan = q->kept; plan; plan = plan->next) gpusync__add_events(array, plan);
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
     if (!q->mark) q->mark = gpusync__event_take(q->device, &q->marks);
-    if (GPUSYNC__GET(&q->device->lost) && !left) {
+    if (GPUSYNC__LOAD_SEQ(&q->device->lost) && !left) {
         gpusync__release(array);
     } else if (q->mark && listener) {
         gpusync__keeper_block block = {
@@ -7720,11 +7761,11 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
    is on a list of the timeline or queue that it is about.
 
    The life of a plan stands above gpusync__plan. Where the device has all that a plan needs at its issue, the plan
-   lists its needs only when the work is over: that keeps the locks of other boards out of such an issue. A plan of an
-   open command buffer lists its promises at once. It does not list its needs: nobody knows yet whether the buffer will
-   be committed.
+   lists its needs only when the work is over: that keeps the locks of other wait lists out of such an issue. A plan of
+   an open command buffer lists its promises at once. It does not list its needs: it is not known yet whether the buffer
+   will be committed.
 
-   What follows from a change goes on an agenda, and gpusync__run works that off without a lock. So no plan ends or
+   What follows from a change goes among deferred work, and gpusync__run does that without a lock. So no plan ends or
    issues the next one in a call inside its own. Neither a long chain of plans nor Metal's small stacks matter. */
 
 /* -- the pool of plans
@@ -7755,9 +7796,9 @@ static void gpusync__plan_clear(gpusync__plan *plan)
     plan->mark = 0;
     plan->label[0] = '\0';
     plan->flags = 0;
-    GPUSYNC__SET(&plan->doomed, 0);
-    GPUSYNC__SET(&plan->work.state, (uint8_t)GPUSYNC__OPEN);
-    GPUSYNC__SET(&plan->work.ticket, 0);
+    GPUSYNC__STORE_RELAXED(&plan->doomed, 0);
+    GPUSYNC__STORE_RELAXED(&plan->work.state, (uint8_t)GPUSYNC__OPEN);
+    GPUSYNC__STORE_RELAXED(&plan->work.ticket, 0);
     plan->work.queue = NULL;
     plan->work.leads = NULL;
     plan->work.traits = 0;
@@ -7780,16 +7821,16 @@ GPUSYNC__RARE void gpusync__plans_return(gpusync_device *dev, gpusync__plan *pla
    guess: the first one may have been taken meanwhile. gpusync__plan_new takes the whole list at once. */
 static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
 {
-    plan->next = GPUSYNC__GET(&q->free_plans);
+    plan->next = GPUSYNC__LOAD_SEQ(&q->free_plans);
     do {
-        uint32_t depth = plan->next ? GPUSYNC__GET(&plan->next->depth) + 1 : 1;
+        uint32_t depth = plan->next ? GPUSYNC__LOAD_SEQ(&plan->next->depth) + 1 : 1;
         if (depth > GPUSYNC__QUEUE_PLANS) {
             plan->next = NULL;
             gpusync__plans_return(q->device, plan);
             return;
         }
-        GPUSYNC__PUT(&plan->depth, depth);
-    } while (!GPUSYNC__SWAP(&q->free_plans, &plan->next, plan));
+        GPUSYNC__STORE_SEQ(&plan->depth, depth);
+    } while (!GPUSYNC__SWAP_SEQ(&q->free_plans, &plan->next, plan));
 }
 
 /* `done` of a plan that is due: its callback has run. */
@@ -7853,10 +7894,10 @@ static gpusync__plan *gpusync__plan_pop(gpusync_queue *q)
     if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
     if (!plan) return NULL;
     plan->work.queue = q;
-    GPUSYNC__SET(&plan->missing, 1);
-    GPUSYNC__SET(&plan->unresolved, 1);
-    GPUSYNC__SET(&plan->refs, 2);
-    GPUSYNC__ADD(&q->owing, 1); /* gpusync__plan_free takes it back */
+    GPUSYNC__STORE_RELAXED(&plan->missing, 1);
+    GPUSYNC__STORE_RELAXED(&plan->unresolved, 1);
+    GPUSYNC__STORE_RELAXED(&plan->refs, 2);
+    GPUSYNC__ADD_SEQ(&q->owing, 1); /* gpusync__plan_free takes it back */
     return plan;
 }
 
@@ -7870,7 +7911,7 @@ static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t p
     if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
         !gpusync__plan_room(plan, needs, promises, (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
         gpusync__plan_put(q, plan);
-        GPUSYNC__SUB(&q->owing, 1);
+        GPUSYNC__SUB_SEQ(&q->owing, 1);
         return NULL;
     }
     return plan;
@@ -7947,7 +7988,7 @@ static void gpusync__plan_free(gpusync__plan *plan)
     if (plan->options) gpusync__release_pooled(plan->options);
     gpusync__plan_clear(plan);
     gpusync__plan_put(q, plan);
-    GPUSYNC__SUB(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
+    GPUSYNC__SUB_SEQ(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
 /* -- needs
@@ -7955,16 +7996,17 @@ static void gpusync__plan_free(gpusync__plan *plan)
        1. gpusync__need_point makes a need: AWAITED, or OVER at once, where nothing is left to wait for.
        2. gpusync__seek lists it and finds its stage. It counts in `unresolved`; one that blocks counts in `missing`.
        3. gpusync__turn_need makes it COMING or ABROAD once the device can wait for it. It does not block any more.
-       4. Who ends what it is about takes it off its list: it is OVER. gpusync__needs_over counts it down in the plan.
+       4. The thread that ends what it is about takes it off its list: it is OVER. gpusync__needs_over counts it down in
+          the plan.
 
-   A need that is not listed when its plan is issued goes from 1 to 2 when the work is over. Under the lock of its board
-   `stage`, `blocks`, `heard` and `node` change. Whoever unlinks a need, and nobody else, counts it down. */
+   A need that is not listed when its plan is issued goes from 1 to 2 when the work is over. Under the lock of its wait
+   list `stage`, `blocks`, `heard` and `node` change. The thread that unlinks a need, and no other, counts it down. */
 
-/* Where does the need stand? Under the lock of its board.
+/* Where does the need stand? Under the lock of its wait list.
 
        a ticket    AWAITED while its own submission is held, or its end is far. Else the device can wait for it.
        a value     OVER once it is reached. Else the promise that covers it decides. With none, others may signal it
-                   (ABROAD), or nobody has said so yet (AWAITED).
+                   (ABROAD), or that was not said yet (AWAITED).
        an order    AWAITED while just that promise is open. How it ends does not matter. */
 static uint32_t gpusync__stage_of(const gpusync__need *need)
 {
@@ -8000,17 +8042,17 @@ static void gpusync__seek(gpusync__need *need)
         return;
     }
     gpusync__lock(gpusync__need_lock(need));
-    GPUSYNC__ADD(&plan->unresolved, 1);
+    GPUSYNC__ADD_SEQ(&plan->unresolved, 1);
     gpusync__link_need(need);
     gpusync__set_stage(need, gpusync__stage_of(need));
     bool failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
-    bool gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING &&
+    bool gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING &&
                 need->node.number > t->kept && !gpusync__is_promised(need);
-    bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__marked(need->queue, need->node.number));
+    bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__has_ended(need->queue, need->node.number));
     if (over) gpusync__unlink_need(need);
     need->blocks =
         !over && !issued && (need->stage == GPUSYNC__AWAITED || need->any_end || plan->flags & GPUSYNC_STRICT);
-    if (need->blocks) GPUSYNC__ADD(&plan->missing, 1);
+    if (need->blocks) GPUSYNC__ADD_SEQ(&plan->missing, 1);
     gpusync__unlock(gpusync__need_lock(need));
     if (over) {
         if (failed) error = t->error; /* written once, before the value that tells of the failure */
@@ -8018,7 +8060,7 @@ static void gpusync__seek(gpusync__need *need)
         else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
         if ((failed || gone) && !need->any_end) gpusync__doom(plan, need->rank, &error);
         if (need->encoded) gpusync__signal_need(need);
-        GPUSYNC__SUB(&plan->unresolved, 1); /* never the last: the work counts too */
+        GPUSYNC__SUB_SEQ(&plan->unresolved, 1); /* never the last: the work counts too */
     }
     if (q) gpusync__leave(q);
 }
@@ -8036,17 +8078,17 @@ static void gpusync__seek_needs(gpusync__plan *plan)
     }
 }
 
-/* Take the need off its list, unless somebody else has done that. */
+/* Take the need off its list, unless another thread has done that. */
 static void gpusync__unlist_need(gpusync__need *need)
 {
     gpusync__lock(gpusync__need_lock(need));
     bool linked = need->node.linked;
     if (linked) gpusync__unlink_need(need);
     gpusync__unlock(gpusync__need_lock(need));
-    if (linked) GPUSYNC__SUB(&need->plan->unresolved, 1); /* never the last: the caller keeps one open */
+    if (linked) GPUSYNC__SUB_SEQ(&need->plan->unresolved, 1); /* never the last: the caller keeps one open */
 }
 
-/* Take the plan's needs off their lists: nobody will end them any more. A need that somebody is just ending stays
+/* Take the plan's needs off their lists: no thread will end them any more. A need that a thread is just ending stays
    counted. So does a need of a queue that is gone from the device's list: gpusync__end_listed ends it. */
 GPUSYNC__RARE void gpusync__forget_needs(gpusync__plan *plan)
 {
@@ -8061,29 +8103,29 @@ GPUSYNC__RARE void gpusync__forget_needs(gpusync__plan *plan)
 }
 
 /* -- the end of a plan
-   `running`, then `unresolved`: whoever counts one down to 0 does what comes next, and nobody else does. A thread
+   `running`, then `unresolved`: the thread that counts one down to 0 does what comes next, and no other does. A thread
    touches the plan for the last time when it counts down, unless it has a reference. */
 
 /* The command buffers are over, or there are none. The needs tell now how they went. An ABROAD need let the device
    pass: the event tells whether it was reached. Where only lower promises hide the value, it is kept and COMING. Killed
    work does not wait for that: what hides the value may wait for this very work. */
-GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync__lock(&plan->device->plan_lock);
     bool failed = plan->rank != GPUSYNC__RANK_NONE; /* by itself, or through what it waited for */
     gpusync__unlock(&plan->device->plan_lock);
     gpusync__seek_needs(plan);
     for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (GPUSYNC__GET(&need->stage) != GPUSYNC__ABROAD) continue;
-        gpusync__read_event(need->timeline, agenda);
+        if (GPUSYNC__LOAD_SEQ(&need->stage) != GPUSYNC__ABROAD) continue;
+        gpusync__read_event(need->timeline, deferred);
         gpusync__lock(gpusync__need_lock(need));
         if (!failed && need->node.linked && need->node.number <= need->timeline->kept)
             gpusync__set_stage(need, GPUSYNC__COMING);
         gpusync__unlock(gpusync__need_lock(need));
-        if (GPUSYNC__GET(&need->stage) == GPUSYNC__ABROAD) gpusync__unlist_need(need);
+        if (GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__ABROAD) gpusync__unlist_need(need);
     }
-    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
-    else agenda->busy = agenda->sweep = true; /* its needs are listed from here on, and the sweep looks at them */
+    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
+    else deferred->busy = deferred->sweep = true; /* its needs are listed from here on, and the sweep looks at them */
 }
 
 /* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later work run, and says
@@ -8105,7 +8147,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
 /* A part of a plan has ended. error: how it failed, or NULL. The times of the plan go from the first start to the last
    end. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync_error *error,
-                                const gpusync__outcome *outcome, gpusync__agenda *agenda)
+                                const gpusync__outcome *outcome, gpusync__deferred *deferred)
 {
     gpusync__plan *plan = slot->plan;
     gpusync_error own;
@@ -8118,7 +8160,8 @@ static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync
     if (start > 0 && (start < plan->gpu_start || plan->gpu_start <= 0)) plan->gpu_start = start;
     if (end > plan->gpu_end) plan->gpu_end = end;
     gpusync__unlock(&plan->device->plan_lock);
-    if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda); /* last: as in gpusync__announce */
+    if (GPUSYNC__SUB_SEQ(&plan->running, 1) == 1)
+        gpusync__work_over(plan, deferred); /* last: as in gpusync__announce */
 }
 
 /* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, or even of the work
@@ -8146,7 +8189,7 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan
         gone = plan;
         more--;
     }
-    GPUSYNC__ADD(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
+    GPUSYNC__ADD_SEQ(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
     gpusync__unlock(&dev->plan_lock);
     gpusync__unref_plans(gone);
 }
@@ -8157,7 +8200,7 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan
    other work. Returns the slots of parts that were not committed: gpusync__parts_free. */
 static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *error, uint32_t rest,
                                         const gpusync__outcome *outcome, gpusync__catch *caught,
-                                        gpusync__agenda *agenda)
+                                        gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     uint64_t ticket = plan->work.ticket;
@@ -8175,8 +8218,8 @@ static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *erro
     }
     if (plan->work.leads) *plan->work.leads = NULL;
     gpusync__write_end(q, ticket, outcome);
-    if (plan->due.fn) gpusync__push_due(plan->device, &plan->due, agenda);
-    gpusync__take_ended(q, ticket, caught, agenda);
+    if (plan->due.fn) gpusync__push_due(plan->device, &plan->due, deferred);
+    gpusync__take_ended(q, ticket, caught, deferred);
     return parts;
 }
 
@@ -8193,7 +8236,7 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__plan *plan)
 
 /* Nothing is open any more: tell how it went. No lock is held. The promises are kept or broken first: a thread that
    sees the ticket ended knows the rest. */
-static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
+static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     gpusync_error *error = plan->rank != GPUSYNC__RANK_NONE ? &plan->error : NULL; /* it changes no more */
@@ -8209,13 +8252,13 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
         gpusync_timeline *t = promise->timeline;
         if (error) {
             /* The timeline fails first: else taking the promise back would let higher values be reached. */
-            (void)gpusync__fail_timeline(t, error, agenda);
-            gpusync__take_back(promise, agenda);
+            (void)gpusync__fail_timeline(t, error, deferred);
+            gpusync__take_back(promise, deferred);
             continue;
         }
-        gpusync__end_promise(promise, true, agenda);
+        gpusync__end_promise(promise, true, deferred);
         if (q->device->trace) q->device->trace->signal(t, promise->node.number);
-        gpusync__read_event(t, agenda); /* others may have signalled more, which this promise hid */
+        gpusync__read_event(t, deferred); /* others may have signalled more, which this promise hid */
     }
     memcpy(&outcome.gpu_start, &plan->gpu_start, sizeof plan->gpu_start);
     memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
@@ -8226,10 +8269,10 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
     if (plan->due.fn) gpusync__plan_keep(plan); /* gpusync__plan_called takes it back */
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
-    gpusync__slot *parts = gpusync__end_plan(plan, error, rest, &outcome, &caught, agenda);
+    gpusync__slot *parts = gpusync__end_plan(plan, error, rest, &outcome, &caught, deferred);
     GPUSYNC__UNLOCK(q);
     if (parts) gpusync__parts_free(q, parts);
-    gpusync__tell(q, ticket, &caught, agenda);
+    gpusync__tell(q, ticket, &caught, deferred);
     if (error) gpusync__log_failures(q);
     /* Last: with its last plan the queue may go. */
     if (plan->mark && !plan->disowned) gpusync__keep_signaller(q, plan);
@@ -8237,16 +8280,16 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__agenda *agenda)
 }
 
 /* The ticket is on the device now: needs of it that were AWAITED can go there too. Under the queue's lock. */
-GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__deferred *deferred)
 {
-    gpusync__need *need = gpusync__first_need(&q->board, ticket);
+    gpusync__need *need = gpusync__first_need(&q->waits, ticket);
     for (; need && need->node.number == ticket; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, agenda);
+        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, deferred);
 }
 
-/* The last step of an issue: whoever needs a promise of the plan can go to the device too. No lock is held. `running`
+/* The last step of an issue: what needs a promise of the plan can go to the device too. No lock is held. `running`
    counts this step, so the plan is not over meanwhile. */
-static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
+static void gpusync__announce(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     if (plan->device->trace)
@@ -8254,18 +8297,18 @@ static void gpusync__announce(gpusync__plan *plan, gpusync__agenda *agenda)
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
         if (promise->issued) continue; /* it was, with its plan */
         GPUSYNC__LOCK_TIMELINE(promise->timeline);
-        if (promise->node.linked) gpusync__issue_promise(promise, agenda); /* not over already */
+        if (promise->node.linked) gpusync__issue_promise(promise, deferred); /* not over already */
         GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
     }
-    if (GPUSYNC__SUB(&plan->running, 1) == 1) gpusync__work_over(plan, agenda);
+    if (GPUSYNC__SUB_SEQ(&plan->running, 1) == 1) gpusync__work_over(plan, deferred);
     gpusync__plan_unref(plan);
 }
 
 /* -- held plans, and the pump. Under the order lock
 
    A held plan stands in the line of its queue, or, if it is UNORDERED, in that of the loose ones. In the first line
-   only the first plan may go. Whoever changes a held plan lists it as stirred, under the plan lock, and sets `wanted`:
-   it may not wait for the order lock. Who gets the order lock pumps. */
+   only the first plan may go. A thread that changes a held plan lists it as stirred, under the plan lock, and sets
+   `wanted`: it may not wait for the order lock. The thread that gets the order lock pumps. */
 
 /* Put the plan at the end of its line. A change that came before `lined` is seen here, a later one lists the plan as
    stirred (gpusync__stir). */
@@ -8277,20 +8320,20 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
     if (line->last) line->last->next = plan;
     else line->first = plan;
     line->last = plan;
-    GPUSYNC__ADD(&q->lined, 1); /* gpusync__sweep_queue looks at it without the lock */
+    GPUSYNC__ADD_SEQ(&q->lined, 1); /* gpusync__sweep_queue looks at it without the lock */
     if (!gpusync__is_loose(plan)) q->lined_ordered++;
     q->held_buffers += plan->part_count;
-    GPUSYNC__COUNT(&q->stats.held);
+    GPUSYNC__COUNT_RELAXED(&q->stats.held);
     gpusync__lock(&q->device->plan_lock);
     plan->lined = true;
-    if (GPUSYNC__GET(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
+    if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
         gpusync__list_stirred(plan);
         __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* gpusync__is_wanted reads it behind the order lock */
     }
     gpusync__unlock(&q->device->plan_lock);
 }
 
-/* Take the plan out of its line, before it is issued or abandoned. Nobody stirs it any more. */
+/* Take the plan out of its line, before it is issued or abandoned. No thread stirs it any more. */
 static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
@@ -8298,7 +8341,7 @@ static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
     else line->last = plan->previous;
     if (plan->previous) plan->previous->next = plan->next;
     else line->first = plan->next;
-    GPUSYNC__SUB(&q->lined, 1);
+    GPUSYNC__SUB_SEQ(&q->lined, 1);
     if (!gpusync__is_loose(plan)) q->lined_ordered--;
     q->held_buffers -= plan->part_count;
     gpusync__lock(&q->device->plan_lock);
@@ -8312,7 +8355,7 @@ static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
 {
     gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
                     promise->node.number + promise->timeline->base);
-    GPUSYNC__PUT(&promise->encoded, true); /* a report reads it */
+    GPUSYNC__STORE_SEQ(&promise->encoded, true); /* a report reads it */
 }
 
 #define GPUSYNC__MARK_EVERY 4 /* plans that signal: a mark costs as much as a signal of theirs */
@@ -8329,23 +8372,24 @@ static void gpusync__set_mark(gpusync_queue *q, gpusync__plan *plan)
    the device, too. delayed: the device waits in it; for forecasts. ticket: where the plan gets its ticket here; NULL:
    it was held, and has one. Under the order lock. */
 GPUSYNC__INLINE void gpusync__arm_plan(gpusync__plan *plan, uint64_t now, bool delayed, gpusync_ticket *ticket,
-                                       gpusync__agenda *agenda)
+                                       gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
-    GPUSYNC__PUT(&plan->running, plan->part_count - plan->first_part + 1); /* + 1: gpusync__announce takes it back */
+    GPUSYNC__STORE_SEQ(&plan->running,
+                       plan->part_count - plan->first_part + 1); /* + 1: gpusync__announce takes it back */
     GPUSYNC__LOCK(q);
     if (ticket) {
         *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__ARMED, now);
     } else {
-        GPUSYNC__SET(&plan->work.since_ns, now);
-        GPUSYNC__PUT(&plan->work.state, (uint8_t)GPUSYNC__ARMED);
-        gpusync__announce_ticket(q, plan->work.ticket, agenda);
+        GPUSYNC__STORE_RELAXED(&plan->work.since_ns, now);
+        GPUSYNC__STORE_SEQ(&plan->work.state, (uint8_t)GPUSYNC__ARMED);
+        gpusync__announce_ticket(q, plan->work.ticket, deferred);
     }
     plan->work.traits = delayed ? GPUSYNC__IS_DELAYED : 0;
     for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
         gpusync__slot *slot = plan->parts[i];
-        GPUSYNC__SET(&slot->ticket, plan->work.ticket);
-        GPUSYNC__SET(&slot->state, (uint8_t)GPUSYNC__ARMED);
+        GPUSYNC__STORE_RELAXED(&slot->ticket, plan->work.ticket);
+        GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__ARMED);
     }
     GPUSYNC__UNLOCK(q);
 }
@@ -8353,7 +8397,7 @@ GPUSYNC__INLINE void gpusync__arm_plan(gpusync__plan *plan, uint64_t now, bool d
 /* gpusync__issue_plan for a Metal 4 queue. Waits and signals are operations of the queue, before and behind the commit:
    all that is committed later waits, too. */
 GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket,
-                                        gpusync__agenda *agenda)
+                                        gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     gpusync__slot *slot = plan->parts[0];
@@ -8364,7 +8408,7 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusy
         need->queued = true; /* gpusync__wait_was_cut */
         delayed = true;
     }
-    gpusync__arm_plan(plan, now, delayed, ticket, agenda);
+    gpusync__arm_plan(plan, now, delayed, ticket, deferred);
     gpusync__send4(q, slot, plan->options, plan->buffers, plan->buffer_count);
     gpusync__release(plan->options);
     plan->options = NULL;
@@ -8380,13 +8424,13 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusy
    without the lock. A command buffer of our own in front is left out where all its waits are over by now. It stays
    where it is the only one and carries the signals. Handlers may run from the first commit on: all that they read of
    the plan is written before. */
-static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket, gpusync__agenda *agenda)
+static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket, gpusync__deferred *deferred)
 {
     gpusync__slot **part = plan->parts, **end = part + plan->part_count;
     const gpusync__tracing *trace = plan->device->trace;
     unsigned waits = 0, encoded = 0;
     if (plan->options) {
-        gpusync__issue_plan4(plan, now, ticket, agenda);
+        gpusync__issue_plan4(plan, now, ticket, deferred);
         return;
     }
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
@@ -8399,12 +8443,12 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticke
     if (plan->front && !waits && (plan->part_count > 1 || !plan->promises)) {
         plan->first_part = 1;
         part++;
-        GPUSYNC__COUNT(&plan->work.queue->stats.buffers_saved);
+        GPUSYNC__COUNT_RELAXED(&plan->work.queue->stats.buffers_saved);
     }
     if (!(plan->flags & GPUSYNC_STRICT))
         for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
             if (!promise->encoded) gpusync__encode_promise(promise, end[-1]->buffer);
-    gpusync__arm_plan(plan, now, waits + encoded != 0, ticket, agenda);
+    gpusync__arm_plan(plan, now, waits + encoded != 0, ticket, deferred);
     for (; part != end; part++) {
         gpusync__slot *slot = *part;
         void *buffer = slot->buffer;
@@ -8414,20 +8458,21 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticke
     }
 }
 
-/* The plan will not be issued: its work is over, and it is published as soon as nobody is ending one of its needs. */
-GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
+/* The plan will not be issued: its work is over, and it is published as soon as no thread is ending one of its needs.
+   */
+GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__plan *plan, gpusync__deferred *deferred)
 {
     if (plan->lined) gpusync__leave_line(q, plan); /* `lined` changes under the order lock only */
     gpusync__set_flag(&plan->doomed, GPUSYNC__IS_GIVEN_UP);
     gpusync__forget_needs(plan);
-    GPUSYNC__PUT(&plan->running, 0);
-    gpusync__plan_unref(plan); /* nobody announces it. Not the last reference: that goes when it is published */
-    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
+    GPUSYNC__STORE_SEQ(&plan->running, 0);
+    gpusync__plan_unref(plan); /* it is not announced. Not the last reference: that goes when it is published */
+    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
 }
 
 /* Abandon every held plan of the queue, for this reason. */
 GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why,
-                                        gpusync__agenda *agenda)
+                                        gpusync__deferred *deferred)
 {
     gpusync__plan *plan;
     gpusync_error error;
@@ -8435,84 +8480,85 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
     gpusync__own_error(&error, result, why);
     while ((plan = q->line.first ? q->line.first : q->loose.first) != NULL) {
         gpusync__doom(plan, GPUSYNC__RANK_OWN, &error);
-        gpusync__abandon(q, plan, agenda);
+        gpusync__abandon(q, plan, deferred);
     }
 }
 
-/* Issue the held plan, if nothing keeps it; it is announced from the agenda. True: it was issued. A promise may have to
-   stay behind a lower one of another queue (gpusync__goes_after). Then no promise of the plan is going, and the end of
-   that lower one becomes the need `before`. That may be over at once: then this tries again. */
-static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__agenda *agenda)
+/* Issue the held plan, if nothing keeps it; it is announced from the deferred work. True: it was issued. A promise may
+   have to stay behind a lower one of another queue (gpusync__goes_after). Then no promise of the plan is going, and the
+   end of that lower one becomes the need `before`. That may be over at once: then this tries again. */
+static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__deferred *deferred)
 {
-    while (!GPUSYNC__GET(&plan->missing) && !gpusync__is_doomed(plan)) {
+    while (!GPUSYNC__LOAD_SEQ(&plan->missing) && !gpusync__is_doomed(plan)) {
         gpusync__need *before = &plan->before;
         gpusync__promise *late = plan->promises;
         uint64_t after = 0;
-        while (late && (after = gpusync__set_out_too(late, agenda)) == 0) late = late->along;
+        while (late && (after = gpusync__set_out_too(late, deferred)) == 0) late = late->along;
         if (!late) {
             gpusync__leave_line(q, plan);
-            gpusync__issue_plan(plan, gpusync_now_ns(), NULL, agenda);
-            plan->next_issued = agenda->issued;
-            agenda->issued = plan;
-            agenda->busy = true;
+            gpusync__issue_plan(plan, gpusync_now_ns(), NULL, deferred);
+            plan->next_issued = deferred->issued;
+            deferred->issued = plan;
+            deferred->busy = true;
             return true;
         }
         for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-            gpusync__stay(promise, agenda);
+            gpusync__stay(promise, deferred);
         before->plan = plan; /* all else is as in a new plan, or gpusync__seek sets it */
         before->any_end = true;
         before->node.heard = false;
-        GPUSYNC__SET(&before->node.number, after);
-        GPUSYNC__PUT(&before->timeline, late->timeline); /* after the number: a report reads the timeline first */
+        GPUSYNC__STORE_RELAXED(&before->node.number, after);
+        GPUSYNC__STORE_SEQ(&before->timeline, late->timeline); /* after the number: a report reads the timeline first */
         gpusync__seek(before);
     }
     return false;
 }
 
-/* Issue what can go, and abandon what is doomed. This takes the order lock, but never waits for it: whoever has it
-   looks at `wanted` after the unlock (gpusync__order_end), and comes in here. */
-static void gpusync__pump(gpusync_queue *q, gpusync__agenda *agenda)
+/* Issue what can go, and abandon what is doomed. This takes the order lock, but never waits for it: the thread that has
+   it looks at `wanted` after the unlock (gpusync__order_end), and comes in here. */
+static void gpusync__pump(gpusync_queue *q, gpusync__deferred *deferred)
 {
     while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
         void *pool = gpusync__pool_push();
         gpusync__plan *plan;
         (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* first: gpusync__want may set it again */
-        if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST)
-            gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", agenda);
+        if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
+            gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", deferred);
         do {
             gpusync__lock(&q->device->plan_lock);
-            if ((plan = q->stirred) != NULL) gpusync__unlist_stirred(plan); /* who changes more lists it again */
+            if ((plan = q->stirred) != NULL)
+                gpusync__unlist_stirred(plan); /* a thread that changes more lists it again */
             gpusync__unlock(&q->device->plan_lock);
-            if (plan && gpusync__is_doomed(plan)) gpusync__abandon(q, plan, agenda);
-            else if (plan && gpusync__is_loose(plan)) (void)gpusync__try_issue(q, plan, agenda);
+            if (plan && gpusync__is_doomed(plan)) gpusync__abandon(q, plan, deferred);
+            else if (plan && gpusync__is_loose(plan)) (void)gpusync__try_issue(q, plan, deferred);
         } while (plan);
-        while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, agenda)) {}
+        while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, deferred)) {}
         gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
     }
 }
 
-/* Work off an agenda, but for the callbacks. What ended comes first, then what was issued, then the pumps: each step
-   may put more on the agenda. No lock is held. Of the program's code only hooks run. */
-static void gpusync__run(gpusync_device *dev, gpusync__agenda *agenda)
+/* Do deferred work, but for the callbacks. What ended comes first, then what was issued, then the pumps: each step
+   may put more among the deferred work. No lock is held. Of the program's code only hooks run. */
+static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 {
-    while (agenda->busy) {
+    while (deferred->busy) {
         gpusync__plan *plan;
         gpusync_queue *q;
-        if ((plan = agenda->ended) != NULL) {
-            agenda->ended = plan->next_ended;
-            gpusync__publish(plan, agenda);
-        } else if ((plan = agenda->issued) != NULL) {
-            agenda->issued = plan->next_issued;
-            gpusync__announce(plan, agenda);
-        } else if ((q = agenda->pumps) != NULL) {
-            agenda->pumps = q->next_pump;
-            GPUSYNC__PUT(&q->on_agenda, 0); /* before the pump: gpusync__want lists it again */
-            gpusync__pump(q, agenda);
+        if ((plan = deferred->ended) != NULL) {
+            deferred->ended = plan->next_ended;
+            gpusync__publish(plan, deferred);
+        } else if ((plan = deferred->issued) != NULL) {
+            deferred->issued = plan->next_issued;
+            gpusync__announce(plan, deferred);
+        } else if ((q = deferred->pumps) != NULL) {
+            deferred->pumps = q->next_pump;
+            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* before the pump: gpusync__want lists it again */
+            gpusync__pump(q, deferred);
             gpusync__leave(q); /* gpusync__want entered it */
         } else {
-            if (agenda->sweep) gpusync__arm_sweep(dev);
-            agenda->busy = agenda->sweep = false;
+            if (deferred->sweep) gpusync__arm_sweep(dev);
+            deferred->busy = deferred->sweep = false;
         }
     }
 }
@@ -8532,7 +8578,7 @@ static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__plan 
    it has a callback, for which the sweep is to come again. */
 static bool gpusync__look_plan(gpusync__plan *plan)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_queue *q = plan->work.queue;
     if (gpusync__is_issued(plan)) {
         for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
@@ -8541,9 +8587,9 @@ static bool gpusync__look_plan(gpusync__plan *plan)
             (void)gpusync__look_slot(q, slot);
             gpusync__look_end(q, slot);
         }
-    } else if (GPUSYNC__GET(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
-        gpusync__stir(plan, &agenda);
-        gpusync__work_off(plan->device, &agenda);
+    } else if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
+        gpusync__stir(plan, &deferred);
+        gpusync__do_deferred(plan->device, &deferred);
     }
     return plan->due.fn != NULL;
 }
@@ -8557,8 +8603,8 @@ static bool gpusync__look_plan(gpusync__plan *plan)
    last one. */
 static bool gpusync__timeline_ref(gpusync_timeline *t)
 {
-    GPUSYNC__ADD(&t->refs, 1);
-    if (!(GPUSYNC__GET(&t->flags) & GPUSYNC__CLOSING)) return true;
+    GPUSYNC__ADD_SEQ(&t->refs, 1);
+    if (!(GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING)) return true;
     gpusync__timeline_unref(t);
     return false;
 }
@@ -8730,7 +8776,7 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
     bool first = !q->mark;
     if (first) {
         q->marks = raw;
-        GPUSYNC__PUT(&q->mark, event);
+        GPUSYNC__STORE_SEQ(&q->mark, event);
     }
     gpusync__order_end(q);
     if (!first) gpusync__event_keep(q->device, event, true);
@@ -8743,7 +8789,7 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     if (q->metal4) {
-        if (s->signal_count && !GPUSYNC__GET(&q->mark) && !gpusync__make_mark(q)) return GPUSYNC_ERROR_METAL_NIL;
+        if (s->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q)) return GPUSYNC_ERROR_METAL_NIL;
         void *pool = gpusync__pool_push();
         plan->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
         gpusync__pool_pop(pool);
@@ -8752,7 +8798,7 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan
     if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
     bool front = plan->need_count != 0, back = s->signal_count && (!front || s->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
-    if (!front && s->wait_count) GPUSYNC__COUNT(&q->stats.buffers_saved);
+    if (!front && s->wait_count) GPUSYNC__COUNT_RELAXED(&q->stats.buffers_saved);
     if (!count) return GPUSYNC_OK;
     if (!gpusync__take_rooms_now(q, count)) {
         gpusync_result result = gpusync__room_for_own(q, plan, s, count);
@@ -8797,8 +8843,8 @@ static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *pl
 
 /* -- command buffers, and joined plans. Under the order lock */
 
-/* The promises of one plan belong to another one from here on. The lock of the board is for those who find the promise
-   there and ask it for its plan. */
+/* The promises of one plan belong to another one from here on. The lock of the wait list is for those who find the
+   promise there and ask it for its plan. */
 static void gpusync__promises_of(gpusync__plan *from, gpusync__plan *plan)
 {
     for (gpusync__promise *promise = from->promises; promise; promise = promise->along) {
@@ -8942,33 +8988,34 @@ static gpusync_result gpusync__order_promises(gpusync__plan *plan)
 
 /* Undo gpusync__seek_needs and what made promises go, for a plan that will not be entered. Another thread may just be
    ending one of its needs. That thread must be through with the need before the command buffers, whose waits these may
-   be, are the program's again. The agenda is worked off meanwhile: that thread may be destroying the queue of a plan
+   be, are the program's again. The deferred work is done meanwhile: that thread may be destroying the queue of a plan
    that is on it (gpusync__end_listed), and waits for the plan to be published. */
-static void gpusync__unseek(gpusync__plan *plan, gpusync__agenda *agenda)
+static void gpusync__unseek(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
     gpusync__forget_needs(plan);
-    while (GPUSYNC__GET(&plan->unresolved) > 1) { /* gpusync__needs_over counts it down */
-        gpusync__run(plan->device, agenda);
+    while (GPUSYNC__LOAD_SEQ(&plan->unresolved) > 1) { /* gpusync__needs_over counts it down */
+        gpusync__run(plan->device, deferred);
         gpusync__linger(plan->device, &rounds);
     }
     for (gpusync__need *need = plan->needs; need; need = need->along) gpusync__set_stage(need, GPUSYNC__AWAITED);
-    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) gpusync__stay(promise, agenda);
+    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
+        gpusync__stay(promise, deferred);
 }
 
 /* The submission has failed, and nothing has happened. Its own promises are taken back. Open command buffers are open
    again, with plans of their own. The others are released, and the plan ends. */
-GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     bool came_in = plan->part_count != 0;
     void *buffers[2] = {came_in ? NULL : plan->front, came_in ? NULL : plan->back}; /* else their slots have them */
-    gpusync__agenda nothing = GPUSYNC__NOTHING;
+    gpusync__deferred nothing = GPUSYNC__NOTHING;
     gpusync__catch caught;
     uint32_t rest = 0;
     for (uint32_t i = plan->promise_count; i--;)
-        if (plan->own_promises[i].node.linked) gpusync__take_back(&plan->own_promises[i], agenda);
-    gpusync__unseek(plan, agenda);
+        if (plan->own_promises[i].node.linked) gpusync__take_back(&plan->own_promises[i], deferred);
+    gpusync__unseek(plan, deferred);
     gpusync__catch_nothing(&caught);
     gpusync__lock(&q->order);
     GPUSYNC__LOCK(q);
@@ -9008,12 +9055,12 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__agenda *agen
 
 /* The command buffer of the plan will not be committed: take back its promises, and end the plan. error: its queue
    goes. The plan has no ticket that could tell of the failure, so its timelines fail. */
-static void gpusync__discard_plan(gpusync__plan *plan, const gpusync_error *error, gpusync__agenda *agenda)
+static void gpusync__discard_plan(gpusync__plan *plan, const gpusync_error *error, gpusync__deferred *deferred)
 {
     for (gpusync__promise *promise = error ? plan->promises : NULL; promise; promise = promise->along)
-        (void)gpusync__fail_timeline(promise->timeline, error, agenda);
+        (void)gpusync__fail_timeline(promise->timeline, error, deferred);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        gpusync__take_back(promise, agenda);
+        gpusync__take_back(promise, deferred);
     gpusync__plan_drop(plan);
 }
 
@@ -9029,8 +9076,8 @@ static bool gpusync__all_coming(const gpusync__plan *plan)
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
         const gpusync_timeline *t = need->timeline;
         uint64_t number = need->node.number;
-        if (!t || gpusync__value_of(t) >= number || GPUSYNC__GET(&t->coming) < number ||
-            GPUSYNC__GET(&t->on_event) >= number)
+        if (!t || gpusync__value_of(t) >= number || GPUSYNC__LOAD_SEQ(&t->coming) < number ||
+            GPUSYNC__LOAD_SEQ(&t->on_event) >= number)
             return false;
     }
     return true;
@@ -9038,13 +9085,14 @@ static bool gpusync__all_coming(const gpusync__plan *plan)
 
 /* List the needs, and see whether the plan can go. stays: a promise keeps it back, whatever the needs say. OK: it goes.
    NOT_READY: it is to be held, or is doomed. */
-GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, gpusync__agenda *agenda)
+GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     if (q->lined_ordered && !gpusync__is_loose(plan)) stays = true; /* others wait in the line before it */
-    agenda->busy = agenda->sweep = true;
+    deferred->busy = deferred->sweep = true;
     gpusync__seek_needs(plan);
-    bool goes = !stays && GPUSYNC__GET(&plan->missing) == 1; /* read first: who fails a need dooms, and then counts */
+    bool goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) ==
+                              1; /* read first: a thread that fails a need dooms, and then counts */
     if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;
     if (goes) return GPUSYNC_OK;
     if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
@@ -9056,12 +9104,12 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, 
 /* Put the promises on the lists of their timelines; those that are encoded are there already. going: nothing else keeps
    the plan from the device. NOT_READY: a promise does. Only the last promise of a plan may be issued with this
    (gpusync__link_promise): on an error gpusync__undo_plan takes the promises back without the order lock. */
-GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool going, gpusync__agenda *agenda)
+GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool going, gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK, one;
     for (gpusync__promise *promise = plan->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
-        if (!promise->node.linked) one = gpusync__link_promise(promise, going, agenda);
-        else one = going && gpusync__set_out_too(promise, agenda) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
+        if (!promise->node.linked) one = gpusync__link_promise(promise, going, deferred);
+        else one = going && gpusync__set_out_too(promise, deferred) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
         if (one == GPUSYNC_OK) continue;
         result = one;
         going = false;
@@ -9070,22 +9118,23 @@ GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool 
 }
 
 /* The device does not get the plan now: it gets its ticket, and is held, or, if it is doomed, abandoned. The device's
-   listener is to tell of values that others signal, for nobody asks the device to wait for them. */
-GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ticket *ticket, gpusync__agenda *agenda)
+   listener is to tell of values that others signal, for the device is not asked to wait for them. */
+GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ticket *ticket,
+                                                 gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
-    gpusync_result result = gpusync__make_promises(plan, false, agenda);
+    gpusync_result result = gpusync__make_promises(plan, false, deferred);
     if (result != GPUSYNC_OK) return result;
     GPUSYNC__LOCK(q);
     *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__OPEN, gpusync_now_ns());
     GPUSYNC__UNLOCK(q);
-    GPUSYNC__SUB(&plan->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
+    GPUSYNC__SUB_SEQ(&plan->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
     if (gpusync__is_doomed(plan)) {
-        gpusync__abandon(q, plan, agenda);
+        gpusync__abandon(q, plan, deferred);
         return GPUSYNC_NOT_READY;
     }
     gpusync__line_up(q, plan);
-    agenda->held_ns = plan->work.since_ns;
+    deferred->held_ns = plan->work.since_ns;
     for (gpusync__need *need = plan->needs; need; need = need->along) {
         gpusync_timeline *t = need->timeline;
         if (!t || !gpusync__is_outside(t)) continue;
@@ -9094,7 +9143,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ti
         GPUSYNC__UNLOCK_TIMELINE(t);
         if (listens) gpusync__listen_for_value(t, need->node.number);
     }
-    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* gpusync__lose came first */
+    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST) gpusync__want(q, deferred); /* gpusync__lose came first */
     return GPUSYNC_NOT_READY;
 }
 
@@ -9105,30 +9154,30 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ti
        3. It gets its ticket. Up to here an error leaves nothing that the caller could not undo.
        4. It is issued, or, if anything keeps it back, held. */
 static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan, gpusync_ticket *ticket,
-                                          gpusync__agenda *agenda)
+                                          gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK;
     if (!gpusync__all_coming(plan) || q->lined_ordered || plan->flags & GPUSYNC_STRICT)
-        result = gpusync__seek_all(plan, false, agenda);
+        result = gpusync__seek_all(plan, false, deferred);
     if (result == GPUSYNC_OK) {
-        result = gpusync__make_promises(plan, true, agenda);
-        if (result == GPUSYNC_NOT_READY) result = gpusync__seek_all(plan, true, agenda);
+        result = gpusync__make_promises(plan, true, deferred);
+        if (result == GPUSYNC_NOT_READY) result = gpusync__seek_all(plan, true, deferred);
     }
-    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(plan, ticket, agenda);
-    if (result == GPUSYNC_OK) gpusync__issue_plan(plan, gpusync_now_ns(), ticket, agenda);
+    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(plan, ticket, deferred);
+    if (result == GPUSYNC_OK) gpusync__issue_plan(plan, gpusync_now_ns(), ticket, deferred);
     return result;
 }
 
 /* -- the calls */
 
-/* Make a plan of the submission, and enter it. The caller is inside the queue, and works off the agenda. From the
+/* Make a plan of the submission, and enter it. The caller is inside the queue, and does the deferred work. From the
    unlock on a plan with a ticket is on its own. An issued one stays until it is announced; a held one may be over. */
 static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                           gpusync__agenda *agenda)
+                                           gpusync__deferred *deferred)
 {
     gpusync__plan *plan = gpusync__plan_new(q, s->wait_count, s->signal_count, s->command_buffer_count);
     if (!plan) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (s->on_complete) agenda->busy = agenda->sweep = true; /* a sweep finds an end that no handler tells of */
+    if (s->on_complete) deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
     gpusync_result result = gpusync__describe_plan(q, plan, s);
     if (result == GPUSYNC_OK) {
         bool ready;
@@ -9138,13 +9187,13 @@ static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submi
             result = gpusync__take_parts(q, plan, s);
             ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
             if (result == GPUSYNC_OK) result = gpusync__order_promises(plan);
-            if (result == GPUSYNC_OK) result = gpusync__enter_plan(q, plan, ticket, agenda);
+            if (result == GPUSYNC_OK) result = gpusync__enter_plan(q, plan, ticket, deferred);
             gpusync__order_end_pool(q, pool);
         } while (!ready && gpusync__make_ready(q, (uint32_t)s->command_buffer_count + 2));
-        if (result == GPUSYNC_OK) gpusync__announce(plan, agenda);
+        if (result == GPUSYNC_OK) gpusync__announce(plan, deferred);
         if (result >= GPUSYNC_OK) return GPUSYNC_OK;
     }
-    gpusync__undo_plan(plan, agenda);
+    gpusync__undo_plan(plan, deferred);
     return result;
 }
 
@@ -9164,9 +9213,9 @@ static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__plan *plan, 
 GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync__slot *slot = plan->parts[0];
-    GPUSYNC__PUT(&plan->missing, 1);
-    GPUSYNC__PUT(&plan->doomed, 0);
-    GPUSYNC__PUT(&plan->listed, 0);
+    GPUSYNC__STORE_SEQ(&plan->missing, 1);
+    GPUSYNC__STORE_SEQ(&plan->doomed, 0);
+    GPUSYNC__STORE_SEQ(&plan->listed, 0);
     plan->rank = GPUSYNC__RANK_NONE;
     gpusync__lock(&q->order);
     GPUSYNC__LOCK(q);
@@ -9184,7 +9233,7 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
                                             gpusync_ticket *ticket, uint64_t *held_ns)
 {
     void *buffer = buffers[0];
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_result result = GPUSYNC_OK;
     gpusync__plan *plan;
     bool ready;
@@ -9197,23 +9246,23 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
         if (plan && result == GPUSYNC_OK) result = gpusync__take_part(q, plan, open);
         ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
         if (result != GPUSYNC_OK) plan = NULL; /* the command buffer is open as before, with its plan */
-        if (plan) result = gpusync__enter_plan(q, plan, ticket, &agenda);
+        if (plan) result = gpusync__enter_plan(q, plan, ticket, &deferred);
         gpusync__order_end_pool(q, pool);
     } while (!ready && gpusync__make_ready(q, 0));
     if (plan && result == GPUSYNC_OK) {
-        gpusync__announce(plan, &agenda);
+        gpusync__announce(plan, &deferred);
     } else if (plan && result < GPUSYNC_OK) {
-        gpusync__unseek(plan, &agenda); /* the command buffer is open again, its plan as it was. Its promises stand */
+        gpusync__unseek(plan, &deferred); /* the command buffer is open again, its plan as it was. Its promises stand */
         gpusync__reopen(q, plan);
     } else if (!plan && result == GPUSYNC_OK) {
         gpusync_submission s;
         memset(&s, 0, sizeof s); /* no waits, no signals: it goes behind what is held */
         s.command_buffers = buffers;
         s.command_buffer_count = count;
-        result = gpusync__submit_plan(q, &s, ticket, &agenda);
+        result = gpusync__submit_plan(q, &s, ticket, &deferred);
     }
-    *held_ns = agenda.held_ns;
-    gpusync__work_off(q->device, &agenda);
+    *held_ns = deferred.held_ns;
+    gpusync__do_deferred(q->device, &deferred);
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
@@ -9227,7 +9276,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
                                           gpusync_ticket *ticket)
 {
     const gpusync_submission *s = submission;
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
     if (!ticket) ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
@@ -9244,13 +9293,13 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     if (queue->metal4 && result == GPUSYNC_OK) result = gpusync__check_submission4(queue, s);
     if (result == GPUSYNC_OK) {
         uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
-        result = gpusync__submit_plan(queue, s, ticket, &agenda);
+        result = gpusync__submit_plan(queue, s, ticket, &deferred);
         if (began && result == GPUSYNC_OK) {
             queue->device->trace->ticket(queue, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
-            if (agenda.held_ns)
-                queue->device->trace->ticket(queue, GPUSYNC_TRACE_HOLD, *ticket, s->label, agenda.held_ns);
+            if (deferred.held_ns)
+                queue->device->trace->ticket(queue, GPUSYNC_TRACE_HOLD, *ticket, s->label, deferred.held_ns);
         }
-        gpusync__work_off(queue->device, &agenda);
+        gpusync__do_deferred(queue->device, &deferred);
     }
     gpusync__leave(queue);
     return result;
@@ -9357,7 +9406,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
             result = gpusync__encode_ordered(q, buffer, waits ? &need : NULL, waits ? NULL : &promise, &stranger, &full,
                                              &ready);
             gpusync__order_end_pool(q, pool);
-        } while (!ready && gpusync__make_ready(q, 1) && (GPUSYNC__GET(&q->free_plans) || gpusync__plans_make(q)));
+        } while (!ready && gpusync__make_ready(q, 1) && (GPUSYNC__LOAD_SEQ(&q->free_plans) || gpusync__plans_make(q)));
         if (full) gpusync__more_places(q);
         if (result != GPUSYNC_OK && stranger) {
             gpusync__release_pooled(buffer);
@@ -9365,7 +9414,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
         }
         if (result != GPUSYNC_OK && waits) gpusync__need_free(q->device, &need, false);
         else if (result != GPUSYNC_OK) gpusync__timeline_unref(promise.timeline);
-        else if (waits && need.stage == GPUSYNC__OVER) GPUSYNC__COUNT(&q->stats.waits_skipped);
+        else if (waits && need.stage == GPUSYNC__OVER) GPUSYNC__COUNT_RELAXED(&q->stats.waits_skipped);
     }
     gpusync__leave(q);
     return result;
@@ -9383,13 +9432,13 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
-    gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &agenda);
+    gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &deferred);
     gpusync__order_end(queue);
-    gpusync__work_off(queue->device, &agenda);
+    gpusync__do_deferred(queue->device, &deferred);
     gpusync__leave(queue);
     return GPUSYNC_OK;
 }
@@ -9400,9 +9449,9 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
    held: this runs hooks. */
 GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__pump(q, &agenda);
-    gpusync__work_off(q->device, &agenda);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__pump(q, &deferred);
+    gpusync__do_deferred(q->device, &deferred);
 }
 
 /* The plan of this need does not care any more how its needs end. */
@@ -9411,7 +9460,7 @@ static bool gpusync__need_may_end(const gpusync__node *node)
     return node->told == gpusync__need_told && gpusync__is_given_up(((const gpusync__need *)(const void *)node)->plan);
 }
 
-/* The device may still use the events of work that is left in flight. Nobody else keeps them once the plan is gone, so
+/* The device may still use the events of work that is left in flight. Nothing else keeps them once the plan is gone, so
    the orphan does, until its handler has come: as an array, +1. The caller is counted in the slot. NULL: the part has
    ended; until then its plan stays. */
 GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *slot)
@@ -9429,57 +9478,57 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *sl
 }
 
 /* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is ending already.
-     1. `unresolved` rises by one, so nobody else publishes the plan meanwhile. At 0 somebody does so just now.
+     1. `unresolved` rises by one, so no other thread publishes the plan meanwhile. At 0 one does so just now.
      2. The plan gets its error. How its needs end does not matter any more.
      3. Its timelines' events are not used again: the device may still signal them. Where a command buffer waits on the
-        device for a ticket, it is let go on, for nobody will tell it later.
+        device for a ticket, it is let go on, for it will not be told later.
      4. The needs are listed, which finds those that have failed by now, and are taken off again.
-     5. `running` becomes 0, against whoever counts down the last command buffer just now. The exchange and that
+     5. `running` becomes 0, against a thread that counts down the last command buffer just now. The exchange and that
         subtraction see each other: exactly one of the two takes the work's part off `unresolved`.
-     6. The one of step 1 is taken off. Where it was the last, the plan goes on the agenda. */
-GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__agenda *agenda)
+     6. The one of step 1 is taken off. Where it was the last, the plan goes among the deferred work. */
+GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__deferred *deferred)
 {
-    uint32_t open = GPUSYNC__GET(&plan->unresolved);
+    uint32_t open = GPUSYNC__LOAD_SEQ(&plan->unresolved);
     gpusync_error error;
     do
         if (open == 0) return;
-    while (!GPUSYNC__SWAP(&plan->unresolved, &open, open + 1));
+    while (!GPUSYNC__SWAP_SEQ(&plan->unresolved, &open, open + 1));
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
     gpusync__blame(plan, GPUSYNC__RANK_OWN, &error);
     gpusync__set_flag(&plan->doomed, GPUSYNC__IS_GIVEN_UP);
     plan->disowned = true;
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        GPUSYNC__PUT(&promise->timeline->handed_out, true);
+        GPUSYNC__STORE_SEQ(&promise->timeline->handed_out, true);
     for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (need->timeline) GPUSYNC__PUT(&need->timeline->handed_out, true);
+        if (need->timeline) GPUSYNC__STORE_SEQ(&need->timeline->handed_out, true);
         gpusync__signal_need(need);
     }
     gpusync__seek_needs(plan);
     gpusync__forget_needs(plan);
-    if (__atomic_exchange_n(&plan->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB(&plan->unresolved, 1);
-    if (GPUSYNC__SUB(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, agenda);
+    if (__atomic_exchange_n(&plan->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB_SEQ(&plan->unresolved, 1);
+    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
 }
 
-/* Step 7. Nobody looks at the command buffers any more that did not end by now. What the plans' tickets and promises
+/* Step 7. No thread looks at the command buffers any more that did not end by now. What the plans' tickets and promises
    have to tell comes first. */
-GPUSYNC__RARE void gpusync__disown_plans(gpusync_queue *q, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__disown_plans(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot) continue;
-        if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->plan, agenda);
+        if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->plan, deferred);
         gpusync__ticket_end(q, slot);
     }
-    gpusync__run(q->device, agenda);
+    gpusync__run(q->device, deferred);
 }
 
 static void gpusync__plan_unkeep(gpusync__plan *plan) { gpusync__plan_unref(plan); }
 
 /* Under the order lock. */
-GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__agenda *agenda)
+GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", agenda);
+    gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", deferred);
 }
 
 GPUSYNC__RARE void gpusync__close_plans(gpusync_queue *q) { gpusync__plans_return(q->device, q->free_plans); }
@@ -9493,25 +9542,25 @@ static void gpusync__hook_in(gpusync_device *dev)
         gpusync__discard_plan, gpusync__part_ended,   gpusync__look_plan,       gpusync__give_up_held,
         gpusync__events_of,    gpusync__disown_plans, gpusync__close_plans,
     };
-    GPUSYNC__PUT(&dev->upper, &submissions);
+    GPUSYNC__STORE_SEQ(&dev->upper, &submissions);
 }
 
 /* ------------------------------------------------------------------------------- >>warmup --
    Metal compiles, and calls back. One function on a dispatch queue of the warm-up's own does all else. A timeline
-   counts what is done: whoever waits for anything here waits for its next value, and looks. There is no lock.
+   counts what is done: a thread that waits for anything here waits for its next value, and looks. There is no lock.
 
    A warm-up:
      1. gpusync_warmup_start lists the pipelines and their libraries: a library for each text and each library object.
      2. Libraries that are text go to Metal. When one has come, its functions go. Where the warm-up is disabled, both go
-        when somebody asks for the pipeline.
+        when a call asks for the pipeline.
      3. Meanwhile gpusync__warm_up makes the device ready on the dispatch queue, then runs the jobs.
      4. A pipeline, the device and a job count when they are over, well or badly. At `total` the warm-up is over.
      5. gpusync_warmup_destroy sets `closing`: nothing new begins. It fails the timeline, which ends the waits. When
-        nobody is `inside` and nothing is `pending`, it frees the memory.
+        no call is `inside` and nothing is `pending`, it frees the memory.
 
    A compilation:
-     1. `started` goes from 0 to 1. Whoever swaps it asks Metal, or ends it where there is nothing to ask.
-     2. `made` is written, or the error. Nobody reads them yet.
+     1. `started` goes from 0 to 1. The thread that swaps it asks Metal, or ends it where there is nothing to ask.
+     2. `made` is written, or the error. No thread reads them yet.
      3. `done` becomes 1. From here on they are read, and written no more. */
 
 /* What Metal compiles: a library, once for all functions in it; or a pipeline, of one of these functions. */
@@ -9521,8 +9570,8 @@ typedef struct gpusync__compilation {
     size_t same_as;                       /* of a pipeline: its number, or that of an earlier one, which serves both */
     void *text;                           /* the source or the function's name, +1; nil: no UTF-8, or none was given */
     void *made;                           /* the library or the pipeline, +1; NULL: it is not done, or it failed */
-    uint32_t asked;                       /* 1: somebody wants the pipeline, of a warm-up that is disabled */
-    uint32_t started;                     /* 1: somebody compiles it, or has. Swapped in gpusync__compile */
+    uint32_t asked;                       /* 1: a call wants the pipeline, of a warm-up that is disabled */
+    uint32_t started;                     /* 1: a thread compiles it, or has. Swapped in gpusync__compile */
     uint32_t done;                        /* 1: it is over. Stored in gpusync__compiled, read in gpusync__is_warm */
     gpusync_error error;                  /* why nothing was made; result OK: none */
 } gpusync__compilation;
@@ -9562,18 +9611,18 @@ GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c);
    is no news. A timeline that has failed, or whose device is lost, has ended its waits. */
 static void gpusync__count_done(gpusync_warmup *w)
 {
-    gpusync_result result = gpusync_timeline_signal(w->progress, GPUSYNC__ADD(&w->done, 1) + 1);
+    gpusync_result result = gpusync_timeline_signal(w->progress, GPUSYNC__ADD_SEQ(&w->done, 1) + 1);
     (void)result;
 }
 
 /* Is the pipeline done (NULL: everything), well or badly? */
 static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation *c)
 {
-    return c ? GPUSYNC__GET(&c->done) != 0 : GPUSYNC__GET(&w->done) >= w->total;
+    return c ? GPUSYNC__LOAD_SEQ(&c->done) != 0 : GPUSYNC__LOAD_SEQ(&w->done) >= w->total;
 }
 
 /* It is over: `made` or the error is written.
-     A pipeline counts. `done` is stored before that, so whoever is woken finds it.
+     A pipeline counts. `done` is stored before that, so a thread that is woken finds it.
      A library has its pipelines compiled; in a warm-up that is disabled, those that are asked for. Partner of
      gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores `asked`, then reads `done`. So at
      least one of the two begins. Where both do, `started` lets one through. */
@@ -9585,11 +9634,11 @@ GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
         gpusync__copy_string(c->error.label, sizeof c->error.label, c->text);
         gpusync__pool_pop(pool);
     }
-    GPUSYNC__PUT(&c->done, 1);
+    GPUSYNC__STORE_SEQ(&c->done, 1);
     if (c->library) gpusync__count_done(w);
     for (size_t i = 0; !c->library && i < w->count; i++) {
         gpusync__compilation *p = &w->compilations[i];
-        if (p->library == c && p->same_as == i && (w->total || GPUSYNC__GET(&p->asked))) gpusync__compile(p);
+        if (p->library == c && p->same_as == i && (w->total || GPUSYNC__LOAD_SEQ(&p->asked))) gpusync__compile(p);
     }
 }
 
@@ -9608,7 +9657,7 @@ static void gpusync__came(void *block, void *made, void *ns_error)
     }
     gpusync__pool_pop(pool);
     gpusync__compiled(c);
-    GPUSYNC__SUB(&w->pending, 1);
+    GPUSYNC__SUB_SEQ(&w->pending, 1);
 }
 
 /* Compile the pipeline, or the library, once. The library of a pipeline is done. Where there is nothing to ask Metal it
@@ -9622,12 +9671,12 @@ GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
     gpusync__context_block block = {{gpusync__stack_block, GPUSYNC__BLOCK_HAS_SIGNATURE, 0, NULL, &descriptor}, c};
     gpusync__compilation *l = c->library;
     void *metal = c->warmup->device->metal, *input = l ? NULL : c->text;
-    if (!gpusync__swap32(&c->started, 0, 1) || GPUSYNC__GET(&c->warmup->closing)) return;
+    if (!gpusync__swap32(&c->started, 0, 1) || GPUSYNC__LOAD_SEQ(&c->warmup->closing)) return;
     block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__came;
     void *pool = gpusync__pool_push();
     if (l && l->made && c->text)
         input = GPUSYNC__AS1(void *, void *)(l->made, gpusync__sel.newFunctionWithName, c->text);
-    if (input) GPUSYNC__ADD(&c->warmup->pending, 1); /* before Metal can call back */
+    if (input) GPUSYNC__ADD_SEQ(&c->warmup->pending, 1); /* before Metal can call back */
     if (input && l) {
         ((pipeline_later)gpusync__send)(metal, gpusync__sel.newPipeline, input, &block);
         gpusync__release(input);
@@ -9660,13 +9709,14 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     if (event) gpusync__event_keep(w->device, event, true);
     if (w->own_queue) result = gpusync_queue_create(w->device, NULL, &w->queue);
     if (result != GPUSYNC_OK) return result;
-    while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT && !GPUSYNC__GET(&w->closing))
+    while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT &&
+           !GPUSYNC__LOAD_SEQ(&w->closing))
         nanosleep(&ms, NULL);
     if (result != GPUSYNC_OK) return result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
     result = gpusync_commit(w->queue, buffer, &ticket);
     if (result != GPUSYNC_OK) (void)gpusync_command_buffer_discard(w->queue, buffer);
     else
-        while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__GET(&w->closing))
+        while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__LOAD_SEQ(&w->closing))
             nanosleep(&ms, NULL);
     return result == GPUSYNC_OK ? made : result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
 }
@@ -9676,22 +9726,22 @@ GPUSYNC__RARE void gpusync__warm_up(void *warmup)
 {
     gpusync_warmup *w = (gpusync_warmup *)warmup;
     w->thread = pthread_self();
-    GPUSYNC__PUT(&w->working, 1); /* partner: gpusync__in_job */
+    GPUSYNC__STORE_SEQ(&w->working, 1); /* partner: gpusync__in_job */
     w->device_result = gpusync__warm_device(w);
     gpusync__count_done(w);
     for (size_t i = 0; i < w->job_count; i++) {
-        if (!GPUSYNC__GET(&w->closing)) w->jobs[i].run(w->jobs[i].user);
+        if (!GPUSYNC__LOAD_SEQ(&w->closing)) w->jobs[i].run(w->jobs[i].user);
         gpusync__count_done(w);
     }
-    GPUSYNC__PUT(&w->working, 0);
-    GPUSYNC__SUB(&w->pending, 1); /* last: destroy frees the warm-up then */
+    GPUSYNC__STORE_SEQ(&w->working, 0);
+    GPUSYNC__SUB_SEQ(&w->pending, 1); /* last: destroy frees the warm-up then */
 }
 
 /* Is this one of its jobs, which must not wait for the warm-up? Not inlined: the C library declares pthread_self
    constant, and a compiler may carry its answer across a hook in which a fiber changed threads. */
 static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
 {
-    return GPUSYNC__GET(&w->working) && pthread_equal(w->thread, pthread_self());
+    return GPUSYNC__LOAD_SEQ(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
 /* The library of pipeline i: that of an earlier one with the same text or library object, else a new one. Runs with a
@@ -9774,7 +9824,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     if (desc->disabled) return GPUSYNC_OK;
     for (size_t i = 0; i < w->library_count; i++) gpusync__compile(&w->compilations[w->count + i]);
     w->dispatch_queue = gpusync__dispatch_queue_create("gpusync warm-up", NULL);
-    GPUSYNC__ADD(&w->pending, 1);
+    GPUSYNC__ADD_SEQ(&w->pending, 1);
     gpusync__dispatch_async(w->dispatch_queue, w, gpusync__warm_up);
     if (!desc->blocking) return GPUSYNC_OK;
     unsigned rounds = 0;
@@ -9788,9 +9838,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
    then reads `closing`; that sets `closing`, then reads the count. So a call that goes on is waited for. */
 static bool gpusync__warmup_enter(gpusync_warmup *w)
 {
-    GPUSYNC__ADD(&w->inside, 1);
-    if (!GPUSYNC__GET(&w->closing)) return true;
-    GPUSYNC__SUB(&w->inside, 1);
+    GPUSYNC__ADD_SEQ(&w->inside, 1);
+    if (!GPUSYNC__LOAD_SEQ(&w->closing)) return true;
+    GPUSYNC__SUB_SEQ(&w->inside, 1);
     return false;
 }
 
@@ -9812,7 +9862,7 @@ static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__comp
 /* Of one moment: `done` is read once. Of a warm-up that is disabled both are 0. */
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total)
 {
-    uint64_t present = warmup ? GPUSYNC__GET(&warmup->done) : 0;
+    uint64_t present = warmup ? GPUSYNC__LOAD_SEQ(&warmup->done) : 0;
     if (done) *done = warmup && warmup->total ? (size_t)present : 0;
     if (total) *total = warmup ? (size_t)warmup->total : 0;
     if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -9829,7 +9879,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t 
     if (result == GPUSYNC_OK && warmup->total) result = warmup->device_result;
     for (size_t i = 0; i < warmup->count && result == GPUSYNC_OK && warmup->total; i++)
         result = warmup->compilations[warmup->compilations[i].same_as].error.result;
-    GPUSYNC__SUB(&warmup->inside, 1);
+    GPUSYNC__SUB_SEQ(&warmup->inside, 1);
     return result;
 }
 
@@ -9843,9 +9893,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
     if (!gpusync__warmup_enter(warmup)) return GPUSYNC_ERROR_DESTROYED;
     gpusync__compilation *c = &warmup->compilations[warmup->compilations[i].same_as];
     if (!warmup->total) {
-        GPUSYNC__PUT(&c->asked, 1);
+        GPUSYNC__STORE_SEQ(&c->asked, 1);
         gpusync__compile(c->library);
-        if (GPUSYNC__GET(&c->library->done)) gpusync__compile(c);
+        if (GPUSYNC__LOAD_SEQ(&c->library->done)) gpusync__compile(c);
     }
     gpusync_result result = gpusync__await_warm(warmup, c, timeout_ns);
     if (result == GPUSYNC_OK) {
@@ -9853,7 +9903,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
         if (error && c->error.result != GPUSYNC_OK) *error = c->error;
         result = c->error.result;
     }
-    GPUSYNC__SUB(&warmup->inside, 1);
+    GPUSYNC__SUB_SEQ(&warmup->inside, 1);
     return result;
 }
 
@@ -9866,10 +9916,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     unsigned rounds = 0;
     if (!w) return GPUSYNC_OK;
     if (gpusync__in_callback() || gpusync__in_job(w)) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    GPUSYNC__PUT(&w->closing, 1);
+    GPUSYNC__STORE_SEQ(&w->closing, 1);
     gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
     (void)gpusync_timeline_fail(w->progress, &gone);
-    while (GPUSYNC__GET(&w->inside) || GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);
+    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, &rounds);
     if (w->own_queue) (void)gpusync_queue_destroy(w->queue);
     if (w->dispatch_queue) gpusync__dispatch_release(w->dispatch_queue);
     (void)gpusync_timeline_destroy(w->progress);
@@ -9928,14 +9978,16 @@ GPUSYNC__RARE void gpusync__trace_signal(const gpusync_timeline *t, uint64_t val
     t->device->trace_fn(t->device->trace_user, &event);
 }
 
-/* A callback is about to run: of a submission, or of a note. */
+/* A callback is about to run: of a submission, or one that was registered. */
 GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__due *due)
 {
     const gpusync__plan *plan = due->done ? (const gpusync__plan *)(const void *)due : NULL;
-    const gpusync__note *note = (const gpusync__note *)(const void *)((const char *)due - offsetof(gpusync__note, due));
+    const gpusync__callback *callback =
+        (const gpusync__callback *)(const void *)((const char *)due - offsetof(gpusync__callback, due));
     gpusync_trace_event event =
         plan ? gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, plan->work.queue, NULL, plan->work.ticket, plan->label)
-             : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, note->queue, note->timeline, note->node.number, NULL);
+             : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->queue, callback->timeline, callback->node.number,
+                                    NULL);
     event.result = due->error ? due->error->result : GPUSYNC_OK;
     dev->trace_fn(dev->trace_user, &event);
 }
@@ -10009,7 +10061,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
          queue 1 'label': ...                 every queue that does not close, one after the other, entered
            ticket 7 'label': ...              what has not ended, counted in its slot
              waits for value 3 of ...         of a plan; its command buffers come before that
-           a wait for ...                     who sleeps, under the board's lock
+           a wait for ...                     that sleeps, under the wait list's lock
          timeline 1 'label': ...              every timeline, under the device's lock
            a wait for ...
 
@@ -10054,13 +10106,13 @@ GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue
     char label[64];
     gpusync__read_label(q, slot, label, sizeof label);
     gpusync__write(
-        out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind], (unsigned long long)GPUSYNC__GET(&slot->ticket),
-        label, status <= 5 ? states[status] : "?",
-        gpusync__ms_since(GPUSYNC__GET(kind == GPUSYNC__PART ? &slot->plan->work.since_ns : &slot->since_ns)));
+        out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind],
+        (unsigned long long)GPUSYNC__LOAD_SEQ(&slot->ticket), label, status <= 5 ? states[status] : "?",
+        gpusync__ms_since(GPUSYNC__LOAD_SEQ(kind == GPUSYNC__PART ? &slot->plan->work.since_ns : &slot->since_ns)));
 }
 
-/* Who is to signal the value; `waits` is the plan that waits for it, which may promise more on the same timeline. Under
-   the board's lock: what stands on the timeline's list stays, with its plan. */
+/* What is to signal the value; `waits` is the plan that waits for it, which may promise more on the same timeline.
+   Under the wait list's lock: what stands on the timeline's list stays, with its plan. */
 GPUSYNC__RARE void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
                                           const gpusync__plan *waits)
 {
@@ -10068,12 +10120,12 @@ GPUSYNC__RARE void gpusync__write_promise(gpusync__writer *out, const gpusync_ti
     const gpusync__promise *cover = gpusync__cover(t, kept ? 0 : value);
     const gpusync__plan *plan = cover ? cover->plan : NULL;
     if (kept) gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
-    if (plan && GPUSYNC__GET(&cover->encoded) && !GPUSYNC__GET(&plan->work.ticket))
+    if (plan && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&plan->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)plan->work.queue->place.number, plan->open_buffer);
     else if (plan && (kept || plan != waits))
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
-                       (unsigned long long)GPUSYNC__GET(&plan->work.ticket),
+                       (unsigned long long)GPUSYNC__LOAD_SEQ(&plan->work.ticket),
                        (unsigned long long)plan->work.queue->place.number, cover->issued ? "" : ", which is held");
     else gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "nobody has promised it\n");
 }
@@ -10081,8 +10133,8 @@ GPUSYNC__RARE void gpusync__write_promise(gpusync__writer *out, const gpusync_ti
 /* What a plan still waits for. The caller has a reference to the plan's slot, so the need and its timeline stay. */
 GPUSYNC__RARE void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan, const gpusync__need *need)
 {
-    gpusync_timeline *t = GPUSYNC__GET(&need->timeline);
-    unsigned long long number = GPUSYNC__GET(&need->node.number);
+    gpusync_timeline *t = GPUSYNC__LOAD_SEQ(&need->timeline);
+    unsigned long long number = GPUSYNC__LOAD_SEQ(&need->node.number);
     if (gpusync__is_over(need) || (t && gpusync__value_of(t) >= number)) return;
     if (t) {
         GPUSYNC__LOCK_TIMELINE(t);
@@ -10110,7 +10162,7 @@ GPUSYNC__RARE void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan
         gpusync__look_end(work->queue, part);
     }
     gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
-                   issued ? "submitted" : "held", gpusync__ms_since(GPUSYNC__GET(&work->since_ns)));
+                   issued ? "submitted" : "held", gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
     for (uint32_t i = issued ? plan->first_part : plan->part_count; i < plan->part_count; i++) {
         part = gpusync__part_begin(work->queue, plan, i);
         if (!part) continue;
@@ -10118,7 +10170,7 @@ GPUSYNC__RARE void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan
         gpusync__look_end(work->queue, part);
     }
     for (const gpusync__need *need = plan->needs; need; need = need->along) gpusync__write_need(out, plan, need);
-    if (GPUSYNC__GET(&plan->before.timeline)) gpusync__write_need(out, plan, &plan->before);
+    if (GPUSYNC__LOAD_SEQ(&plan->before.timeline)) gpusync__write_need(out, plan, &plan->before);
 }
 
 /* A wait that sleeps. The texts are in the order of the kinds of a goal. */
@@ -10135,7 +10187,7 @@ GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal
     GPUSYNC__UNLOCK_TIMELINE(t);
 }
 
-/* The first of the list with this number, or a larger one, behind so many that have it. Under the board's lock. */
+/* The first of the list with this number, or a larger one, behind so many that have it. Under the wait list's lock. */
 static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint64_t number, size_t seen)
 {
     const gpusync__node *node = gpusync__list_from(list, number);
@@ -10143,27 +10195,27 @@ static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint
     return node;
 }
 
-/* The waits that sleep on a board. Needs and notes are on its lists too: a plan tells of its needs itself. In each hold
-   of the board's lock a few are copied, which are written without it. The next hold goes on behind as many with the
-   last number as were seen. */
-static void gpusync__write_waits(gpusync__writer *out, gpusync__board *board)
+/* The waits that sleep on a wait list. Needs and callbacks are on its lists too: a plan tells of its needs itself. In
+   each hold of the wait list's lock a few are copied, which are written without it. The next hold goes on behind as
+   many with the last number as were seen. */
+static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits)
 {
     gpusync__goal goals[16];
     uint64_t since_ns[16], number = 0;
     size_t count, seen = 0;
     for (int list = 0; list < GPUSYNC__LISTS;) {
         count = 0;
-        gpusync__lock(&board->lock);
-        const gpusync__node *node = gpusync__list_behind(&board->lists[list], number, seen);
+        gpusync__lock(&waits->lock);
+        const gpusync__node *node = gpusync__list_behind(&waits->lists[list], number, seen);
         for (; node && count < 16; node = node->beside[1]) {
-            const gpusync__watch *watch = (const gpusync__watch *)(const void *)node;
+            const gpusync__wait_entry *entry = (const gpusync__wait_entry *)(const void *)node;
             seen = node->number == number ? seen + 1 : 1;
             number = node->number;
             if (node->told) continue;
-            goals[count] = watch->goal;
-            since_ns[count++] = watch->since_ns;
+            goals[count] = entry->goal;
+            since_ns[count++] = entry->since_ns;
         }
-        gpusync__unlock(&board->lock);
+        gpusync__unlock(&waits->lock);
         for (size_t n = 0; n < count; n++) gpusync__write_wait(out, &goals[n], since_ns[n]);
         if (node) continue;
         number = seen = 0;
@@ -10181,7 +10233,8 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    (unsigned long long)q->place.number, q->label, q->metal4 ? "Metal 4, " : "",
                    (unsigned long long)last, (unsigned long long)done,
                    (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED), gpusync__outstanding(q),
-                   most, gpusync_is_idle(q) ? ", idle" : "", GPUSYNC__GET(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
+                   most, gpusync_is_idle(q) ? ", idle" : "",
+                   GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     GPUSYNC__LOCK(q);
     bool is_known = gpusync__usual(q, &mean, &deviation);
     GPUSYNC__UNLOCK(q);
@@ -10195,12 +10248,12 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
         else gpusync__write_slot(out, q, slot);
         gpusync__ticket_end(q, slot);
     }
-    gpusync__write_waits(out, &q->board);
+    gpusync__write_waits(out, &q->waits);
 }
 
 /* Queues are entered one after the other, so no lock is held while Metal is asked.
    The timelines are written under the device's lock, so that none goes meanwhile: no message goes to Metal there. The
-   board's lock keeps the error of one that has failed. */
+   wait list's lock keeps the error of one that has failed. */
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     gpusync__writer out = {buffer, buffer ? size : 0, 0};
@@ -10220,7 +10273,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
         else gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
         GPUSYNC__UNLOCK_TIMELINE(t);
         gpusync__write(&out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
-        gpusync__write_waits(&out, &t->board);
+        gpusync__write_waits(&out, &t->waits);
     }
     gpusync__unlock(&device->lock);
     return out.length;
@@ -10324,7 +10377,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 
 #endif /* GPUSYNC_OBJC */
 
-/* The inline calls as symbols, for languages that cannot read this header. C++ makes one only where somebody takes the
+/* The inline calls as symbols, for languages that cannot read this header. C++ makes one only where a program takes the
    address. */
 #ifndef GPUSYNC_STATIC
 #ifdef __cplusplus

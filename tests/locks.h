@@ -35,7 +35,7 @@ enum {
     LOCKS_MALLOC = 64     /* the C library is asked for memory */
 };
 
-enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_QUEUE, LOCKS_BOARD, LOCKS_PLAN, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
+enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_QUEUE, LOCKS_WAITS, LOCKS_PLAN, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
 
 /* In the order in which they are taken: a thread that holds one takes none of a row above it, and no second one of its
    row; a queue's and a timeline's count as one row. What a thread does is allowed by the row of every lock that it holds. */
@@ -46,7 +46,7 @@ static const struct {
     {"order", LOCKS_MESSAGE | LOCKS_RELEASE | LOCKS_POOL | LOCKS_MALLOC}, /* of a queue; malloc: registrations */
     {"device", LOCKS_MESSAGE},    /* its listener is made */
     {"queue", 0},                 /* over its tickets */
-    {"board", LOCKS_MALLOC},      /* of a timeline, or whichever: registrations are made */
+    {"wait list", LOCKS_MALLOC},  /* of a timeline, or whichever: registrations are made */
     {"plan", LOCKS_ALLOCATOR},    /* submissions and callbacks are made */
     {"waiter", LOCKS_ALLOCATOR},  /* waiters are made */
     {"global", LOCKS_MALLOC},     /* slots and registrations are made */
@@ -165,9 +165,9 @@ static __attribute__((unused)) int locks_kind(const char *name)
     static const struct {
         const char *part;
         int kind;
-    } kinds[] = {{"order", LOCKS_ORDER},         {"(t)->board", LOCKS_BOARD},
-                 {"timeline)->board", LOCKS_BOARD}, {")->board.lock", LOCKS_QUEUE},
-                 {"board", LOCKS_BOARD},         {"need_lock", LOCKS_BOARD},
+    } kinds[] = {{"order", LOCKS_ORDER},         {"(t)->waits", LOCKS_WAITS},
+                 {"timeline)->waits", LOCKS_WAITS}, {")->waits.lock", LOCKS_QUEUE},
+                 {"waits", LOCKS_WAITS},         {"need_lock", LOCKS_WAITS},
                  {"plan_lock", LOCKS_PLAN},       {"waiter_lock", LOCKS_WAITER}, {"gpusync__global.lock", LOCKS_GLOBAL},
                  {"device->lock", LOCKS_DEVICE}, {"dev->lock", LOCKS_DEVICE}};
     size_t i;
@@ -192,7 +192,7 @@ static __attribute__((noinline, unused)) void locks_taking(const void *lock, con
 {
     int kind = locks_kind(name), pretended = locks_pretend(locks_rules[kind].name);
     locks_step_of(lock, function, false);
-    int least = kind == LOCKS_BOARD ? LOCKS_QUEUE : kind; /* a thread that holds one of these may not take it */
+    int least = kind == LOCKS_WAITS ? LOCKS_QUEUE : kind; /* a thread that holds one of these may not take it */
     if (pretended >= least || (locks_mine.count && locks_mine.held[locks_mine.count - 1].kind >= least))
         locks_wrong("is taken against the order", locks_rules[kind].name, pretended);
 }

@@ -134,7 +134,7 @@ static const char *const probe_functions[] = {
     [PROBE_END_IS_TOLD] = "gpusync__leave_slot gpusync__settle gpusync__publish",
     [PROBE_NEED_LISTS] = "gpusync__seek",
     [PROBE_LISTENS] = "gpusync__listen",
-    [PROBE_CALLBACK_LISTS] = "gpusync__pin_note",
+    [PROBE_CALLBACK_LISTS] = "gpusync__list_callback",
     [PROBE_SIGNAL_LISTS] = "gpusync__link_promise",
     [PROBE_SIGNAL_MOVES] = "gpusync__promises_of",
     [PROBE_QUEUES_LISTED] = "gpusync_device_wait_ex",
@@ -189,7 +189,7 @@ static void probe_arm(int where, const void *lock, int n, void (*act)(void *), v
 static PROBE void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *),
                            void *argument)
 {
-    probe_arm((int)place, timeline ? &timeline->board.lock : NULL, n, act, argument);
+    probe_arm((int)place, timeline ? &timeline->waits.lock : NULL, n, act, argument);
 }
 
 static PROBE void probe_at_each(int n, void (*act)(void *), void *argument)
@@ -225,9 +225,9 @@ static PROBE void probe_forget_spare_memory(gpusync_queue *queue)
     gpusync__listening **end = &probe_forgotten;
     gpusync__post **last = &probe_forgotten_posts;
     if (queue) {
-        gpusync__lock(&queue->board.lock);
+        gpusync__lock(&queue->waits.lock);
         queue->free_slots = NULL;
-        gpusync__unlock(&queue->board.lock);
+        gpusync__unlock(&queue->waits.lock);
     }
     gpusync__lock(&gpusync__global.lock);
     gpusync__global.free = NULL;
@@ -264,7 +264,7 @@ static PROBE gpusync_hooks probe_default_hooks(void)
 
 static PROBE bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket)
 {
-    return gpusync__marked(queue, ticket);
+    return gpusync__has_ended(queue, ticket);
 }
 
 static PROBE void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base)
@@ -275,9 +275,9 @@ static PROBE void *probe_event_of(const gpusync_timeline *timeline, uint64_t *ba
 
 static PROBE bool probe_is_listed(gpusync_timeline *timeline)
 {
-    gpusync__lock(&timeline->board.lock);
-    bool listed = gpusync__has_listed(&timeline->board);
-    gpusync__unlock(&timeline->board.lock);
+    gpusync__lock(&timeline->waits.lock);
+    bool listed = gpusync__has_listed(&timeline->waits);
+    gpusync__unlock(&timeline->waits.lock);
     return listed;
 }
 
@@ -286,12 +286,12 @@ static PROBE unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *referenc
     const gpusync__plan *lists[2], *plan;
     unsigned count = 0, i;
     gpusync__lock(&queue->device->plan_lock);
-    lists[0] = GPUSYNC__GET(&queue->free_plans);
+    lists[0] = GPUSYNC__LOAD_SEQ(&queue->free_plans);
     lists[1] = queue->device->free_plans;
     *references = 0;
     for (i = 0; i < 2; i++)
         for (plan = lists[i]; plan; plan = plan->next) {
-            *references += GPUSYNC__GET(&plan->refs);
+            *references += GPUSYNC__LOAD_SEQ(&plan->refs);
             count++;
         }
     gpusync__unlock(&queue->device->plan_lock);

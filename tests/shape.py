@@ -13,8 +13,8 @@ but for C++. Comments are not, nor are preprocessor lines, so that a macro count
                                  is. `else if` is no deeper than its `if`, nor is a block of its own.
     atomic_operations            uses of the builtins __atomic_..., and of macros made of them; not their definitions.
                                  A function around one of them counts once, and not where it is called.
-    kinds_of_locks               fields and variables that are a gpusync__mutex or a pthread_mutex_t: the lock of a board is
-                                 one kind, whatever has a board
+    kinds_of_locks               fields and variables that are a gpusync__mutex or a pthread_mutex_t: the lock of a wait list
+                                 is one kind, whatever has one
     structs, fields              structs and unions that have a body; what is declared in them, each name for itself. What
                                  one macro declares counts as one.
     comment_a_code_line          lines with nothing but comment, by lines with code, preprocessor lines among them

@@ -1087,7 +1087,7 @@ static bool check_late_teller(int n, bool *told)
     return held_up.stopped;
 }
 
-/* Rule: boards know tickets, not entries: the entry is another ticket's when the handler tells of its own. */
+/* Rule: wait lists know tickets, not entries: the entry is another ticket's when the handler tells of its own. */
 static void test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_tell(void **state)
 {
     unsigned tellers = 0;
@@ -1679,7 +1679,7 @@ static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state
     rig_close(&r);
 }
 
-/* -- no number: a wait for many that takes off its last watch itself ------------------------------------------- */
+/* -- no number: a wait for many that takes off its last entry itself ------------------------------------------- */
 
 enum { AT_ONCE = 16 }; /* waits that a handler takes off the list in one step */
 
@@ -1711,7 +1711,7 @@ static void wake_nobody(void *user, gpusync_waiter *waiter)
 static void the_last_one_comes(void *unused)
 {
     (void)unused;
-    assert_ok(gpusync_timeline_signal(alone.s.a, 1)); /* one other watch is listed still */
+    assert_ok(gpusync_timeline_signal(alone.s.a, 1)); /* one other entry is listed still */
     alone.last_came = true;
 }
 
@@ -1728,7 +1728,7 @@ static void all_but_one_come(void *unused)
 }
 
 /* Rule: who waits for many parks only while one of its watches is listed. It looks at a, which has not come. Then a
-   comes, whose signal wakes nobody: another watch is listed. The wait sees that this one is met, and takes it off by
+   comes, whose signal wakes nobody: another entry is listed. The wait sees that this one is met, and takes it off by
    itself; nobody is left who would wake it for a. */
 static void test_a_wait_for_many_never_sleeps_with_nothing_listed(void **state)
 {

@@ -196,7 +196,7 @@ static void test_a_lock_that_is_taken_against_the_order_ends_the_program(void **
     for (taken = 0; taken < LOCKS_KINDS; taken++)
         for (held = 0; held < LOCKS_KINDS; held += KINDS_APART)
             assert_told(locks_rules[taken].name, held,
-                        held < taken && !(held == LOCKS_QUEUE && taken == LOCKS_BOARD) /* these two stand beside each other */
+                        held < taken && !(held == LOCKS_QUEUE && taken == LOCKS_WAITS) /* these two stand beside each other */
                             ? NULL
                             : "is taken against the order");
 }

@@ -41,17 +41,17 @@ faults=(
 
     late_record fuzz "a ticket is marked before its failure is on record"
     '        if (failed) gpusync__record(q, &error);'
-    '        if (failed) gpusync__end_ticket(q, slot, &outcome, agenda), gpusync__record(q, &error);'
+    '        if (failed) gpusync__end_ticket(q, slot, &outcome, deferred), gpusync__record(q, &error);'
 
     unpaid fuzz "a timeline goes before its callbacks were called"
     '    gpusync__pay(dev, &t->owing, NULL);'
     ''
 
-    locked_unpark fuzz "a waiter is woken under the lock of its board"
-    '        caught->waiters[caught->count++] = watch->waiter;'
+    locked_unpark fuzz "a waiter is woken under the lock of its wait list"
+    '        caught->waiters[caught->count++] = entry->waiter;'
     '    {
-        gpusync_device *dev = watch->goal.queue ? watch->goal.queue->device : watch->goal.timeline->device;
-        dev->hooks.unpark(dev->hooks.user, &watch->waiter->open);
+        gpusync_device *dev = entry->goal.queue ? entry->goal.queue->device : entry->goal.timeline->device;
+        dev->hooks.unpark(dev->hooks.user, &entry->waiter->open);
     }'
 
     other_object threads "a handler that gets another object than the one committed does nothing"
@@ -68,19 +68,19 @@ faults=(
         buffer = gpusync__slot_leave(q, slot);'
 
     listener_runs threads "a timeline goes while the block of its listener runs"
-    '            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);'
+    '            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);'
     '            (void)rounds;'
 
     still_inside threads "a queue goes before the waits that it has woken are out"
     '    gpusync__let_out(dev, &q->inside);'
     ''
 
-    late_look threads "the look for callbacks comes before the note that somebody asked is taken back"
-    '    GPUSYNC__PUT(&post->asked, 0);'
-    '    GPUSYNC__ADD(&post->inside, 1);
-    if (GPUSYNC__GET(&post->device)) (void)gpusync__run_due(GPUSYNC__GET(&post->device), SIZE_MAX);
-    GPUSYNC__PUT(&post->asked, 0);
-    GPUSYNC__SUB(&post->inside, 1);
+    late_look threads "the look for callbacks comes before the callback that somebody asked is taken back"
+    '    GPUSYNC__STORE_SEQ(&post->asked, 0);'
+    '    GPUSYNC__ADD_SEQ(&post->inside, 1);
+    if (GPUSYNC__LOAD_SEQ(&post->device)) (void)gpusync__run_due(GPUSYNC__LOAD_SEQ(&post->device), SIZE_MAX);
+    GPUSYNC__STORE_SEQ(&post->asked, 0);
+    GPUSYNC__SUB_SEQ(&post->inside, 1);
     gpusync__post_unref(post);
     return;'
 

@@ -38,17 +38,17 @@ static void registered_meanwhile(void)
 }
 
 /* A callback becomes due, while the dispatch queue is about to look for what was due before. */
-static gpusync__note *make_note(void)
+static gpusync__callback *make_note(void)
 {
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 0);
-    return gpusync__note_new(&D, &goal, callback, NULL);
+    return gpusync__callback_new(&D, &goal, callback, NULL);
 }
-static gpusync__note *note;
+static gpusync__callback *callback;
 static void *becomes_due(void *unused)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__push_due(&D, &note->due, &agenda);
-    gpusync__ask_for_calls(&D, &agenda);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__push_due(&D, &callback->due, &deferred);
+    gpusync__ask_for_calls(&D, &deferred);
     return unused;
 }
 static void *answers(void *unused)
@@ -58,7 +58,7 @@ static void *answers(void *unused)
 }
 static void asked_meanwhile(void)
 {
-    note = make_note();
+    callback = make_note();
     post.asked = 1; /* for an earlier one, which destroy has paid */
     post.refs = 2;
     pthread_t one = start(becomes_due, 0), other = start(answers, 0);
@@ -83,10 +83,10 @@ static void *pays(void *unused)
 }
 static void paid_meanwhile(void)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    note = make_note();
-    note->due.fn = alone;
-    gpusync__push_due(&D, &note->due, &agenda);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    callback = make_note();
+    callback->due.fn = alone;
+    gpusync__push_due(&D, &callback->due, &deferred);
     post.asked = 1;
     post.refs = 2;
     pthread_t one = start(pays, 0), other = start(answers, 0);

@@ -52,12 +52,12 @@ EDITS = [
     ("    *error = q->log[at % q->log_size];", "    copy_error(error, &q->log[at % q->log_size]);"),
     ("    if (error) *error = t->error;", "    if (error) copy_error(error, &t->error);"),
     ("        plan->error = *error;", "        copy_error(&plan->error, error);"),
-    ("    if (error) note->error = *error;", "    if (error) copy_error(&note->error, error);"),
+    ("    if (error) callback->error = *error;", "    if (error) copy_error(&callback->error, error);"),
     ("        if (failed) error = t->error;", "        if (failed) copy_error(&error, &t->error);"),
     ("wait->error) *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
-    ("    watch.goal = *goal;", "    copy_goal(&watch.goal, goal);"),
+    ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
     # Text for the log.
     ("    va_start(arguments, format);\n"
      "    vsnprintf(text, sizeof text, format, arguments);\n"
@@ -65,8 +65,8 @@ EDITS = [
      "    gpusync__make_plain(text, strlen(text));\n",
      "    (void)arguments;\n    (void)format;\n    text[0] = 0;\n"),
     # Counts that no answer depends on. They order nothing.
-    ("#define GPUSYNC__COUNT(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))",
-     "#define GPUSYNC__COUNT(p) ((void)(p))"),
+    ("#define GPUSYNC__COUNT_RELAXED(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))",
+     "#define GPUSYNC__COUNT_RELAXED(p) ((void)(p))"),
     ("const gpusync__outcome *outcome)\n{\n    double seconds;\n",
      "const gpusync__outcome *outcome)\n{\n    double seconds;\n    return;\n"),
     ("        if (failed || slot->kind != GPUSYNC__WORK) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),

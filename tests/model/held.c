@@ -31,8 +31,8 @@ static void *fails(void *unused)
 }
 static void nothing_is_left(void)
 {
-    assert(gpusync_is_idle(&Q) && Q.owing == 0 && T.refs == 1 && !gpusync__has_listed(&T.board));
-    assert(!Q.wanted && !Q.on_agenda && !Q.lined && !Q.line.first && !Q.stirred && !Q.held_buffers);
+    assert(gpusync_is_idle(&Q) && Q.owing == 0 && T.refs == 1 && !gpusync__has_listed(&T.waits));
+    assert(!Q.wanted && !Q.is_deferred && !Q.lined && !Q.line.first && !Q.stirred && !Q.held_buffers);
 }
 static void against_signal(void)
 {
@@ -81,9 +81,9 @@ static void against_both(void)
 /* The same against the loss of the device: the held work ends. */
 static void *loses(void *unused)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__lose(&D, &agenda);
-    gpusync__work_off(&D, &agenda);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__lose(&D, &deferred);
+    gpusync__do_deferred(&D, &deferred);
     return unused;
 }
 static void *submits_or_not(void *unused)
@@ -109,9 +109,9 @@ static void against_loss(void)
    lock, or does the same for another plan. In the end the pump has looked at each, and nothing is wanted. */
 static void *stirs(void *i)
 {
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
-    gpusync__stir(&plans[(long)i], &agenda);
-    gpusync__run(&D, &agenda);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__stir(&plans[(long)i], &deferred);
+    gpusync__run(&D, &deferred);
     return NULL;
 }
 static void *orders(void *unused)
@@ -135,7 +135,7 @@ static void pump(void)
     pthread_t one = start(stirs, 0), other = start(orders, 0);
     join(one);
     join(other);
-    assert(!Q.wanted && !Q.on_agenda && !Q.inside && !Q.stirred);
+    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.stirred);
 }
 static void two_pumps(void)
 {
@@ -144,7 +144,7 @@ static void two_pumps(void)
     pthread_t one = start(stirs, 0), other = start(stirs, 1);
     join(one);
     join(other);
-    assert(!Q.wanted && !Q.on_agenda && !Q.inside && !Q.stirred);
+    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.stirred);
 }
 
 /* Work that signals 1 is on the device. A submission that waits for 1 comes in while that work ends well. It is issued,

@@ -10,10 +10,10 @@ touches what is about to go.
 MUTANTS = {
     # -- all at once: acquire and release, and no sequential consistency
     "weak-everywhere": [
-        ("#define GPUSYNC__GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)",
-         "#define GPUSYNC__GET(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)"),
-        ("#define GPUSYNC__PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)",
-         "#define GPUSYNC__PUT(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)"),
+        ("#define GPUSYNC__LOAD_SEQ(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)",
+         "#define GPUSYNC__LOAD_SEQ(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)"),
+        ("#define GPUSYNC__STORE_SEQ(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)",
+         "#define GPUSYNC__STORE_SEQ(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)"),
         ("__atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)", "__atomic_fetch_add(p, n, __ATOMIC_ACQ_REL)"),
         ("__atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)", "__atomic_fetch_sub(p, n, __ATOMIC_ACQ_REL)"),
         ("(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)",
@@ -21,19 +21,19 @@ MUTANTS = {
     ],
     # -- a ticket ends
     "looked-before-the-lock": [
-        ("        gpusync__lock(&board->lock);\n        bool link = !watch->node.linked && (goal->kind == "
+        ("        gpusync__lock(&waits->lock);\n        bool link = !entry->node.linked && (goal->kind == "
          "GPUSYNC__ROOM || !gpusync__met(goal));\n",
          "        bool met = goal->kind != GPUSYNC__ROOM && gpusync__met(goal);\n"
-         "        gpusync__lock(&board->lock);\n        bool link = !watch->node.linked && !met;\n"),
+         "        gpusync__lock(&waits->lock);\n        bool link = !entry->node.linked && !met;\n"),
         ("    while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {\n",
          "    while (gpusync_now_ns() < deadline) {\n"),
     ],
     "advance-by-one": [
         ("    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1) ticket++;", ""),
     ],
-    "note-not-looked-at": [
-        ("    bool ended = note->queue ? gpusync__marked(note->queue, number) : note->timeline->value >= number;",
-         "    bool ended = !note->queue && note->timeline->value >= number;"),
+    "callback-not-looked-at": [
+        ("    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number) : callback->timeline->value >= number;",
+         "    bool ended = !callback->queue && callback->timeline->value >= number;"),
     ],
     # -- room comes, a handler begins
     "room-is-not-passed-on": [
@@ -41,23 +41,23 @@ MUTANTS = {
          "    }\n    gpusync__leave(queue);"),
     ],
     "sleeper-not-told-of-the-handler": [
-        ("    if (q->board.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);\n", ""),
+        ("    if (q->waits.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);\n", ""),
     ],
     "handler-begins-relaxed": [
-        ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
+        ("    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
          "    if (!__atomic_compare_exchange_n(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING, false, "
          "__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {"),
     ],
     # -- read without the queue's lock
     "completed-stored-relaxed": [
-        ("    GPUSYNC__PUT(&q->head.completed, ticket);", "    GPUSYNC__SET(&q->head.completed, ticket);"),
+        ("    GPUSYNC__STORE_SEQ(&q->head.completed, ticket);", "    GPUSYNC__STORE_RELAXED(&q->head.completed, ticket);"),
     ],
     "done-stored-relaxed": [
-        ("    GPUSYNC__PUT(&entry->done, ticket << 1 | outcome->failed);",
-         "    GPUSYNC__SET(&entry->done, ticket << 1 | outcome->failed);"),
+        ("    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | outcome->failed);",
+         "    GPUSYNC__STORE_RELAXED(&entry->done, ticket << 1 | outcome->failed);"),
     ],
     "ring-stored-relaxed": [
-        ("        GPUSYNC__PUT(&q->ring, ring);", "        GPUSYNC__SET(&q->ring, ring);"),
+        ("        GPUSYNC__STORE_SEQ(&q->ring, ring);", "        GPUSYNC__STORE_RELAXED(&q->ring, ring);"),
     ],
     "completed-not-looked-at": [
         ("    if (ticket <= gpusync__ended_to(q)) return true;\n    if (gpusync__last_end(", "    if (gpusync__last_end("),
@@ -69,8 +69,8 @@ MUTANTS = {
     "plans-taken-one-by-one": [
         ("    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, "
          "__ATOMIC_SEQ_CST), *rest = NULL;",
-         "    gpusync__plan *plan = GPUSYNC__GET(&q->free_plans), *rest = NULL;\n"
-         "    while (plan && !GPUSYNC__SWAP(&q->free_plans, &plan, plan->next)) {}\n    if (plan) return plan;"),
+         "    gpusync__plan *plan = GPUSYNC__LOAD_SEQ(&q->free_plans), *rest = NULL;\n"
+         "    while (plan && !GPUSYNC__SWAP_SEQ(&q->free_plans, &plan, plan->next)) {}\n    if (plan) return plan;"),
     ],
     "plans-lost": [
         ("    if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */", "    "
@@ -82,19 +82,19 @@ MUTANTS = {
     ],
     # -- a buffer is given up: ARMED to RUNNING, or to ORPHANED
     "begun-without-a-swap": [
-        ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
+        ("    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
          "    bool begins = gpusync__state_of(slot) == armed;\n"
-         "    if (begins) GPUSYNC__PUT(&slot->state, (uint8_t)GPUSYNC__RUNNING);\n    if (!begins) {"),
+         "    if (begins) GPUSYNC__STORE_SEQ(&slot->state, (uint8_t)GPUSYNC__RUNNING);\n    if (!begins) {"),
     ],
     "given-up-without-a-swap": [
-        ("    bool orphan = GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);",
+        ("    bool orphan = GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);",
          "    bool orphan = gpusync__state_of(slot) == armed;\n"
-         "    if (orphan) GPUSYNC__PUT(&slot->state, (uint8_t)GPUSYNC__ORPHANED);"),
+         "    if (orphan) GPUSYNC__STORE_SEQ(&slot->state, (uint8_t)GPUSYNC__ORPHANED);"),
     ],
     "queue-touched-before-the-swap": [
-        ("    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
-         "    if (gpusync__state_of(slot) == GPUSYNC__ARMED) (void)GPUSYNC__GET(&slot->queue->flags);\n"
-         "    if (!GPUSYNC__SWAP(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {"),
+        ("    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
+         "    if (gpusync__state_of(slot) == GPUSYNC__ARMED) (void)GPUSYNC__LOAD_SEQ(&slot->queue->flags);\n"
+         "    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {"),
     ],
     "orphan-seen-before-the-lock": [
         ("    GPUSYNC__LOCK(q);\n    bool orphan = gpusync__is_orphan(slot);\n",
@@ -102,7 +102,7 @@ MUTANTS = {
     ],
     # -- held work may go
     "wanted-is-only-read": [
-        ("return GPUSYNC__ADD(&q->wanted, 0) != 0; }", "return GPUSYNC__GET(&q->wanted) != 0; }"),
+        ("return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0; }", "return GPUSYNC__LOAD_SEQ(&q->wanted) != 0; }"),
     ],
     "wanted-not-looked-at": [
         ("    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);", "    (void)q;"),
@@ -110,44 +110,44 @@ MUTANTS = {
     "doomed-read-before-missing": [
         ("    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;\n    if (goes) return GPUSYNC_OK;\n",
          "    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;\n"
-         "    goes = !stays && GPUSYNC__GET(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
+         "    goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
         ("        if (why) gpusync__doom(plan, need->rank, why);\n"
-         "        if ((need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))\n"
-         "            gpusync__stir(plan, agenda);\n",
-         "        bool last = need->blocks && GPUSYNC__SUB(&plan->missing, 1) == 1;\n"
+         "        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))\n"
+         "            gpusync__stir(plan, deferred);\n",
+         "        bool last = need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1;\n"
          "        if (why) gpusync__doom(plan, need->rank, why);\n"
-         "        if (last || (why && !gpusync__is_issued(plan))) gpusync__stir(plan, agenda);\n"),
+         "        if (last || (why && !gpusync__is_issued(plan))) gpusync__stir(plan, deferred);\n"),
     ],
     "lined-up-without-a-look": [
-        ("    if (GPUSYNC__GET(&plan->missing) == 0 || gpusync__is_doomed(plan)) {\n        "
+        ("    if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {\n        "
          "gpusync__list_stirred(plan);",
          "    if (gpusync__is_doomed(plan)) {\n        gpusync__list_stirred(plan);"),
     ],
-    # -- a queue on an agenda
-    "agenda-cleared-after-the-pump": [
-        ("            GPUSYNC__PUT(&q->on_agenda, 0); /* before the pump: gpusync__want lists it again */\n"
-         "            gpusync__pump(q, agenda);\n",
-         "            gpusync__pump(q, agenda);\n            GPUSYNC__PUT(&q->on_agenda, 0);\n"),
+    # -- a queue on an deferred
+    "deferred-cleared-after-the-pump": [
+        ("            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* before the pump: gpusync__want lists it again */\n"
+         "            gpusync__pump(q, deferred);\n",
+         "            gpusync__pump(q, deferred);\n            GPUSYNC__STORE_SEQ(&q->is_deferred, 0);\n"),
     ],
     # -- a device is lost
     "loss-not-looked-at": [
-        ("    if (GPUSYNC__GET(&q->flags) & GPUSYNC__LOST) gpusync__want(q, agenda); /* gpusync__lose "
+        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST) gpusync__want(q, deferred); /* gpusync__lose "
          "came first */\n", ""),
     ],
     # -- an object goes
     "inside-counted-relaxed": [
-        ("    GPUSYNC__ADD(inside, 1);\n    stop &= GPUSYNC__GET(flags);",
+        ("    GPUSYNC__ADD_SEQ(inside, 1);\n    stop &= GPUSYNC__LOAD_SEQ(flags);",
          "    __atomic_fetch_add(inside, 1, __ATOMIC_RELAXED);\n    stop &= __atomic_load_n(flags, "
          "__ATOMIC_RELAXED);"),
     ],
     "closing-read-first": [
-        ("    GPUSYNC__ADD(inside, 1);\n    stop &= GPUSYNC__GET(flags);",
-         "    stop &= GPUSYNC__GET(flags);\n    GPUSYNC__ADD(inside, 1);"),
+        ("    GPUSYNC__ADD_SEQ(inside, 1);\n    stop &= GPUSYNC__LOAD_SEQ(flags);",
+         "    stop &= GPUSYNC__LOAD_SEQ(flags);\n    GPUSYNC__ADD_SEQ(inside, 1);"),
     ],
     "left-relaxed": [
-        ("static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB(&q->inside, 1); }",
+        ("static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB_SEQ(&q->inside, 1); }",
          "static void gpusync__leave(gpusync_queue *q) { __atomic_fetch_sub(&q->inside, 1, __ATOMIC_RELAXED); }"),
     ],
     "running-handler-not-waited-for": [
@@ -156,58 +156,58 @@ MUTANTS = {
          "        if (!armed) break;\n"),
     ],
     "leaving-not-waited-for": [
-        ("    while (GPUSYNC__GET(&q->leaving)) gpusync__linger(q->device, &rounds);\n", ""),
+        ("    while (GPUSYNC__LOAD_SEQ(&q->leaving)) gpusync__linger(q->device, &rounds);\n", ""),
     ],
     "leaving-counted-after-the-lock": [
-        ("    GPUSYNC__ADD(&q->leaving, 1);\n    void *buffer = gpusync__slot_leave(q, slot);\n"
+        ("    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n    void *buffer = gpusync__slot_leave(q, slot);\n"
          "    GPUSYNC__UNLOCK(q);\n",
          "    void *buffer = gpusync__slot_leave(q, slot);\n    GPUSYNC__UNLOCK(q);\n"
-         "    GPUSYNC__ADD(&q->leaving, 1);\n"),
+         "    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n"),
     ],
     "leaving-let-go-relaxed": [
-        ("    GPUSYNC__SUB(&q->leaving, 1);", "    __atomic_fetch_sub(&q->leaving, 1, __ATOMIC_RELAXED);"),
+        ("    GPUSYNC__SUB_SEQ(&q->leaving, 1);", "    __atomic_fetch_sub(&q->leaving, 1, __ATOMIC_RELAXED);"),
     ],
     "leaving-let-go-first": [
-        ("    gpusync__tell(q, ticket, &caught, agenda);\n    gpusync__work_off(q->device, agenda);\n"
-         "    if (buffer) gpusync__release_pooled(buffer);\n    GPUSYNC__SUB(&q->leaving, 1);",
-         "    GPUSYNC__SUB(&q->leaving, 1);\n    gpusync__tell(q, ticket, &caught, agenda);\n"
-         "    gpusync__work_off(q->device, agenda);\n    if (buffer) gpusync__release_pooled(buffer);"),
+        ("    gpusync__tell(q, ticket, &caught, deferred);\n    gpusync__do_deferred(q->device, deferred);\n"
+         "    if (buffer) gpusync__release_pooled(buffer);\n    GPUSYNC__SUB_SEQ(&q->leaving, 1);",
+         "    GPUSYNC__SUB_SEQ(&q->leaving, 1);\n    gpusync__tell(q, ticket, &caught, deferred);\n"
+         "    gpusync__do_deferred(q->device, deferred);\n    if (buffer) gpusync__release_pooled(buffer);"),
     ],
     "slots-lost": [
         ("    gpusync__return_slots(q->free_slots);\n", ""),
     ],
     "sleepers-not-woken": [
-        ("    gpusync__wake_waits(dev, &q->board, false);\n", ""),
+        ("    gpusync__wake_waits(dev, &q->waits, false);\n", ""),
     ],
     "sleepers-of-values-not-woken": [
-        ("    gpusync__wake_waits(dev, &t->board, false);\n", ""),
+        ("    gpusync__wake_waits(dev, &t->waits, false);\n", ""),
     ],
     "listening-not-orphaned": [
         ("            (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
     ],
     "listening-not-waited-for": [
-        ("            while (GPUSYNC__GET(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);\n",
+        ("            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);\n",
          "            (void)rounds;\n"),
     ],
     "listening-let-go-relaxed": [
-        ("    if (GPUSYNC__SUB(&listening->refs, 1) != 1) return;",
+        ("    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1) return;",
          "    if (__atomic_fetch_sub(&listening->refs, 1, __ATOMIC_RELAXED) != 1) return;"),
     ],
     # -- a device goes
     "device-read-before-inside": [
-        ("    GPUSYNC__ADD(&post->inside, 1);\n    return GPUSYNC__GET(&post->device);\n",
-         "    gpusync_device *dev = GPUSYNC__GET(&post->device);\n    GPUSYNC__ADD(&post->inside, 1);\n    return dev;\n"),
+        ("    GPUSYNC__ADD_SEQ(&post->inside, 1);\n    return GPUSYNC__LOAD_SEQ(&post->device);\n",
+         "    gpusync_device *dev = GPUSYNC__LOAD_SEQ(&post->device);\n    GPUSYNC__ADD_SEQ(&post->inside, 1);\n    return dev;\n"),
     ],
     "post-closed-with-release": [
-        ("    GPUSYNC__PUT(&dev->post->device, NULL);\n    while (GPUSYNC__GET(&dev->post->inside)) "
+        ("    GPUSYNC__STORE_SEQ(&dev->post->device, NULL);\n    while (GPUSYNC__LOAD_SEQ(&dev->post->inside)) "
          "gpusync__linger(dev, &rounds);",
          "    __atomic_store_n(&dev->post->device, NULL, __ATOMIC_RELEASE);\n"
          "    while (__atomic_load_n(&dev->post->inside, __ATOMIC_ACQUIRE)) gpusync__linger(dev, &rounds);"),
     ],
     # -- a sweep begins
     "timer-taken-back-late": [
-        ("    GPUSYNC__PUT(&post->sweep_ns, 0);\n    bool last = ", "    bool last = "),
-        ("    if (reason && last) {\n", "    GPUSYNC__PUT(&post->sweep_ns, 0);\n    if (reason && last) {\n"),
+        ("    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    bool last = ", "    bool last = "),
+        ("    if (reason && last) {\n", "    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    if (reason && last) {\n"),
     ],
     "refused-after-the-timer": [
         ("    GPUSYNC__LOCK(q);\n    q->refused = true;\n    GPUSYNC__UNLOCK(q);\n"
@@ -217,33 +217,33 @@ MUTANTS = {
     ],
     # -- callbacks are due
     "asked-cleared-after-the-look": [
-        ("    GPUSYNC__PUT(&post->asked, 0);\n    gpusync_device *dev = gpusync__post_enter(post);\n",
+        ("    GPUSYNC__STORE_SEQ(&post->asked, 0);\n    gpusync_device *dev = gpusync__post_enter(post);\n",
          "    gpusync_device *dev = gpusync__post_enter(post);\n"),
         ("    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n",
-         "    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__PUT(&post->asked, 0);\n"),
+         "    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__STORE_SEQ(&post->asked, 0);\n"),
     ],
     "due-not-asked-for": [
-        ("    gpusync__append_due(dev, due, agenda);\n    gpusync__unlock(&dev->plan_lock);\n}",
-         "    gpusync__append_due(dev, due, agenda);\n    agenda->calls = dev->due == due && !dev->calling;\n"
-         "    gpusync__unlock(&dev->plan_lock);\n    if (dev->post->asked) agenda->calls = false;\n}"),
+        ("    gpusync__append_due(dev, due, deferred);\n    gpusync__unlock(&dev->plan_lock);\n}",
+         "    gpusync__append_due(dev, due, deferred);\n    deferred->calls = dev->due == due && !dev->calling;\n"
+         "    gpusync__unlock(&dev->plan_lock);\n    if (dev->post->asked) deferred->calls = false;\n}"),
     ],
     "two-callbacks-at-once": [
         ("    if (dev->calling) {\n        dev->turned_away = true;\n        due = NULL;\n    }\n", ""),
-        ("        else GPUSYNC__PUT(&dev->due, due->next);\n", "        else if (dev->due_count == 9) "
-         "GPUSYNC__PUT(&dev->due, NULL);\n"),
+        ("        else GPUSYNC__STORE_SEQ(&dev->due, due->next);\n", "        else if (dev->due_count == 9) "
+         "GPUSYNC__STORE_SEQ(&dev->due, NULL);\n"),
     ],
     # -- others may signal
     "hint-before-outside": [
         ("    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))\n"
-         "        gpusync__wake_waits(timeline->device, &timeline->board, true);",
-         "    gpusync__wake_waits(timeline->device, &timeline->board, true);\n"
+         "        gpusync__wake_waits(timeline->device, &timeline->waits, true);",
+         "    gpusync__wake_waits(timeline->device, &timeline->waits, true);\n"
          "    (void)gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE);"),
     ],
     "outside-read-before-the-list": [
-        ("    *listens = node->heard = note->timeline && flags & GPUSYNC__OUTSIDE;",
-         "    *listens = node->heard = note->timeline && *listens;"),
-        ("    if (note && gpusync__pin_note(note, &listens)) {",
-         "    listens = t && gpusync__is_outside(t);\n    if (note && gpusync__pin_note(note, &listens)) {"),
+        ("    *listens = node->heard = callback->timeline && flags & GPUSYNC__OUTSIDE;",
+         "    *listens = node->heard = callback->timeline && *listens;"),
+        ("    if (callback && gpusync__list_callback(callback, &listens)) {",
+         "    listens = t && gpusync__is_outside(t);\n    if (callback && gpusync__list_callback(callback, &listens)) {"),
     ],
     # -- the two loads of gpusync_is_idle, the fence behind a status
     "committed-read-first": [
@@ -262,9 +262,9 @@ MUTANTS = {
     # -- a failure comes before the end
     "recorded-after-the-end": [
         ("        if (failed) gpusync__record(q, &error);\n        gpusync__learn", "        gpusync__learn"),
-        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, agenda);\n    }\n"
+        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n    }\n"
          "    GPUSYNC__UNLOCK(q);\n    if (!first) return;",
-         "        gpusync__end_ticket(q, ticket, &outcome, &caught, agenda);\n"
+         "        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
          "        if (failed) gpusync__record(q, &error);\n    }\n"
          "    GPUSYNC__UNLOCK(q);\n    if (!first) return;"),
     ],
@@ -273,43 +273,43 @@ MUTANTS = {
     ],
     "value-before-the-error": [
         ("        if (reason) gpusync__copy_error(&t->error, reason);\n", ""),
-        ("        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not "
+        ("        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not "
          "written any more */\n",
-         "        GPUSYNC__PUT(&t->value, GPUSYNC__FAILED_VALUE);\n        GPUSYNC__UNLOCK_TIMELINE(t);\n"
+         "        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);\n        GPUSYNC__UNLOCK_TIMELINE(t);\n"
          "        GPUSYNC__LOCK_TIMELINE(t);\n        if (reason) gpusync__copy_error(&t->error, reason);\n"),
     ],
     "raised-without-telling": [
-        ("        gpusync__take_numbers(&t->board, 0, value, SIZE_MAX, NULL, &caught, agenda);\n        writes", "  "
+        ("        gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);\n        writes", "  "
          "      writes"),
     ],
     # -- a warm-up
     "asked-after-the-look": [
-        ("        GPUSYNC__PUT(&c->asked, 1);\n        gpusync__compile(c->library);\n"
-         "        if (GPUSYNC__GET(&c->library->done)) gpusync__compile(c);",
-         "        gpusync__compile(c->library);\n        if (GPUSYNC__GET(&c->library->done)) gpusync__compile(c);\n"
-         "        GPUSYNC__PUT(&c->asked, 1);"),
+        ("        GPUSYNC__STORE_SEQ(&c->asked, 1);\n        gpusync__compile(c->library);\n"
+         "        if (GPUSYNC__LOAD_SEQ(&c->library->done)) gpusync__compile(c);",
+         "        gpusync__compile(c->library);\n        if (GPUSYNC__LOAD_SEQ(&c->library->done)) gpusync__compile(c);\n"
+         "        GPUSYNC__STORE_SEQ(&c->asked, 1);"),
     ],
     "done-stored-with-release": [
-        ("    GPUSYNC__PUT(&c->done, 1);\n    if (c->library)",
+        ("    GPUSYNC__STORE_SEQ(&c->done, 1);\n    if (c->library)",
          "    __atomic_store_n(&c->done, 1, __ATOMIC_RELEASE);\n    if (c->library)"),
     ],
     "warm-up-inside-not-looked-at": [
-        ("    while (GPUSYNC__GET(&w->inside) || GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);",
-         "    while (GPUSYNC__GET(&w->pending)) gpusync__linger(w->device, &rounds);"),
+        ("    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, &rounds);",
+         "    while (GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, &rounds);"),
     ],
     "warm-up-does-not-fail": [
         ("    (void)gpusync_timeline_fail(w->progress, &gone);\n", ""),
     ],
     "kept-counted-before-the-walk": [
-        ("    uint32_t more = 1;\n", "    uint32_t more = 0;\n    GPUSYNC__ADD(&q->kept_count, 1);\n"),
+        ("    uint32_t more = 1;\n", "    uint32_t more = 0;\n    GPUSYNC__ADD_SEQ(&q->kept_count, 1);\n"),
     ],
     "kept-read-first": [
-        ("        uint32_t left = GPUSYNC__GET(owing);",
-         "        uint32_t settled = kept ? GPUSYNC__GET(kept) : 0, left = GPUSYNC__GET(owing);"),
-        ("        if (left <= (kept ? GPUSYNC__GET(kept) : 0)) return;", "        if (left <= settled) return;"),
+        ("        uint32_t left = GPUSYNC__LOAD_SEQ(owing);",
+         "        uint32_t settled = kept ? GPUSYNC__LOAD_SEQ(kept) : 0, left = GPUSYNC__LOAD_SEQ(owing);"),
+        ("        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0)) return;", "        if (left <= settled) return;"),
     ],
     "pending-falls-first": [
-        ("    gpusync__pool_pop(pool);\n    gpusync__compiled(c);\n    GPUSYNC__SUB(&w->pending, 1);\n",
-         "    gpusync__pool_pop(pool);\n    GPUSYNC__SUB(&w->pending, 1);\n    gpusync__compiled(c);\n"),
+        ("    gpusync__pool_pop(pool);\n    gpusync__compiled(c);\n    GPUSYNC__SUB_SEQ(&w->pending, 1);\n",
+         "    gpusync__pool_pop(pool);\n    GPUSYNC__SUB_SEQ(&w->pending, 1);\n    gpusync__compiled(c);\n"),
     ],
 }

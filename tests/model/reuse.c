@@ -17,9 +17,9 @@ static void *poller(void *unused)
 }
 static void *committer(void *unused)
 {
-    gpusync__lock(&Q.board.lock);
+    gpusync__lock(&Q.waits.lock);
     bool is_free = Q.free_slots != NULL;
-    gpusync__unlock(&Q.board.lock);
+    gpusync__unlock(&Q.waits.lock);
     __VERIFIER_assume(is_free); /* only the orders in which it is the same slot */
     gpusync_ticket ticket = commit(1);
     assert(ticket == 2 && B[1].handler == &slab.slots[0]);

@@ -51,18 +51,18 @@ typedef int pthread_condattr_t;
 /* A structure is zeroed field by field, for a model checker takes no access that is wider or narrower than another one
    of the same place. One that is not known here ends the run, if it is ever reached. */
 struct gpusync__goal;
-struct gpusync__watch;
+struct gpusync__wait_entry;
 struct gpusync_error;
 struct gpusync_submission;
 static void zero_goal(struct gpusync__goal *goal, size_t size);
-static void zero_watches(struct gpusync__watch *watches, size_t size);
+static void zero_watches(struct gpusync__wait_entry *entries, size_t size);
 static void zero_error(struct gpusync_error *error, size_t size);
 static void zero_submission(struct gpusync_submission *submission, size_t size);
 /* The rig's is zero. */
 static void *zero_memory(void *memory, size_t size) { return memory; }
 static void zero_unknown(void *memory, size_t size) { assert(!"zeroes what is not known"); }
 #define memset(to, value, size) \
-    _Generic((to), struct gpusync__goal *: zero_goal, struct gpusync__watch *: zero_watches,                           \
+    _Generic((to), struct gpusync__goal *: zero_goal, struct gpusync__wait_entry *: zero_watches,                           \
         struct gpusync_error *: zero_error, struct gpusync_submission *: zero_submission, void *: zero_memory,         \
         default: zero_unknown)(to, size)
 
@@ -160,7 +160,7 @@ static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
     to->late = from->late;
 }
 static void zero_node(gpusync__node *node) { node->linked = false; } /* the rest gets a value when it is listed */
-static void zero_watches(gpusync__watch *w, size_t size)
+static void zero_watches(gpusync__wait_entry *w, size_t size)
 {
     for (size_t i = 0; i < size / sizeof *w; i++) {
         zero_node(&w[i].node);
@@ -419,7 +419,7 @@ extern struct gpusync_timeline T;
 
 /* A sweep is on its way, so that nobody has to ask for one. */
 static gpusync__post post = {.device = &D, .refs = 1, .timers = 1, .sweep_ns = 1, .pace_ns = GPUSYNC__SWEEP_NS};
-static gpusync__note notes[2] = {{.next = &notes[1]}};
+static gpusync__callback callbacks[2] = {{.next = &callbacks[1]}};
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
 struct gpusync_device D = {
     .metal = &metal_device,
@@ -432,7 +432,7 @@ struct gpusync_device D = {
     .timeline_count = 1,
     .listener = &metal_object,
     .free_waiters = waiters,
-    .free_notes = notes,
+    .free_callbacks = callbacks,
     .post = &post,
     .callback_queue = &metal_object,
     .sweep_queue = &metal_object,
@@ -525,11 +525,11 @@ static int free_slots(const gpusync__slot *s)
 /* The sleeping part of a wait alone. What comes before it, looks and spins, only adds reads. */
 static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
 {
-    gpusync__watch watch;
-    gpusync__wait wait = {&D, &Q.stats, &watch, 1, 0, 1, false, false, false, false, NULL};
-    zero_watches(&watch, sizeof watch);
-    copy_goal(&watch.goal, goal);
-    watch.asks = goal->handlers;
+    gpusync__wait_entry entry;
+    gpusync__wait wait = {&D, &Q.stats, &entry, 1, 0, 1, false, false, false, false, NULL};
+    zero_watches(&entry, sizeof entry);
+    copy_goal(&entry.goal, goal);
+    entry.asks = goal->handlers;
     return gpusync__sleep(&wait, deadline);
 }
 static gpusync__goal goal_of(gpusync_queue *q, gpusync_timeline *t, uint32_t kind, uint64_t number)

@@ -48,13 +48,13 @@ static void *sleep_for_second(void *unused)
 static void *mark(void *number)
 {
     static const gpusync__outcome outcome = {0, 0, 0, GPUSYNC_OK};
-    gpusync__agenda agenda = GPUSYNC__NOTHING;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
-    gpusync__lock(&Q.board.lock); /* what the handler does */
-    gpusync__end_ticket(&Q, (uint64_t)number, &outcome, &caught, &agenda);
-    gpusync__unlock(&Q.board.lock);
-    gpusync__tell(&Q, (uint64_t)number, &caught, &agenda);
+    gpusync__lock(&Q.waits.lock); /* what the handler does */
+    gpusync__end_ticket(&Q, (uint64_t)number, &outcome, &caught, &deferred);
+    gpusync__unlock(&Q.waits.lock);
+    gpusync__tell(&Q, (uint64_t)number, &caught, &deferred);
     return NULL;
 }
 static void neighbours(void)
@@ -135,9 +135,9 @@ static void *wait_for_room(void *unused)
 static void *give_and_take(void *unused)
 {
     gpusync__give_room(&Q, 1, NULL);
-    gpusync__lock(&Q.board.lock);
+    gpusync__lock(&Q.waits.lock);
     bool taken = gpusync__take_rooms(&Q, 1, 1);
-    gpusync__unlock(&Q.board.lock);
+    gpusync__unlock(&Q.waits.lock);
     if (taken) gpusync__give_room(&Q, 1, NULL);
     return unused;
 }
@@ -249,13 +249,13 @@ static void waiter_again(void)
    of 2 goes on to ticket 4, which ends. RING=2, MODEL_SLOTS=4. */
 static void *reuse_entry(void *unused)
 {
-    __VERIFIER_assume(GPUSYNC__GET(&Q.head.completed) >= 2);
-    gpusync__lock(&Q.board.lock);
+    __VERIFIER_assume(GPUSYNC__LOAD_SEQ(&Q.head.completed) >= 2);
+    gpusync__lock(&Q.waits.lock);
     for (int i = 2; i < 4; i++) {
         assert(gpusync__ring_is_ready(&Q));
         gpusync__enter_ring(&Q, &slab.slots[i], GPUSYNC__ARMED, NOW);
     }
-    gpusync__unlock(&Q.board.lock);
+    gpusync__unlock(&Q.waits.lock);
     return mark((void *)4);
 }
 static void entry_again(void)
