@@ -61,7 +61,7 @@ rm -f "$build"/callgrind.*
 if ! timeout 120 valgrind --tool=callgrind --callgrind-out-file="$build/callgrind" --collect-systime=yes \
     --compress-strings=no --compress-pos=no \
     --toggle-collect=gpusync_wait --toggle-collect=gpusync_queue_wait --toggle-collect=gpusync_commit \
-    --toggle-collect=gpusync_commit4 \
+    --toggle-collect=gpusync_commit4 --toggle-collect=gpusync__completed \
     --toggle-collect=count_inline_is_idle --toggle-collect=count_inline_is_done \
     --toggle-collect=gpusync_timeline_query --toggle-collect=gpusync_timeline_wait --toggle-collect=gpusync_wait_many \
     --toggle-collect=count_submit --toggle-collect=count_by_hand \
@@ -186,6 +186,17 @@ commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for
 
 commit4_row "gpusync_commit4" 1 284
 commit4_row "... of 8 together" 8 1000
+
+# The handler of one commit, without its messages.
+handler_row() { # TITLE SCENARIO LIMIT
+    local calls inclusive own out system allocs
+    read -r calls inclusive own out system allocs <<<"$(counts_of "$2" gpusync__completed)"
+    if [ "$calls" -eq 0 ]; then own=999999; fi
+    judge "$own $3" "$allocs 0" "$system 0"
+    printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" - - "$allocs" "$system" "$verdict"
+}
+
+handler_row "handler, nobody waits" handler 233
 
 hand_row() { # TITLE SCENARIO
     local calls inclusive own out system allocs

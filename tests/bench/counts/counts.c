@@ -546,6 +546,20 @@ static void run_manies(void)
     }
 }
 
+/* -- handlers of good work, with nobody waiting --------------------------------------------------------- */
+
+static void run_handlers(void)
+{
+    gpusync_queue *queue = drained_queue(0, REPEAT);
+    unsigned i;
+    for (i = 0; i < REPEAT; i++) ok(gpusync_commit(queue, open_buffer(queue), NULL));
+    CALLGRIND_ZERO_STATS;
+    finish(queue);
+    CALLGRIND_DUMP_STATS_AT("handler");
+    must(gpusync_is_idle(queue), "all handlers have run");
+    ok(gpusync_queue_destroy(queue));
+}
+
 /* -- messages of a whole life: commit, completion, wait ----------------------------------------------- */
 
 static void count_commits(void)
@@ -630,6 +644,7 @@ int main(int argc, char **argv)
         run_submissions((shape)i, false, events);
     }
     if (!events) run_manies();
+    if (!events) run_handlers();
     if (events) {
         count_commits();
         count_sleeps();
