@@ -1469,9 +1469,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
         [gpusync__forecast_value].
      9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a queue that is being
         destroyed [gpusync__let_out].
-    10. One hold looks at a few of what is listed, however many there are: others get the queue in between
-        [gpusync__take_numbers]. A callback for an ended ticket with earlier ones still listed is listed behind them
-        [gpusync__list_callback].
+    10. One hold takes off a few of what waits for a ticket that ended well, however many there are: others get the
+        queue in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones still listed is listed
+        behind them [gpusync__list_callback].
 
    READ WITHOUT THE QUEUE'S LOCK, each written under it. `completed` and `committed` are published with sequential
    consistency: gpusync_is_idle reads the first before the second.
@@ -3630,8 +3630,8 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
 }
 
 /* The ticket has ended, and that is on record: take off what waits for it, or for all up to it. What waits for tickets
-   before it goes with their ends. On the list of waits for everything none is met behind one that is not. Under the
-   queue's lock. */
+   before it goes with their ends. Where it has failed all is taken at once, for its record may be dropped soon. On the
+   list of waits for everything none is met behind one that is not. Under the queue's lock. */
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                        gpusync__deferred *deferred)
 {
@@ -3639,7 +3639,8 @@ static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusyn
     uint64_t done = q->head.completed, low = ticket > done ? ticket : 0, high = ticket > done ? ticket : done;
     gpusync__node *node = waits->lists[GPUSYNC__BY_NUMBER].end[0];
     if (node && node->number <= high)
-        gpusync__take_numbers(waits, low, high, GPUSYNC__HOLD_MOST, NULL, caught, deferred);
+        gpusync__take_numbers(waits, low, high, gpusync__ended_well(q, ticket) ? GPUSYNC__HOLD_MOST : SIZE_MAX, NULL,
+                              caught, deferred);
     while (!caught->more && (node = waits->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL && node->number <= done)
         gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
 }
@@ -3688,7 +3689,7 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
 {
     while (gpusync__unpark(q->device, caught)) {
         GPUSYNC__LOCK(q);
-        gpusync__take_ended(q, ticket, caught, deferred);
+        if (ticket) gpusync__take_ended(q, ticket, caught, deferred); /* 0: nothing ended, so nothing is deferred */
         if (!caught->more) gpusync__take_handled(q, ticket, NULL, caught);
         if (!caught->more) gpusync__take_room_waits(q, caught);
         GPUSYNC__UNLOCK(q);
@@ -6136,6 +6137,7 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
 
 /* Step 7. The queue is off the device's list: tell every callback and every need that is about a ticket of it.
 
+       a ticket that has ended         The thread that ended it is about to tell.
        a submission that has not       The thread that has it among its deferred work ends it. What waits for it stays,
        and so does this. ... needed by an abandoned plan That plan does not care how, and is told at once. Else two
        queues that go at the
@@ -6151,21 +6153,21 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
     while (left) {
         gpusync__catch others;
         gpusync__node *node, *next;
-        unsigned most = GPUSYNC__HOLD_MOST;
-        left = false;
+        unsigned taken = 0;
         gpusync__catch_nothing(&others);
         GPUSYNC__LOCK(q);
-        for (node = gpusync__first_told(&q->waits, 0); node && most; most--, node = next) {
-            bool may_end = upper && upper->may_end(node);
+        for (node = gpusync__first_told(&q->waits, 0); node && taken < GPUSYNC__HOLD_MOST; node = next) {
+            bool stays = !(upper && upper->may_end(node)) && gpusync__is_submission(q, node->number, GPUSYNC__ANY);
             next = gpusync__told_from(node->beside[1]);
-            if (!may_end && gpusync__is_submission(q, node->number, GPUSYNC__ANY)) left = true;
-            else gpusync__take_told(&q->waits, node, &error, &others, deferred);
+            if (stays || gpusync__has_ended(q, node->number)) continue; /* another thread tells it */
+            gpusync__take_told(&q->waits, node, &error, &others, deferred);
+            taken++;
         }
+        left = gpusync__first_told(&q->waits, 0) != NULL;
         GPUSYNC__UNLOCK(q);
-        if (node) left = true;
         if (others.needs) upper->over(q, others.needs, &error, deferred);
         if (deferred->busy) upper->work(q->device, deferred);
-        if (left) gpusync__linger(q->device, &rounds);
+        if (left && !taken) gpusync__linger(q->device, &rounds);
     }
 }
 
