@@ -448,7 +448,8 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;
     uint64_t completed;
-    if (!head) return false;
+    if (!head)
+        return false;
     /* completed first: read the other way round, a commit and its completion in between would make a queue look
        idle that never was. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
@@ -468,8 +469,10 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 {
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;
-    if (!head) return false;
-    if (ticket == GPUSYNC_EVERYTHING) return gpusync_is_idle(queue);
+    if (!head)
+        return false;
+    if (ticket == GPUSYNC_EVERYTHING)
+        return gpusync_is_idle(queue);
     return ticket <= __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
 #else
     (void)queue;
@@ -1432,9 +1435,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
        order    of a queue: ticket order is queue order. Commits wait for it, those of callbacks too. The pump tries it.
        device   its lists
-       wait list   of a queue or timeline. Of a queue: all that is known of its tickets, slots in flight, room,
-       failures,
-                and what waits for them. Of a timeline: its values, what is needed and promised
+       list     of a queue or timeline. Of a queue: all that is known of its tickets, slots in flight, room,
+                failures, and what waits for them. Of a timeline: its values, what is needed and
+                promised
        plan, waiter   of a device: free ones, what is due, held plans that may go
        global   slabs, registrations, selectors, calls in progress
 
@@ -1570,8 +1573,8 @@ extern "C" {
 #endif
 
 /* --------------------------------------------------------------------------------- >>objc --
-   Everything of the Objective-C runtime and of Metal that is used, declared here under private names. The asm label is
-   the real symbol: so no SDK header is needed, and none can clash. */
+   Everything of the Objective-C runtime and of Metal that is used, declared here under private
+   names. The asm label is the real symbol: so no SDK header is needed, and none can clash. */
 
 extern void gpusync__objc_msg_send(void) GPUSYNC__SYMBOL("objc_msgSend");
 extern void *gpusync__sel_register(const char *name) GPUSYNC__SYMBOL("sel_registerName");
@@ -1591,18 +1594,31 @@ extern void *gpusync__stack_block[32] GPUSYNC__SYMBOL("_NSConcreteStackBlock");
 /* Through a variable, because gcc traps on a call of a declared function by another type. */
 static void (*gpusync__send)(void) = gpusync__objc_msg_send;
 
-/* objc_msgSend as a function of this result and, after object and selector, these arguments: they must be the
-   method's own types, and never variadic. No selector here returns a struct, so objc_msgSend serves for all, double
-   included, on arm64 and x86-64. */
+/* objc_msgSend as a function of this result and, after object and selector, these arguments: they
+   must be the method's own types, and never variadic. No selector here returns a struct, so
+   objc_msgSend serves for all, double included, on arm64 and x86-64. */
 #define GPUSYNC__AS(result) ((result(*)(void *, void *))gpusync__send)
 #define GPUSYNC__AS1(result, argument) ((result(*)(void *, void *, argument))gpusync__send)
 
-static void *gpusync__send_id(void *self, void *sel) { return GPUSYNC__AS(void *)(self, sel); }
-static unsigned long gpusync__send_ulong(void *self, void *sel) { return GPUSYNC__AS(unsigned long)(self, sel); }
-static void gpusync__send_void(void *self, void *sel) { GPUSYNC__AS(void)(self, sel); }
-static void gpusync__send_void_id(void *self, void *sel, void *other) { GPUSYNC__AS1(void, void *)(self, sel, other); }
+static void *gpusync__send_id(void *self, void *sel)
+{
+    return GPUSYNC__AS(void *)(self, sel);
+}
+static unsigned long gpusync__send_ulong(void *self, void *sel)
+{
+    return GPUSYNC__AS(unsigned long)(self, sel);
+}
+static void gpusync__send_void(void *self, void *sel)
+{
+    GPUSYNC__AS(void)(self, sel);
+}
+static void gpusync__send_void_id(void *self, void *sel, void *other)
+{
+    GPUSYNC__AS1(void, void *)(self, sel, other);
+}
 
-/* Every selector that is sent: its field in gpusync__sel, and its name in Metal or Foundation. By the alphabet. */
+/* Every selector that is sent: its field in gpusync__sel, and its name in Metal or Foundation. By
+   the alphabet. */
 /* clang-format off */
 #define GPUSYNC__SELECTORS(X)                                                                                         \
     X(addCompletedHandler, "addCompletedHandler:") X(addFeedbackHandler, "addFeedbackHandler:")                       \
@@ -1643,7 +1659,8 @@ static struct gpusync__selectors {
 
 #define GPUSYNC__FAMILY_METAL4 5002 /* MTLGPUFamilyMetal4 */
 
-/* RTLD_DEFAULT of <dlfcn.h>, which glibc declares for _GNU_SOURCE alone: every image that is loaded. */
+/* RTLD_DEFAULT of <dlfcn.h>, which glibc declares for _GNU_SOURCE alone: every image that is
+   loaded. */
 #ifdef __APPLE__
 #define GPUSYNC__EVERY_IMAGE ((void *)(intptr_t)-2)
 #else
@@ -1669,8 +1686,10 @@ static void gpusync__copy_text(char *to, size_t size, const char *text)
 {
     size_t length = text ? strlen(text) : 0;
     if (length >= size)
-        for (length = size - 1; length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80;) length--;
-    if (length) memcpy(to, text, length);
+        for (length = size - 1; length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80;)
+            length--;
+    if (length)
+        memcpy(to, text, length);
     to[length] = '\0';
 }
 
@@ -1680,18 +1699,20 @@ static void gpusync__copy_string(char *to, size_t size, void *string)
     gpusync__copy_text(to, size, string ? GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String) : NULL);
 }
 
-/* Without a pool, as the one message that waits send again and again: it returns a number. Nothing is autoreleased on
-   the way (known from Apple's code, of the validation layer, too). */
+/* Without a pool, as the one message that waits send again and again: it returns a number. Nothing
+   is autoreleased on the way (known from Apple's code, of the validation layer, too). */
 static unsigned long gpusync__status(void *buffer)
 {
     unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
-    /* What the GPU wrote must be read after its end was seen. Metal does not say that reading the status orders
-       anything, so this does. */
-    if (status >= GPUSYNC__STATUS_COMPLETED) __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    /* What the GPU wrote must be read after its end was seen. Metal does not say that reading the
+       status orders anything, so this does. */
+    if (status >= GPUSYNC__STATUS_COMPLETED)
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return status;
 }
 
-/* Release what the program may have made, in a pool: its dealloc may autorelease. No lock is held. */
+/* Release what the program may have made, in a pool: its dealloc may autorelease. No lock is
+   held. */
 static void gpusync__release_pooled(void *object)
 {
     void *pool = gpusync__pool_push();
@@ -1700,9 +1721,10 @@ static void gpusync__release_pooled(void *object)
 }
 
 /* ----------------------------------------------------------------------------- >>platform --
-   Atomics, clock, the default hooks. The names say the order. SEQ is sequentially consistent: the pairs of >>impl ("who
-   writes, then reads what the other wrote") need it. RELAXED writes what no other thread reads before a later STORE_SEQ
-   or ADD_SEQ of the same thread, or a lock, publishes it, or what is only a guess; it counts statistics, too. */
+   Atomics, clock, the default hooks. The names say the order. SEQ is sequentially consistent: the
+   pairs of >>impl ("who writes, then reads what the other wrote") need it. RELAXED writes what no
+   other thread reads before a later STORE_SEQ or ADD_SEQ of the same thread, or a lock, publishes
+   it, or what is only a guess; it counts statistics, too. */
 
 #define GPUSYNC__LOAD_SEQ(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define GPUSYNC__STORE_SEQ(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
@@ -1721,10 +1743,16 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__INLINE static inline __attribute__((always_inline))
 
 /* False: something else was there. */
-static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to) { return GPUSYNC__SWAP_SEQ(p, &from, to); }
+static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to)
+{
+    return GPUSYNC__SWAP_SEQ(p, &from, to);
+}
 
 /* Returns the flags from before. */
-static uint32_t gpusync__set_flag(uint32_t *p, uint32_t flag) { return __atomic_fetch_or(p, flag, __ATOMIC_SEQ_CST); }
+static uint32_t gpusync__set_flag(uint32_t *p, uint32_t flag)
+{
+    return __atomic_fetch_or(p, flag, __ATOMIC_SEQ_CST);
+}
 
 #if defined(__x86_64__) || defined(__i386__)
 #define GPUSYNC__PAUSE() __builtin_ia32_pause()
@@ -1747,10 +1775,12 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 #endif
 }
 
-/* A timeout as a time; one that reaches beyond the clock ends just before FOREVER, which has no end. */
+/* A timeout as a time; one that reaches beyond the clock ends just before FOREVER, which has no
+   end. */
 static uint64_t gpusync__deadline(uint64_t timeout_ns)
 {
-    if (timeout_ns == GPUSYNC_FOREVER) return GPUSYNC_FOREVER;
+    if (timeout_ns == GPUSYNC_FOREVER)
+        return GPUSYNC_FOREVER;
     uint64_t now = gpusync_now_ns();
     return timeout_ns < GPUSYNC_FOREVER - 1 - now ? now + timeout_ns : GPUSYNC_FOREVER - 1;
 }
@@ -1758,13 +1788,14 @@ static uint64_t gpusync__deadline(uint64_t timeout_ns)
 /* A deadline as a timeout: 0 when it has passed. */
 static uint64_t gpusync__time_left(uint64_t deadline)
 {
-    if (deadline == GPUSYNC_FOREVER) return GPUSYNC_FOREVER;
+    if (deadline == GPUSYNC_FOREVER)
+        return GPUSYNC_FOREVER;
     uint64_t now = gpusync_now_ns();
     return now < deadline ? deadline - now : 0;
 }
 
-/* Apple's os_unfair_lock. A thread that waits for it lends its owner its priority: so Rust's standard library prefers
-   it to pthread's. In brackets, so that a macro can stand in for it. */
+/* Apple's os_unfair_lock. A thread that waits for it lends its owner its priority: so Rust's
+   standard library prefers it to pthread's. In brackets, so that a macro can stand in for it. */
 typedef struct gpusync__mutex {
     uint32_t word; /* 0 while no thread has it */
 } gpusync__mutex;
@@ -1823,10 +1854,12 @@ static int gpusync__cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, uint
 {
     struct timespec at;
     uint64_t ns = deadline_ns;
-    if (deadline_ns == GPUSYNC_FOREVER) return pthread_cond_wait(cond, mutex);
+    if (deadline_ns == GPUSYNC_FOREVER)
+        return pthread_cond_wait(cond, mutex);
 #ifdef __APPLE__
     ns = gpusync_now_ns();
-    if (ns >= deadline_ns) return ETIMEDOUT;
+    if (ns >= deadline_ns)
+        return ETIMEDOUT;
     ns = deadline_ns - ns;
 #endif
     at.tv_sec = (time_t)(ns / 1000000000u);
@@ -1880,8 +1913,9 @@ static void gpusync__default_release(void *user, void *memory, size_t size)
 }
 
 /* ------------------------------------------------------------------------------ >>objects --
-   The structures. What Metal or a dispatch queue may still touch when its time is over is never freed: slots,
-   registrations, posts. A late touch then finds a state that gives it nothing to do. */
+   The structures. What Metal or a dispatch queue may still touch when its time is over is never
+   freed: slots, registrations, posts. A late touch then finds a state that gives it nothing to
+   do. */
 
 /* What Metal reads of a block, by the Clang Block ABI. */
 typedef struct gpusync__block_descriptor {
@@ -1899,34 +1933,37 @@ typedef struct gpusync__block {
 #define GPUSYNC__BLOCK_IS_GLOBAL (1 << 28)
 #define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
 
-/* The life of a slot, which serves one command buffer at a time. All of it is under the queue's lock, but `state`, and
-   what the handler finds written before Metal got it.
+/* The life of a slot, which serves one command buffer at a time. All of it is under the queue's
+   lock, but `state`, and what the handler finds written before Metal got it.
 
      1. FREE     on a free list, of a queue or of all.
-     2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once a commit or a
-                 submission has taken it from there, in flight with all the others.
-     3. ARMED    the slot has its ticket (a part has that of its plan), Metal has it as the completion handler, and the
-                 buffer is committed after that.
+     2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once
+                 a commit or a submission has taken it from there, in flight with all the others.
+     3. ARMED    the slot has its ticket (a part has that of its plan), Metal has it as the
+                 completion handler, and the buffer is committed after that.
      4. RUNNING  the handler has come (gpusync__completed). It uses the queue: destroy waits for it.
-     5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has come
-                 (gpusync__give_up). The slot leaves its queue. Its handler, and the looks that are counted in it, touch
-                 nothing but the slot, under the global lock.
+     5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has
+                 come (gpusync__give_up). The slot leaves its queue. Its handler, and the looks that
+                 are counted in it, touch nothing but the slot, under the global lock.
      6. FREE     the last of the handler and the looks has left it (gpusync__slot_leave).
 
-   From 3 on the handler alone swaps ARMED for RUNNING, and a thread that gives the slot up swaps ARMED for ORPHANED:
-   one of them finds the other's value and leaves the queue, or the slot, to the other.
+   From 3 on the handler alone swaps ARMED for RUNNING, and a thread that gives the slot up swaps
+   ARMED for ORPHANED: one of them finds the other's value and leaves the queue, or the slot, to the
+   other.
 
-   A submission has a slot too, inside its plan and without a buffer, which the ring leads to: OPEN while it comes in or
-   is held, ARMED from its issue on. It is not in flight, and nothing is counted in it. What object the handler is given
-   does not matter: the slot knows its buffer. */
+   A submission has a slot too, inside its plan and without a buffer, which the ring leads to: OPEN
+   while it comes in or is held, ARMED from its issue on. It is not in flight, and nothing is
+   counted in it. What object the handler is given does not matter: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
-/* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL: committed by other
-   code. PART: a command buffer of a submission. PLAN: a submission's own. All but PART have a ticket of their own. */
+/* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL:
+   committed by other code. PART: a command buffer of a submission. PLAN: a submission's own. All
+   but PART have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__PLAN };
-/* What is known of a slot. HAS_ROOM: a command buffer of it is counted in `outstanding`. WAS_OPEN: it is open again
-   when its submission fails. ENDED: a thread has found the end, and tells it. HANDLED: the handler has left. IS_METAL4:
-   a commit to a Metal 4 queue. Its handler gets the feedback, which alone knows how it ended, and Metal retains nothing
-   of it. IS_DELAYED: of a submission that the device gets with a wait in it. */
+/* What is known of a slot. HAS_ROOM: a command buffer of it is counted in `outstanding`. WAS_OPEN:
+   it is open again when its submission fails. ENDED: a thread has found the end, and tells it.
+   HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue. Its handler gets the
+   feedback, which alone knows how it ended, and Metal retains nothing of it. IS_DELAYED: of a
+   submission that the device gets with a wait in it. */
 /* clang-format off */
 enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__WAS_OPEN = 2, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
        GPUSYNC__IS_DELAYED = 32 };
@@ -1966,19 +2003,19 @@ typedef struct gpusync__slab {
 struct gpusync__catch;
 struct gpusync__deferred;
 
-/* What is listed by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search Trees", 1996): putting one on and
-   taking one off cost a logarithm, in whatever order they come; at both ends they cost no search. Of those with one
-   number the first to be listed is the first. */
+/* What is listed by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search Trees", 1996):
+   putting one on and taking one off cost a logarithm, in whatever order they come; at both ends
+   they cost no search. Of those with one number the first to be listed is the first. */
 typedef struct gpusync__node {
     uint64_t number;                        /* what the list is sorted by */
     struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
     struct gpusync__node *above, *below[2]; /* in the tree; [0]: smaller numbers */
     uint32_t weight;                        /* random: no node has a heavier one below it */
     bool linked, heard;                     /* it is on a list; of a value: the event's listener is to tell */
-    /* Called under the wait list's lock when the number is over, after the node was taken off its list. Of a callback
-    it is
-       gpusync__callback_told, of a need a function of the second floor. NULL: a sleeping wait. error: why the timeline
-       has failed, or what is gone or lost; NULL: the value was reached, or the ticket's record tells. */
+    /* Called under the wait list's lock when the number is over, after the node was taken off its
+       list. Of a callback it is gpusync__callback_told, of a need a function of the second floor.
+       NULL: a sleeping wait. error: why the timeline has failed, or what is gone or lost; NULL: the
+       value was reached, or the ticket's record tells. */
     void (*told)(struct gpusync__node *node, const gpusync_error *error, struct gpusync__catch *caught,
                  struct gpusync__deferred *deferred);
 } gpusync__node;
@@ -1988,8 +2025,8 @@ typedef struct gpusync__list {
     uint32_t random;              /* for the next weight */
 } gpusync__list;
 
-/* What a goal asks for. ONE: a ticket to end. ALL: every ticket up to one to end. ROOM: fewer command buffers. VALUE: a
-   timeline to get there. */
+/* What a goal asks for. ONE: a ticket to end. ALL: every ticket up to one to end. ROOM: fewer
+   command buffers. VALUE: a timeline to get there. */
 enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
 
 /* One thing to wait for. */
@@ -2016,20 +2053,22 @@ typedef struct gpusync__wait_entry {
     uint64_t since_ns;       /* when the sleep began; for a report */
 } gpusync__wait_entry;
 
-/* The lists of a wait list. BY_NUMBER: for one ticket or value. BY_PREFIX: for everything up to a ticket. OTHERS: for
-   the handler of a ticket, by that; behind them for room. */
+/* The lists of a wait list. BY_NUMBER: for one ticket or value. BY_PREFIX: for everything up to a
+   ticket. OTHERS: for the handler of a ticket, by that; behind them for room. */
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
-/* The waits, callbacks and needs that are to be told when something ends or comes, and the lock of the queue or
-   timeline whose wait list it is. Under that lock no message, hook, release or allocation runs. */
+/* The waits, callbacks and needs that are to be told when something ends or comes, and the lock of
+   the queue or timeline whose wait list it is. Under that lock no message, hook, release or
+   allocation runs. */
 typedef struct gpusync__wait_list {
     gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
     gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
     uint32_t hints;                      /* how often all waits were made to look again: see gpusync__take_waits */
 } gpusync__wait_list;
 
-/* A callback in progress: known by its thread, not by a flag that a fiber could carry to another one. */
+/* A callback in progress: known by its thread, not by a flag that a fiber could carry to another
+   one. */
 typedef struct gpusync__call {
     pthread_t thread;           /* that runs it */
     struct gpusync__call *next; /* of all calls in progress */
@@ -2042,16 +2081,17 @@ typedef struct gpusync__due {
     gpusync_done_fn fn;         /* the program's; NULL: an object is to be released */
     void *user;                 /* for that, or the object */
     const gpusync_error *error; /* what the callback gets; NULL: all went well */
-    void (*done)(
-        struct gpusync__due *due); /* has been called: of a submission. NULL: of a callback that was registered */
+    /* The callback has run: of a submission. NULL: of a callback that was registered. */
+    void (*done)(struct gpusync__due *due);
 } gpusync__due;
 
-/* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken back: so this is
-   never freed, and one that comes after its device is gone finds nothing to do. */
+/* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken
+   back: so this is never freed, and one that comes after its device is gone finds nothing to do. */
 typedef struct gpusync__post {
     gpusync_device *device; /* NULL: gone. A call counts itself in, then looks; gpusync__close_post: the reverse */
-    /* inside: calls that destroy must let out first. refs: the device, and what was dispatched and has not ended.
-       asked: a call is on its way, and has not looked at what is due. timers: sweeps that are on their way. */
+    /* inside: calls that destroy must let out first. refs: the device, and what was dispatched and
+       has not ended. asked: a call is on its way, and has not looked at what is due. timers: sweeps
+       that are on their way. */
     uint32_t inside, refs, asked, timers;
     uint64_t sweep_ns, pace_ns; /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
     struct gpusync__post *next; /* on the free list */
@@ -2089,7 +2129,8 @@ typedef struct gpusync__deferred {
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
-/* Spins in vain, one after the other, and how many spins are left out for that. Lossy: nothing but time hangs on it. */
+/* Spins in vain, one after the other, and how many spins are left out for that. Lossy: nothing but
+   time hangs on it. */
 typedef struct gpusync__backoff {
     uint32_t misses, skips;
 } gpusync__backoff;
@@ -2133,9 +2174,9 @@ struct gpusync_device {
     void *log_user, *notify_user, *trace_user; /* what those three get */
 };
 
-/* Where a ticket is found while it is in flight and for a while after. `done` says which ticket has ended here: a
-   number instead of a flag, so an entry that went on to a later ticket cannot be mistaken. Written under the queue's
-   lock. `done` alone is read without it. */
+/* Where a ticket is found while it is in flight and for a while after. `done` says which ticket has
+   ended here: a number instead of a flag, so an entry that went on to a later ticket cannot be
+   mistaken. Written under the queue's lock. `done` alone is read without it. */
 typedef struct gpusync__entry {
     gpusync__slot *slot;         /* NULL: it is free, or was given up */
     uint64_t done;               /* ticket * 2, + 1 when it failed; of an earlier ticket until then */
@@ -2149,8 +2190,8 @@ typedef struct gpusync__outcome {
     gpusync_result result;       /* when it failed */
 } gpusync__outcome;
 
-/* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that it has; later ones go
-   to the next, so the place of a ticket never changes. */
+/* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that
+   it has; later ones go to the next, so the place of a ticket never changes. */
 typedef struct gpusync__ring {
     struct gpusync__ring *older; /* the one before; NULL: it was the first */
     uint64_t first, size;        /* its first ticket; of the entries, a power of two */
@@ -2159,17 +2200,20 @@ typedef struct gpusync__ring {
 
 #define GPUSYNC__RING_SIZE 256
 
-/* What a Metal 4 queue has from its first commit on. status: of a feedback. gather, leave: of destroy. */
+/* What a Metal 4 queue has from its first commit on. status: of a feedback. gather, leave: of
+   destroy. */
 typedef struct gpusync__metal4 {
     unsigned long (*status)(void *feedback);
     void *(*gather)(gpusync_queue *q);
     void (*leave)(gpusync_queue *q, void *left);
 } gpusync__metal4;
 
-/* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues and timelines. */
+/* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues
+   and timelines. */
 enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2 };
-/* Flags of queues and timelines. LOST: the device is. CLOSING: destroy has begun. FAILED: a failure is on record.
-   OUTSIDE: others signal the timeline. TRACED: every wait is told to the trace, of an idle queue too. */
+/* Flags of queues and timelines. LOST: the device is. CLOSING: destroy has begun. FAILED: a failure
+   is on record. OUTSIDE: others signal the timeline. TRACED: every wait is told to the trace, of an
+   idle queue too. */
 enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16 };
 
 struct gpusync_queue {
@@ -2179,7 +2223,8 @@ struct gpusync_queue {
     gpusync_device *device; /* which outlives it */
     void *metal;            /* the MTLCommandQueue, or MTL4CommandQueue, +1 */
     /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
-       limit, max_in_flight: uncompleted command buffers that Metal allows; that the program allows itself. */
+       limit, max_in_flight: uncompleted command buffers that Metal allows; that the program allows
+       itself. */
     uint32_t flags, limit, max_in_flight, log_most;
     bool slow_commit, metal4;     /* commits are traced, or limited; it is a Metal 4 queue */
     void *options_class;          /* of that: MTL4CommitOptions */
@@ -2193,26 +2238,28 @@ struct gpusync_queue {
     char label[64];               /* the program's, or that of the Metal queue; or empty */
     unsigned char pad2[128];      /* what follows is written all the time */
     /* -- counters, and what is changed without a lock
-       inside: calls that destroy must let out first. leaving: handlers that are through with the queue's lock, and not
-       with the queue. */
+       inside: calls that destroy must let out first. leaving: handlers that are through with the
+       queue's lock, and not with the queue. */
     uint32_t inside, leaving;
     gpusync_stats stats;       /* but for commits and completions: they are counted by their tickets */
     gpusync__backoff backoff;  /* of waits for its tickets, or for room */
     uint32_t owing;            /* plans and callbacks that are not over: destroy waits for them */
     gpusync__plan *free_plans; /* a list, which is taken whole */
-    /* Of Metal 4, see gpusync__keep_signaller. mark: an event, +1, made before the first signal. marks: the last number
-       that a plan has of it. Under the order lock. kept: plans that have ended; kept_count: how many. Under the
-       device's plan lock. */
+    /* Of Metal 4, see gpusync__keep_signaller. mark: an event, +1, made before the first signal.
+       marks: the last number that a plan has of it. Under the order lock. kept: plans that have
+       ended; kept_count: how many. Under the device's plan lock. */
     void *mark;
     uint64_t marks;
     gpusync__plan *kept;
     uint32_t kept_count;
-    /* wanted: held work can go, or must: the thread that gets the order lock sees to it. is_deferred: it is on one. */
+    /* wanted: held work can go, or must: the thread that gets the order lock sees to it.
+       is_deferred: it is on one. */
     uint32_t wanted, is_deferred;
     gpusync_queue *next_pump;              /* there */
     gpusync__plan *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's plan lock */
-    /* -- under the order lock: ticket order is queue order. Nothing that can block runs under it, no callback waits for
-       it. order: that lock. Open buffers are those made, or encoded into, and not committed: in lists,
+    /* -- under the order lock: ticket order is queue order. Nothing that can block runs under it,
+       no callback waits for it. order: that lock. Open buffers are those made, or encoded into, and
+       not committed: in lists,
        by the first bits of a hash. */
     gpusync__mutex order;
     gpusync__slot **open;                         /* the lists of the open buffers */
@@ -2222,8 +2269,9 @@ struct gpusync_queue {
     uint32_t lined, lined_ordered, held_buffers;  /* how many; those that hold up what comes later; parts of all */
     /* -- under the queue's lock, which is that of the wait list
        flight: the slots in flight, [0] the first to come; in_flight: how many.
-       outstanding: command buffers that are made or in flight, against the limit; read without the lock.
-       tracked: TRACKED slots that have not ended. refused: a call got no room, and the program may ask again. */
+       outstanding: command buffers that are made or in flight, against the limit; read without the
+       lock. tracked: TRACKED slots that have not ended. refused: a call got no room, and the
+       program may ask again. */
     gpusync__wait_list waits;
     gpusync__slot *flight[2], *free_slots; /* free_slots: a list, by `next` */
     gpusync__slot **index;                 /* lists of those in flight, by a hash; NULL: no call has asked yet */
@@ -2231,16 +2279,18 @@ struct gpusync_queue {
     uint32_t index_most;                   /* so many in flight are too many for it */
     uint32_t in_flight, outstanding, tracked;
     bool refused, searched; /* searched: the index was too small for a call */
-    /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end. lag_ns: from the
-       GPU's end to the waiter, of the last one that slept. */
+    /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
+       lag_ns: from the GPU's end to the waiter, of the last one that slept. */
     uint64_t took_ns[GPUSYNC__TAKEN], ended_ns, lag_ns;
     /* last_failure: the log's one record while there is no other.
        log: failure number n at n % log_size. Made at the first failure; until then &last_failure.
-       log_begin: number of the first failure that the log had a place for. log_count: failures so far.
+       log_begin: number of the first failure that the log had a place for. log_count: failures so
+       far.
        logged: how many of them the log hook has seen. logging: a thread is calling it.
        covered: waits for everything have told of what failed up to this ticket.
        dropped, dropped_failed: largest ticket whose record was dropped; of those that ran.
-       last_failed: largest ticket that has a record. Read without the lock, as `covered`, by gpusync__went_well. */
+       last_failed: largest ticket that has a record. Read without the lock, as `covered`, by
+       gpusync__went_well. */
     gpusync_error *log, last_failure;
     uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed, last_failed;
     uint32_t log_size;
@@ -2257,8 +2307,8 @@ struct gpusync_timeline {
     const struct gpusync__valued *calls; /* what they ask of the second floor */
     uint64_t value;         /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
     gpusync_device *device; /* which outlives it */
-    /* flags: GPUSYNC__LOST and the others. inside: calls that destroy must let out first. owing: callbacks that are not
-       done. */
+    /* flags: GPUSYNC__LOST and the others. inside: calls that destroy must let out first. owing:
+       callbacks that are not done. */
     uint32_t flags, inside, owing;
     gpusync__node place;      /* on the device's list; has the number */
     gpusync__wait_list waits; /* with the lock over all that changes */
@@ -2271,8 +2321,9 @@ struct gpusync_timeline {
     bool imported, fail_writes_event, handed_out; /* the event was given; a failure shows on it; others may know it */
     /* kept: signalled, though a promise below it may be open.
        on_event: signalled, and known to stand on the event.
-       coming: every promise up to here is the device's, or was kept. on_event and coming: read without the lock.
-       largest: of all that were ever going to be signalled by the device. expected: others signal up to here. */
+       coming: every promise up to here is the device's, or was kept. on_event and coming: read
+       without the lock. largest: of all that were ever going to be signalled by the device.
+       expected: others signal up to here. */
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
     uint64_t kept, on_event, coming, largest, expected;
     gpusync__list promises; /* that are open */
@@ -2282,30 +2333,32 @@ struct gpusync_timeline {
     gpusync_error error;    /* how it failed; does not change after */
 };
 
-/* When something is expected to end (0: it is not known); how far off that may be; how late its end shows. */
+/* When something is expected to end (0: it is not known); how far off that may be; how late its end
+   shows. */
 typedef struct gpusync__forecast {
     uint64_t end, deviation, lag;
 } gpusync__forecast;
 
-/* How the second floor hooks in: by gpusync__metal4 above, by the three tables below, by `told` of a node and by `done`
-   of a due callback. The ground floor calls nothing of the second in another way, so a program that commits and waits
-   links nothing of it. */
+/* How the second floor hooks in: by gpusync__metal4 above, by the three tables below, by `told` of
+   a node and by `done` of a due callback. The ground floor calls nothing of the second in another
+   way, so a program that commits and waits links nothing of it. */
 
-/* What submissions do on the ground floor. A device has this table from its first plan on, and for good
-   (gpusync__plans_make); so it is there wherever a plan is. */
+/* What submissions do on the ground floor. A device has this table from its first plan on, and for
+   good (gpusync__plans_make); so it is there wherever a plan is. */
 typedef struct gpusync__upper {
-    /* work: what is among deferred work. over: needs that were caught, of tickets of the queue; error NULL: the records
-    tell.
-       keep: a reference to the plan that the ring leads to, under the queue's lock. unkeep: gives it back, without.
-       may_end: a need whose ticket has not ended may be told so, for its plan is given up. */
+    /* work: what is among deferred work. over: needs that were caught, of tickets of the queue;
+       error NULL: the records tell. keep: a reference to the plan that the ring leads to, under the
+       queue's lock. unkeep: gives it back, without. may_end: a need whose ticket has not ended may
+       be told so, for its plan is given up. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
     void (*over)(gpusync_queue *q, struct gpusync__need *needs, const gpusync_error *error,
                  gpusync__deferred *deferred);
     void (*keep)(struct gpusync__plan *plan);
     void (*unkeep)(struct gpusync__plan *plan);
     bool (*may_end)(const gpusync__node *node);
-    /* want: held work of the queue can go, or must end. pump: the order lock was unlocked, and `wanted` is set.
-       commit: a commit that has to go behind held work, or of a buffer with waits or signals.
+    /* want: held work of the queue can go, or must end. pump: the order lock was unlocked, and
+       `wanted` is set. commit: a commit that has to go behind held work, or of a buffer with waits
+       or signals.
        discard: of an open buffer; error NULL: it was the program's wish.
        ended: a part. look: at a submission's parts; true: sweeps are to go on for its sake. */
     void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
@@ -2316,8 +2369,9 @@ typedef struct gpusync__upper {
     void (*ended)(gpusync__slot *slot, void *report, const gpusync_error *error, const gpusync__outcome *outcome,
                   gpusync__deferred *deferred);
     bool (*look)(struct gpusync__plan *plan);
-    /* Of destroy, in this order. give_up: held work, under the order lock. events: for an orphan, what the device may
-       still use, as an array (+1), or NULL. disown: what is in flight. close: nothing is left but memory. */
+    /* Of destroy, in this order. give_up: held work, under the order lock. events: for an orphan,
+       what the device may still use, as an array (+1), or NULL. disown: what is in flight. close:
+       nothing is left but memory. */
     void (*give_up)(gpusync_queue *q, gpusync__deferred *deferred);
     void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
     void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
@@ -2345,7 +2399,8 @@ typedef struct gpusync__tracing {
     void (*schedule)(gpusync__slot *slot); /* before its commit: have Metal tell when it is scheduled */
 } gpusync__tracing;
 
-/* All the global state there is, besides the selectors. Under its lock, but for what is said to do without. */
+/* All the global state there is, besides the selectors. Under its lock, but for what is said to do
+   without. */
 static struct gpusync__global {
     gpusync__mutex lock;                   /* the last in the order of locks */
     bool selectors_ready;                  /* the first device has been made */
@@ -2375,13 +2430,22 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
     for (t = gpusync__timeline_at((device)->timelines.end[0]); t; t = gpusync__timeline_at(t->place.beside[1]))
 
 /* The last ticket that was given. */
-static uint64_t gpusync__committed(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->head.committed); }
+static uint64_t gpusync__committed(const gpusync_queue *q)
+{
+    return GPUSYNC__LOAD_SEQ(&q->head.committed);
+}
 
 /* Every ticket up to this one has ended, and what failed of them is on record. */
-static uint64_t gpusync__ended_to(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->head.completed); }
+static uint64_t gpusync__ended_to(const gpusync_queue *q)
+{
+    return GPUSYNC__LOAD_SEQ(&q->head.completed);
+}
 
 /* How many command buffers take room. Without the queue's lock it is a guess. */
-static uint32_t gpusync__outstanding(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->outstanding); }
+static uint32_t gpusync__outstanding(const gpusync_queue *q)
+{
+    return GPUSYNC__LOAD_SEQ(&q->outstanding);
+}
 
 /* So many more, or fewer. These two are under the queue's lock. */
 GPUSYNC__INLINE void gpusync__count_room(gpusync_queue *q, uint32_t more)
@@ -2395,27 +2459,41 @@ GPUSYNC__INLINE void gpusync__count_tracked(gpusync_queue *q, bool more)
 }
 
 /* What the timeline has reached, as far as is known, or GPUSYNC__FAILED_VALUE. */
-static uint64_t gpusync__value_of(const gpusync_timeline *t) { return GPUSYNC__LOAD_SEQ(&t->value); }
+static uint64_t gpusync__value_of(const gpusync_timeline *t)
+{
+    return GPUSYNC__LOAD_SEQ(&t->value);
+}
 
 /* GPUSYNC__ARMED and the others. */
-static uint8_t gpusync__state_of(const gpusync__slot *slot) { return GPUSYNC__LOAD_SEQ(&slot->state); }
+static uint8_t gpusync__state_of(const gpusync__slot *slot)
+{
+    return GPUSYNC__LOAD_SEQ(&slot->state);
+}
 
-static bool gpusync__is_manual(const gpusync_device *dev) { return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL; }
+static bool gpusync__is_manual(const gpusync_device *dev)
+{
+    return dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL;
+}
 
 /* Do others signal it, too? */
-static bool gpusync__is_outside(const gpusync_timeline *t) { return GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__OUTSIDE; }
+static bool gpusync__is_outside(const gpusync_timeline *t)
+{
+    return GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__OUTSIDE;
+}
 
 /* Zeroed memory of the program's allocator; NULL: it has none. */
 static void *gpusync__allocate(gpusync_device *dev, size_t size, size_t alignment)
 {
     void *memory = dev->allocator.allocate(dev->allocator.user, size, alignment);
-    if (memory) memset(memory, 0, size);
+    if (memory)
+        memset(memory, 0, size);
     return memory;
 }
 
 static void gpusync__free(gpusync_device *dev, void *memory, size_t size)
 {
-    if (memory) dev->allocator.release(dev->allocator.user, memory, size);
+    if (memory)
+        dev->allocator.release(dev->allocator.user, memory, size);
 }
 
 /* Memory for many small things, which stays as long as the device. */
@@ -2425,38 +2503,49 @@ typedef struct gpusync__store {
     unsigned char pad[128 - 2 * sizeof(void *)]; /* so that what follows is aligned as this is */
 } gpusync__store;
 
-/* Two threads may come here with different locks: so the list is pushed without one. NULL: no memory. */
+/* Two threads may come here with different locks: so the list is pushed without one. NULL: no
+   memory. */
 static void *gpusync__store_new(gpusync_device *dev, size_t size)
 {
     gpusync__store *store = (gpusync__store *)gpusync__allocate(dev, sizeof *store + size, 128);
-    if (!store) return NULL;
+    if (!store)
+        return NULL;
     store->size = sizeof *store + size;
     store->next = GPUSYNC__LOAD_SEQ(&dev->stores);
     while (!GPUSYNC__SWAP_SEQ(&dev->stores, &store->next, store)) {}
     return store + 1;
 }
 
-/* Calls that may still be running when destroy begins come in here and go out again; destroy waits for them. It sets
-   CLOSING and then looks at `inside`, this does it the other way round: one of the two sees the other. Returns those of
-   the flags `stop` that are set: then the call is not inside. */
+/* Calls that may still be running when destroy begins come in here and go out again; destroy waits
+   for them. It sets CLOSING and then looks at `inside`, this does it the other way round: one of
+   the two sees the other. Returns those of the flags `stop` that are set: then the call is not
+   inside. */
 GPUSYNC__INLINE uint32_t gpusync__come_in(uint32_t *inside, const uint32_t *flags, uint32_t stop)
 {
     GPUSYNC__ADD_SEQ(inside, 1);
     stop &= GPUSYNC__LOAD_SEQ(flags);
-    if (stop) GPUSYNC__SUB_SEQ(inside, 1);
+    if (stop)
+        GPUSYNC__SUB_SEQ(inside, 1);
     return stop;
 }
 
 /* False: the queue is being destroyed. */
-static bool gpusync__enter(gpusync_queue *q) { return !gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING); }
+static bool gpusync__enter(gpusync_queue *q)
+{
+    return !gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING);
+}
 
-static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB_SEQ(&q->inside, 1); }
+static void gpusync__leave(gpusync_queue *q)
+{
+    GPUSYNC__SUB_SEQ(&q->inside, 1);
+}
 
 /* For calls that need a working queue. OK: inside. */
 GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q)
 {
     uint32_t stop = gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING | GPUSYNC__LOST);
-    if (!stop) return GPUSYNC_OK;
+    if (!stop)
+        return GPUSYNC_OK;
     return stop & GPUSYNC__CLOSING ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST;
 }
 
@@ -2466,17 +2555,22 @@ static gpusync_result gpusync__timeline_enter(gpusync_timeline *t)
     return gpusync__come_in(&t->inside, &t->flags, GPUSYNC__CLOSING) ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
 }
 
-static void gpusync__timeline_leave(gpusync_timeline *t) { GPUSYNC__SUB_SEQ(&t->inside, 1); }
+static void gpusync__timeline_leave(gpusync_timeline *t)
+{
+    GPUSYNC__SUB_SEQ(&t->inside, 1);
+}
 
 static void gpusync__goal_leave(const gpusync__goal *goal)
 {
-    if (goal->queue) gpusync__leave(goal->queue);
-    else gpusync__timeline_leave(goal->timeline);
+    if (goal->queue)
+        gpusync__leave(goal->queue);
+    else
+        gpusync__timeline_leave(goal->timeline);
 }
 
-/* User code begins on this thread; gpusync__user_end ends it. Neither this nor gpusync__in_callback is inlined: the C
-   library declares pthread_self constant, and a compiler may carry its answer across a hook in which a fiber changed
-   threads. */
+/* User code begins on this thread; gpusync__user_end ends it. Neither this nor gpusync__in_callback
+   is inlined: the C library declares pthread_self constant, and a compiler may carry its answer
+   across a hook in which a fiber changed threads. */
 static __attribute__((noinline)) void gpusync__user_begin(gpusync__call *call)
 {
     call->thread = pthread_self();
@@ -2491,25 +2585,32 @@ static void gpusync__user_end(gpusync__call *call)
 {
     gpusync__call **link = &gpusync__global.calls;
     GPUSYNC__LOCK_GLOBAL();
-    while (*link != call) link = &(*link)->next;
+    while (*link != call)
+        link = &(*link)->next;
     *link = call->next;
     GPUSYNC__SUB_SEQ(&gpusync__global.call_count, 1);
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* Is this thread in a callback? Then a wait could be for itself. Without the lock where no thread is. */
+/* Is this thread in a callback? Then a wait could be for itself. Without the lock where no thread
+   is. */
 static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
-    if (GPUSYNC__LOAD_SEQ(&gpusync__global.call_count) == 0) return false;
+    if (GPUSYNC__LOAD_SEQ(&gpusync__global.call_count) == 0)
+        return false;
     GPUSYNC__LOCK_GLOBAL();
     gpusync__call *call = gpusync__global.calls;
-    while (call && !pthread_equal(call->thread, pthread_self())) call = call->next;
+    while (call && !pthread_equal(call->thread, pthread_self()))
+        call = call->next;
     GPUSYNC__UNLOCK_GLOBAL();
     return call != NULL;
 }
 
 /* NULL: no plan was made yet for a queue of this device. */
-static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q) { return GPUSYNC__LOAD_SEQ(&q->device->upper); }
+static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q)
+{
+    return GPUSYNC__LOAD_SEQ(&q->device->upper);
+}
 
 /* What stands further down and is called from above it: these places, and no others. */
 static void gpusync__completed(void *block, void *object); /* >>end: a slot's handler */
@@ -2517,25 +2618,31 @@ static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *defer
 static void gpusync__sweep(void *context);
 
 /* -------------------------------------------------------------------------------- >>slots --
-   Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it begins with a block
-   literal that claims to be a global one, so Metal's Block_copy returns the same pointer and no commit allocates. Metal
-   still reads the block's flags when it releases it, at a time that cannot be seen: so slots live in slabs that are
-   never freed, and the block header is written once.
+   Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it
+   begins with a block literal that claims to be a global one, so Metal's Block_copy returns the
+   same pointer and no commit allocates. Metal still reads the block's flags when it releases it, at
+   a time that cannot be seen: so slots live in slabs that are never freed, and the block header is
+   written once.
 
-   No message goes out under the queue's lock. So a thread that looks at a command buffer does it in three steps:
-     1. Under the lock it finds the slot, by its ticket, its submission or the list of those in flight, and counts
-        itself in `looks` (gpusync__ticket_begin, gpusync__next_armed). From here on the buffer stays.
-     2. Without the lock it sends its messages. Where the work has ended it ends the ticket (gpusync__look_slot).
-     3. Under the lock it counts itself out (gpusync__look_end). Where the handler has left meanwhile, the last look
-        frees the slot, and releases the buffer after the unlock.
-   A handler is not counted: while the state is RUNNING the slot is its own. It leaves in gpusync__leave_slot. */
+   No message goes out under the queue's lock. So a thread that looks at a command buffer does it in
+   three steps:
+     1. Under the lock it finds the slot, by its ticket, its submission or the list of those in
+        flight, and counts itself in `looks` (gpusync__ticket_begin, gpusync__next_armed). From here
+        on the buffer stays.
+     2. Without the lock it sends its messages. Where the work has ended it ends the ticket
+        (gpusync__look_slot).
+     3. Under the lock it counts itself out (gpusync__look_end). Where the handler has left
+        meanwhile, the last look frees the slot, and releases the buffer after the unlock.
+   A handler is not counted: while the state is RUNNING the slot is its own. It leaves in
+   gpusync__leave_slot. */
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
 #define GPUSYNC__SLOTS_AT_ONCE 8 /* at most, so that other queues find some, too */
 
-/* A few free slots, as a list: those of queues that are gone, or of a new slab. That comes from malloc, not from the
-   program's allocator, for it outlives every device. NULL: no memory. No lock is held. */
+/* A few free slots, as a list: those of queues that are gone, or of a new slab. That comes from
+   malloc, not from the program's allocator, for it outlives every device. NULL: no memory. No lock
+   is held. */
 GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
 {
     gpusync__slot *last, *first;
@@ -2558,13 +2665,14 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
     int more = GPUSYNC__SLOTS_AT_ONCE;
     for (last = first; last && --more; last = last->next) {}
     gpusync__global.free = last ? last->next : NULL;
-    if (last) last->next = NULL;
+    if (last)
+        last->next = NULL;
     GPUSYNC__UNLOCK_GLOBAL();
     return first;
 }
 
-/* Nothing leads to the slot any more. What is not written on its way into use is zero in a free slot. Under the lock of
-   the list. */
+/* Nothing leads to the slot any more. What is not written on its way into use is zero in a free
+   slot. Under the lock of the list. */
 static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
 {
     slot->queue = NULL;
@@ -2581,12 +2689,13 @@ static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
 GPUSYNC__INLINE gpusync__slot *gpusync__slot_take(gpusync_queue *q)
 {
     gpusync__slot *slot = q->free_slots;
-    if (slot) q->free_slots = slot->next;
+    if (slot)
+        q->free_slots = slot->next;
     return slot;
 }
 
-/* For a slot that was just taken: the buffer that it is for, which the caller retains. No other thread finds the slot
-   before it is in the table of open buffers, or in flight. */
+/* For a slot that was just taken: the buffer that it is for, which the caller retains. No other
+   thread finds the slot before it is in the table of open buffers, or in flight. */
 GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, void *buffer, uint8_t kind,
                                         uint8_t traits)
 {
@@ -2597,11 +2706,16 @@ GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, v
     GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__OPEN);
 }
 
-/* -- the index: lists of slots, by a hash of the buffer. It is made when a call has to know whether a buffer is in
-   flight, and there are many, and has all that is in flight from then on. Under the queue's lock. */
+/* -- the index: lists of slots, by a hash of the buffer. It is made when a call has to know whether
+   a buffer is in flight, and there are many, and has all that is in flight from then on. Under the
+   queue's lock. */
 
-/* Multiplicative hashing, by the golden ratio (D. Knuth: "The Art of Computer Programming", 6.4). */
-static uint64_t gpusync__hash(const void *buffer) { return (uint64_t)(uintptr_t)buffer * 0x9E3779B97F4A7C15u; }
+/* Multiplicative hashing, by the golden ratio (D. Knuth: "The Art of Computer Programming",
+   6.4). */
+static uint64_t gpusync__hash(const void *buffer)
+{
+    return (uint64_t)(uintptr_t)buffer * 0x9E3779B97F4A7C15u;
+}
 
 GPUSYNC__RARE void gpusync__index_put(gpusync_queue *q, gpusync__slot *slot)
 {
@@ -2613,7 +2727,8 @@ GPUSYNC__RARE void gpusync__index_put(gpusync_queue *q, gpusync__slot *slot)
 GPUSYNC__RARE void gpusync__index_take(gpusync_queue *q, const gpusync__slot *slot)
 {
     gpusync__slot **link = &q->index[gpusync__hash(slot->buffer) >> q->index_shift];
-    while (*link != slot) link = &(*link)->next;
+    while (*link != slot)
+        link = &(*link)->next;
     *link = slot->next;
 }
 
@@ -2621,15 +2736,16 @@ GPUSYNC__RARE void gpusync__index_take(gpusync_queue *q, const gpusync__slot *sl
 GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buffer)
 {
     const gpusync__slot *slot = q->index ? q->index[gpusync__hash(buffer) >> q->index_shift] : q->flight[0];
-    while (slot && slot->buffer != buffer) slot = q->index ? slot->next : slot->flight[1];
+    while (slot && slot->buffer != buffer)
+        slot = q->index ? slot->next : slot->flight[1];
     return slot != NULL;
 }
 
 /* -- in flight. Under the queue's lock */
 
-/* The last to come is the last of the list: by ticket, but for submissions that are UNORDERED. The parts of one stand
-   side by side. The list is what destroy waits for, what the sweep walks, and where waits look for handlers that are
-   late. */
+/* The last to come is the last of the list: by ticket, but for submissions that are UNORDERED. The
+   parts of one stand side by side. The list is what destroy waits for, what the sweep walks, and
+   where waits look for handlers that are late. */
 GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot *before = q->flight[1];
@@ -2638,11 +2754,12 @@ GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
     *(before ? &before->flight[1] : &q->flight[0]) = slot;
     q->flight[1] = slot;
     q->in_flight++;
-    if (q->index) gpusync__index_put(q, slot);
+    if (q->index)
+        gpusync__index_put(q, slot);
 }
 
-/* With all that leads to the slot: no other thread finds it after the unlock. It is freed, given up, or the plan's
-   alone whose part it was. */
+/* With all that leads to the slot: no other thread finds it after the unlock. It is freed, given
+   up, or the plan's alone whose part it was. */
 static __attribute__((noinline)) void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
 {
     for (int side = 0; side < 2; side++) {
@@ -2650,15 +2767,18 @@ static __attribute__((noinline)) void gpusync__flight_remove(gpusync_queue *q, g
         *(beside ? &beside->flight[!side] : &q->flight[side]) = slot->flight[!side];
     }
     q->in_flight--;
-    if (slot->leads) *slot->leads = NULL;
-    if (q->index) gpusync__index_take(q, slot);
+    if (slot->leads)
+        *slot->leads = NULL;
+    if (q->index)
+        gpusync__index_take(q, slot);
 }
 
-/* After the handler, or a look, has left: the last of them frees the slot. Returns the buffer then, which the caller
-   releases without the lock; else NULL. */
+/* After the handler, or a look, has left: the last of them frees the slot. Returns the buffer then,
+   which the caller releases without the lock; else NULL. */
 GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
 {
-    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED)) return NULL;
+    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))
+        return NULL;
     void *buffer = slot->buffer;
     gpusync__flight_remove(q, slot);
     gpusync__slot_free(&q->free_slots, slot);
@@ -2667,15 +2787,19 @@ GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
 
 /* -- looks, and orphans */
 
-static bool gpusync__is_orphan(const gpusync__slot *slot) { return gpusync__state_of(slot) == GPUSYNC__ORPHANED; }
+static bool gpusync__is_orphan(const gpusync__slot *slot)
+{
+    return gpusync__state_of(slot) == GPUSYNC__ORPHANED;
+}
 
-/* When the slot's scheduled handler ran, or 0. From here on that handler does not find the slot. Under the global lock.
-   */
+/* When the slot's scheduled handler ran, or 0. From here on that handler does not find the slot.
+   Under the global lock. */
 GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
 {
     gpusync__slot **link = &gpusync__global.traced;
     if (slot->traced) {
-        while (*link != slot) link = &(*link)->scheduled.next;
+        while (*link != slot)
+            link = &(*link)->scheduled.next;
         *link = slot->scheduled.next;
         slot->scheduled.ns = 0;
         slot->traced = false;
@@ -2683,25 +2807,32 @@ GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
     return slot->scheduled.ns;
 }
 
-/* The handler of an orphan, or a look, leaves it. The last look releases the buffer. (Not that of Metal 4, which the
-   GPU may still use, and which nothing else retains: that goes with the handler.) No lock is held. */
+/* The handler of an orphan, or a look, leaves it. The last look releases the buffer. (Not that of
+   Metal 4, which the GPU may still use, and which nothing else retains: that goes with the
+   handler.) No lock is held. */
 GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
 {
     void *buffer = NULL, *events = NULL;
     GPUSYNC__LOCK_GLOBAL();
     bool metal4 = slot->traits & GPUSYNC__IS_METAL4;
-    if (handler) slot->traits |= GPUSYNC__HANDLED;
-    else slot->looks--;
-    if (!slot->looks && !handler && !metal4) buffer = slot->buffer;
+    if (handler)
+        slot->traits |= GPUSYNC__HANDLED;
+    else
+        slot->looks--;
+    if (!slot->looks && !handler && !metal4)
+        buffer = slot->buffer;
     if (!slot->looks && slot->traits & GPUSYNC__HANDLED) {
         (void)gpusync__untrace(slot);
-        if (metal4) buffer = slot->buffer;
+        if (metal4)
+            buffer = slot->buffer;
         events = slot->late.events;
         gpusync__slot_free(&gpusync__global.free, slot);
     }
     GPUSYNC__UNLOCK_GLOBAL();
-    if (buffer) gpusync__release_pooled(buffer);
-    if (events) gpusync__release_pooled(events);
+    if (buffer)
+        gpusync__release_pooled(buffer);
+    if (events)
+        gpusync__release_pooled(events);
 }
 
 /* The caller was counted in `looks`. No lock is held. */
@@ -2715,30 +2846,35 @@ static void gpusync__look_end(gpusync_queue *q, gpusync__slot *slot)
         buffer = gpusync__slot_leave(q, slot);
     }
     GPUSYNC__UNLOCK(q);
-    if (orphan) gpusync__orphan_leave(slot, false);
-    if (buffer) gpusync__release_pooled(buffer);
+    if (orphan)
+        gpusync__orphan_leave(slot, false);
+    if (buffer)
+        gpusync__release_pooled(buffer);
 }
 
 /* --------------------------------------------------------------------------------- >>ring --
    The life of a ticket, under the queue's lock:
 
      1. gpusync__make_ready has made a place for it, before the order lock was taken.
-     2. gpusync__enter_ring has its entry lead to the slot, and raises `committed`: now it can be asked for.
-     3. gpusync__end_ticket writes how it ended, and moves `completed` over all that has ended up to there.
-     4. Its entry goes to the ticket that is `size` further on. Where `completed` is not there yet, the ring grows: a
-        new one, of twice the size, is for that ticket and all behind it. The older ones keep what they have, as long as
-        the queue, so no ticket changes its place.
+     2. gpusync__enter_ring has its entry lead to the slot, and raises `committed`: now it can be
+        asked for.
+     3. gpusync__end_ticket writes how it ended, and moves `completed` over all that has ended up to
+        there.
+     4. Its entry goes to the ticket that is `size` further on. Where `completed` is not there yet,
+        the ring grows: a new one, of twice the size, is for that ticket and all behind it. The
+        older ones keep what they have, as long as the queue, so no ticket changes its place.
 
-   An entry has two lives at once. Its `slot` is that of the ticket that entered last, until the slot is free. Its
-   `done` and times are those of the ticket that ended last: until the later one ends, the earlier can still be asked
-   for. */
+   An entry has two lives at once. Its `slot` is that of the ticket that entered last, until the
+   slot is free. Its `done` and times are those of the ticket that ended last: until the later one
+   ends, the earlier can still be asked for. */
 
 /* NULL: no memory. */
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
     size_t bytes = sizeof(gpusync__ring) + (size_t)size * sizeof(gpusync__entry);
     gpusync__ring *ring = (gpusync__ring *)gpusync__allocate(dev, bytes, 128);
-    if (!ring) return NULL;
+    if (!ring)
+        return NULL;
     ring->size = size;
     ring->entries = (gpusync__entry *)(void *)(ring + 1);
     return ring;
@@ -2746,19 +2882,21 @@ static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 
 static void gpusync__ring_free(gpusync_device *dev, gpusync__ring *ring)
 {
-    if (ring) gpusync__free(dev, ring, sizeof *ring + (size_t)ring->size * sizeof(gpusync__entry));
+    if (ring)
+        gpusync__free(dev, ring, sizeof *ring + (size_t)ring->size * sizeof(gpusync__entry));
 }
 
 /* Without a lock: older rings stay as long as the queue. */
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__ring *ring = GPUSYNC__LOAD_SEQ(&q->ring);
-    while (ticket < ring->first) ring = ring->older; /* the oldest begins at 0 */
+    while (ticket < ring->first)
+        ring = ring->older; /* the oldest begins at 0 */
     return &ring->entries[ticket & (ring->size - 1)];
 }
 
-/* Of the ticket that ended last of those that have this one's entry: its number, and in bit 0 whether it failed. Read
-   with or without the lock. */
+/* Of the ticket that ended last of those that have this one's entry: its number, and in bit 0
+   whether it failed. Read with or without the lock. */
 static uint64_t gpusync__last_end(const gpusync_queue *q, uint64_t ticket)
 {
     return GPUSYNC__LOAD_SEQ(&gpusync__entry_of(q, ticket)->done);
@@ -2767,13 +2905,15 @@ static uint64_t gpusync__last_end(const gpusync_queue *q, uint64_t ticket)
 /* Has this ticket ended, and is its outcome on record? With or without the lock. */
 static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
 {
-    if (ticket <= gpusync__ended_to(q)) return true;
-    if (gpusync__last_end(q, ticket) >> 1 == ticket) return true;
+    if (ticket <= gpusync__ended_to(q))
+        return true;
+    if (gpusync__last_end(q, ticket) >> 1 == ticket)
+        return true;
     return ticket <= gpusync__ended_to(q); /* its entry may just have gone on to a later one */
 }
 
-/* Is there a place for the next ticket? An entry is that of a ticket in flight until `completed` has passed it. Under
-   the queue's lock. */
+/* Is there a place for the next ticket? An entry is that of a ticket in flight until `completed`
+   has passed it. Under the queue's lock. */
 static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 {
     const gpusync__ring *ring = q->ring;
@@ -2781,14 +2921,17 @@ static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
     return ticket - q->head.completed <= ring->size || ticket - ring->first < ring->size;
 }
 
-/* More free slots: so many, and some that may be needed next. False: no memory for the first. No lock is held. */
+/* More free slots: so many, and some that may be needed next. False: no memory for the first. No
+   lock is held. */
 GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t more)
 {
     uint32_t count = 0;
     while (count < slots + more) {
         gpusync__slot *made = gpusync__slots_make(), *last = made;
-        if (!made) return count >= slots;
-        for (count++; last->next; count++) last = last->next;
+        if (!made)
+            return count >= slots;
+        for (count++; last->next; count++)
+            last = last->next;
         GPUSYNC__LOCK(q);
         last->next = q->free_slots;
         q->free_slots = made;
@@ -2797,17 +2940,19 @@ GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t
     return true;
 }
 
-/* Where a call has found the index too small (`searched`): at most two slots a list. Without memory calls go on with
-   what there is, until twice as many are in flight. No lock is held. */
+/* Where a call has found the index too small (`searched`): at most two slots a list. Without memory
+   calls go on with what there is, until twice as many are in flight. No lock is held. */
 GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
 {
     uint32_t places = GPUSYNC__FEW_PLACES, shift = 60; /* 16 places: four bits */
     GPUSYNC__LOCK(q);
     bool needed = q->searched;
-    for (; places <= q->in_flight; places *= 4) shift -= 2;
+    for (; places <= q->in_flight; places *= 4)
+        shift -= 2;
     q->searched = false;
     GPUSYNC__UNLOCK(q);
-    if (!needed) return;
+    if (!needed)
+        return;
     gpusync__slot **made = (gpusync__slot **)gpusync__allocate(q->device, places * sizeof *made, 16);
     GPUSYNC__LOCK(q);
     q->index_most = 2 * (made ? places : q->in_flight + places);
@@ -2817,7 +2962,8 @@ GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
         q->index = made;
         q->index_places = places;
         q->index_shift = shift;
-        for (gpusync__slot *slot = q->flight[0]; slot; slot = slot->flight[1]) gpusync__index_put(q, slot);
+        for (gpusync__slot *slot = q->flight[0]; slot; slot = slot->flight[1])
+            gpusync__index_put(q, slot);
         made = before;
         places = count;
     }
@@ -2825,23 +2971,26 @@ GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
     gpusync__free(q->device, made, places * sizeof *made);
 }
 
-/* Calls that need memory of the queue look under its locks whether enough is there, and return ERROR_OUT_OF_MEMORY
-   where it is not, with nothing changed. Then they unlock, come here, and begin again. So nothing is allocated under a
-   lock that a poll, a wait or a handler takes, nor under the order lock. What is made here another thread may take
-   first: then that thread goes on, and this one comes again. slots: free slots; and a place for one ticket. False: no
-   memory. */
+/* Calls that need memory of the queue look under its locks whether enough is there, and return
+   ERROR_OUT_OF_MEMORY where it is not, with nothing changed. Then they unlock, come here, and begin
+   again. So nothing is allocated under a lock that a poll, a wait or a handler takes, nor under the
+   order lock. What is made here another thread may take first: then that thread goes on, and this
+   one comes again. slots: free slots; and a place for one ticket. False: no memory. */
 static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint32_t slots)
 {
     gpusync__ring *ring = NULL;
     gpusync__make_index(q);
     GPUSYNC__LOCK(q);
-    for (gpusync__slot *slot = q->free_slots; slot && slots; slot = slot->next) slots--;
+    for (gpusync__slot *slot = q->free_slots; slot && slots; slot = slot->next)
+        slots--;
     uint64_t size = gpusync__ring_is_ready(q) ? 0 : q->ring->size * 2;
     uint32_t more = q->in_flight / 2; /* so that a burst comes here a few times only */
     GPUSYNC__UNLOCK(q);
     bool ready = !slots || gpusync__add_slots(q, slots, more);
-    if (size) ring = gpusync__ring_new(q->device, size);
-    if (size && !ring) return false;
+    if (size)
+        ring = gpusync__ring_new(q->device, size);
+    if (size && !ring)
+        return false;
     GPUSYNC__LOCK(q);
     if (ring && !gpusync__ring_is_ready(q) && ring->size > q->ring->size) {
         ring->older = q->ring;
@@ -2854,14 +3003,15 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     return ready;
 }
 
-/* The slot gets the next ticket, for which there is a place. Before it is committed: `completed` must never be seen to
-   run ahead. A slot whose ticket has ended, and whose handler is late, loses its entry to this one. Under the order
-   lock and the queue's. */
+/* The slot gets the next ticket, for which there is a place. Before it is committed: `completed`
+   must never be seen to run ahead. A slot whose ticket has ended, and whose handler is late, loses
+   its entry to this one. Under the order lock and the queue's. */
 GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
 {
     uint64_t ticket = q->head.committed + 1;
     gpusync__entry *entry = &q->ring->entries[ticket & (q->ring->size - 1)];
-    if (entry->slot) entry->slot->leads = NULL;
+    if (entry->slot)
+        entry->slot->leads = NULL;
     entry->slot = slot;
     slot->leads = &entry->slot;
     slot->since_ns = now;
@@ -2878,25 +3028,30 @@ static gpusync__slot *gpusync__slot_of(const gpusync_queue *q, uint64_t ticket)
     return slot && slot->ticket == ticket ? slot : NULL;
 }
 
-/* The slot of a ticket that has not ended, for a look at its buffer, or its submission: gpusync__ticket_end ends that.
-   NULL: the ticket has ended. No lock is held. */
+/* The slot of a ticket that has not ended, for a look at its buffer, or its submission:
+   gpusync__ticket_end ends that. NULL: the ticket has ended. No lock is held. */
 static gpusync__slot *gpusync__ticket_begin(gpusync_queue *q, uint64_t ticket)
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__has_ended(q, ticket) ? NULL : gpusync__slot_of(q, ticket);
-    if (slot && slot->kind == GPUSYNC__PLAN) gpusync__upper_of(q)->keep(slot->plan);
-    else if (slot) slot->looks++;
+    if (slot && slot->kind == GPUSYNC__PLAN)
+        gpusync__upper_of(q)->keep(slot->plan);
+    else if (slot)
+        slot->looks++;
     GPUSYNC__UNLOCK(q);
     return slot;
 }
 
 static void gpusync__ticket_end(gpusync_queue *q, gpusync__slot *slot)
 {
-    if (slot->kind == GPUSYNC__PLAN) gpusync__upper_of(q)->unkeep(slot->plan);
-    else gpusync__look_end(q, slot);
+    if (slot->kind == GPUSYNC__PLAN)
+        gpusync__upper_of(q)->unkeep(slot->plan);
+    else
+        gpusync__look_end(q, slot);
 }
 
-/* Does the ticket belong to a submission that has not ended, in this state? Under the queue's lock. */
+/* Does the ticket belong to a submission that has not ended, in this state? Under the queue's
+   lock. */
 #define GPUSYNC__ANY UINT8_MAX
 static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint8_t state)
 {
@@ -2907,17 +3062,21 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint
 /* ------------------------------------------------------------------------------ >>failure --
    The trace, the log, and the record of a failure:
 
-     1. The thread that finds the end fills in an error: gpusync__read_failure, or gpusync__own_error.
-     2. gpusync__record puts it on the queue's log, in the hold in which the ticket ends: no thread sees that without
-        it.
-     3. Waits find it by its ticket, gpusync_next_error and the log hook each with a cursor of their own.
-     4. The failure that is log_size behind it takes its place. Then only the highest such ticket is known. */
+     1. The thread that finds the end fills in an error: gpusync__read_failure, or
+        gpusync__own_error.
+     2. gpusync__record puts it on the queue's log, in the hold in which the ticket ends: no thread
+        sees that without it.
+     3. Waits find it by its ticket, gpusync_next_error and the log hook each with a cursor of their
+        own.
+     4. The failure that is log_size behind it takes its place. Then only the highest such ticket is
+        known. */
 
 /* Control characters, of labels and of Metal's texts, become blanks. */
 static void gpusync__make_plain(char *text, size_t length)
 {
     for (; length--; text++)
-        if ((unsigned char)*text < ' ' || *text == 0x7F) *text = ' ';
+        if ((unsigned char)*text < ' ' || *text == 0x7F)
+            *text = ' ';
 }
 
 /* No lock is held. The hook must not wait: so it counts as a callback. */
@@ -2927,7 +3086,8 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     char text[768];
     gpusync__call call;
     va_list arguments;
-    if (!dev->log) return;
+    if (!dev->log)
+        return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
@@ -2937,40 +3097,47 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     gpusync__user_end(&call);
 }
 
-/* May gpusync have to wait for room where Metal would not? Metal 4 has no limit that it waits for. */
+/* May gpusync have to wait for room where Metal would not? Metal 4 has no limit that it waits
+   for. */
 static bool gpusync__is_limited(const gpusync_queue *q)
 {
     return q->max_in_flight < (q->metal4 ? UINT32_MAX : q->limit);
 }
 
-/* Two things of a queue depend on the trace: no wait takes the short way, and each commit takes the slow one. */
+/* Two things of a queue depend on the trace: no wait takes the short way, and each commit takes the
+   slow one. */
 static void gpusync__flag_trace(gpusync_queue *q)
 {
     bool on = q->device->trace != NULL;
-    if (on) gpusync__set_flag(&q->flags, GPUSYNC__TRACED);
-    else __atomic_fetch_and(&q->flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
+    if (on)
+        gpusync__set_flag(&q->flags, GPUSYNC__TRACED);
+    else
+        __atomic_fetch_and(&q->flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
     q->slow_commit = on || gpusync__is_limited(q);
 }
 
 static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
 
-/* Metal makes its errors from a number of the driver's, and merges several in one code of its own. The number stands in
-   the text, as eight hexadecimal digits, "(0000000e:...)", or on older systems as "(IOAF code 5)" (seen in logs and in
-   listings of the framework of iOS 26.1). -1: there is none. */
+/* Metal makes its errors from a number of the driver's, and merges several in one code of its own.
+   The number stands in the text, as eight hexadecimal digits, "(0000000e:...)", or on older systems
+   as "(IOAF code 5)" (seen in logs and in listings of the framework of iOS 26.1). -1: there is
+   none. */
 static int64_t gpusync__driver_number(const char *message)
 {
     char *end;
     const char *at = strstr(message, "(IOAF code ");
-    if (at) return (uint32_t)strtol(at + strlen("(IOAF code "), NULL, 10); /* an IOReturn may be negative */
+    if (at)
+        return (uint32_t)strtol(at + strlen("(IOAF code "), NULL, 10); /* an IOReturn may be negative */
     for (at = strchr(message, '('); at; at = strchr(at + 1, '(')) {
         unsigned long number = strtoul(at + 1, &end, 16);
-        if (end == at + 9 && *end == ':') return (int64_t)number;
+        if (end == at + 9 && *end == ':')
+            return (int64_t)number;
     }
     return -1;
 }
 
-/* What a number says of the class of an error; the last row of a table ends it. The driver's, whose meanings were seen
-   with their texts in logs. */
+/* What a number says of the class of an error; the last row of a table ends it. The driver's, whose
+   meanings were seen with their texts in logs. */
 static const int64_t gpusync__of_driver[][2] = {
     {2, GPUSYNC_FAILURE_TIMEOUT},          /* it ran too long */
     {3, GPUSYNC_FAILURE_TIMEOUT},          /* it hung */
@@ -2983,8 +3150,8 @@ static const int64_t gpusync__of_driver[][2] = {
     {11, GPUSYNC_FAILURE_PAGE_FAULT},      /* a shader reached past its memory */
     {0, GPUSYNC_FAILURE_NONE},
 };
-/* MTLCommandBufferError and MTL4CommandQueueError, by number: the names changed over time. In Metal 4's domain Metal
-   makes 11, too, of a device that was removed. */
+/* MTLCommandBufferError and MTL4CommandQueueError, by number: the names changed over time. In Metal
+   4's domain Metal makes 11, too, of a device that was removed. */
 static const int64_t gpusync__of_code[][2] = {
     {2, GPUSYNC_FAILURE_TIMEOUT},         {3, GPUSYNC_FAILURE_PAGE_FAULT},    {4, GPUSYNC_FAILURE_ACCESS_REVOKED},
     {7, GPUSYNC_FAILURE_NOT_PERMITTED},   {8, GPUSYNC_FAILURE_OUT_OF_MEMORY}, {9, GPUSYNC_FAILURE_INVALID_RESOURCE},
@@ -2999,18 +3166,22 @@ static const int64_t gpusync__of_code4[][2] = {
 /* NONE: the number says nothing. */
 static gpusync_failure gpusync__look_up(const int64_t (*row)[2], int64_t number)
 {
-    while ((*row)[1] != GPUSYNC_FAILURE_NONE && (*row)[0] != number) row++;
+    while ((*row)[1] != GPUSYNC_FAILURE_NONE && (*row)[0] != number)
+        row++;
     return (gpusync_failure)(*row)[1];
 }
 
-/* The class of an error. The driver's number (-1: unknown) says more than the code, and comes first. In Metal 4's
-   domain a number that says nothing leaves nothing to the code, which merges several. The domain comes before the code,
-   for the codes of one mean other things in the other. */
+/* The class of an error. The driver's number (-1: unknown) says more than the code, and comes
+   first. In Metal 4's domain a number that says nothing leaves nothing to the code, which merges
+   several. The domain comes before the code, for the codes of one mean other things in the
+   other. */
 static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t number)
 {
     bool metal4 = strcmp(error->domain, gpusync__domain4) == 0;
-    if (!metal4 && strcmp(error->domain, "MTLCommandBufferErrorDomain") != 0) return GPUSYNC_FAILURE_OTHER;
-    if (strstr(error->message, "victim of GPU")) return GPUSYNC_FAILURE_INNOCENT_VICTIM;
+    if (!metal4 && strcmp(error->domain, "MTLCommandBufferErrorDomain") != 0)
+        return GPUSYNC_FAILURE_OTHER;
+    if (strstr(error->message, "victim of GPU"))
+        return GPUSYNC_FAILURE_INNOCENT_VICTIM;
     gpusync_failure failure = gpusync__look_up(gpusync__of_driver, number);
     if (failure == GPUSYNC_FAILURE_NONE && (!metal4 || number < 0 || error->code == 11))
         failure = gpusync__look_up(metal4 ? gpusync__of_code4 : gpusync__of_code, error->code);
@@ -3027,10 +3198,13 @@ static void gpusync__own_error(gpusync_error *error, gpusync_result result, cons
 }
 
 /* The place for what a wait has to say of its error, or NULL. */
-static gpusync_error *gpusync__error_of(const gpusync_wait_options *options) { return options ? options->error : NULL; }
+static gpusync_error *gpusync__error_of(const gpusync_wait_options *options)
+{
+    return options ? options->error : NULL;
+}
 
-/* The wait returns this result, which is about the wait and not about work: an error gets its text. ticket: what was
-   waited for, or 0. error may be NULL. Returns the result. */
+/* The wait returns this result, which is about the wait and not about work: an error gets its text.
+   ticket: what was waited for, or 0. error may be NULL. Returns the result. */
 GPUSYNC__RARE gpusync_result gpusync__explain(gpusync_error *error, uint64_t ticket, gpusync_result result)
 {
     if (error && result < GPUSYNC_OK) {
@@ -3049,8 +3223,8 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
                          gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
 }
 
-/* The label of the command buffer; of several, that of the first. The caller is the handler, or is counted in the
-   slot. */
+/* The label of the command buffer; of several, that of the first. The caller is the handler, or is
+   counted in the slot. */
 static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slot, char *label, size_t size)
 {
     void *pool = gpusync__pool_push(), *buffer = slot->buffer;
@@ -3060,9 +3234,10 @@ static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slo
     gpusync__pool_pop(pool);
 }
 
-/* Read the failure off a command buffer in state Error, or off a feedback. Metal puts errors into each other: that of
-   the driver into its own, and with Metal 4 that into one more, which has the same domain and always the code 1 (seen
-   in listings of the framework of iOS 26.1). The innermost of Metal's own has the code and the text. Needs a pool. */
+/* Read the failure off a command buffer in state Error, or off a feedback. Metal puts errors into
+   each other: that of the driver into its own, and with Metal 4 that into one more, which has the
+   same domain and always the code 1 (seen in listings of the framework of iOS 26.1). The innermost
+   of Metal's own has the code and the text. Needs a pool. */
 GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
 {
     void *ns_error = gpusync__send_id(report, gpusync__sel.error), *key = gpusync__string("NSUnderlyingError");
@@ -3071,19 +3246,22 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     for (int depth = 0; ns_error && depth < 4; depth++) {
         char domain[sizeof error->domain];
         gpusync__copy_string(domain, sizeof domain, gpusync__send_id(ns_error, gpusync__sel.domain));
-        if (depth == 0 || strcmp(domain, error->domain) == 0) gpusync__read_ns_error(error, ns_error);
+        if (depth == 0 || strcmp(domain, error->domain) == 0)
+            gpusync__read_ns_error(error, ns_error);
         if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
             number = (uint32_t)GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
         ns_error = info ? GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key) : NULL;
     }
-    if (number < 0) number = gpusync__driver_number(error->message);
+    if (number < 0)
+        number = gpusync__driver_number(error->message);
     error->result = GPUSYNC_ERROR_EXECUTION;
     error->ticket = slot->ticket;
     gpusync__read_label(q, slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error, number);
-    /* Before the end is told: a thread that sees that may ask at once whether the device is lost. */
+    /* Before the end is told: a thread that sees that may ask at once whether the device is
+       lost. */
     if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
         gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
 }
@@ -3097,25 +3275,28 @@ GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *f
     to->dropped = 0;
 }
 
-/* Is it work that was given up by its own queue? Then the program did so, and knows. A submission that was to wait for
-   such work on another queue is a failure of its own: its record says so in `dropped`, which a reader gets filled in.
-   */
+/* Is it work that was given up by its own queue? Then the program did so, and knows. A submission
+   that was to wait for such work on another queue is a failure of its own: its record says so in
+   `dropped`, which a reader gets filled in. */
 static bool gpusync__was_given_up(const gpusync_error *record)
 {
     return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
 }
 
-/* Before the first failure goes on record: memory for the log. Without memory the next failure tries again, and what
-   has no place until then counts as dropped. No lock is held. */
+/* Before the first failure goes on record: memory for the log. Without memory the next failure
+   tries again, and what has no place until then counts as dropped. No lock is held. */
 GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
 {
     size_t size = q->log_most * sizeof *q->log;
-    if (GPUSYNC__LOAD_SEQ(&q->log) != &q->last_failure) return;
+    if (GPUSYNC__LOAD_SEQ(&q->log) != &q->last_failure)
+        return;
     gpusync_error *made = (gpusync_error *)gpusync__allocate(q->device, size, 16);
-    if (!made) return;
+    if (!made)
+        return;
     GPUSYNC__LOCK(q);
     if (q->log == &q->last_failure) {
-        if (q->log_count) q->log_begin = q->log_count - 1;
+        if (q->log_count)
+            q->log_begin = q->log_count - 1;
         made[q->log_begin % q->log_most] = q->last_failure;
         q->log_size = q->log_most;
         GPUSYNC__STORE_SEQ(&q->log, made);
@@ -3125,20 +3306,25 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
     gpusync__free(q->device, made, size);
 }
 
-/* Put a failure on record, in the hold that ends its ticket, and before that. Under the queue's lock. */
+/* Put a failure on record, in the hold that ends its ticket, and before that. Under the queue's
+   lock. */
 GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record = &q->log[q->log_count % q->log_size];
     if (q->log_count - q->log_begin >= q->log_size) {
-        if (record->ticket > q->dropped) q->dropped = record->ticket;
-        if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed) q->dropped_failed = record->ticket;
+        if (record->ticket > q->dropped)
+            q->dropped = record->ticket;
+        if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed)
+            q->dropped_failed = record->ticket;
         GPUSYNC__COUNT_RELAXED(&q->stats.failures_dropped);
     }
     *record = *error;
-    if (error->ticket > q->last_failed) GPUSYNC__STORE_SEQ(&q->last_failed, error->ticket);
+    if (error->ticket > q->last_failed)
+        GPUSYNC__STORE_SEQ(&q->last_failed, error->ticket);
     q->log_count++;
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
-    if (!gpusync__was_given_up(error)) GPUSYNC__COUNT_RELAXED(&q->stats.failures);
+    if (!gpusync__was_given_up(error))
+        GPUSYNC__COUNT_RELAXED(&q->stats.failures);
 }
 
 /* The first record that is still kept. Under the queue's lock. */
@@ -3153,25 +3339,29 @@ static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
     return gpusync__last_end(q, ticket) == ticket << 1;
 }
 
-/* The next record for this cursor, with the number of those that it has missed. False: there is none. Under the queue's
-   lock. */
+/* The next record for this cursor, with the number of those that it has missed. False: there is
+   none. Under the queue's lock. */
 static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
 {
     uint64_t at = *cursor;
-    if (at >= q->log_count) return false;
-    if (at < gpusync__log_first(q)) at = gpusync__log_first(q);
+    if (at >= q->log_count)
+        return false;
+    if (at < gpusync__log_first(q))
+        at = gpusync__log_first(q);
     *error = q->log[at % q->log_size];
     error->dropped = at - *cursor;
     *cursor = at + 1;
     return true;
 }
 
-/* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that finds more failures, by
-   asking for something, would else be called from within itself, again and again. No lock is held. */
+/* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that
+   finds more failures, by asking for something, would else be called from within itself, again and
+   again. No lock is held. */
 GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
 {
     gpusync_error e;
-    if (!q->device->log) return;
+    if (!q->device->log)
+        return;
     GPUSYNC__LOCK(q);
     bool first = !q->logging;
     q->logging = true;
@@ -3184,65 +3374,83 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
                          e.domain, (long long)e.code, e.message);
         GPUSYNC__LOCK(q);
     }
-    if (first) q->logging = false;
+    if (first)
+        q->logging = false;
     GPUSYNC__UNLOCK(q);
 }
 
-/* The record of the ticket; NULL: there is none. Mostly it is asked for when it is new. Under the queue's lock. */
+/* The record of the ticket; NULL: there is none. Mostly it is asked for when it is new. Under the
+   queue's lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
     for (uint64_t n = q->log_count, first = gpusync__log_first(q); n-- > first;)
-        if (q->log[n % q->log_size].ticket == ticket) return &q->log[n % q->log_size];
+        if (q->log[n % q->log_size].ticket == ticket)
+            return &q->log[n % q->log_size];
     return NULL;
 }
 
-/* The first record of the tickets after `low` up to `high`, but for work that was given up by its own queue; NULL:
-   there is none. Under the queue's lock. */
+/* The first record of the tickets after `low` up to `high`, but for work that was given up by its
+   own queue; NULL: there is none. Under the queue's lock. */
 static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high)
 {
     for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync_error *e = &q->log[n % q->log_size];
-        if (e->ticket > low && e->ticket <= high && !gpusync__was_given_up(e)) return e;
+        if (e->ticket > low && e->ticket <= high && !gpusync__was_given_up(e))
+            return e;
     }
     return NULL;
 }
 
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
 
-/* How an ended ticket ended. Unless OK, the error, where there is a place for it, is filled. Under the queue's lock. */
+/* How an ended ticket ended. Unless OK, the error, where there is a place for it, is filled. Under
+   the queue's lock. */
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
-    if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket)) return GPUSYNC_OK;
+    if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket))
+        return GPUSYNC_OK;
     const gpusync_error *record = gpusync__record_of(q, ticket);
-    if (!record && ticket > q->dropped) return GPUSYNC_OK;
-    if (error && record) gpusync__copy_error(error, record);
-    else if (error) gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, gpusync__off_record);
-    if (error) error->ticket = ticket;
+    if (!record && ticket > q->dropped)
+        return GPUSYNC_OK;
+    if (error && record)
+        gpusync__copy_error(error, record);
+    else if (error)
+        gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, gpusync__off_record);
+    if (error)
+        error->ticket = ticket;
     return record ? record->result : GPUSYNC_ERROR_RESULT_UNKNOWN;
 }
 
-/* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are told. */
+/* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are
+   told. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
     gpusync_result result = GPUSYNC_OK;
     if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) {
-        if (error) gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
+        if (error)
+            gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
         return GPUSYNC_ERROR_DEVICE_LOST;
     }
-    if (!(flags & GPUSYNC__FAILED)) return GPUSYNC_OK;
+    if (!(flags & GPUSYNC__FAILED))
+        return GPUSYNC_OK;
     GPUSYNC__LOCK(q);
     if (goal->kind == GPUSYNC__ONE) {
         result = gpusync__ticket_result_locked(q, goal->ticket, error);
     } else {
         const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket);
-        if (record && error) gpusync__copy_error(error, record);
-        /* Of the failures whose records were dropped only the last is known: something up to there failed. */
+        if (record && error)
+            gpusync__copy_error(error, record);
+        /* Of the failures whose records were dropped only the last is known: something up to there
+           failed. */
         if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
             result = GPUSYNC_ERROR_EXECUTION;
-        else if (q->dropped_failed > goal->ticket) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-        if (error && result != GPUSYNC_OK && !record) gpusync__own_error(error, result, gpusync__off_record);
-        if (tell && goal->ticket > q->covered) GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
+        else if (q->dropped_failed > goal->ticket)
+            result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+        if (error && result != GPUSYNC_OK && !record)
+            gpusync__own_error(error, result, gpusync__off_record);
+        if (tell && goal->ticket > q->covered)
+            GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
     }
     GPUSYNC__UNLOCK(q);
     return result;
@@ -3258,30 +3466,36 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
 }
 
 /* ----------------------------------------------------------------------------- >>listener --
-   What is told when something is over. The wait list of a queue or timeline has what waits for its tickets, values,
-   room and handlers.
+   What is told when something is over. The wait list of a queue or timeline has what waits for its
+   tickets, values, room and handlers.
 
    A sleeping wait has a wait entry on a wait list:
      1. gpusync__enlist looks, and lists the entry, in one hold of the lock.
-     2. The thread that ends a ticket, or raises a value, takes the wait entry off in the hold in which it does that,
-        and puts the waiter into a catch. So no waiter misses the change.
+     2. The thread that ends a ticket, or raises a value, takes the wait entry off in the hold in
+        which it does that, and puts the waiter into a catch. So no waiter misses the change.
      3. Without the lock gpusync__unpark wakes the waiters of the catch.
-     4. The wait looks. It lists again what is not over (step 1), or takes off what is left of it and returns.
+     4. The wait looks. It lists again what is not over (step 1), or takes off what is left of it
+        and returns.
 
    A callback, or a need of the second floor, is on a wait list in the same way:
      1. It is listed, unless its time has come already, which the caller sees under the same lock.
-     2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and calls `told`, under
-        the lock.
-     3. A callback is due at once. A need goes into the catch, and its submission is told without the lock. */
+     2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and
+        calls `told`, under the lock.
+     3. A callback is due at once. A need goes into the catch, and its submission is told without
+        the lock. */
 
-/* The first whose number is not below this one, or NULL. At either end of the list it costs no search. */
+/* The first whose number is not below this one, or NULL. At either end of the list it costs no
+   search. */
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
 {
     gpusync__node *found = NULL;
-    if (!list->root || list->end[1]->number < number) return NULL;
-    if (list->end[0]->number >= number) return list->end[0];
+    if (!list->root || list->end[1]->number < number)
+        return NULL;
+    if (list->end[0]->number >= number)
+        return list->end[0];
     for (gpusync__node *at = list->root; at; at = at->below[at->number < number])
-        if (at->number >= number) found = at;
+        if (at->number >= number)
+            found = at;
     return found;
 }
 
@@ -3291,68 +3505,88 @@ static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
     gpusync__node *under = node->above, *top = under->above;
     int side = under->below[1] == node;
     under->below[side] = node->below[!side];
-    if (under->below[side]) under->below[side]->above = under;
+    if (under->below[side])
+        under->below[side]->above = under;
     node->below[!side] = under;
     under->above = node;
     node->above = top;
-    if (top) top->below[top->below[1] == under] = node;
-    else list->root = node;
+    if (top)
+        top->below[top->below[1] == under] = node;
+    else
+        list->root = node;
 }
 
-/* The node goes behind all that have its number. Invariants: `beside` has the order of the numbers, and no node is
-   heavier than the one above it. */
+/* The node goes behind all that have its number. Invariants: `beside` has the order of the numbers,
+   and no node is heavier than the one above it. */
 static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *at = NULL, *next = list->root;
     int side = next && node->number >= list->end[0]->number;
-    if (next && side == 0) at = list->end[0];
-    else if (next && node->number >= list->end[1]->number) at = list->end[1];
+    if (next && side == 0)
+        at = list->end[0];
+    else if (next && node->number >= list->end[1]->number)
+        at = list->end[1];
     else
-        for (; next; next = at->below[side]) side = node->number >= (at = next)->number;
+        for (; next; next = at->below[side])
+            side = node->number >= (at = next)->number;
     node->above = at;
     node->below[0] = node->below[1] = NULL;
     node->beside[!side] = at;
     node->beside[side] = at ? at->beside[side] : NULL;
-    if (at) at->below[side] = node;
-    else list->root = node;
+    if (at)
+        at->below[side] = node;
+    else
+        list->root = node;
     for (side = 0; side < 2; side++) {
-        if (node->beside[side]) node->beside[side]->beside[!side] = node;
-        else list->end[side] = node;
+        if (node->beside[side])
+            node->beside[side]->beside[!side] = node;
+        else
+            list->end[side] = node;
     }
     list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
     node->weight = list->random;
     node->linked = true;
-    while (node->above && node->above->weight < node->weight) gpusync__list_lift(list, node);
+    while (node->above && node->above->weight < node->weight)
+        gpusync__list_lift(list, node);
 }
 
 /* The node sinks until one side below it is empty; then the other side takes its place. */
 static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
 {
     for (int side = 0; side < 2; side++) {
-        if (node->beside[side]) node->beside[side]->beside[!side] = node->beside[!side];
-        else list->end[side] = node->beside[!side];
+        if (node->beside[side])
+            node->beside[side]->beside[!side] = node->beside[!side];
+        else
+            list->end[side] = node->beside[!side];
     }
     while (node->below[0] && node->below[1])
         gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
     gpusync__node *rest = node->below[node->below[1] != NULL];
-    if (rest) rest->above = node->above;
-    if (node->above) node->above->below[node->above->below[1] == node] = rest;
-    else list->root = rest;
+    if (rest)
+        rest->above = node->above;
+    if (node->above)
+        node->above->below[node->above->below[1] == node] = rest;
+    else
+        list->root = rest;
     node->linked = false;
 }
 
-/* Has it ended, or come true? Whether the handlers have run is another matter: see gpusync__handled. */
+/* Has it ended, or come true? Whether the handlers have run is another matter: see
+   gpusync__handled. */
 static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
-    if (goal->kind == GPUSYNC__VALUE) return gpusync__value_of(goal->timeline) >= goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM) return gpusync__outstanding(q) < goal->ticket;
-    if (goal->kind == GPUSYNC__ALL) return gpusync__ended_to(q) >= goal->ticket;
+    if (goal->kind == GPUSYNC__VALUE)
+        return gpusync__value_of(goal->timeline) >= goal->ticket;
+    if (goal->kind == GPUSYNC__ROOM)
+        return gpusync__outstanding(q) < goal->ticket;
+    if (goal->kind == GPUSYNC__ALL)
+        return gpusync__ended_to(q) >= goal->ticket;
     return gpusync__has_ended(q, goal->ticket);
 }
 
-/* The first slot of the ended goal, from this one on, whose handler has still to begin; NULL: there is none. Those of
-   one ticket stand side by side. Under the queue's lock. */
+/* The first slot of the ended goal, from this one on, whose handler has still to begin; NULL: there
+   is none. Those of one ticket stand side by side. Under the queue's lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusync__slot *slot)
 {
     uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
@@ -3369,10 +3603,13 @@ static uint32_t gpusync__flags_at(const gpusync_queue *q, const gpusync_timeline
 }
 
 /* Of what the goal is about. */
-static uint32_t gpusync__flags_of(const gpusync__goal *goal) { return gpusync__flags_at(goal->queue, goal->timeline); }
+static uint32_t gpusync__flags_of(const gpusync__goal *goal)
+{
+    return gpusync__flags_at(goal->queue, goal->timeline);
+}
 
-/* Is there nothing left to wait for, whatever becomes of the work? Destroy's own wait (`draining`) goes on while the
-   queue closes. */
+/* Is there nothing left to wait for, whatever becomes of the work? Destroy's own wait (`draining`)
+   goes on while the queue closes. */
 static bool gpusync__stopped(const gpusync__goal *goal)
 {
     uint32_t stop = goal->draining ? GPUSYNC__LOST : GPUSYNC__LOST | GPUSYNC__CLOSING;
@@ -3380,7 +3617,10 @@ static bool gpusync__stopped(const gpusync__goal *goal)
 }
 
 /* A waiter for this goal need not sleep: it is met, or never will be. */
-static bool gpusync__over(const gpusync__goal *goal) { return gpusync__met(goal) || gpusync__stopped(goal); }
+static bool gpusync__over(const gpusync__goal *goal)
+{
+    return gpusync__met(goal) || gpusync__stopped(goal);
+}
 
 /* Why a stopped goal that is not met will not be. */
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
@@ -3394,10 +3634,10 @@ static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline 
     return q ? &q->waits : &t->waits;
 }
 
-/* Where a wait entry is listed, by what it waits for: a ticket or a value by its number, everything by the last ticket,
-   a handler by the ticket of its slot, room behind all of those.
-   Under the wait list's lock. Those that wait for room stand behind those that wait for handlers: of them the one that
-   needs least comes first. */
+/* Where a wait entry is listed, by what it waits for: a ticket or a value by its number, everything
+   by the last ticket, a handler by the ticket of its slot, room behind all of those.
+   Under the wait list's lock. Those that wait for room stand behind those that wait for handlers:
+   of them the one that needs least comes first. */
 static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *entry)
 {
     const gpusync__goal *goal = &entry->goal;
@@ -3425,11 +3665,12 @@ static bool gpusync__has_listed(const gpusync__wait_list *waits)
            waits->lists[GPUSYNC__OTHERS].root;
 }
 
-/* The first of what has to be told from this node on: waits are on the same list. Under the wait list's lock. NULL:
-   there is none from here on. */
+/* The first of what has to be told from this node on: waits are on the same list. Under the wait
+   list's lock. NULL: there is none from here on. */
 static gpusync__node *gpusync__told_from(gpusync__node *node)
 {
-    while (node && !node->told) node = node->beside[1];
+    while (node && !node->told)
+        node = node->beside[1];
     return node;
 }
 
@@ -3442,8 +3683,10 @@ static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint6
 static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     due->next = NULL;
-    if (dev->due) dev->last_due->next = due;
-    else GPUSYNC__STORE_SEQ(&dev->due, due);
+    if (dev->due)
+        dev->last_due->next = due;
+    else
+        GPUSYNC__STORE_SEQ(&dev->due, due);
     dev->last_due = due;
     dev->due_count++;
     deferred->calls = true;
@@ -3457,8 +3700,9 @@ static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__d
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* What was taken off a wait list, for the time without its lock. Waiters are copied out, because one that was taken off
-   may be in another wait by the time it is unparked. That wake-up is then one too many. */
+/* What was taken off a wait list, for the time without its lock. Waiters are copied out, because
+   one that was taken off may be in another wait by the time it is unparked. That wake-up is then
+   one too many. */
 #define GPUSYNC__WAKE_BATCH 16
 typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
@@ -3478,11 +3722,12 @@ static void gpusync__catch_nothing(gpusync__catch *caught)
     caught->end = &caught->needs;
 }
 
-/* Wake the waiters of the catch. No lock is held, for this calls hooks. True: there are more, and the caller takes the
-   lock for another round. */
+/* Wake the waiters of the catch. No lock is held, for this calls hooks. True: there are more, and
+   the caller takes the lock for another round. */
 static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 {
-    for (unsigned i = 0; i < caught->count; i++) dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
+    for (unsigned i = 0; i < caught->count; i++)
+        dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
     bool more = caught->more;
     caught->count = 0;
     caught->more = false;
@@ -3492,14 +3737,15 @@ static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 /* From the flags, not from the records of failures: a yes that is wrong costs one wake-up. */
 static bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
-    if (goal->kind == GPUSYNC__VALUE) return gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
+    if (goal->kind == GPUSYNC__VALUE)
+        return gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
     return gpusync__flags_of(goal) & GPUSYNC__FAILED &&
            (goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket));
 }
 
-/* Under the wait list's lock. A waiter sleeps on until the last of its wait entries is taken, unless it waits for any
-   of them, or for a failure. always: wake it, whatever else it waits for. Where the batch is full the wait entry stays
-   listed. */
+/* Under the wait list's lock. A waiter sleeps on until the last of its wait entries is taken,
+   unless it waits for any of them, or for a failure. always: wake it, whatever else it waits for.
+   Where the batch is full the wait entry stays listed. */
 static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync__catch *caught)
 {
     if (caught->count == GPUSYNC__WAKE_BATCH) {
@@ -3511,8 +3757,8 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
         caught->waiters[caught->count++] = entry->waiter;
 }
 
-/* Under the wait list's lock. Take off what has to be told, and tell it. error: of what it is about; NULL: its ticket
-   tells. */
+/* Under the wait list's lock. Take off what has to be told, and tell it. error: of what it is
+   about; NULL: its ticket tells. */
 static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -3528,32 +3774,39 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
     gpusync_queue *q = callback->queue;
     bool failed = error || (q && gpusync__ticket_result_locked(q, node->number, &callback->error) != GPUSYNC_OK);
     (void)caught;
-    if (error) callback->error = *error;
-    if (error && q) callback->error.ticket = node->number;
+    if (error)
+        callback->error = *error;
+    if (error && q)
+        callback->error.ticket = node->number;
     callback->due.error = failed ? &callback->error : NULL;
     gpusync__push_due(q ? q->device : callback->timeline->device, &callback->due, deferred);
 }
 
-/* Under the wait list's lock. Take off what is listed with these numbers, but look at no more than `most`, and leave
-   the waiters for which the catch has no place. */
+/* Under the wait list's lock. Take off what is listed with these numbers, but look at no more than
+   `most`, and leave the waiters for which the catch has no place. */
 static void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint64_t high, size_t most,
                                   const gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
 {
     gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], low), *next;
     for (; node && node->number <= high && most; most--, node = next) {
         next = node->beside[1];
-        if (node->told) gpusync__take_told(waits, node, error, caught, deferred);
-        else gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
+        if (node->told)
+            gpusync__take_told(waits, node, error, caught, deferred);
+        else
+            gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
     }
-    if (node && node->number <= high) caught->more = true;
+    if (node && node->number <= high)
+        caught->more = true;
 }
 
-/* Every wait that is given up. With a hint: every wait that was listed before it. The first call with a hint of 0 makes
-   the hint: a wait that lists itself again after that is left alone. Takes the wait list's lock. */
+/* Every wait that is given up. With a hint: every wait that was listed before it. The first call
+   with a hint of 0 makes the hint: a wait that lists itself again after that is left alone. Takes
+   the wait list's lock. */
 static void gpusync__take_waits(gpusync__wait_list *waits, uint32_t *hint, gpusync__catch *caught)
 {
     gpusync__lock(&waits->lock);
-    if (hint && *hint == 0) *hint = ++waits->hints;
+    if (hint && *hint == 0)
+        *hint = ++waits->hints;
     for (int i = 0; i < GPUSYNC__LISTS; i++) {
         for (gpusync__node *node = waits->lists[i].end[0], *next; node && !caught->more; node = next) {
             gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
@@ -3565,21 +3818,22 @@ static void gpusync__take_waits(gpusync__wait_list *waits, uint32_t *hint, gpusy
     gpusync__unlock(&waits->lock);
 }
 
-/* Wake the waits that gpusync__take_waits takes: after a flag was set, those for what will not come any more; hint: all
-   that sleep now, so that they look again. No lock is held. */
+/* Wake the waits that gpusync__take_waits takes: after a flag was set, those for what will not come
+   any more; hint: all that sleep now, so that they look again. No lock is held. */
 GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *waits, bool hint)
 {
     gpusync__catch caught;
     uint32_t number = 0;
     gpusync__catch_nothing(&caught);
-    do gpusync__take_waits(waits, hint ? &number : NULL, &caught);
+    do
+        gpusync__take_waits(waits, hint ? &number : NULL, &caught);
     while (gpusync__unpark(dev, &caught));
 }
 
 #define GPUSYNC__HOLD_MOST 64 /* of what is listed at a queue: so many are looked at in one hold of its lock */
 
-/* The device is lost: call back at once, for what will not end. What has ended gpusync__tell_now is about to tell.
-   Releases wait: objects stay until destroy. */
+/* The device is lost: call back at once, for what will not end. What has ended gpusync__tell_now is
+   about to tell. Releases wait: objects stay until destroy. */
 static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -3593,8 +3847,10 @@ static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred
         for (gpusync__node *node = gpusync__first_told(waits, 0), *next; node && left; node = next) {
             const gpusync__callback *callback = (const gpusync__callback *)(const void *)node;
             next = gpusync__told_from(node->beside[1]);
-            if (node->told != gpusync__callback_told || !callback->due.fn) continue;
-            if (callback->queue && gpusync__has_ended(callback->queue, node->number)) continue;
+            if (node->told != gpusync__callback_told || !callback->due.fn)
+                continue;
+            if (callback->queue && gpusync__has_ended(callback->queue, node->number))
+                continue;
             gpusync__take_told(waits, node, &error, &caught, deferred);
             left--;
         }
@@ -3602,36 +3858,44 @@ static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred
     }
 }
 
-/* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any waiter is woken, so each
-   of them sees its own. What is held will never go: the pump ends it. */
+/* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any
+   waiter is woken, so each of them sees its own. What is held will never go: the pump ends it. */
 GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync_queue *q;
     gpusync_timeline *t;
-    if (gpusync__set_flag(&dev->lost, GPUSYNC__TOLD) & GPUSYNC__TOLD) return;
+    if (gpusync__set_flag(&dev->lost, GPUSYNC__TOLD) & GPUSYNC__TOLD)
+        return;
     gpusync__lock(&dev->lock);
     GPUSYNC__EACH_QUEUE(q, dev) {
         gpusync__set_flag(&q->flags, GPUSYNC__LOST);
-        if (gpusync__upper_of(q)) gpusync__upper_of(q)->want(q, deferred); /* after the flag: gpusync__enter_held */
+        if (gpusync__upper_of(q))
+            gpusync__upper_of(q)->want(q, deferred); /* after the flag: gpusync__enter_held */
     }
-    GPUSYNC__EACH_TIMELINE(t, dev) gpusync__set_flag(&t->flags, GPUSYNC__LOST);
-    GPUSYNC__EACH_QUEUE(q, dev) gpusync__lose_callbacks(&q->waits, deferred);
-    GPUSYNC__EACH_TIMELINE(t, dev) gpusync__lose_callbacks(&t->waits, deferred);
+    GPUSYNC__EACH_TIMELINE(t, dev)
+        gpusync__set_flag(&t->flags, GPUSYNC__LOST);
+    GPUSYNC__EACH_QUEUE(q, dev)
+        gpusync__lose_callbacks(&q->waits, deferred);
+    GPUSYNC__EACH_TIMELINE(t, dev)
+        gpusync__lose_callbacks(&t->waits, deferred);
     gpusync__unlock(&dev->lock);
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&dev->lock);
-        GPUSYNC__EACH_QUEUE(q, dev) gpusync__take_waits(&q->waits, NULL, &caught);
-        GPUSYNC__EACH_TIMELINE(t, dev) gpusync__take_waits(&t->waits, NULL, &caught);
+        GPUSYNC__EACH_QUEUE(q, dev)
+            gpusync__take_waits(&q->waits, NULL, &caught);
+        GPUSYNC__EACH_TIMELINE(t, dev)
+            gpusync__take_waits(&t->waits, NULL, &caught);
         gpusync__unlock(&dev->lock);
     } while (gpusync__unpark(dev, &caught));
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it. What waits for tickets
-   before it goes with their ends. Where it has failed all is taken at once, for its record may be dropped soon. On the
-   list of waits for everything none is met behind one that is not. Under the queue's lock. */
+/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it.
+   What waits for tickets before it goes with their ends. Where it has failed all is taken at once,
+   for its record may be dropped soon. On the list of waits for everything none is met behind one
+   that is not. Under the queue's lock. */
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                        gpusync__deferred *deferred)
 {
@@ -3645,8 +3909,9 @@ static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusyn
         gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
 }
 
-/* The handler of this slot has begun: a wait for it goes on to the next one that is late, or is over. One that is over,
-   and found no place in an earlier round, has no `late`. Under the queue's lock. */
+/* The handler of this slot has begun: a wait for it goes on to the next one that is late, or is
+   over. One that is over, and found no place in an earlier round, has no `late`. Under the queue's
+   lock. */
 GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, const gpusync__slot *slot,
                                          gpusync__catch *caught)
 {
@@ -3655,8 +3920,10 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         gpusync__goal *goal = &entry->goal;
         next = node->beside[1];
-        if (goal->late && goal->late != slot) continue;
-        if (goal->late) goal->late = gpusync__late_from(goal, slot->flight[1]);
+        if (goal->late && goal->late != slot)
+            continue;
+        if (goal->late)
+            goal->late = gpusync__late_from(goal, slot->flight[1]);
         if (!goal->late) {
             goal->handlers = false;
             gpusync__take_entry(entry, false, caught);
@@ -3668,48 +3935,56 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
     }
 }
 
-/* Take off as many that wait for room as there is. One that is told, and does not take it, passes it on. Under the
-   queue's lock. */
+/* Take off as many that wait for room as there is. One that is told, and does not take it, passes
+   it on. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
     gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
     for (; node && !caught->more; node = next) {
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         next = node->beside[1];
-        if (q->outstanding + caught->told >= entry->goal.ticket) return;
+        if (q->outstanding + caught->told >= entry->goal.ticket)
+            return;
         gpusync__take_entry(entry, false, caught);
-        if (!node->linked) caught->told++;
+        if (!node->linked)
+            caught->told++;
     }
 }
 
-/* The last step of a call that has taken waits off: unpark them, take off what was left, and tell the needs. No lock is
-   held. */
+/* The last step of a call that has taken waits off: unpark them, take off what was left, and tell
+   the needs. No lock is held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                      gpusync__deferred *deferred)
 {
     while (gpusync__unpark(q->device, caught)) {
         GPUSYNC__LOCK(q);
-        if (ticket) gpusync__take_ended(q, ticket, caught, deferred); /* 0: nothing ended, so nothing is deferred */
-        if (!caught->more) gpusync__take_handled(q, ticket, NULL, caught);
-        if (!caught->more) gpusync__take_room_waits(q, caught);
+        if (ticket)
+            gpusync__take_ended(q, ticket, caught, deferred); /* 0: nothing ended, so nothing is deferred */
+        if (!caught->more)
+            gpusync__take_handled(q, ticket, NULL, caught);
+        if (!caught->more)
+            gpusync__take_room_waits(q, caught);
         GPUSYNC__UNLOCK(q);
     }
-    if (caught->needs) gpusync__upper_of(q)->over(q, caught->needs, NULL, deferred);
+    if (caught->needs)
+        gpusync__upper_of(q)->over(q, caught->needs, NULL, deferred);
     caught->needs = NULL;
     caught->end = &caught->needs;
 }
 
 static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    if (caught->count || caught->needs || caught->more) gpusync__tell_now(q, ticket, caught, deferred);
+    if (caught->count || caught->needs || caught->more)
+        gpusync__tell_now(q, ticket, caught, deferred);
 }
 
-/* Room for so many more command buffers, against Metal's limit. It is given back by the handler, not by a look that
-   found the end: nothing says that Metal counts a buffer as gone before its handlers ran. Where no handler comes, the
-   sweep gives it back. Under the queue's lock. */
+/* Room for so many more command buffers, against Metal's limit. It is given back by the handler,
+   not by a look that found the end: nothing says that Metal counts a buffer as gone before its
+   handlers ran. Where no handler comes, the sweep gives it back. Under the queue's lock. */
 static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
 {
-    if (q->outstanding + count > limit) return false;
+    if (q->outstanding + count > limit)
+        return false;
     gpusync__count_room(q, count);
     return true;
 }
@@ -3718,29 +3993,32 @@ static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_
 static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync__catch *caught)
 {
     gpusync__count_room(q, 0 - count);
-    if (q->waits.lists[GPUSYNC__OTHERS].root) gpusync__take_room_waits(q, caught);
+    if (q->waits.lists[GPUSYNC__OTHERS].root)
+        gpusync__take_room_waits(q, caught);
 }
 
-/* Room for so many, and the slot that had it, or NULL: nothing leads to that one, and its buffer is released by now,
-   for a thread that waits for room may have it at once. 0: for a caller that was told of room, and does not take it. No
-   lock is held. */
+/* Room for so many, and the slot that had it, or NULL: nothing leads to that one, and its buffer is
+   released by now, for a thread that waits for room may have it at once. 0: for a caller that was
+   told of room, and does not take it. No lock is held. */
 GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync__slot *slot)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
-    if (slot) gpusync__slot_free(&q->free_slots, slot);
+    if (slot)
+        gpusync__slot_free(&q->free_slots, slot);
     gpusync__give_rooms(q, count, &caught);
     GPUSYNC__UNLOCK(q);
     gpusync__tell(q, 0, &caught, &deferred);
 }
 
-/* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds one. */
+/* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds
+   one. */
 #define GPUSYNC__STORE_WAITERS 16
 
-/* A free waiter, or NULL: no memory. Where none is free the allocator is called under the waiter lock, so that of
-   several threads one makes new ones, and the others find them. */
+/* A free waiter, or NULL: no memory. Where none is free the allocator is called under the waiter
+   lock, so that of several threads one makes new ones, and the others find them. */
 static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
 {
     gpusync__waiter *w;
@@ -3755,12 +4033,14 @@ static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
         }
     }
     w = dev->free_waiters;
-    if (w) dev->free_waiters = w->next;
+    if (w)
+        dev->free_waiters = w->next;
     gpusync__unlock(&dev->waiter_lock);
     return w;
 }
 
-/* None of its wait entries is listed any more. A permit that is left over ends the next sleep too early, once. */
+/* None of its wait entries is listed any more. A permit that is left over ends the next sleep too
+   early, once. */
 static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 {
     gpusync__lock(&dev->waiter_lock);
@@ -3771,39 +4051,47 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 
 #define GPUSYNC__LINGER_NS 1000000u /* a sleep of gpusync__linger */
 
-/* Wait a little for another thread that is on its way out: yield at first, then sleep for a millisecond at a time. No
-   lock is held. */
+/* Wait a little for another thread that is on its way out: yield at first, then sleep for a
+   millisecond at a time. No lock is held. */
 static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 {
     gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
-    if (!w) dev->hooks.yield(dev->hooks.user);
-    else dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__LINGER_NS);
-    if (w) gpusync__waiter_give(dev, w);
+    if (!w)
+        dev->hooks.yield(dev->hooks.user);
+    else
+        dev->hooks.park(dev->hooks.user, &w->open, gpusync_now_ns() + GPUSYNC__LINGER_NS);
+    if (w)
+        gpusync__waiter_give(dev, w);
 }
 
 /* ---------------------------------------------------------------------------- >>callbacks --
-   Callbacks that are due. One at a time of a device, in the order in which they became due: on its dispatch queue, in
-   gpusync_dispatch, or in the destroy of what they are about.
+   Callbacks that are due. One at a time of a device, in the order in which they became due: on its
+   dispatch queue, in gpusync_dispatch, or in the destroy of what they are about.
 
-     1. gpusync__append_due puts it on the device's list, and sets `calls` for the thread that found its time come.
-     2. At the end of that call gpusync__ask_for_calls has the dispatch queue run gpusync__answer, or tells the program.
-     3. gpusync__pop_due takes the first, and sets `calling`: until that is cleared, no thread gets another one.
-     4. gpusync__run_one_due calls it. Where a thread was turned away meanwhile (`turned_away`), calls are asked for
-        again.
-     5. What it is about is told that nothing is owed any more: destroy waits for that in gpusync__pay. */
+     1. gpusync__append_due puts it on the device's list, and sets `calls` for the thread that found
+        its time come.
+     2. At the end of that call gpusync__ask_for_calls has the dispatch queue run gpusync__answer,
+        or tells the program.
+     3. gpusync__pop_due takes the first, and sets `calling`: until that is cleared, no thread gets
+        another one.
+     4. gpusync__run_one_due calls it. Where a thread was turned away meanwhile (`turned_away`),
+        calls are asked for again.
+     5. What it is about is told that nothing is owed any more: destroy waits for that in
+        gpusync__pay. */
 
 /* Posts go to a free list of the process. No lock is held. */
 static void gpusync__post_unref(gpusync__post *post)
 {
-    if (GPUSYNC__SUB_SEQ(&post->refs, 1) != 1) return;
+    if (GPUSYNC__SUB_SEQ(&post->refs, 1) != 1)
+        return;
     GPUSYNC__LOCK_GLOBAL();
     post->next = gpusync__global.posts;
     gpusync__global.posts = post;
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* A dispatch queue has come. NULL: the device goes, or is gone. `inside` rises before the look at the device, with
-   gpusync__close_post: there, or here, the other is seen. */
+/* A dispatch queue has come. NULL: the device goes, or is gone. `inside` rises before the look at
+   the device, with gpusync__close_post: there, or here, the other is seen. */
 static gpusync_device *gpusync__post_enter(gpusync__post *post)
 {
     GPUSYNC__ADD_SEQ(&post->inside, 1);
@@ -3817,21 +4105,25 @@ static void gpusync__post_leave(gpusync__post *post)
     gpusync__post_unref(post);
 }
 
-/* The first that is due, or, with `owing`, the first of that queue or timeline; NULL also while one is called. The
-   caller calls it now. */
+/* The first that is due, or, with `owing`, the first of that queue or timeline; NULL also while one
+   is called. The caller calls it now. */
 static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing)
 {
     gpusync__due *due, *previous = NULL;
     gpusync__lock(&dev->plan_lock);
-    for (due = dev->due; due && owing && due->owing != owing; due = due->next) previous = due;
+    for (due = dev->due; due && owing && due->owing != owing; due = due->next)
+        previous = due;
     if (dev->calling) {
         dev->turned_away = true;
         due = NULL;
     }
     if (due) {
-        if (previous) previous->next = due->next;
-        else GPUSYNC__STORE_SEQ(&dev->due, due->next);
-        if (dev->last_due == due) dev->last_due = previous;
+        if (previous)
+            previous->next = due->next;
+        else
+            GPUSYNC__STORE_SEQ(&dev->due, due->next);
+        if (dev->last_due == due)
+            dev->last_due = previous;
         dev->calling = true;
         dev->due_count--;
     }
@@ -3839,9 +4131,10 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
     return due;
 }
 
-/* Call what gpusync__pop_due gave: the callback of a submission, or one that was registered. One without a function
-   releases its object, whose dealloc is the program's code, as a callback is. No lock is held. The count of `owing`,
-   and the submission's reference, go last: with them the queue or the timeline may go. */
+/* Call what gpusync__pop_due gave: the callback of a submission, or one that was registered. One
+   without a function releases its object, whose dealloc is the program's code, as a callback is. No
+   lock is held. The count of `owing`, and the submission's reference, go last: with them the queue
+   or the timeline may go. */
 static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
     gpusync__callback *callback = (gpusync__callback *)(void *)((char *)due - offsetof(gpusync__callback, due));
@@ -3851,9 +4144,12 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     gpusync__call call;
     gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
-    if (due->fn && dev->trace) dev->trace->callback(dev, due);
-    if (due->fn) due->fn(due->user, due->error ? due->error->result : GPUSYNC_OK, due->error);
-    else gpusync__release(due->user);
+    if (due->fn && dev->trace)
+        dev->trace->callback(dev, due);
+    if (due->fn)
+        due->fn(due->user, due->error ? due->error->result : GPUSYNC_OK, due->error);
+    else
+        gpusync__release(due->user);
     gpusync__pool_pop(pool);
     gpusync__user_end(&call);
     gpusync__lock(&dev->plan_lock);
@@ -3866,62 +4162,73 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     }
     gpusync__unlock(&dev->plan_lock);
     gpusync__ask_for_calls(dev, &deferred);
-    if (done) done(due);
-    else GPUSYNC__SUB_SEQ(owing, 1);
+    if (done)
+        done(due);
+    else
+        GPUSYNC__SUB_SEQ(owing, 1);
 }
 
-/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the next, and that one
-   the next, leaves the thread to others in between. Returns how many have run. */
+/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the
+   next, and that one the next, leaves the thread to others in between. Returns how many have
+   run. */
 static size_t gpusync__run_due(gpusync_device *dev, size_t max)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__due *due;
     size_t n = 0;
     gpusync__lock(&dev->plan_lock);
-    if (max > dev->due_count) max = dev->due_count;
+    if (max > dev->due_count)
+        max = dev->due_count;
     gpusync__unlock(&dev->plan_lock);
-    for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++) gpusync__run_one_due(dev, due);
+    for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++)
+        gpusync__run_one_due(dev, due);
     deferred.calls = n && GPUSYNC__LOAD_SEQ(&dev->due);
     gpusync__ask_for_calls(dev, &deferred);
     return n;
 }
 
-/* On the dispatch queue. `asked` falls before the look, with gpusync__ask_for_calls: a thread that asks after the look
-   has another call come. `inside` rises before the look, with gpusync__close_post: there, or here, the other is seen.
-   */
+/* On the dispatch queue. `asked` falls before the look, with gpusync__ask_for_calls: a thread that
+   asks after the look has another call come. `inside` rises before the look, with
+   gpusync__close_post: there, or here, the other is seen. */
 static void gpusync__answer(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
     GPUSYNC__STORE_SEQ(&post->asked, 0);
     gpusync_device *dev = gpusync__post_enter(post);
-    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);
+    if (dev)
+        (void)gpusync__run_due(dev, SIZE_MAX);
     gpusync__post_leave(post);
 }
 
-/* Where something is due: have it called, by the dispatch queue or the program. One call on its way (`asked`) is enough
-   for all that is due. No lock is held. */
+/* Where something is due: have it called, by the dispatch queue or the program. One call on its way
+   (`asked`) is enough for all that is due. No lock is held. */
 static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred)
 {
-    if (!deferred->calls) return;
+    if (!deferred->calls)
+        return;
     deferred->calls = false;
     if (gpusync__is_manual(dev)) {
-        if (dev->notify) dev->notify(dev->notify_user);
+        if (dev->notify)
+            dev->notify(dev->notify_user);
     } else if (gpusync__swap32(&dev->post->asked, 0, 1)) {
         GPUSYNC__ADD_SEQ(&dev->post->refs, 1);
         gpusync__dispatch_async(dev->callback_queue, dev->post, gpusync__answer);
     }
 }
 
-/* What the device asked for and has not begun finds nothing to do. With gpusync__answer and gpusync__sweep: they look
-   at `device` after they have counted themselves in, this looks at `inside` after it has cleared the device. */
+/* What the device asked for and has not begun finds nothing to do. With gpusync__answer and
+   gpusync__sweep: they look at `device` after they have counted themselves in, this looks at
+   `inside` after it has cleared the device. */
 GPUSYNC__RARE void gpusync__close_post(gpusync_device *dev)
 {
     unsigned rounds = 0;
     GPUSYNC__STORE_SEQ(&dev->post->device, NULL);
-    while (GPUSYNC__LOAD_SEQ(&dev->post->inside)) gpusync__linger(dev, &rounds);
+    while (GPUSYNC__LOAD_SEQ(&dev->post->inside))
+        gpusync__linger(dev, &rounds);
     gpusync__post_unref(dev->post);
     gpusync__dispatch_release(dev->sweep_queue);
-    if (dev->callback_queue) gpusync__dispatch_release(dev->callback_queue);
+    if (dev->callback_queue)
+        gpusync__dispatch_release(dev->callback_queue);
 }
 
 /* False: no memory. A post is not from the program's allocator: it outlives every device. */
@@ -3929,17 +4236,22 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 {
     GPUSYNC__LOCK_GLOBAL();
     gpusync__post *post = gpusync__global.posts;
-    if (post) gpusync__global.posts = post->next;
+    if (post)
+        gpusync__global.posts = post->next;
     GPUSYNC__UNLOCK_GLOBAL();
-    if (!post) post = (gpusync__post *)malloc(sizeof *post);
-    if (!post) return false;
+    if (!post)
+        post = (gpusync__post *)malloc(sizeof *post);
+    if (!post)
+        return false;
     memset(post, 0, sizeof *post);
     post->refs = 1;
     GPUSYNC__STORE_SEQ(&post->device, dev);
     dev->post = post;
     dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
-    if (gpusync__is_manual(dev)) return true;
-    if (callback_queue) gpusync__dispatch_retain(callback_queue);
+    if (gpusync__is_manual(dev))
+        return true;
+    if (callback_queue)
+        gpusync__dispatch_retain(callback_queue);
     else /* without a quality of service it would run with that of whatever thread asked first (`asked`) */
         callback_queue = gpusync__dispatch_queue_create(
             "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
@@ -3947,57 +4259,69 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
     return true;
 }
 
-/* Call what is due of something that is to be destroyed, until nothing is owed any more. While another thread
-   calls it lingers: that may be the last. kept: counts the plans that are not waited for; NULL: there are none. */
+/* Call what is due of something that is to be destroyed, until nothing is owed any more. While
+   another thread calls it lingers: that may be the last. kept: counts the plans that are not waited
+   for; NULL: there are none. */
 static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept)
 {
     unsigned rounds = 0;
     for (;;) {
         uint32_t left = GPUSYNC__LOAD_SEQ(owing); /* before `kept`, which may fall as well */
-        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0)) return;
+        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))
+            return;
         gpusync__due *due = gpusync__pop_due(dev, owing);
-        if (due) gpusync__run_one_due(dev, due);
-        else gpusync__linger(dev, &rounds);
+        if (due)
+            gpusync__run_one_due(dev, due);
+        else
+            gpusync__linger(dev, &rounds);
     }
 }
 
 /* Of MANUAL only: of other devices the dispatch queue calls back. */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
 {
-    if (count) *count = 0;
-    if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (!gpusync__is_manual(device)) return GPUSYNC_OK;
+    if (count)
+        *count = 0;
+    if (!device)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__in_callback())
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!gpusync__is_manual(device))
+        return GPUSYNC_OK;
     size_t n = gpusync__run_due(device, max);
-    if (count) *count = n;
+    if (count)
+        *count = n;
     return GPUSYNC_OK;
 }
 
 /* The deferred work first, for it may find more that is due. */
 GPUSYNC__RARE void gpusync__do_deferred_now(gpusync_device *dev, gpusync__deferred *deferred)
 {
-    if (deferred->busy) GPUSYNC__LOAD_SEQ(&dev->upper)->work(dev, deferred);
+    if (deferred->busy)
+        GPUSYNC__LOAD_SEQ(&dev->upper)->work(dev, deferred);
     gpusync__ask_for_calls(dev, deferred);
 }
 
 /* The last step of a call that has deferred work. No lock is held. */
 static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferred)
 {
-    if (deferred->busy || deferred->calls) gpusync__do_deferred_now(dev, deferred);
+    if (deferred->busy || deferred->calls)
+        gpusync__do_deferred_now(dev, deferred);
 }
 
 /* ---------------------------------------------------------------------------------- >>end --
-   The end of a command buffer, found by its handler or by a look: a thread that reads the status. The first to lock the
-   queue after that ends the ticket; the other finds GPUSYNC__ENDED.
+   The end of a command buffer, found by its handler or by a look: a thread that reads the status.
+   The first to lock the queue after that ends the ticket; the other finds GPUSYNC__ENDED.
 
      1. The handler begins (ARMED -> RUNNING), or a wait, a poll or a sweep reads a terminal status.
      2. That thread reads the times, and of failed work the error, without a lock.
-     3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed` moves, and what waits
-        for that is taken off the wait list. Of a part of a submission only ENDED is set, and the plan is told without
-        the lock.
-     4. The handler gives back the room, and leaves the slot: in the same hold, where the work has ended well.
-     5. Without the lock: waiters are unparked, trace and log are called, the buffer is released. The queue stays
-        meanwhile: a look is inside of it, a handler counts in `leaving`. */
+     3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed`
+        moves, and what waits for that is taken off the wait list. Of a part of a submission only
+        ENDED is set, and the plan is told without the lock.
+     4. The handler gives back the room, and leaves the slot: in the same hold, where the work has
+        ended well.
+     5. Without the lock: waiters are unparked, trace and log are called, the buffer is released.
+        The queue stays meanwhile: a look is inside of it, a handler counts in `leaving`. */
 
 /* Of a command buffer, or a feedback. */
 static void gpusync__read_times(void *report, gpusync__outcome *outcome)
@@ -4008,19 +4332,24 @@ static void gpusync__read_times(void *report, gpusync__outcome *outcome)
     memcpy(&outcome->gpu_end, &end, sizeof end);
 }
 
-/* An end before the issue, or to come, is none, or of another clock: the end is now. Out of order it took no time. */
+/* An end before the issue, or to come, is none, or of another clock: the end is now. Out of order
+   it took no time. */
 GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
 {
     uint64_t now = gpusync_now_ns(), begin = q->ended_ns;
-    if (begin < issued || begin > now) begin = issued;
-    if (end <= issued || end > now) end = now;
-    if (end <= begin) end = begin + 1; /* 0: not known */
+    if (begin < issued || begin > now)
+        begin = issued;
+    if (end <= issued || end > now)
+        end = now;
+    if (end <= begin)
+        end = begin + 1; /* 0: not known */
     q->took_ns[ticket % GPUSYNC__TAKEN] = end - begin;
     q->ended_ns = end;
 }
 
-/* The ticket has ended: remember how long it took, from its issue, or from the end of the work before it, to its own.
-   Where it says nothing of other tickets the caller takes it back. Under the queue's lock. */
+/* The ticket has ended: remember how long it took, from its issue, or from the end of the work
+   before it, to its own. Where it says nothing of other tickets the caller takes it back. Under the
+   queue's lock. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds;
@@ -4028,29 +4357,33 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
     /* Up to 8e9, by its bits: so nothing negative, infinite or undefined is converted. */
     uint64_t end = outcome->gpu_end < 0x41FDCD6500000000u ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
     uint64_t ended = q->ended_ns, begin = issued > ended ? issued : ended;
-    if (end <= begin) gpusync__learn_otherwise(q, ticket, issued, end);
-    if (end <= begin) return;
+    if (end <= begin)
+        gpusync__learn_otherwise(q, ticket, issued, end);
+    if (end <= begin)
+        return;
     q->took_ns[ticket % GPUSYNC__TAKEN] = end - begin;
     q->ended_ns = end;
 }
 
-/* The ticket has ended, and if badly, that is on record: write how. In the end `completed` moves over every ticket that
-   has ended. Under the queue's lock. */
+/* The ticket has ended, and if badly, that is on record: write how. In the end `completed` moves
+   over every ticket that has ended. Under the queue's lock. */
 static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
     GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | outcome->failed);
-    if (ticket != q->head.completed + 1) return;
-    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1) ticket++;
+    if (ticket != q->head.completed + 1)
+        return;
+    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1)
+        ticket++;
     GPUSYNC_ASSERT(ticket <= q->head.committed);
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
 }
 
-/* The same, and take off the wait list what waits for it. Waits and callbacks find the end where they look for it: that
-   is written first. A submission's own callback comes between the two (gpusync__end_plan), and so before those that
-   were registered for its ticket. */
+/* The same, and take off the wait list what waits for it. Waits and callbacks find the end where
+   they look for it: that is written first. A submission's own callback comes between the two
+   (gpusync__end_plan), and so before those that were registered for its ticket. */
 static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
                                        gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -4058,30 +4391,33 @@ static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const 
     gpusync__take_ended(q, ticket, caught, deferred);
 }
 
-/* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for it are told. Under
-   the queue's lock. */
+/* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for
+   it are told. Under the queue's lock. */
 static inline void gpusync__end_handler(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
 {
-    if (q->waits.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);
-    if (slot->traits & GPUSYNC__HAS_ROOM) gpusync__give_rooms(q, 1, caught);
+    if (q->waits.lists[GPUSYNC__OTHERS].root)
+        gpusync__take_handled(q, slot->ticket, slot, caught);
+    if (slot->traits & GPUSYNC__HAS_ROOM)
+        gpusync__give_rooms(q, 1, caught);
     slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* a look, that of the sweep too, may keep the slot */
 }
 
-/* Has work failed whose status is not Completed? Then the error is filled. A handler that runs before the status is
-   terminal is against the rules; then Metal's error decides. */
+/* Has work failed whose status is not Completed? Then the error is filled. A handler that runs
+   before the status is terminal is against the rules; then Metal's error decides. */
 GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
                                        gpusync_error *error)
 {
     void *pool = gpusync__pool_push();
     bool failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
-    if (failed) gpusync__read_failure(q, slot, report, error);
+    if (failed)
+        gpusync__read_failure(q, slot, report, error);
     gpusync__pool_pop(pool);
     return failed;
 }
 
-/* The slot's work has ended: its buffer is terminal, or its handler runs, which means the same. report: what has the
-   error and the times, the buffer or the feedback. The caller is the handler, or is counted in the slot, and works off
-   the deferred work. No lock is held. */
+/* The slot's work has ended: its buffer is terminal, or its handler runs, which means the same.
+   report: what has the error and the times, the buffer or the feedback. The caller is the handler,
+   or is counted in the slot, and works off the deferred work. No lock is held. */
 static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
                             gpusync__deferred *deferred)
 {
@@ -4092,7 +4428,8 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     gpusync_error error;
     if (status != GPUSYNC__STATUS_COMPLETED) {
         failed = gpusync__has_failed(q, slot, report, status, &error);
-        if (failed && !is_part) gpusync__make_log(q);
+        if (failed && !is_part)
+            gpusync__make_log(q);
     }
     gpusync__read_times(report, &outcome);
     outcome.failed = failed;
@@ -4100,27 +4437,37 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
-    if (first) slot->traits |= GPUSYNC__ENDED;
+    if (first)
+        slot->traits |= GPUSYNC__ENDED;
     if (first && !is_part) {
-        if (failed) gpusync__record(q, &error);
+        if (failed)
+            gpusync__record(q, &error);
         gpusync__learn(q, ticket, slot->since_ns, &outcome);
-        if (failed || slot->kind != GPUSYNC__WORK) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
-        if (slot->kind == GPUSYNC__TRACKED) gpusync__count_tracked(q, false);
+        if (failed || slot->kind != GPUSYNC__WORK)
+            q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
+        if (slot->kind == GPUSYNC__TRACKED)
+            gpusync__count_tracked(q, false);
         gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);
     }
     GPUSYNC__UNLOCK(q);
-    if (!first) return;
-    if (is_part) gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, deferred);
-    else if (q->device->trace) q->device->trace->end(q, ticket, NULL, &outcome);
+    if (!first)
+        return;
+    if (is_part)
+        gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, deferred);
+    else if (q->device->trace)
+        q->device->trace->end(q, ticket, NULL, &outcome);
     gpusync__tell(q, ticket, &caught, deferred);
-    if (!failed) return;
-    if (gpusync_device_is_lost(q->device)) gpusync__lose(q->device, deferred); /* no waiter waits for the log hook */
+    if (!failed)
+        return;
+    if (gpusync_device_is_lost(q->device))
+        gpusync__lose(q->device, deferred); /* no waiter waits for the log hook */
     gpusync__log_failures(q);
 }
 
-/* Leave the slot to its handler, which may never come. The caller is counted in it, and ends its look after this. The
-   slot keeps the events (+1, or NULL). False: the handler has begun. Under the queue's lock. The global one is for the
-   handler: it finds ORPHANED, and then a slot that is all its own. */
+/* Leave the slot to its handler, which may never come. The caller is counted in it, and ends its
+   look after this. The slot keeps the events (+1, or NULL). False: the handler has begun. Under the
+   queue's lock. The global one is for the handler: it finds ORPHANED, and then a slot that is all
+   its own. */
 GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void *events, gpusync__catch *caught)
 {
     uint8_t armed = GPUSYNC__ARMED;
@@ -4136,9 +4483,9 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
     return orphan;
 }
 
-/* The tracked buffer will never run: its ticket ends as cancelled. The caller is counted in the slot. The handler runs
-   when the buffer is committed after all, or deallocated: until then the slot is an orphan. False: it has ended
-   otherwise. */
+/* The tracked buffer will never run: its ticket ends as cancelled. The caller is counted in the
+   slot. The handler runs when the buffer is committed after all, or deallocated: until then the
+   slot is an orphan. False: it has ended otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
     static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
@@ -4161,15 +4508,16 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
         (void)gpusync__give_up(q, slot, NULL, &caught);
     }
     GPUSYNC__UNLOCK(q);
-    if (first && q->device->trace) q->device->trace->end(q, ticket, NULL, &outcome);
+    if (first && q->device->trace)
+        q->device->trace->end(q, ticket, NULL, &outcome);
     gpusync__tell(q, ticket, &caught, &deferred);
     gpusync__do_deferred(q->device, &deferred);
     return first;
 }
 
-/* The last hold of a handler, and what follows it without the lock. outcome: of good work, whose ticket ends in the
-   same hold unless a look has ended it; NULL: that is done. The last touch is of `leaving`: destroy waits until no slot
-   is in flight, and then for that. */
+/* The last hold of a handler, and what follows it without the lock. outcome: of good work, whose
+   ticket ends in the same hold unless a look has ended it; NULL: that is done. The last touch is of
+   `leaving`: destroy waits until no slot is in flight, and then for that. */
 GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
                                          gpusync__deferred *deferred)
 {
@@ -4188,30 +4536,33 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__UNLOCK(q);
     gpusync__tell(q, ticket, &caught, deferred);
     gpusync__do_deferred(q->device, deferred);
-    if (buffer) gpusync__release_pooled(buffer);
+    if (buffer)
+        gpusync__release_pooled(buffer);
     GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
-/* The handler of work that failed, of a part, or of a queue with a trace. Its room comes back after the log hook has
-   run: Metal may count the buffer until the handler returns, and a hook that makes a command buffer would wait for
-   that. */
+/* The handler of work that failed, of a part, or of a queue with a trace. Its room comes back after
+   the log hook has run: Metal may count the buffer until the handler returns, and a hook that makes
+   a command buffer would wait for that. */
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
 {
     const gpusync__tracing *trace = q->device->trace;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__settle(q, slot, report, status, &deferred);
-    if (deferred.busy) gpusync__upper_of(q)->work(q->device, &deferred);
+    if (deferred.busy)
+        gpusync__upper_of(q)->work(q->device, &deferred);
     GPUSYNC__LOCK_GLOBAL();
     uint64_t scheduled = gpusync__untrace(slot);
     GPUSYNC__UNLOCK_GLOBAL();
-    if (scheduled && trace) trace->ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
+    if (scheduled && trace)
+        trace->ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
     gpusync__leave_slot(q, slot, NULL, &deferred);
 }
 
-/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing but the slot may be
-   touched: the queue may be gone. `object` is the feedback of a Metal 4 commit, valid during the call. Else it is not
-   looked at: tools that check or capture put objects of their own around Metal's. Metal gives the thread no promise of
-   a pool. */
+/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing
+   but the slot may be touched: the queue may be gone. `object` is the feedback of a Metal 4 commit,
+   valid during the call. Else it is not looked at: tools that check or capture put objects of their
+   own around Metal's. Metal gives the thread no promise of a pool. */
 static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
@@ -4235,98 +4586,119 @@ static void gpusync__completed(void *block, void *object)
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --
-   Looking: reading the status of work whose end was not told. And the sweep, which looks for threads that sleep:
-   a handler that is lost, or a listener that stays silent, costs time and not a hang.
+   Looking: reading the status of work whose end was not told. And the sweep, which looks for
+   threads that sleep: a handler that is lost, or a listener that stays silent, costs time and not a
+   hang.
 
      1. A wait sleeps, a callback or held work is listed, and gpusync__arm_sweep starts a timer.
-     2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and looks at everything in flight after that.
+     2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and looks at everything in flight
+        after that.
      3. What it finds to have ended, it ends, as the handler would have.
-     4. While there is a reason it starts the next timer: after 50 ms where it found something, else later each time.
+     4. While there is a reason it starts the next timer: after 50 ms where it found something, else
+        later each time.
      5. Where there is no reason the next one to sleep starts with step 1. */
 
-/* Read the status of a command buffer, in whose slot the caller is counted, and end its work where that is terminal.
-   True: it has ended. A Metal 4 commit has no status: its feedback is all that there is. */
+/* Read the status of a command buffer, in whose slot the caller is counted, and end its work where
+   that is terminal. True: it has ended. A Metal 4 commit has no status: its feedback is all that
+   there is. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    if (q->metal4) return false;
+    if (q->metal4)
+        return false;
     unsigned long status = gpusync__status(slot->buffer);
-    if (status < GPUSYNC__STATUS_COMPLETED) return false;
+    if (status < GPUSYNC__STATUS_COMPLETED)
+        return false;
     gpusync__settle(q, slot, slot->buffer, status, &deferred);
     gpusync__do_deferred(q->device, &deferred);
     return true;
 }
 
-/* Look whether a ticket has ended, and finish it when it has. True: it has ended. *reason (may be NULL) becomes true
-   where it is one for sweeps to go on. */
+/* Look whether a ticket has ended, and finish it when it has. True: it has ended. *reason (may be
+   NULL) becomes true where it is one for sweeps to go on. */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason)
 {
     gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-    if (!slot) return true;
+    if (!slot)
+        return true;
     bool is_plan = slot->kind == GPUSYNC__PLAN;
-    if (is_plan && gpusync__upper_of(q)->look(slot->plan) && reason) *reason = true;
+    if (is_plan && gpusync__upper_of(q)->look(slot->plan) && reason)
+        *reason = true;
     bool ended = is_plan ? gpusync__has_ended(q, ticket) : gpusync__look_slot(q, slot);
     gpusync__ticket_end(q, slot);
     return ended;
 }
 
-/* Read the status that stands between the goal and its being met, the first one that is not terminal. Of what stands in
-   front of that the sweep knows more. Room comes with the handlers. */
+/* Read the status that stands between the goal and its being met, the first one that is not
+   terminal. Of what stands in front of that the sweep knows more. Room comes with the handlers. */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
-    if (goal->kind == GPUSYNC__VALUE) goal->timeline->calls->look(goal);
-    else if (goal->kind == GPUSYNC__ONE) (void)gpusync__look_ticket(q, goal->ticket, NULL);
+    if (goal->kind == GPUSYNC__VALUE)
+        goal->timeline->calls->look(goal);
+    else if (goal->kind == GPUSYNC__ONE)
+        (void)gpusync__look_ticket(q, goal->ticket, NULL);
     else if (goal->kind == GPUSYNC__ALL)
         for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= goal->ticket; ticket++)
-            if (!gpusync__look_ticket(q, ticket, NULL)) return;
+            if (!gpusync__look_ticket(q, ticket, NULL))
+                return;
 }
 
 /* A handler that has not come this long after the end is taken for lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* For a walk over all that is in flight: it takes and ends one look after the other, so a slot may go as soon as the
-   walk is past it. New slots come in behind the last: the walk sees them, too.
-   The next slot in flight that is armed, counted in: the one behind the slot that was given before, or, where that is
-   NULL or was given up, the first. The look at that one ends. No lock is held. */
+/* For a walk over all that is in flight: it takes and ends one look after the other, so a slot may
+   go as soon as the walk is past it. New slots come in behind the last: the walk sees them, too.
+   The next slot in flight that is armed, counted in: the one behind the slot that was given before,
+   or, where that is NULL or was given up, the first. The look at that one ends. No lock is held. */
 static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *before)
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = before && !gpusync__is_orphan(before) ? before->flight[1] : q->flight[0];
-    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED) slot = slot->flight[1];
-    if (slot) slot->looks++;
+    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED)
+        slot = slot->flight[1];
+    if (slot)
+        slot->looks++;
     GPUSYNC__UNLOCK(q);
-    if (before) gpusync__look_end(q, before);
+    if (before)
+        gpusync__look_end(q, before);
     return slot;
 }
 
-/* Look after handlers that may never come: they keep the room of their buffers. The first sweep that sees the end notes
-   the time; a later one gives the room back. */
+/* Look after handlers that may never come: they keep the room of their buffers. The first sweep
+   that sees the end notes the time; a later one gives the room back. */
 static void gpusync__sweep_slots(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
     while ((slot = gpusync__next_armed(q, slot)) != NULL) {
-        if (!gpusync__look_slot(q, slot)) continue;
+        if (!gpusync__look_slot(q, slot))
+            continue;
         uint64_t now = gpusync_now_ns();
         GPUSYNC__LOCK(q);
         bool counts = slot->queue == q && slot->traits & GPUSYNC__HAS_ROOM;
         bool lost = counts && slot->late.ended_ns && now > slot->late.ended_ns + GPUSYNC__LOST_HANDLER_NS;
-        if (counts && !slot->late.ended_ns) slot->late.ended_ns = now;
-        if (lost) slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
+        if (counts && !slot->late.ended_ns)
+            slot->late.ended_ns = now;
+        if (lost)
+            slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
         GPUSYNC__UNLOCK(q);
-        if (lost) gpusync__give_room(q, 1, NULL);
+        if (lost)
+            gpusync__give_room(q, 1, NULL);
     }
 }
 
-/* The next of a device's queues that does not close, entered. The one before is left: until then it keeps the place,
-   for destroy lets out the calls that are inside before it takes a queue off the list. */
+/* The next of a device's queues that does not close, entered. The one before is left: until then it
+   keeps the place, for destroy lets out the calls that are inside before it takes a queue off the
+   list. */
 static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before)
 {
     gpusync__lock(&dev->lock);
     gpusync_queue *q = gpusync__queue_at(before ? before->place.beside[1] : dev->queues.end[0]);
-    while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
+    while (q && !gpusync__enter(q))
+        q = gpusync__queue_at(q->place.beside[1]);
     gpusync__unlock(&dev->lock);
-    if (before) gpusync__leave(before);
+    if (before)
+        gpusync__leave(before);
     return q;
 }
 
@@ -4335,14 +4707,17 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
 {
     gpusync__lock(&dev->lock);
     gpusync_timeline *t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
-    while (t && gpusync__timeline_enter(t) != GPUSYNC_OK) t = gpusync__timeline_at(t->place.beside[1]);
+    while (t && gpusync__timeline_enter(t) != GPUSYNC_OK)
+        t = gpusync__timeline_at(t->place.beside[1]);
     gpusync__unlock(&dev->lock);
-    if (before) gpusync__timeline_leave(before);
+    if (before)
+        gpusync__timeline_leave(before);
     return t;
 }
 
-/* Look at everything in flight. found: something had ended. True: there is a reason to come again, which is something
-   on the wait list, held work, a call that got no room, or a submission with a callback. */
+/* Look at everything in flight. found: something had ended. True: there is a reason to come again,
+   which is something on the wait list, held work, a call that got no room, or a submission with a
+   callback. */
 static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 {
     uint64_t last = gpusync__committed(q);
@@ -4351,12 +4726,16 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     GPUSYNC__UNLOCK(q);
     bool reason = looks_late || GPUSYNC__LOAD_SEQ(&q->lined);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
-        if (gpusync__has_ended(q, ticket)) continue;
-        if (gpusync__look_ticket(q, ticket, &reason)) *found = true;
+        if (gpusync__has_ended(q, ticket))
+            continue;
+        if (gpusync__look_ticket(q, ticket, &reason))
+            *found = true;
     }
-    if (looks_late) gpusync__sweep_slots(q);
+    if (looks_late)
+        gpusync__sweep_slots(q);
     GPUSYNC__LOCK(q);
-    if (q->outstanding < q->max_in_flight) q->refused = false;
+    if (q->outstanding < q->max_in_flight)
+        q->refused = false;
     GPUSYNC__UNLOCK(q);
     return reason;
 }
@@ -4364,22 +4743,25 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 #define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
 #define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
 
-/* Start a timer, unless another is on its way that comes as early. pace: the delay after the one that is started. */
+/* Start a timer, unless another is on its way that comes as early. pace: the delay after the one
+   that is started. */
 GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
 {
     gpusync__post *post = dev->post;
     GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
     uint64_t at = gpusync_now_ns() + delay, next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
     do
-        if (next && next <= at) return;
+        if (next && next <= at)
+            return;
     while (!GPUSYNC__SWAP_SEQ(&post->sweep_ns, &next, at));
     GPUSYNC__ADD_SEQ(&post->refs, 1);
     GPUSYNC__ADD_SEQ(&post->timers, 1);
     gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
 }
 
-/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes its timer back and
-   then looks for reasons, one of the two sees the other. A sweep that comes soon is enough. No lock is held. */
+/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes
+   its timer back and then looks for reasons, one of the two sees the other. A sweep that comes soon
+   is enough. No lock is held. */
 static inline void gpusync__arm_sweep(gpusync_device *dev)
 {
     const gpusync__post *post = dev->post;
@@ -4387,9 +4769,9 @@ static inline void gpusync__arm_sweep(gpusync_device *dev)
         gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
 }
 
-/* On the dispatch queue. Looks at timelines first, for what they have reached may let held work go. Of several timers
-   the last goes on. `inside` rises before the look at the device, with gpusync__close_post: there, or here, the other
-   is seen. */
+/* On the dispatch queue. Looks at timelines first, for what they have reached may let held work go.
+   Of several timers the last goes on. `inside` rises before the look at the device, with
+   gpusync__close_post: there, or here, the other is seen. */
 static void gpusync__sweep(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
@@ -4402,13 +4784,16 @@ static void gpusync__sweep(void *context)
     while (dev && (t = gpusync__next_timeline(dev, t)) != NULL) {
         uint64_t value = gpusync__value_of(t);
         GPUSYNC__LOCK_TIMELINE(t);
-        if (gpusync__has_listed(&t->waits)) reason = true;
+        if (gpusync__has_listed(&t->waits))
+            reason = true;
         GPUSYNC__UNLOCK_TIMELINE(t);
         t->calls->sweep(t);
-        if (gpusync__value_of(t) != value) found = true;
+        if (gpusync__value_of(t) != value)
+            found = true;
     }
     while (dev && (q = gpusync__next_queue(dev, q)) != NULL)
-        if (gpusync__sweep_queue(q, &found)) reason = true;
+        if (gpusync__sweep_queue(q, &found))
+            reason = true;
     if (reason && last) {
         uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__LOAD_SEQ(&post->pace_ns);
         gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
@@ -4417,23 +4802,30 @@ static void gpusync__sweep(void *context)
 }
 
 /* --------------------------------------------------------------------------------- >>wait --
-   Waits, in the order in which each of them goes: look at what is known, read the status, spin if that pays, sleep.
+   Waits, in the order in which each of them goes: look at what is known, read the status, spin if
+   that pays, sleep.
 
      1. The caller enters the queue or timeline, and makes a goal of what it was given.
-     2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status (waits_status).
-     3. It spins, looking again and again (waits_spin), for as long as the program has set, or where the end is near by
-        the queue's history (gpusync__worth). Or it lets Metal wait, where the mode is BLOCKING.
+     2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status
+        (waits_status).
+     3. It spins, looking again and again (waits_spin), for as long as the program has set, or where
+        the end is near by the queue's history (gpusync__worth). Or it lets Metal wait, where the
+        mode is BLOCKING.
      4. gpusync__sleep lists a wait entry for each goal, arms the sweep and parks (waits_sleep).
-     5. What has ended says how (gpusync__result_of, gpusync__timeline_result). What did not says why.
+     5. What has ended says how (gpusync__result_of, gpusync__timeline_result). What did not says
+        why.
      6. The caller leaves. A wait that timed out leaves nothing behind.
 
-   With `handlers` a goal that is met goes on until no handler of its tickets has still to begin (gpusync__handled).
+   With `handlers` a goal that is met goes on until no handler of its tickets has still to begin
+   (gpusync__handled).
 
-   A wake-up promises nothing: a waiter that wakes asks gpusync__wait_over, and sleeps again where that says no. So one
-   too many costs time alone. A callback never sleeps: what it would wait for may need the thread that it runs on. */
+   A wake-up promises nothing: a waiter that wakes asks gpusync__wait_over, and sleeps again where
+   that says no. So one too many costs time alone. A callback never sleeps: what it would wait for
+   may need the thread that it runs on. */
 
-/* What a wait is for. Everything is what has been committed by now, and `covered` tells whose failures among that
-   earlier waits have told of. ERROR_INVALID_TICKET: no such ticket has been given yet. */
+/* What a wait is for. Everything is what has been committed by now, and `covered` tells whose
+   failures among that earlier waits have told of. ERROR_INVALID_TICKET: no such ticket has been
+   given yet. */
 static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal)
 {
     uint64_t committed = gpusync__committed(q);
@@ -4441,12 +4833,14 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     goal->queue = q;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket == GPUSYNC_EVERYTHING ? committed : ticket;
-    if (goal->kind == GPUSYNC__ALL) goal->covered = GPUSYNC__LOAD_SEQ(&q->covered);
+    if (goal->kind == GPUSYNC__ALL)
+        goal->covered = GPUSYNC__LOAD_SEQ(&q->covered);
     return goal->ticket > committed ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
-/* A wait for one goal, or for many (gpusync_wait_many). Of many, each goal has been entered by itself. It is left as
-   soon as it is over: a wait for many must not keep what it does not wait for any more from being destroyed. */
+/* A wait for one goal, or for many (gpusync_wait_many). Of many, each goal has been entered by
+   itself. It is left as soon as it is over: a wait for many must not keep what it does not wait for
+   any more from being destroyed. */
 typedef struct gpusync__wait {
     gpusync_device *device;       /* of all goals */
     gpusync_stats *stats;         /* where it is counted: of the queue, or of the device */
@@ -4461,21 +4855,26 @@ typedef struct gpusync__wait {
     gpusync_error *error; /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
-/* Have the handlers begun? A wait entry whose goal has ended waits for one after the other: it stands at the first that
-   is late, and the handlers move it on (gpusync__take_handled). A wait entry without a waiter is not listed. */
+/* Have the handlers begun? A wait entry whose goal has ended waits for one after the other: it
+   stands at the first that is late, and the handlers move it on (gpusync__take_handled). A wait
+   entry without a waiter is not listed. */
 GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
 {
     gpusync__goal *goal = &entry->goal;
     gpusync_queue *q = goal->queue;
-    if (!gpusync__met(goal)) return false;
+    if (!gpusync__met(goal))
+        return false;
     GPUSYNC__LOCK(q);
     if (goal->handlers && !(entry->node.linked && goal->late)) {
         gpusync__slot *slot = goal->kind == GPUSYNC__ONE ? gpusync__slot_of(q, goal->ticket) : NULL;
-        if (entry->node.linked) (void)gpusync__unlink_entry(entry);
-        if (!slot) slot = q->flight[0]; /* of a submission the ring leads to none, once it has ended */
+        if (entry->node.linked)
+            (void)gpusync__unlink_entry(entry);
+        if (!slot)
+            slot = q->flight[0]; /* of a submission the ring leads to none, once it has ended */
         goal->late = gpusync__late_from(goal, slot);
         goal->handlers = goal->late != NULL;
-        if (goal->late && entry->waiter) gpusync__link_entry(&q->waits, entry);
+        if (goal->late && entry->waiter)
+            gpusync__link_entry(&q->waits, entry);
     }
     bool handled = !goal->handlers;
     GPUSYNC__UNLOCK(q);
@@ -4492,7 +4891,8 @@ static inline bool gpusync__reached(gpusync__wait_entry *entry)
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
     GPUSYNC_ASSERT(gpusync__met(goal));
-    if (goal->kind == GPUSYNC__VALUE) return goal->timeline->calls->result(goal, error);
+    if (goal->kind == GPUSYNC__VALUE)
+        return goal->timeline->calls->result(goal, error);
     return gpusync__result_of(goal->queue, goal, true, error);
 }
 
@@ -4502,59 +4902,72 @@ static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
     return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
 }
 
-/* How a goal that is over ended. What ended badly says so also where the wait for its handlers was cut short; what
-   ended well does not say that, then. Unless OK, the error, where there is a place for it, is filled. */
+/* How a goal that is over ended. What ended badly says so also where the wait for its handlers was
+   cut short; what ended well does not say that, then. Unless OK, the error, where there is a place
+   for it, is filled. */
 static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
 {
     bool ended = reached || (goal->handlers && gpusync__met(goal)); /* it is listed no more: no handler writes it */
     gpusync_result result = ended ? gpusync__goal_result(goal, error) : GPUSYNC_OK;
-    if (reached || result != GPUSYNC_OK) return result;
+    if (reached || result != GPUSYNC_OK)
+        return result;
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
-/* The thread that wakes it may have taken it off already. After the lock no other thread refers to it. */
+/* The thread that wakes it may have taken it off already. After the lock no other thread refers to
+   it. */
 static void gpusync__delist_one(gpusync__wait_entry *entry)
 {
     gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
     gpusync__lock(&waits->lock);
-    if (entry->node.linked) (void)gpusync__unlink_entry(entry);
+    if (entry->node.linked)
+        (void)gpusync__unlink_entry(entry);
     gpusync__unlock(&waits->lock);
 }
 
-/* Is the wait over, with its goals met or given up? What is over stays so (`over`), though a goal of room may not. Of
-   many it keeps the results of the goals that are over, and leaves what they were about. Each goal is asked once
-   whether it is reached: what breaks the wait must also be what it returns. Of any, one is enough: the others are not
-   left here, and their failures are not told. */
+/* Is the wait over, with its goals met or given up? What is over stays so (`over`), though a goal
+   of room may not. Of many it keeps the results of the goals that are over, and leaves what they
+   were about. Each goal is asked once whether it is reached: what breaks the wait must also be what
+   it returns. Of any, one is enough: the others are not left here, and their failures are not
+   told. */
 static bool gpusync__wait_over(gpusync__wait *wait)
 {
     if (!wait->many) {
         gpusync__wait_entry *entry = wait->entries;
-        if (!wait->over && (gpusync__reached(entry) || gpusync__stopped(&entry->goal))) wait->over = 1;
+        if (!wait->over && (gpusync__reached(entry) || gpusync__stopped(&entry->goal)))
+            wait->over = 1;
         return wait->over != 0;
     }
     for (size_t i = wait->over; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         gpusync_error error;
         bool met = !entry->left && gpusync__reached(entry);
-        if (entry->left || (!met && !gpusync__stopped(&entry->goal))) continue;
+        if (entry->left || (!met && !gpusync__stopped(&entry->goal)))
+            continue;
         gpusync__delist_one(entry);
         entry->result = gpusync__end_of(&entry->goal, met, &error);
         bool failed = entry->result != GPUSYNC_OK;
-        if (wait->any || !met || (wait->failures && failed)) wait->broken = true;
-        if (failed && i < wait->which && wait->error) *wait->error = error;
-        if (i < wait->which && (wait->any || failed)) wait->which = i;
+        if (wait->any || !met || (wait->failures && failed))
+            wait->broken = true;
+        if (failed && i < wait->which && wait->error)
+            *wait->error = error;
+        if (i < wait->which && (wait->any || failed))
+            wait->which = i;
         entry->left = true;
         gpusync__goal_leave(&entry->goal);
     }
-    while (wait->over < wait->count && wait->entries[wait->over].left) wait->over++;
+    while (wait->over < wait->count && wait->entries[wait->over].left)
+        wait->over++;
     return wait->over == wait->count || wait->broken;
 }
 
-/* Read the status of what is not over yet. The answer is in what gpusync__wait_over finds after it. */
+/* Read the status of what is not over yet. The answer is in what gpusync__wait_over finds after
+   it. */
 static void gpusync__wait_look(const gpusync__wait *wait)
 {
     for (size_t i = wait->over; i < wait->count; i++)
-        if (!wait->entries[i].left && !gpusync__over(&wait->entries[i].goal)) gpusync__look(&wait->entries[i].goal);
+        if (!wait->entries[i].left && !gpusync__over(&wait->entries[i].goal))
+            gpusync__look(&wait->entries[i].goal);
 }
 
 /* -- the spin that the program has not set: it goes by what is known of the queue's work */
@@ -4564,40 +4977,44 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 #define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
 #define GPUSYNC__LOOK_NS 500     /* at least, from one look to the next */
 
-/* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing is known. Under the
-   queue's lock. */
+/* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing
+   is known. Under the queue's lock. */
 GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
 {
     uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0, most = 0;
     for (int i = 0; i < GPUSYNC__TAKEN; i++) {
         sum += took[count] = q->took_ns[i];
-        if (took[count] > took[most]) most = count;
+        if (took[count] > took[most])
+            most = count;
         count += took[count] != 0;
     }
-    if (!count) return false;
+    if (!count)
+        return false;
     if (count > 2) { /* without the longest: one that stands alone would hide the others as long as it is remembered */
         sum -= took[most];
         took[most] = took[--count];
     }
     *mean = sum / count;
     sum = 0;
-    for (uint64_t i = 0; i < count; i++) sum += took[i] > *mean ? took[i] - *mean : *mean - took[i];
+    for (uint64_t i = 0; i < count; i++)
+        sum += took[i] > *mean ? took[i] - *mean : *mean - took[i];
     *deviation = sum / count;
     return true;
 }
 
-/* When did the device get the ticket? 0: not yet, or its time says nothing: it waits there, or the program commits it.
-   Under the queue's lock. */
+/* When did the device get the ticket? 0: not yet, or its time says nothing: it waits there, or the
+   program commits it. Under the queue's lock. */
 static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    if (!slot || gpusync__state_of(slot) != GPUSYNC__ARMED) return 0;
+    if (!slot || gpusync__state_of(slot) != GPUSYNC__ARMED)
+        return 0;
     bool says = slot->kind == GPUSYNC__PLAN ? !(slot->traits & GPUSYNC__IS_DELAYED) : slot->kind == GPUSYNC__WORK;
     return says ? slot->since_ns : 0;
 }
 
-/* Of a ticket: all that have not ended up to there take the usual time each, from the issue of the first, or the last
-   end, on. An end to come is of another clock. */
+/* Of a ticket: all that have not ended up to there take the usual time each, from the issue of the
+   first, or the last end, on. An end to come is of another clock. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t ticket)
 {
     uint64_t now = gpusync_now_ns(), mean;
@@ -4608,7 +5025,8 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t 
     f.lag = q->lag_ns;
     if (issued && gpusync__usual(q, &mean, &f.deviation)) {
         f.end = (ended < issued || ended > now ? issued : ended) + mean;
-        for (int i = 0; ++done < ticket && i < 64; i++) f.end += gpusync__has_ended(q, done + 1) ? 0 : mean;
+        for (int i = 0; ++done < ticket && i < 64; i++)
+            f.end += gpusync__has_ended(q, done + 1) ? 0 : mean;
         f.end += (ticket - done) * mean;
     }
     GPUSYNC__UNLOCK(q);
@@ -4620,34 +5038,42 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM) ticket = gpusync__ended_to(q) + gpusync__outstanding(q) + 1 - ticket;
+    if (goal->kind == GPUSYNC__ROOM)
+        ticket = gpusync__ended_to(q) + gpusync__outstanding(q) + 1 - ticket;
     return q ? gpusync__forecast_of(q, ticket) : goal->timeline->calls->forecast(goal);
 }
 
-/* For how long to spin, where the program has not said; 0: not at all. Of any, the first that is not overdue counts; of
-   all, the last. One that is not known counts alone. Nor does it pay to spin until a deadline that comes before the
-   end. */
+/* For how long to spin, where the program has not said; 0: not at all. Of any, the first that is
+   not overdue counts; of all, the last. One that is not known counts alone. Nor does it pay to spin
+   until a deadline that comes before the end. */
 GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
 {
     uint64_t now = gpusync_now_ns(), first = 0, until = wait->any ? GPUSYNC_FOREVER : 0,
              skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
     for (size_t i = wait->over; i < wait->count; i++) {
-        if (wait->entries[i].left) continue;
+        if (wait->entries[i].left)
+            continue;
         gpusync__forecast f = gpusync__forecast_goal(&wait->entries[i].goal);
         uint64_t last = f.end + f.deviation + f.lag + GPUSYNC__MARGIN_NS;
-        if (!f.end && wait->many && !wait->any) return 0; /* it is not known when the last one ends */
-        if (!f.end || (wait->any ? last <= now || last > until : last < until)) continue;
+        if (!f.end && wait->many && !wait->any)
+            return 0; /* it is not known when the last one ends */
+        if (!f.end || (wait->any ? last <= now || last > until : last < until))
+            continue;
         first = f.end + f.deviation;
         until = last;
     }
-    if (!first) until = (first = now) + GPUSYNC__BLIND_NS;
-    if (until <= now || first > now + GPUSYNC__SPIN_NS || first > deadline) return 0;
-    if (skips) GPUSYNC__STORE_RELAXED(&backoff->skips, (uint32_t)skips - 1);
+    if (!first)
+        until = (first = now) + GPUSYNC__BLIND_NS;
+    if (until <= now || first > now + GPUSYNC__SPIN_NS || first > deadline)
+        return 0;
+    if (skips)
+        GPUSYNC__STORE_RELAXED(&backoff->skips, (uint32_t)skips - 1);
     return skips ? 0 : until - now;
 }
 
-/* Look again and again, with a pause or a yield in between. True: over. set: the program's spin. NULL: the pauses are
-   the CPU's, unless the program has a yield hook: sched_yield may cost a thread its priority. */
+/* Look again and again, with a pause or a yield in between. True: over. set: the program's spin.
+   NULL: the pauses are the CPU's, unless the program has a yield hook: sched_yield may cost a
+   thread its priority. */
 GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
@@ -4658,41 +5084,54 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
     uint64_t pauses = set ? set->pause_iterations : 0, rounds = set ? pauses + set->yield_iterations : 0;
     uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, backoff, deadline);
     bool over = false;
-    if (!rounds && !time) return false;
+    if (!rounds && !time)
+        return false;
     uint64_t began = gpusync_now_ns(), now = began, until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER;
-    if (!rounds) rounds = UINT64_MAX; /* by time alone */
-    if (!set && hooks->yield == gpusync__default_yield) pauses = rounds;
-    if (until > deadline) until = deadline;
+    if (!rounds)
+        rounds = UINT64_MAX; /* by time alone */
+    if (!set && hooks->yield == gpusync__default_yield)
+        pauses = rounds;
+    if (until > deadline)
+        until = deadline;
     for (uint64_t i = 0; i < rounds && !over && now < until; i++) {
         uint64_t next = set ? 0 : now + GPUSYNC__LOOK_NS;
         do {
-            if (i < pauses) GPUSYNC__PAUSE();
-            else hooks->yield(hooks->user);
-            if (until != GPUSYNC_FOREVER) now = gpusync_now_ns();
+            if (i < pauses)
+                GPUSYNC__PAUSE();
+            else
+                hooks->yield(hooks->user);
+            if (until != GPUSYNC_FOREVER)
+                now = gpusync_now_ns();
         } while (now < next);
         gpusync__wait_look(wait);
         over = gpusync__wait_over(wait);
     }
     __atomic_fetch_add(&wait->stats->spin_ns, gpusync_now_ns() - began, __ATOMIC_RELAXED);
-    if (!over) GPUSYNC__COUNT_RELAXED(&wait->stats->spins_in_vain);
-    if (set) return over;
+    if (!over)
+        GPUSYNC__COUNT_RELAXED(&wait->stats->spins_in_vain);
+    if (set)
+        return over;
     uint32_t misses = over ? 0 : GPUSYNC__LOAD_SEQ(&backoff->misses) + 1;
     GPUSYNC__STORE_RELAXED(&backoff->misses, misses);
-    if (misses >= 2) GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64);
+    if (misses >= 2)
+        GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64);
     return over;
 }
 
-/* Metal's own wait, for the command buffers of the goal that are committed. Whatever it leaves undone, the caller
-   sleeps for: a value, held work, a submission. */
+/* Metal's own wait, for the command buffers of the goal that are committed. Whatever it leaves
+   undone, the caller sleeps for: a value, held work, a submission. */
 static void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
-    if ((goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) || q->metal4) return;
-    if (goal->kind == GPUSYNC__ALL) ticket = gpusync__ended_to(q) + 1;
+    if ((goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) || q->metal4)
+        return;
+    if (goal->kind == GPUSYNC__ALL)
+        ticket = gpusync__ended_to(q) + 1;
     for (; ticket <= goal->ticket; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot) continue;
+        if (!slot)
+            continue;
         if (slot->kind != GPUSYNC__PLAN && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
             void *pool = gpusync__pool_push();
             gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
@@ -4703,36 +5142,42 @@ static void gpusync__block_goal(const gpusync__goal *goal)
     }
 }
 
-/* List every wait entry that is not over. A wait does so again after a hint, and when the room that it was
-   woken for went to another thread. True: one was not there. Room that is there now may be gone before this sleeps: a
-   wait for it is listed whatever it sees. Waits for handlers list themselves (gpusync__handled). */
+/* List every wait entry that is not over. A wait does so again after a hint, and when the room that
+   it was woken for went to another thread. True: one was not there. Room that is there now may be
+   gone before this sleeps: a wait for it is listed whatever it sees. Waits for handlers list
+   themselves (gpusync__handled). */
 static bool gpusync__enlist(gpusync__wait *wait)
 {
     bool was_off = false;
     for (size_t i = wait->over; i < wait->count; i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         const gpusync__goal *goal = &entry->goal;
-        if (entry->left) continue;
+        if (entry->left)
+            continue;
         gpusync__wait_list *waits = gpusync__waits_of(goal->queue, goal->timeline);
         gpusync__lock(&waits->lock);
         bool link = !entry->node.linked && (goal->kind == GPUSYNC__ROOM || !gpusync__met(goal));
-        if (link) gpusync__link_entry(waits, entry);
+        if (link)
+            gpusync__link_entry(waits, entry);
         gpusync__unlock(&waits->lock);
-        if (link) was_off = true;
-        if (link && goal->kind == GPUSYNC__VALUE) goal->timeline->calls->listen(goal);
+        if (link)
+            was_off = true;
+        if (link && goal->kind == GPUSYNC__VALUE)
+            goal->timeline->calls->listen(goal);
     }
     return was_off;
 }
 
-/* Sleep until the wait is over (OK), or until the deadline. A sleeper looks at nothing by itself: the sweep does, for
-   all. Done at the deadline is done; TIMEOUT: it is not. At the end no wait entry is listed, and none is any
-   more. */
+/* Sleep until the wait is over (OK), or until the deadline. A sleeper looks at nothing by itself:
+   the sweep does, for all. Done at the deadline is done; TIMEOUT: it is not. At the end no wait
+   entry is listed, and none is any more. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync__waiter *w = gpusync__waiter_take(wait->device);
     uint64_t now = gpusync_now_ns();
-    if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!w)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->any = wait->any;
     w->failures = wait->failures;
     for (size_t i = 0; i < wait->count; i++) {
@@ -4742,61 +5187,77 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     (void)gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
-        /* The thread that takes the last entry off its list unparks: if this one did that, what it saw too early is
-        over by
-           now. */
-        if (GPUSYNC__LOAD_SEQ(&w->entries)) hooks->park(hooks->user, &w->open, deadline);
-        if (gpusync__wait_over(wait)) break;
-        if (gpusync__enlist(wait)) gpusync__wait_look(wait); /* a hint, or room that went to another thread */
-        else if (gpusync_now_ns() < deadline) GPUSYNC__COUNT_RELAXED(&wait->stats->spurious_wakes);
+        /* The thread that takes the last entry off its list unparks: if this one did that, what it
+           saw too early is over by now. */
+        if (GPUSYNC__LOAD_SEQ(&w->entries))
+            hooks->park(hooks->user, &w->open, deadline);
+        if (gpusync__wait_over(wait))
+            break;
+        if (gpusync__enlist(wait))
+            gpusync__wait_look(wait); /* a hint, or room that went to another thread */
+        else if (gpusync_now_ns() < deadline)
+            GPUSYNC__COUNT_RELAXED(&wait->stats->spurious_wakes);
     }
     for (size_t i = 0; i < wait->count; i++) {
-        if (!wait->entries[i].left) gpusync__delist_one(&wait->entries[i]);
+        if (!wait->entries[i].left)
+            gpusync__delist_one(&wait->entries[i]);
         wait->entries[i].waiter = NULL;
     }
     gpusync__waiter_give(wait->device, w);
-    if (!gpusync__wait_over(wait)) gpusync__wait_look(wait);
+    if (!gpusync__wait_over(wait))
+        gpusync__wait_look(wait);
     return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
-/* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that came about. A callback,
-   or a timeout of 0, is told after the looks: a wait that need not sleep succeeds everywhere. Metal's own wait has no
-   deadline, so it serves only waits without one. set: options that leave nothing open. */
+/* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that
+   came about. A callback, or a timeout of 0, is told after the looks: a wait that need not sleep
+   succeeds everywhere. Metal's own wait has no deadline, so it serves only waits without one. set:
+   options that leave nothing open. */
 static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_wait_options *set,
                                      uint64_t **how)
 {
     *how = &wait->stats->waits_inline;
-    if (gpusync__wait_over(wait)) return GPUSYNC_OK;
+    if (gpusync__wait_over(wait))
+        return GPUSYNC_OK;
     *how = &wait->stats->waits_status;
     gpusync__wait_look(wait);
-    if (gpusync__wait_over(wait)) return GPUSYNC_OK;
+    if (gpusync__wait_over(wait))
+        return GPUSYNC_OK;
     *how = &wait->stats->waits_unmet;
-    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (timeout_ns == 0) return GPUSYNC_TIMEOUT;
+    if (gpusync__in_callback())
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (timeout_ns == 0)
+        return GPUSYNC_TIMEOUT;
     uint64_t deadline = gpusync__deadline(timeout_ns);
     *how = &wait->stats->waits_spin;
-    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) gpusync__block_goal(&wait->entries->goal);
-    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, set->spin, deadline)) return GPUSYNC_OK;
+    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER)
+        gpusync__block_goal(&wait->entries->goal);
+    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, set->spin, deadline))
+        return GPUSYNC_OK;
     *how = &wait->stats->waits_sleep;
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
-/* The options of a wait, or none, with the spin and the mode of what it is about where they leave those open. */
+/* The options of a wait, or none, with the spin and the mode of what it is about where they leave
+   those open. */
 static gpusync_wait_options gpusync__complete(const gpusync_wait_options *options, const gpusync_spin *spin,
                                               gpusync_wait_mode mode)
 {
     gpusync_wait_options set = {spin, mode, NULL, false};
-    if (!options) return set;
-    if (options->spin) set.spin = options->spin;
-    if (options->mode) set.mode = options->mode;
+    if (!options)
+        return set;
+    if (options->spin)
+        set.spin = options->spin;
+    if (options->mode)
+        set.mode = options->mode;
     set.error = options->error;
     set.handlers = options->handlers;
     return set;
 }
 
-/* Wait for one goal. OK: it is met. The caller is inside of what it is about, and asks how it ended. options may be
-   NULL; what they leave open is as the queue has it, or, for a value, as the device has it. *how gets the counter of
-   how that came about: the caller counts. */
+/* Wait for one goal. OK: it is met. The caller is inside of what it is about, and asks how it
+   ended. options may be NULL; what they leave open is as the queue has it, or, for a value, as the
+   device has it. *how gets the counter of how that came about: the caller counts. */
 static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                           const gpusync_wait_options *options, uint64_t **how)
 {
@@ -4810,14 +5271,17 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     entry.asks = goal->handlers;
     entry.node.linked = entry.left = false; /* all else has a value when it is listed */
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
-    if (gpusync__reached(&entry)) return GPUSYNC_OK;
+    if (gpusync__reached(&entry))
+        return GPUSYNC_OK;
     *how = &stats->waits_unmet;
-    if (!gpusync__stopped(goal)) return gpusync__explain(set.error, gpusync__ticket_of(goal), result);
+    if (!gpusync__stopped(goal))
+        return gpusync__explain(set.error, gpusync__ticket_of(goal), result);
     gpusync__look(goal); /* it closes, or the device is lost: what ended before says so, though no call has read it */
     return gpusync__reached(&entry) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
 }
 
-/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. Under the queue's lock. */
+/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. Under the
+   queue's lock. */
 static bool gpusync__times_of(const gpusync_queue *q, uint64_t ticket, double *start, double *end)
 {
     const gpusync__entry *entry = gpusync__entry_of(q, ticket);
@@ -4826,8 +5290,8 @@ static bool gpusync__times_of(const gpusync_queue *q, uint64_t ticket, double *s
     return entry->done >> 1 == ticket;
 }
 
-/* How long after the GPU's end does the waiter run? Where Metal has given no time nothing is counted. GPUEndTime is of
-   the clock of gpusync_now_ns (known from Apple's code). */
+/* How long after the GPU's end does the waiter run? Where Metal has given no time nothing is
+   counted. GPUEndTime is of the clock of gpusync_now_ns (known from Apple's code). */
 static void gpusync__count_latency(const gpusync__goal *goal)
 {
     double start, end;
@@ -4838,22 +5302,28 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     bool known = gpusync__times_of(q, goal->ticket, &start, &end) && end > 0;
     us = known ? (now - end) * 1e6 : -1;
     known = us >= 0 && us <= 1e7;
-    if (known) q->lag_ns = us < 200 ? (uint64_t)(us * 1e3) : 200000;
+    if (known)
+        q->lag_ns = us < 200 ? (uint64_t)(us * 1e3) : 200000;
     GPUSYNC__UNLOCK(q);
-    if (!known) return;
-    for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++) us /= 2;
+    if (!known)
+        return;
+    for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++)
+        us /= 2;
     GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n]);
 }
 
-/* Wait for the goal of a queue, traced and counted. OK: it is met. *how: the counter of how that came about. */
+/* Wait for the goal of a queue, traced and counted. OK: it is met. *how: the counter of how that
+   came about. */
 static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
                                         const gpusync_wait_options *options, uint64_t **how)
 {
     gpusync_queue *q = goal->queue;
-    if (q->device->trace) q->device->trace->wait(q->device, goal, NULL, NULL, GPUSYNC_OK);
+    if (q->device->trace)
+        q->device->trace->wait(q->device, goal, NULL, NULL, GPUSYNC_OK);
     gpusync_result result = gpusync__await_goal(q->device, goal, timeout_ns, options, how);
     GPUSYNC__COUNT_RELAXED(*how);
-    if (*how == &q->stats.waits_sleep) gpusync__count_latency(goal);
+    if (*how == &q->stats.waits_sleep)
+        gpusync__count_latency(goal);
     return result;
 }
 
@@ -4862,7 +5332,8 @@ static bool gpusync__mode_is_valid(const gpusync_wait_options *options)
     return !options || (unsigned)options->mode <= GPUSYNC_WAIT_BLOCKING;
 }
 
-/* The trace has an end for each begin: where there was no such ticket, `how` is NULL, and neither is told. */
+/* The trace has an end for each begin: where there was no such ticket, `how` is NULL, and neither
+   is told. */
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                            const gpusync_wait_options *options)
 {
@@ -4870,32 +5341,44 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     gpusync_result result = GPUSYNC_OK;
     gpusync__goal goal;
     uint64_t *how = NULL;
-    if (!queue || !gpusync__mode_is_valid(options)) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (queue->metal4 && options && options->mode == GPUSYNC_WAIT_BLOCKING) result = GPUSYNC_ERROR_UNSUPPORTED;
-    else if (!gpusync__enter(queue)) result = GPUSYNC_ERROR_DESTROYED;
-    if (result != GPUSYNC_OK) return gpusync__explain(error, GPUSYNC_NO_TICKET, result);
+    if (!queue || !gpusync__mode_is_valid(options))
+        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    else if (queue->metal4 && options && options->mode == GPUSYNC_WAIT_BLOCKING)
+        result = GPUSYNC_ERROR_UNSUPPORTED;
+    else if (!gpusync__enter(queue))
+        result = GPUSYNC_ERROR_DESTROYED;
+    if (result != GPUSYNC_OK)
+        return gpusync__explain(error, GPUSYNC_NO_TICKET, result);
     result = gpusync__goal_of(queue, ticket, &goal);
     goal.handlers = options && options->handlers;
-    if (result == GPUSYNC_OK) result = gpusync__wait_met(&goal, timeout_ns, options, &how);
-    else (void)gpusync__explain(error, ticket, result);
-    if (result == GPUSYNC_OK) result = gpusync__result_of(queue, &goal, true, error);
-    if (how && queue->device->trace) queue->device->trace->wait(queue->device, &goal, &queue->stats, how, result);
+    if (result == GPUSYNC_OK)
+        result = gpusync__wait_met(&goal, timeout_ns, options, &how);
+    else
+        (void)gpusync__explain(error, ticket, result);
+    if (result == GPUSYNC_OK)
+        result = gpusync__result_of(queue, &goal, true, error);
+    if (how && queue->device->trace)
+        queue->device->trace->wait(queue->device, &goal, &queue->stats, how, result);
     gpusync__leave(queue);
     return result;
 }
 
-/* Has no failure to tell: nothing is lost or closing, and the last failure is one of an earlier ticket; for everything,
-   one that an earlier wait has told of. The caller has seen the end, and so sees its failure, too (gpusync__record). */
+/* Has no failure to tell: nothing is lost or closing, and the last failure is one of an earlier
+   ticket; for everything, one that an earlier wait has told of. The caller has seen the end, and so
+   sees its failure, too (gpusync__record). */
 static inline bool gpusync__went_well(const gpusync_queue *q, gpusync_ticket ticket)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
-    if (!flags) return true;
-    if (flags != GPUSYNC__FAILED) return false;
+    if (!flags)
+        return true;
+    if (flags != GPUSYNC__FAILED)
+        return false;
     uint64_t last = GPUSYNC__LOAD_SEQ(&q->last_failed);
     return ticket > last && (ticket != GPUSYNC_EVERYTHING || last <= GPUSYNC__LOAD_SEQ(&q->covered));
 }
 
-/* The answer of most waits, from two loads, or three of everything; one or two more where something failed before. */
+/* The answer of most waits, from two loads, or three of everything; one or two more where something
+   failed before. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
     if (!queue || !gpusync_is_done(queue, ticket) || !gpusync__went_well(queue, ticket))
@@ -4913,12 +5396,17 @@ GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t tim
 GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync__goal goal;
-    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    if (!queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
-    if (result == GPUSYNC_OK && !gpusync__met(&goal)) gpusync__look(&goal);
-    if (result == GPUSYNC_OK && gpusync__met(&goal)) result = gpusync__result_of(queue, &goal, false, NULL);
-    else if (result == GPUSYNC_OK) result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
+    if (result == GPUSYNC_OK && !gpusync__met(&goal))
+        gpusync__look(&goal);
+    if (result == GPUSYNC_OK && gpusync__met(&goal))
+        result = gpusync__result_of(queue, &goal, false, NULL);
+    else if (result == GPUSYNC_OK)
+        result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
     gpusync__leave(queue);
     return result;
 }
@@ -4934,13 +5422,15 @@ static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
 {
     gpusync__lock(&dev->lock);
     gpusync_queue *q = gpusync__queue_at(gpusync__list_from(&dev->queues, number));
-    while (q && !gpusync__enter(q)) q = gpusync__queue_at(q->place.beside[1]);
+    while (q && !gpusync__enter(q))
+        q = gpusync__queue_at(q->place.beside[1]);
     gpusync__unlock(&dev->lock);
     return q;
 }
 
-/* First every wait, then every result: work that did not end hides how other work ended, and is told first. The error
-   is that of the first result. A queue that is destroyed meanwhile is no longer a queue of the device. */
+/* First every wait, then every result: work that did not end hides how other work ended, and is
+   told first. The error is that of the first result. A queue that is destroyed meanwhile is no
+   longer a queue of the device. */
 GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
                                                    uint64_t deadline, gpusync_wait_options options)
 {
@@ -4951,21 +5441,28 @@ GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gp
             gpusync_queue *q = gpusync__queue_from(dev, targets[i].number);
             gpusync_result one;
             uint64_t *how = NULL;
-            if (!q) continue;
-            if (q->place.number != targets[i].number) one = GPUSYNC_ERROR_DESTROYED;
-            else if (ended) one = gpusync__result_of(q, goal, true, options.error);
-            else one = gpusync__wait_met(goal, gpusync__time_left(deadline), &options, &how);
-            if (how && dev->trace) dev->trace->wait(dev, goal, &q->stats, how, one);
+            if (!q)
+                continue;
+            if (q->place.number != targets[i].number)
+                one = GPUSYNC_ERROR_DESTROYED;
+            else if (ended)
+                one = gpusync__result_of(q, goal, true, options.error);
+            else
+                one = gpusync__wait_met(goal, gpusync__time_left(deadline), &options, &how);
+            if (how && dev->trace)
+                dev->trace->wait(dev, goal, &q->stats, how, one);
             gpusync__leave(q);
-            if (result == GPUSYNC_OK && one != GPUSYNC_ERROR_DESTROYED) result = one;
-            if (result != GPUSYNC_OK) options.error = NULL; /* it has that of the first result */
+            if (result == GPUSYNC_OK && one != GPUSYNC_ERROR_DESTROYED)
+                result = one;
+            if (result != GPUSYNC_OK)
+                options.error = NULL; /* it has that of the first result */
         }
     }
     return result;
 }
 
-/* What every queue has committed is noted under the device's lock, before the first wait: later work is not waited for.
-   Few queues need no memory. */
+/* What every queue has committed is noted under the device's lock, before the first wait: later
+   work is not waited for. Few queues need no memory. */
 GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                   const gpusync_wait_options *options)
 {
@@ -4973,7 +5470,8 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
     gpusync__target few[16], *targets = few;
     size_t room = sizeof few / sizeof few[0];
     gpusync_result result;
-    if (!options) options = &none;
+    if (!options)
+        options = &none;
     if (!device || !gpusync__mode_is_valid(options))
         return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
     uint64_t deadline = gpusync__deadline(timeout_ns);
@@ -4982,7 +5480,8 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
         gpusync_queue *q;
         gpusync__lock(&device->lock);
         GPUSYNC__EACH_QUEUE(q, device) {
-            if (count++ >= room) continue;
+            if (count++ >= room)
+                continue;
             targets[count - 1].number = q->place.number;
             (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
             targets[count - 1].goal.handlers = options->handlers;
@@ -4992,14 +5491,19 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
             result = gpusync__wait_targets(device, targets, count, deadline, *options);
             break;
         }
-        if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
+        if (targets != few)
+            gpusync__free(device, targets, room * sizeof *targets);
         room = count + 8;
         targets = (gpusync__target *)gpusync__allocate(device, room * sizeof *targets, 16);
-        if (!targets) return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
+        if (!targets)
+            return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
     }
-    if (targets != few) gpusync__free(device, targets, room * sizeof *targets);
-    if (!gpusync_device_is_lost(device)) return result;
-    if (result >= GPUSYNC_OK) (void)gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
+    if (targets != few)
+        gpusync__free(device, targets, room * sizeof *targets);
+    if (!gpusync_device_is_lost(device))
+        return result;
+    if (result >= GPUSYNC_OK)
+        (void)gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
     return GPUSYNC_ERROR_DEVICE_LOST;
 }
 
@@ -5018,15 +5522,19 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
         goal->ticket = point->value;
         return point->value > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : gpusync__timeline_enter(point->timeline);
     }
-    if (!point->queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(point->queue)) return GPUSYNC_ERROR_DESTROYED;
+    if (!point->queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(point->queue))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result = gpusync__goal_of(point->queue, point->ticket, goal);
-    if (result != GPUSYNC_OK) gpusync__leave(point->queue);
+    if (result != GPUSYNC_OK)
+        gpusync__leave(point->queue);
     return result;
 }
 
-/* gpusync_wait_many, with a wait entry for each point. On an error none is entered, and *which tells the point. More
-   than a few are not spun for: to look at them again and again costs more than it gains. */
+/* gpusync_wait_many, with a wait entry for each point. On an error none is entered, and *which
+   tells the point. More than a few are not spun for: to look at them again and again costs more
+   than it gains. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for for_what, uint64_t timeout_ns,
                                            const gpusync_wait_options *options, gpusync__wait_entry *entries,
@@ -5042,28 +5550,37 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         gpusync__goal *goal = &entries[i].goal;
         gpusync_result result = gpusync__point_enter(&points[i], goal);
         entries[i].asks = goal->handlers = set.handlers && goal->queue;
-        if (result == GPUSYNC_OK) continue;
+        if (result == GPUSYNC_OK)
+            continue;
         *which = i;
-        while (i--) gpusync__goal_leave(&entries[i].goal);
+        while (i--)
+            gpusync__goal_leave(&entries[i].goal);
         return gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
     }
-    if (dev->trace) dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
-    if (set.mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && set.spin == dev->spin)) set.mode = GPUSYNC_WAIT_HANDLER;
+    if (dev->trace)
+        dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
+    if (set.mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && set.spin == dev->spin))
+        set.mode = GPUSYNC_WAIT_HANDLER;
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, &how);
-    if (result != GPUSYNC_OK) how = &dev->stats.waits_unmet;
+    if (result != GPUSYNC_OK)
+        how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT_RELAXED(how);
     (void)gpusync__wait_over(&wait); /* what has ended since then is told, too */
     *which = wait.which;
-    if (*which < count) result = entries[*which].result; /* and its error */
-    else (void)gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
-    if (dev->trace) dev->trace->wait(dev, NULL, &dev->stats, how, result);
+    if (*which < count)
+        result = entries[*which].result; /* and its error */
+    else
+        (void)gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
+    if (dev->trace)
+        dev->trace->wait(dev, NULL, &dev->stats, how, result);
     for (size_t i = 0; i < count; i++)
-        if (!entries[i].left) gpusync__goal_leave(&entries[i].goal);
+        if (!entries[i].left)
+            gpusync__goal_leave(&entries[i].goal);
     return result;
 }
 
-/* All points are of one device, which counts this call in (`inside`), and so outlives it: queues and timelines may go
-   while it still waits for others. */
+/* All points are of one device, which counts this call in (`inside`), and so outlives it: queues
+   and timelines may go while it still waits for others. */
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
@@ -5071,7 +5588,8 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     gpusync_error *error = gpusync__error_of(options);
     gpusync_device *dev = NULL;
     size_t found = count;
-    if (which) *which = count;
+    if (which)
+        *which = count;
     bool valid = (points || !count) && (count || how != GPUSYNC_WAIT_ANY) && count <= UINT32_MAX / 2 &&
                  (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && gpusync__mode_is_valid(options);
     for (size_t i = 0; valid && i < count; i++) {
@@ -5080,28 +5598,38 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         valid = one && (!dev || one == dev);
         dev = one;
     }
-    if (!valid) return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    if (count == 0) return GPUSYNC_OK;
-    if (count <= sizeof few / sizeof few[0]) memset(few, 0, count * sizeof *few);
-    else entries = (gpusync__wait_entry *)gpusync__allocate(dev, count * sizeof *entries, 16);
-    if (!entries) return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    if (!valid)
+        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (count == 0)
+        return GPUSYNC_OK;
+    if (count <= sizeof few / sizeof few[0])
+        memset(few, 0, count * sizeof *few);
+    else
+        entries = (gpusync__wait_entry *)gpusync__allocate(dev, count * sizeof *entries, 16);
+    if (!entries)
+        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
     GPUSYNC__ADD_SEQ(&dev->inside, 1);
     gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, entries, &found);
-    if (entries != few) gpusync__free(dev, entries, count * sizeof *entries);
+    if (entries != few)
+        gpusync__free(dev, entries, count * sizeof *entries);
     GPUSYNC__SUB_SEQ(&dev->inside, 1);
-    if (which) *which = found;
+    if (which)
+        *which = found;
     return result;
 }
 
 /* -------------------------------------------------------------------------------- >>on-done --
    gpusync_on_done and gpusync_release_after. The life of a callback:
 
-     1. new       It is off the device's free list, and counts in `owing`: so its queue or timeline outlives it.
-     2. listed    It is on the wait list of that, as sleeping waits are. What is over already skips this.
+     1. new       It is off the device's free list, and counts in `owing`: so its queue or timeline
+                  outlives it.
+     2. listed    It is on the wait list of that, as sleeping waits are. What is over already skips
+                  this.
      3. taken     The thread that finds the end takes it off the wait list, and tells it how it went
                   (gpusync__callback_told).
      4. due       It is on the device's list of what is to be called.
-     5. free      It is called, or its object released, without a lock. Then it is back on the free list. */
+     5. free      It is called, or its object released, without a lock. Then it is back on the free
+                  list. */
 
 #define GPUSYNC__FIRST_CALLBACKS 8 /* made with the device */
 #define GPUSYNC__STORE_CALLBACKS 32
@@ -5121,11 +5649,14 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
                                                 void *user)
 {
     gpusync__lock(&dev->plan_lock);
-    if (!dev->free_callbacks) gpusync__callbacks_new(dev, GPUSYNC__STORE_CALLBACKS);
+    if (!dev->free_callbacks)
+        gpusync__callbacks_new(dev, GPUSYNC__STORE_CALLBACKS);
     gpusync__callback *callback = dev->free_callbacks;
-    if (callback) dev->free_callbacks = callback->next;
+    if (callback)
+        dev->free_callbacks = callback->next;
     gpusync__unlock(&dev->plan_lock);
-    if (!callback) return NULL;
+    if (!callback)
+        return NULL;
     callback->queue = goal->queue;
     callback->timeline = goal->timeline;
     callback->node.number = goal->ticket;
@@ -5133,16 +5664,18 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
     callback->due.owing = goal->timeline ? &goal->timeline->owing : &goal->queue->owing;
     callback->due.fn = fn;
     callback->due.user = user;
-    if (!fn) gpusync__retain(user);
+    if (!fn)
+        gpusync__retain(user);
     GPUSYNC__ADD_SEQ(callback->due.owing, 1);
     return callback;
 }
 
-/* List the callback, or see that its time has come. True: it has come, and the callback is not listed. All earlier
-   callbacks for the same point are due by then: where a ticket has ended, and some of them are listed still, the thread
-   that takes them off takes this one behind them (gpusync__tell_now). *listens: others signal the timeline, and
-   the caller has to listen. It is asked under the lock: gpusync_timeline_expect, when it comes after that, finds the
-   callback and listens. */
+/* List the callback, or see that its time has come. True: it has come, and the callback is not
+   listed. All earlier callbacks for the same point are due by then: where a ticket has ended, and
+   some of them are listed still, the thread that takes them off takes this one behind them
+   (gpusync__tell_now). *listens: others signal the timeline, and the caller has to listen. It is
+   asked under the lock: gpusync_timeline_expect, when it comes after that, finds the callback and
+   listens. */
 static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
 {
     gpusync__node *node = &callback->node;
@@ -5156,36 +5689,46 @@ static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
     callback->lost = !ended && callback->due.fn && flags & GPUSYNC__LOST;
     bool over = callback->lost || (ended && !(before && before->number == number));
     *listens = node->heard = callback->timeline && flags & GPUSYNC__OUTSIDE;
-    if (!over) gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], node);
+    if (!over)
+        gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], node);
     gpusync__unlock(&waits->lock);
     return over;
 }
 
-/* List a callback for the point, or have it called at once, with how that ended. fn NULL: `user` is an object to
-   release. A callback is about one ticket or value: of everything there is no end to tell of. */
+/* List a callback for the point, or have it called at once, with how that ended. fn NULL: `user` is
+   an object to release. A callback is about one ticket or value: of everything there is no end to
+   tell of. */
 static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
 {
     gpusync__goal goal;
     gpusync_result result = gpusync__point_enter(point, &goal), end = GPUSYNC_ERROR_DEVICE_LOST;
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     gpusync_timeline *t = goal.timeline;
     gpusync_device *dev = t ? t->device : goal.queue->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__callback *callback = NULL;
     bool listens = false;
-    if (goal.kind == GPUSYNC__ALL) result = GPUSYNC_ERROR_INVALID_TICKET;
-    else if (t) result = t->calls->ready(t);
+    if (goal.kind == GPUSYNC__ALL)
+        result = GPUSYNC_ERROR_INVALID_TICKET;
+    else if (t)
+        result = t->calls->ready(t);
     if (result == GPUSYNC_OK && (callback = gpusync__callback_new(dev, &goal, fn, user)) == NULL)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (callback && gpusync__list_callback(callback, &listens)) {
-        if (callback->lost) gpusync__own_error(&callback->error, end, "the device is lost");
-        else if (t) end = t->calls->result(&goal, &callback->error);
-        else end = gpusync__ticket_result(goal.queue, goal.ticket, &callback->error);
-        if (!t) callback->error.ticket = goal.ticket;
+        if (callback->lost)
+            gpusync__own_error(&callback->error, end, "the device is lost");
+        else if (t)
+            end = t->calls->result(&goal, &callback->error);
+        else
+            end = gpusync__ticket_result(goal.queue, goal.ticket, &callback->error);
+        if (!t)
+            callback->error.ticket = goal.ticket;
         callback->due.error = end != GPUSYNC_OK ? &callback->error : NULL;
         gpusync__push_due(dev, &callback->due, &deferred);
     } else if (callback) {
-        if (listens) t->calls->listen(&goal);
+        if (listens)
+            t->calls->listen(&goal);
         gpusync__arm_sweep(dev);
     }
     gpusync__do_deferred(dev, &deferred);
@@ -5206,29 +5749,37 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
 /* ------------------------------------------------------------------------------- >>commit --
    How a command buffer comes into its queue:
 
-     1. room       gpusync_command_buffer counts it in `outstanding`, against the limits of the program and of Metal,
-                   and takes a slot for it in the same hold.
+     1. room       gpusync_command_buffer counts it in `outstanding`, against the limits of the
+                   program and of Metal, and takes a slot for it in the same hold.
      2. open       gpusync has made it, or encoded into it: its slot is in the table `open`.
-     3. taken in   A commit, a submission or a track takes the slot out of the table: it is in flight. A stranger (a
-                   buffer that gpusync did not make) gets its slot here, and is counted in `outstanding`.
-     4. armed      The slot has a ticket. Metal has it as the completion handler; of external work the watcher has it.
-     5. committed  gpusync commits it. The program commits a tracked one later, and has committed an external one.
+     3. taken in   A commit, a submission or a track takes the slot out of the table: it is in
+                   flight. A stranger (a buffer that gpusync did not make) gets its slot here, and
+                   is counted in `outstanding`.
+     4. armed      The slot has a ticket. Metal has it as the completion handler; of external work
+                   the watcher has it.
+     5. committed  gpusync commits it. The program commits a tracked one later, and has committed an
+                   external one.
 
-   A commit does 3 to 5 without unlocking the order lock in between, and 3 and 4 in one hold of the queue's lock: so
-   tickets come in the order in which Metal gets the work. Before 3 all is checked that may fail; where memory is
-   missing the call makes it without a lock, and begins again (gpusync__make_ready). From 4 on nothing fails, and the
-   handler gives the room back. */
+   A commit does 3 to 5 without unlocking the order lock in between, and 3 and 4 in one hold of the
+   queue's lock: so tickets come in the order in which Metal gets the work. Before 3 all is checked
+   that may fail; where memory is missing the call makes it without a lock, and begins again
+   (gpusync__make_ready). From 4 on nothing fails, and the handler gives the room back. */
 
-/* Has a thread asked for a pump of this queue? gpusync__want sets `wanted`, and the pump tries the order lock after
-   that. The thread that has the lock looks here after unlocking it. So one of the two sees the other. Both sides read,
-   modify and write: nothing is asked of unlock and try_lock but the lock. */
-static inline bool gpusync__is_wanted(gpusync_queue *q) { return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0; }
+/* Has a thread asked for a pump of this queue? gpusync__want sets `wanted`, and the pump tries the
+   order lock after that. The thread that has the lock looks here after unlocking it. So one of the
+   two sees the other. Both sides read, modify and write: nothing is asked of unlock and try_lock
+   but the lock. */
+static inline bool gpusync__is_wanted(gpusync_queue *q)
+{
+    return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0;
+}
 
-/* Callbacks and handlers only try the order lock, and rely on the thread that has it to pump for them: so it is
-   unlocked here. The pump looks by itself, and destroy leaves nothing to pump. */
+/* Callbacks and handlers only try the order lock, and rely on the thread that has it to pump for
+   them: so it is unlocked here. The pump looks by itself, and destroy leaves nothing to pump. */
 GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
 {
-    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);
+    if (gpusync__is_wanted(q))
+        gpusync__upper_of(q)->pump(q);
 }
 
 static void gpusync__order_end(gpusync_queue *q)
@@ -5245,14 +5796,16 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
     gpusync__order_ended(q);
 }
 
-/* -- open buffers: lists of slots, by a hash of the buffer. All of this runs under the order lock. */
+/* -- open buffers: lists of slots, by a hash of the buffer. All of this runs under the order
+   lock. */
 
-/* The link that leads to the buffer's slot. A buffer that is not open has none: then the link is the last one, which is
-   NULL. */
+/* The link that leads to the buffer's slot. A buffer that is not open has none: then the link is
+   the last one, which is NULL. */
 static gpusync__slot **gpusync__find_open(gpusync_queue *q, const void *buffer)
 {
     gpusync__slot **link = &q->open[gpusync__hash(buffer) >> q->open_shift];
-    while (*link && (*link)->buffer != buffer) link = &(*link)->next;
+    while (*link && (*link)->buffer != buffer)
+        link = &(*link)->next;
     return link;
 }
 
@@ -5264,8 +5817,8 @@ static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
     *place = slot;
 }
 
-/* Where there are more open buffers than lists: four times the lists. Without memory the table stays as it is, and its
-   lists get longer. No lock is held. */
+/* Where there are more open buffers than lists: four times the lists. Without memory the table
+   stays as it is, and its lists get longer. No lock is held. */
 GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
 {
     gpusync__slot **before, **made = NULL, *slot;
@@ -5273,7 +5826,8 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
     uint32_t count = q->open_places;
     gpusync__order_end(q);
     made = (gpusync__slot **)gpusync__allocate(q->device, 4 * (size_t)count * sizeof *made, 16);
-    if (!made) return;
+    if (!made)
+        return;
     gpusync__lock(&q->order);
     before = q->open_places == count ? q->open : NULL; /* else another thread was faster */
     if (before) {
@@ -5287,11 +5841,14 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
             gpusync__put_open(q, slot);
         }
     gpusync__order_end(q);
-    if (!before) gpusync__free(q->device, made, 4 * (size_t)count * sizeof *made);
-    else if (before != q->few_open) gpusync__free(q->device, before, count * sizeof *before);
+    if (!before)
+        gpusync__free(q->device, made, 4 * (size_t)count * sizeof *made);
+    else if (before != q->few_open)
+        gpusync__free(q->device, before, count * sizeof *before);
 }
 
-/* WAS_OPEN stays set: a submission that fails puts the slot back here. True: the table has got too small. */
+/* WAS_OPEN stays set: a submission that fails puts the slot back here. True: the table has got too
+   small. */
 static bool gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
     slot->kind = GPUSYNC__WORK;
@@ -5311,8 +5868,8 @@ static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
 
 /* -- room */
 
-/* Is every command buffer that takes room held, or not committed? Then only the program can make room. The program may
-   commit one meanwhile: the caller asks twice. No lock is held. */
+/* Is every command buffer that takes room held, or not committed? Then only the program can make
+   room. The program may commit one meanwhile: the caller asks twice. No lock is held. */
 static bool gpusync__is_stuck(gpusync_queue *q)
 {
     uint64_t last = gpusync__committed(q);
@@ -5322,8 +5879,10 @@ static bool gpusync__is_stuck(gpusync_queue *q)
     if (GPUSYNC__LOAD_SEQ(&q->tracked))
         for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
             gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-            if (!slot) continue;
-            if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED) idle++;
+            if (!slot)
+                continue;
+            if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
+                idle++;
             gpusync__ticket_end(q, slot);
         }
     return idle >= gpusync__outstanding(q);
@@ -5332,8 +5891,9 @@ static bool gpusync__is_stuck(gpusync_queue *q)
 /* A queue that is stuck for so long is full: a wait without a deadline would never end. */
 #define GPUSYNC__STUCK_NS 1000000000u
 
-/* Wait until fewer than `limit` command buffers take room. This takes no room, but it may have been told of some, which
-   would wake another waiter: so it passes on what it was told. QUEUE_FULL: the queue is stuck. */
+/* Wait until fewer than `limit` command buffers take room. This takes no room, but it may have been
+   told of some, which would wake another waiter: so it passes on what it was told. QUEUE_FULL: the
+   queue is stuck. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
     gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL};
@@ -5343,13 +5903,16 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         uint64_t left = gpusync__time_left(deadline), committed = gpusync__committed(q);
         bool stuck = forever && gpusync__is_stuck(q);
         gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
-        if (result == GPUSYNC_OK) return GPUSYNC_OK;
+        if (result == GPUSYNC_OK)
+            return GPUSYNC_OK;
         gpusync__give_room(q, 0, NULL);
-        if (result != GPUSYNC_TIMEOUT) return result;
-        if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q)) return GPUSYNC_ERROR_QUEUE_FULL;
+        if (result != GPUSYNC_TIMEOUT)
+            return result;
+        if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q))
+            return GPUSYNC_ERROR_QUEUE_FULL;
     } while (forever); /* else the time is over */
-    /* The program may ask again: until then the sweep looks for room that a lost handler keeps. Its partner is
-       gpusync__sweep_queue, which takes the mark back when there is room. */
+    /* The program may ask again: until then the sweep looks for room that a lost handler keeps. Its
+       partner is gpusync__sweep_queue, which takes the mark back when there is room. */
     GPUSYNC__LOCK(q);
     q->refused = true;
     GPUSYNC__UNLOCK(q);
@@ -5357,8 +5920,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     return GPUSYNC_TIMEOUT;
 }
 
-/* Take room for one, within the program's limit, and a slot for it; slot NULL: room alone. Room is not like a ticket:
-   another thread may have taken what ended this sleep. */
+/* Take room for one, within the program's limit, and a slot for it; slot NULL: room alone. Room is
+   not like a ticket: another thread may have taken what ended this sleep. */
 static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline, gpusync__slot **slot)
 {
     for (;;) {
@@ -5367,14 +5930,20 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline
         bool room = q->outstanding < q->max_in_flight, ready = !slot || q->free_slots;
         if (room && ready) {
             (void)gpusync__take_rooms(q, q->max_in_flight, 1);
-            if (slot) *slot = gpusync__slot_take(q);
+            if (slot)
+                *slot = gpusync__slot_take(q);
         }
         GPUSYNC__UNLOCK(q);
-        if (room && ready) return GPUSYNC_OK;
-        if (!room) result = gpusync__wait_below(q, q->max_in_flight, deadline);
-        else if (!gpusync__make_ready(q, 1)) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-        if (room && result != GPUSYNC_OK) gpusync__give_room(q, 0, NULL); /* this thread may have been told of it */
-        if (result != GPUSYNC_OK) return result;
+        if (room && ready)
+            return GPUSYNC_OK;
+        if (!room)
+            result = gpusync__wait_below(q, q->max_in_flight, deadline);
+        else if (!gpusync__make_ready(q, 1))
+            result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+        if (room && result != GPUSYNC_OK)
+            gpusync__give_room(q, 0, NULL); /* this thread may have been told of it */
+        if (result != GPUSYNC_OK)
+            return result;
     }
 }
 
@@ -5389,9 +5958,11 @@ GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
 GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const char *label)
 {
     void *buffer = gpusync__send_id(q->metal, sel);
-    if (!buffer) return NULL;
+    if (!buffer)
+        return NULL;
     gpusync__retain(buffer);
-    if (label) gpusync__set_label(buffer, label);
+    if (label)
+        gpusync__set_label(buffer, label);
     return buffer;
 }
 
@@ -5409,8 +5980,9 @@ GPUSYNC__RARE bool gpusync__has_options(const gpusync_queue *q, const gpusync_co
            (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
 }
 
-/* Make a command buffer as the desc has it, and open it. The caller has taken room for it, and the slot, and gives both
-   back on an error. A descriptor is made only where the desc needs one: the plain messages cost less. */
+/* Make a command buffer as the desc has it, and open it. The caller has taken room for it, and the
+   slot, and gives both back on an error. A descriptor is made only where the desc needs one: the
+   plain messages cost less. */
 static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
                                            gpusync__slot *slot, void **out)
 {
@@ -5423,19 +5995,24 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
         /* BOOL is a signed char or a bool: 0 or 1 is the same in either type. */
         GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained);
         GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
-        if (desc->log_state) gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
+        if (desc->log_state)
+            gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
         buffer = GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, wanted);
-        if (buffer) gpusync__retain(buffer);
-        if (buffer && desc->label) gpusync__set_label(buffer, desc->label);
+        if (buffer)
+            gpusync__retain(buffer);
+        if (buffer && desc->label)
+            gpusync__set_label(buffer, desc->label);
         gpusync__release(wanted);
     }
     gpusync__pool_pop(pool);
-    if (!buffer) return GPUSYNC_ERROR_METAL_NIL;
+    if (!buffer)
+        return GPUSYNC_ERROR_METAL_NIL;
     gpusync__slot_open(q, slot, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
     gpusync__lock(&q->order);
     bool full = gpusync__add_open(q, slot);
     gpusync__order_end(q);
-    if (full) gpusync__more_places(q);
+    if (full)
+        gpusync__more_places(q);
     *out = buffer;
     return GPUSYNC_OK;
 }
@@ -5443,18 +6020,25 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
 GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
                                                   void **out)
 {
-    if (out) *out = NULL;
-    if (!queue || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue->metal4) return GPUSYNC_ERROR_UNSUPPORTED;
+    if (out)
+        *out = NULL;
+    if (!queue || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue->metal4)
+        return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
-    if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc)) result = GPUSYNC_ERROR_UNSUPPORTED;
+    if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc))
+        result = GPUSYNC_ERROR_UNSUPPORTED;
     gpusync__slot *slot = NULL;
-    if (result == GPUSYNC_OK) result = gpusync__wait_for_room(queue, deadline, &slot);
+    if (result == GPUSYNC_OK)
+        result = gpusync__wait_for_room(queue, deadline, &slot);
     if (result == GPUSYNC_OK) {
         result = gpusync__open_buffer(queue, desc, slot, out);
-        if (result != GPUSYNC_OK) gpusync__give_room(queue, 1, slot);
+        if (result != GPUSYNC_OK)
+            gpusync__give_room(queue, 1, slot);
     }
     gpusync__leave(queue);
     return result;
@@ -5462,15 +6046,18 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
 
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
 {
-    if (!queue || !command_buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    if (!queue || !command_buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
     gpusync__slot **open = gpusync__find_open(queue, command_buffer);
     gpusync__slot *slot = *open ? gpusync__take_open(queue, open) : NULL;
     gpusync__order_end(queue);
     if (slot) {
         gpusync__deferred deferred = GPUSYNC__NOTHING;
-        if (slot->plan) gpusync__upper_of(queue)->discard(slot->plan, NULL, &deferred);
+        if (slot->plan)
+            gpusync__upper_of(queue)->discard(slot->plan, NULL, &deferred);
         gpusync__release_pooled(slot->buffer);
         gpusync__give_room(queue, 1, slot);
         gpusync__do_deferred(queue->device, &deferred);
@@ -5481,30 +6068,35 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 
 /* -- taking in. All of this runs under the order lock, with a pool. */
 
-/* Does a commit have to look whether the buffer is in flight? Only where there are tracked or held ones to mistake it
-   for: else the status tells. */
+/* Does a commit have to look whether the buffer is in flight? Only where there are tracked or held
+   ones to mistake it for: else the status tells. */
 static bool gpusync__searches(const gpusync_queue *q)
 {
     return GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined);
 }
 
-/* ALREADY_TRACKED: the buffer is in flight here. OUT_OF_MEMORY: perhaps it is, and the index is too small to look. */
+/* ALREADY_TRACKED: the buffer is in flight here. OUT_OF_MEMORY: perhaps it is, and the index is too
+   small to look. */
 GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
 {
     GPUSYNC__LOCK(q);
     bool found = gpusync__is_in_flight(q, buffer), small = !found && q->in_flight >= q->index_most;
-    if (small) q->searched = true;
+    if (small)
+        q->searched = true;
     GPUSYNC__UNLOCK(q);
-    if (small) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (small)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     return found ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
 }
 
-/* May a stranger come in here? OUT_OF_MEMORY: the index is too small (gpusync__make_ready). Metal 4 objects and others
-   lack the methods that are used here, and sending them would end the program: so its class is asked first. */
+/* May a stranger come in here? OUT_OF_MEMORY: the index is too small (gpusync__make_ready). Metal 4
+   objects and others lack the methods that are used here, and sending them would end the program:
+   so its class is asked first. */
 GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint8_t kind)
 {
     void *cls = gpusync__class_of(buffer);
-    if (q->metal4) return GPUSYNC_ERROR_UNSUPPORTED; /* it commits otherwise: gpusync_commit4 */
+    if (q->metal4)
+        return GPUSYNC_ERROR_UNSUPPORTED; /* it commits otherwise: gpusync_commit4 */
     if (cls != GPUSYNC__LOAD_SEQ(&q->buffer_class)) {
         if (!gpusync__class_responds(cls, gpusync__sel.addCompletedHandler) ||
             !gpusync__class_responds(cls, gpusync__sel.commandQueue) ||
@@ -5513,23 +6105,28 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
             return GPUSYNC_ERROR_UNSUPPORTED;
         GPUSYNC__STORE_SEQ(&q->buffer_class, cls);
     }
-    if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal) return GPUSYNC_ERROR_WRONG_QUEUE;
-    /* Of a buffer that has ended it is not known whether its slot is gone by now: so it does not count. */
-    if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED) return GPUSYNC_OK;
+    if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal)
+        return GPUSYNC_ERROR_WRONG_QUEUE;
+    /* Of a buffer that has ended it is not known whether its slot is gone by now: so it does not
+       count. */
+    if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED)
+        return GPUSYNC_OK;
     bool searches = (kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || gpusync__searches(q);
     return searches ? gpusync__search(q, buffer) : GPUSYNC_OK;
 }
 
-/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is committed. External work has
-   to be committed already. */
+/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is
+   committed. External work has to be committed already. */
 GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint8_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
-    if (committed == (kind == GPUSYNC__EXTERNAL)) return GPUSYNC_OK;
+    if (committed == (kind == GPUSYNC__EXTERNAL))
+        return GPUSYNC_OK;
     return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_ERROR_NOT_COMMITTED;
 }
 
-/* All that the buffer itself can be refused for. slot: of an open buffer; NULL: it is a stranger. */
+/* All that the buffer itself can be refused for. slot: of an open buffer; NULL: it is a
+   stranger. */
 GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint8_t kind,
                                                      const gpusync__slot *slot)
 {
@@ -5537,24 +6134,28 @@ GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buf
     return result == GPUSYNC_OK ? gpusync__check_status(buffer, kind) : result;
 }
 
-/* Room for a stranger, without a wait, for it exists already; *admitted: it was taken before. Under the queue's lock.
-   */
+/* Room for a stranger, without a wait, for it exists already; *admitted: it was taken before. Under
+   the queue's lock. */
 GPUSYNC__INLINE void gpusync__room_for_stranger(gpusync_queue *q, bool *admitted)
 {
-    if (!admitted || !*admitted) gpusync__count_room(q, 1);
-    if (admitted) *admitted = false;
+    if (!admitted || !*admitted)
+        gpusync__count_room(q, 1);
+    if (admitted)
+        *admitted = false;
 }
 
-/* The buffer, which was checked, comes in: its slot is in flight, with the next ticket. Of an open buffer that is where
-   the link leads; a stranger gets a new one, which retains the buffer. admitted: see above; may be NULL.
-   OUT_OF_MEMORY: a slot, or a place for the ticket, is not ready, and nothing has changed. */
+/* The buffer, which was checked, comes in: its slot is in flight, with the next ticket. Of an open
+   buffer that is where the link leads; a stranger gets a new one, which retains the buffer.
+   admitted: see above; may be NULL. OUT_OF_MEMORY: a slot, or a place for the ticket, is not ready,
+   and nothing has changed. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, uint8_t kind, uint8_t traits,
                                                 gpusync__slot **open, bool *admitted, gpusync__slot **out)
 {
     uint64_t now = gpusync_now_ns();
     gpusync__slot *slot = open ? *open : NULL;
     bool stranger = !slot;
-    if (stranger) gpusync__retain(buffer); /* first: once it has a ticket a look may release it */
+    if (stranger)
+        gpusync__retain(buffer); /* first: once it has a ticket a look may release it */
     GPUSYNC__LOCK(q);
     bool ready = gpusync__ring_is_ready(q) && (slot || q->free_slots);
     if (ready) {
@@ -5566,13 +6167,15 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
             (void)gpusync__take_open(q, open);
             slot->kind = kind;
         }
-        if (kind == GPUSYNC__TRACKED) gpusync__count_tracked(q, true);
+        if (kind == GPUSYNC__TRACKED)
+            gpusync__count_tracked(q, true);
         gpusync__flight_add(q, slot);
         (void)gpusync__enter_ring(q, slot, GPUSYNC__ARMED, now);
     }
     GPUSYNC__UNLOCK(q);
     *out = slot;
-    if (!ready && stranger) gpusync__release(buffer); /* not its last: the program has it */
+    if (!ready && stranger)
+        gpusync__release(buffer); /* not its last: the program has it */
     return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
@@ -5580,82 +6183,99 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
 GPUSYNC__INLINE void gpusync__add_handler(gpusync_queue *q, gpusync__slot *slot, void *buffer)
 {
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
-    if (q->slow_commit && q->device->trace) q->device->trace->schedule(slot);
+    if (q->slow_commit && q->device->trace)
+        q->device->trace->schedule(slot);
 }
 
 /* -- the commit */
 
-/* What a commit has to remember where the program has set a limit, or traces (`slow_commit`). Any other commit reads
-   nothing of it but `admitted`. */
+/* What a commit has to remember where the program has set a limit, or traces (`slow_commit`). Any
+   other commit reads nothing of it but `admitted`. */
 typedef struct gpusync__commit_extra {
     bool admitted;  /* this commit has taken room for a stranger, which has not come in yet */
     uint64_t began; /* when the commit began; 0: it is not traced */
     uint64_t held;  /* since when its plan is held; 0: it is not */
 } gpusync__commit_extra;
 
-/* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all else is right with
-   it: a buffer that is to be refused must not wait first. NULL: those of a Metal 4 commit, which have been looked at.
-   What is taken here, and nothing has come in with, goes back in gpusync__end_commits. No lock is held. */
+/* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all
+   else is right with it: a buffer that is to be refused must not wait first. NULL: those of a Metal
+   4 commit, which have been looked at. What is taken here, and nothing has come in with, goes back
+   in gpusync__end_commits. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *extra)
 {
     extra->began = q->device->trace ? gpusync_now_ns() : 0;
     extra->held = 0;
-    if (!gpusync__is_limited(q)) return GPUSYNC_OK;
+    if (!gpusync__is_limited(q))
+        return GPUSYNC_OK;
     gpusync_result result = GPUSYNC_OK;
     while (buffer) {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
         bool made = *gpusync__find_open(q, buffer) != NULL;
-        if (!made) result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
+        if (!made)
+            result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
         gpusync__order_end_pool(q, pool);
-        if (made) return GPUSYNC_OK;
-        if (result == GPUSYNC_OK) break;
-        if (result != GPUSYNC_ERROR_OUT_OF_MEMORY || !gpusync__make_ready(q, 1)) return result;
+        if (made)
+            return GPUSYNC_OK;
+        if (result == GPUSYNC_OK)
+            break;
+        if (result != GPUSYNC_ERROR_OUT_OF_MEMORY || !gpusync__make_ready(q, 1))
+            return result;
     }
     result = gpusync__wait_for_room(q, GPUSYNC_FOREVER, NULL);
     extra->admitted = result == GPUSYNC_OK;
     return result;
 }
 
-/* The end of a commit that is slow, or could not just be done: that one becomes a submission, or is refused. No lock is
-   held. */
+/* The end of a commit that is slow, or could not just be done: that one becomes a submission, or is
+   refused. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const *buffers, size_t count,
                                                   gpusync_result result, gpusync__commit_extra *extra,
                                                   gpusync_ticket *ticket)
 {
     if (result == GPUSYNC_NOT_READY) {
-        if (extra->admitted) gpusync__give_room(q, 1, NULL); /* a submission takes its own */
+        if (extra->admitted)
+            gpusync__give_room(q, 1, NULL); /* a submission takes its own */
         extra->admitted = false;
         result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &extra->held);
     }
-    if (!q->slow_commit) return result; /* as it was: gpusync_set_trace does not run beside a call */
-    if (extra->admitted) gpusync__give_room(q, 1, NULL);
-    if (result != GPUSYNC_OK || !extra->began) return result;
+    if (!q->slow_commit)
+        return result; /* as it was: gpusync_set_trace does not run beside a call */
+    if (extra->admitted)
+        gpusync__give_room(q, 1, NULL);
+    if (result != GPUSYNC_OK || !extra->began)
+        return result;
     q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, extra->began);
-    if (extra->held) q->device->trace->ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, extra->held);
+    if (extra->held)
+        q->device->trace->ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, extra->held);
     return GPUSYNC_OK;
 }
 
-/* The same for one command buffer of the old kind: not of Metal 4, also where that would have to be held. */
+/* The same for one command buffer of the old kind: not of Metal 4, also where that would have to be
+   held. */
 GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result,
                                                  gpusync__commit_extra *extra, gpusync_ticket *ticket)
 {
-    if (result == GPUSYNC_NOT_READY && q->metal4) result = GPUSYNC_ERROR_UNSUPPORTED;
+    if (result == GPUSYNC_NOT_READY && q->metal4)
+        result = GPUSYNC_ERROR_UNSUPPORTED;
     return gpusync__end_commits(q, &buffer, 1, result, extra, ticket);
 }
 
-/* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is held, or something is
-   encoded into the buffer. Then the commit may have to be held too, and becomes a submission. Under the order lock,
-   with a pool. Not folded into its caller: there the compiler would keep the result of good work in memory. */
+/* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is
+   held, or something is encoded into the buffer. Then the commit may have to be held too, and
+   becomes a submission. Under the order lock, with a pool. Not folded into its caller: there the
+   compiler would keep the result of good work in memory. */
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
                                                        gpusync_ticket *ticket)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    if (q->lined_ordered || (slot && slot->plan)) return GPUSYNC_NOT_READY;
+    if (q->lined_ordered || (slot && slot->plan))
+        return GPUSYNC_NOT_READY;
     gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot);
     if (result == GPUSYNC_OK)
         result = gpusync__take_in(q, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM, open, admitted, &slot);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     gpusync__add_handler(q, slot, buffer);
     *ticket = slot->ticket; /* before the commit: from there on the slot is the handler's */
     gpusync__send_void(buffer, gpusync__sel.commit);
@@ -5668,14 +6288,16 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ti
     gpusync__commit_extra extra;
     extra.admitted = false;
     gpusync_result result = q->slow_commit ? gpusync__before_commit(q, buffer, &extra) : GPUSYNC_OK;
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
         result = gpusync__commit_ordered(q, buffer, &extra.admitted, ticket);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
-    if (result != GPUSYNC_OK || q->slow_commit) result = gpusync__end_commit(q, buffer, result, &extra, ticket);
+    if (result != GPUSYNC_OK || q->slow_commit)
+        result = gpusync__end_commit(q, buffer, result, &extra, ticket);
     return result;
 }
 
@@ -5683,21 +6305,26 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue && command_buffer) result = gpusync__enter_working(queue);
+    if (queue && command_buffer)
+        result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
         result = gpusync__commit(queue, command_buffer, &issued);
         gpusync__leave(queue);
     }
-    if (ticket) *ticket = issued;
+    if (ticket)
+        *ticket = issued;
     return result;
 }
 
-/* This waits for room and does not take it: another waiter may take what ended this wait, so that is told again. */
+/* This waits for room and does not take it: another waiter may take what ended this wait, so that
+   is told again. */
 GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
 {
-    if (!queue || !max_in_flight) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || !max_in_flight)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     if (gpusync__outstanding(queue) >= max_in_flight) {
         result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
         gpusync__give_room(queue, 0, NULL);
@@ -5708,8 +6335,8 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
 
 /* -- command buffers that the program commits: TRACKED before it does, EXTERNAL after */
 
-/* The watcher waits for external work, and does what the handler does for other work. The watcher is serial: however
-   much external work there is, it takes one thread of the dispatch pool. */
+/* The watcher waits for external work, and does what the handler does for other work. The watcher
+   is serial: however much external work there is, it takes one thread of the dispatch pool. */
 static void gpusync__external_over(void *context)
 {
     gpusync__slot *slot = (gpusync__slot *)context;
@@ -5720,37 +6347,44 @@ static void gpusync__external_over(void *context)
     gpusync__release_pooled(buffer);
 }
 
-/* Have the watcher wait for the buffer. The first call makes the watcher; where two come at once the swap picks one,
-   and the other is released. No lock is held. */
+/* Have the watcher wait for the buffer. The first call makes the watcher; where two come at once
+   the swap picks one, and the other is released. No lock is held. */
 static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void *buffer, gpusync_ticket ticket)
 {
     void *watcher = GPUSYNC__LOAD_SEQ(&q->external_queue);
     if (!watcher) {
         void *made = gpusync__dispatch_queue_create("gpusync external work", NULL);
-        if (GPUSYNC__SWAP_SEQ(&q->external_queue, &watcher, made)) watcher = made;
-        else gpusync__dispatch_release(made);
+        if (GPUSYNC__SWAP_SEQ(&q->external_queue, &watcher, made))
+            watcher = made;
+        else
+            gpusync__dispatch_release(made);
     }
     gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
     gpusync__dispatch_async(watcher, slot, gpusync__external_over);
     (void)gpusync__look_ticket(q, ticket, NULL); /* one that has ended is over at once */
 }
 
-/* gpusync_track and gpusync_track_committed, under the order lock and with a pool. What is encoded into a buffer needs
-   a commit by gpusync: so such a buffer is refused here. Of an external one the checks come first: that it is not
-   committed says more. */
+/* gpusync_track and gpusync_track_committed, under the order lock and with a pool. What is encoded
+   into a buffer needs a commit by gpusync: so such a buffer is refused here. Of an external one the
+   checks come first: that it is not committed says more. */
 GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, bool external, gpusync__slot **slot,
                                                     gpusync_ticket *ticket)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer);
     uint8_t kind = external ? GPUSYNC__EXTERNAL : GPUSYNC__TRACKED;
     bool encoded = *open && (*open)->plan;
-    if (encoded && !external) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (encoded && !external)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__check_buffer(q, buffer, kind, *open);
-    if (result == GPUSYNC_OK && encoded) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (result == GPUSYNC_OK) result = gpusync__take_in(q, buffer, kind, GPUSYNC__HAS_ROOM, open, NULL, slot);
-    if (result != GPUSYNC_OK) return result;
+    if (result == GPUSYNC_OK && encoded)
+        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (result == GPUSYNC_OK)
+        result = gpusync__take_in(q, buffer, kind, GPUSYNC__HAS_ROOM, open, NULL, slot);
+    if (result != GPUSYNC_OK)
+        return result;
     *ticket = (*slot)->ticket;
-    if (!external) gpusync__add_handler(q, *slot, buffer);
+    if (!external)
+        gpusync__add_handler(q, *slot, buffer);
     return GPUSYNC_OK;
 }
 
@@ -5758,7 +6392,8 @@ static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool extern
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q && buffer) result = gpusync__enter_working(q);
+    if (q && buffer)
+        result = gpusync__enter_working(q);
     if (result == GPUSYNC_OK) {
         uint64_t began = q->device->trace ? gpusync_now_ns() : 0;
         gpusync__slot *slot = NULL;
@@ -5768,11 +6403,14 @@ static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool extern
             result = gpusync__track_ordered(q, buffer, external, &slot, &issued);
             gpusync__order_end_pool(q, pool);
         } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
-        if (result == GPUSYNC_OK && external) gpusync__queue_external(q, slot, buffer, issued);
-        if (result == GPUSYNC_OK && began) q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
+        if (result == GPUSYNC_OK && external)
+            gpusync__queue_external(q, slot, buffer, issued);
+        if (result == GPUSYNC_OK && began)
+            q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
         gpusync__leave(q);
     }
-    if (ticket) *ticket = issued;
+    if (ticket)
+        *ticket = issued;
     return result;
 }
 
@@ -5786,20 +6424,25 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
     return gpusync__track(queue, command_buffer, true, ticket);
 }
 
-/* Give up a tracked buffer that is not committed: its ticket ends as cancelled. The caller is counted in the slot. The
-   hold in gpusync__cancel decides between this and a handler that comes at the same time. */
+/* Give up a tracked buffer that is not committed: its ticket ends as cancelled. The caller is
+   counted in the slot. The hold in gpusync__cancel decides between this and a handler that comes at
+   the same time. */
 static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
 {
-    if (slot->kind != GPUSYNC__TRACKED) return GPUSYNC_ERROR_INVALID_TICKET;
-    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if (slot->kind != GPUSYNC__TRACKED)
+        return GPUSYNC_ERROR_INVALID_TICKET;
+    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED)
+        return GPUSYNC_ERROR_ALREADY_COMMITTED;
     return gpusync__cancel(q, slot) ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_TICKET;
 }
 
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync_result result = GPUSYNC_ERROR_INVALID_TICKET;
-    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    if (!queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue))
+        return GPUSYNC_ERROR_DESTROYED;
     bool known = ticket != 0 && ticket <= gpusync__committed(queue);
     gpusync__slot *slot = known ? gpusync__ticket_begin(queue, ticket) : NULL;
     if (slot) {
@@ -5815,18 +6458,21 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
      1. The selectors are registered: every step after this one sends messages.
      2. The Metal device is found or given, with a reference of gpusync's own (+1).
      3. Its memory is allocated, all zero: that is where every field begins that is not set here.
-     4. The post is opened, by which dispatch queues call the device back: for callbacks, and for the sweep.
-     5. The fields are set. No other thread knows the device before the call returns, so they need no lock.
+     4. The post is opened, by which dispatch queues call the device back: for callbacks, and for
+        the sweep.
+     5. The fields are set. No other thread knows the device before the call returns, so they need
+        no lock.
 
    A queue is made in this order:
      1. Its memory is allocated, all zero, and the fields are set that begin otherwise.
      2. The ring is made, which finds its tickets.
      3. The Metal queue is made or given.
-     4. Under the device's lock it gets its number and its place on the list. From here on the sweep, the report and
-        the loss of the device find it.
+     4. Under the device's lock it gets its number and its place on the list. From here on the
+        sweep, the report and the loss of the device find it.
    What fails on the way is given back by gpusync__queue_free, which takes a queue of any step. */
 
-/* Once for the process. Under the lock: a thread that comes second sends nothing before all of them are there. */
+/* Once for the process. Under the lock: a thread that comes second sends nothing before all of them
+   are there. */
 static void gpusync__init_selectors(void)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -5839,17 +6485,19 @@ static void gpusync__init_selectors(void)
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* The first of all devices, +1, or NULL. To ask for the default one fails on some machines where this works. Looked up
-   by name, because iOS has the function from 18 on: a weak reference to it does not link with earlier SDKs. Needs a
-   pool. */
+/* The first of all devices, +1, or NULL. To ask for the default one fails on some machines where
+   this works. Looked up by name, because iOS has the function from 18 on: a weak reference to it
+   does not link with earlier SDKs. Needs a pool. */
 static void *gpusync__first_device(void)
 {
     void *symbol = gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices"), *list, *first = NULL;
     void *(*copy_all)(void);
-    if (!symbol) return NULL;
+    if (!symbol)
+        return NULL;
     memcpy(&copy_all, &symbol, sizeof symbol); /* C has no cast from an object to a function */
     list = copy_all();
-    if (!list) return NULL;
+    if (!list)
+        return NULL;
     if (gpusync__send_ulong(list, gpusync__sel.count) > 0)
         first = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
     gpusync__release(list);
@@ -5861,8 +6509,10 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
     static const gpusync_device_desc none = {
         NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
-    if (out) *out = NULL;
-    if (!desc) desc = &none;
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
     if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
         (desc->allocator && (!desc->allocator->allocate || !desc->allocator->release)) ||
         (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING || (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
@@ -5873,10 +6523,13 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     void *pool = gpusync__pool_push();
     void *metal = gpusync__retain(desc->metal_device);
-    if (!metal) metal = gpusync__default_device();
-    if (!metal) metal = gpusync__first_device();
+    if (!metal)
+        metal = gpusync__default_device();
+    if (!metal)
+        metal = gpusync__first_device();
     gpusync__pool_pop(pool);
-    if (!metal) return GPUSYNC_ERROR_NO_DEVICE;
+    if (!metal)
+        return GPUSYNC_ERROR_NO_DEVICE;
     const gpusync_allocator *allocator = desc->allocator ? desc->allocator : &plain;
     gpusync_device *dev = (gpusync_device *)allocator->allocate(allocator->user, sizeof *dev, 128);
     if (dev) {
@@ -5884,17 +6537,23 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
         dev->callback_mode = desc->callback_mode; /* the post asks for it */
     }
     if (!dev || !gpusync__open_post(dev, desc->callback_queue)) {
-        if (dev) allocator->release(allocator->user, dev, sizeof *dev);
+        if (dev)
+            allocator->release(allocator->user, dev, sizeof *dev);
         gpusync__release_pooled(metal);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
     dev->metal = metal;
     dev->allocator = *allocator;
-    if (desc->hooks) dev->hooks = *desc->hooks;
-    if (!dev->hooks.yield) dev->hooks.yield = gpusync__default_yield;
-    if (!dev->hooks.park) dev->hooks.park = gpusync__default_park;
-    if (!dev->hooks.unpark) dev->hooks.unpark = gpusync__default_unpark;
-    if (desc->spin) *(dev->spin = &dev->own_spin) = *desc->spin;
+    if (desc->hooks)
+        dev->hooks = *desc->hooks;
+    if (!dev->hooks.yield)
+        dev->hooks.yield = gpusync__default_yield;
+    if (!dev->hooks.park)
+        dev->hooks.park = gpusync__default_park;
+    if (!dev->hooks.unpark)
+        dev->hooks.unpark = gpusync__default_unpark;
+    if (desc->spin)
+        *(dev->spin = &dev->own_spin) = *desc->spin;
     dev->wait_mode = desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     dev->log = desc->log;
     dev->log_user = desc->log_user;
@@ -5912,7 +6571,8 @@ static void *gpusync__new_queue4(void *metal, const char *label)
     void *cls = gpusync__class_of(metal), *desc = NULL, *queue;
     if (label && gpusync__class_responds(cls, gpusync__sel.newQueue4WithDescriptor))
         desc = gpusync__new_object("MTL4CommandQueueDescriptor");
-    if (!desc) return gpusync__send_id(metal, gpusync__sel.newQueue4);
+    if (!desc)
+        return gpusync__send_id(metal, gpusync__sel.newQueue4);
     gpusync__send_void_id(desc, gpusync__sel.setLabel, gpusync__string(label));
     queue = ((void *(*)(void *, void *, void *, void **))gpusync__send)(metal, gpusync__sel.newQueue4WithDescriptor,
                                                                         desc, NULL);
@@ -5920,8 +6580,9 @@ static void *gpusync__new_queue4(void *metal, const char *label)
     return queue;
 }
 
-/* May this device be asked for Metal 4 queues? The family is asked, too: the class of a device that lacks Metal 4 may
-   have the method all the same (unverified, of Apple's paravirtual device: README, "Status"). */
+/* May this device be asked for Metal 4 queues? The family is asked, too: the class of a device that
+   lacks Metal 4 may have the method all the same (unverified, of Apple's paravirtual device:
+   README, "Status"). */
 static bool gpusync__has_metal4(void *metal)
 {
     void *cls = gpusync__class_of(metal);
@@ -5930,8 +6591,9 @@ static bool gpusync__has_metal4(void *metal)
            GPUSYNC__AS1(signed char, long)(metal, gpusync__sel.supportsFamily, GPUSYNC__FAMILY_METAL4);
 }
 
-/* The Metal queue, +1, and its label. A given one must be of this device: wrappers of validation layers may differ by
-   pointer, so the registry decides. What the system has is asked of classes, never of versions. Runs with a pool. */
+/* The Metal queue, +1, and its label. A given one must be of this device: wrappers of validation
+   layers may differ by pointer, so the registry decides. What the system has is asked of classes,
+   never of versions. Runs with a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
     void *given = desc->metal_queue, *metal = q->device->metal, *cls = gpusync__class_of(given ? given : metal);
@@ -5958,22 +6620,29 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
     q->metal = q->metal4 ? gpusync__new_queue4(metal, desc->label)
                          : GPUSYNC__AS1(void *, unsigned long)(metal, gpusync__sel.newCommandQueueWithMax,
                                                                (unsigned long)q->limit);
-    if (!q->metal) return GPUSYNC_ERROR_METAL_NIL;
+    if (!q->metal)
+        return GPUSYNC_ERROR_METAL_NIL;
     gpusync__copy_text(q->label, sizeof q->label, desc->label);
-    if (desc->label && !q->metal4) gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__string(desc->label));
+    if (desc->label && !q->metal4)
+        gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__string(desc->label));
     return GPUSYNC_OK;
 }
 
-/* Gives back what gpusync_queue_create made, however far it came. The log, the open places and the ring may have grown
-   since: the first two begin as fields of the queue, which are not freed by themselves. */
+/* Gives back what gpusync_queue_create made, however far it came. The log, the open places and the
+   ring may have grown since: the first two begin as fields of the queue, which are not freed by
+   themselves. */
 GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    if (q->metal) gpusync__release_pooled(q->metal);
-    if (q->mark) gpusync__release_pooled(q->mark);
-    if (q->log != &q->last_failure) gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
+    if (q->metal)
+        gpusync__release_pooled(q->metal);
+    if (q->mark)
+        gpusync__release_pooled(q->mark);
+    if (q->log != &q->last_failure)
+        gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__free(dev, q->index, q->index_places * sizeof *q->index);
-    if (q->open != q->few_open) gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
+    if (q->open != q->few_open)
+        gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
     for (gpusync__ring *ring = q->ring, *older; ring; ring = older) {
         older = ring->older;
         gpusync__ring_free(dev, ring);
@@ -5985,11 +6654,15 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
                                                 gpusync_queue **out)
 {
     static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false};
-    if (out) *out = NULL;
-    if (!desc) desc = &none;
-    if (!dev || !out || (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
+    if (!dev || !out || (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_queue *q = (gpusync_queue *)gpusync__allocate(dev, sizeof *q, 128);
-    if (!q) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!q)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     q->device = dev;
     q->open = q->few_open;
     q->open_places = GPUSYNC__FEW_PLACES;
@@ -6000,47 +6673,55 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     q->log_size = 1;
     q->index_most = GPUSYNC__FEW_PLACES;
     q->spin = dev->spin;
-    if (desc->spin) *(q->spin = &q->own_spin) = *desc->spin;
+    if (desc->spin)
+        *(q->spin = &q->own_spin) = *desc->spin;
     q->wait_mode = desc->wait_mode ? desc->wait_mode : dev->wait_mode;
     q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
     void *pool = gpusync__pool_push();
     gpusync_result result = q->ring ? gpusync__metal_queue(q, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync__pool_pop(pool);
-    if (q->metal4 && !desc->max_command_buffer_count) q->limit = UINT32_MAX; /* Metal 4 has no limit */
+    if (q->metal4 && !desc->max_command_buffer_count)
+        q->limit = UINT32_MAX; /* Metal 4 has no limit */
     q->max_in_flight = desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     gpusync__lock(&dev->lock);
-    /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this finds the loss. */
-    if (gpusync_device_is_lost(dev)) result = GPUSYNC_ERROR_DEVICE_LOST;
+    /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this
+       finds the loss. */
+    if (gpusync_device_is_lost(dev))
+        result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result == GPUSYNC_OK) {
         q->place.number = ++dev->queue_count;
         gpusync__list_add(&dev->queues, &q->place);
         gpusync__flag_trace(q);
     }
     gpusync__unlock(&dev->lock);
-    if (result == GPUSYNC_OK) *out = q;
-    else gpusync__queue_free(q);
+    if (result == GPUSYNC_OK)
+        *out = q;
+    else
+        gpusync__queue_free(q);
     return result;
 }
 
 /* ------------------------------------------------------------------------------ >>destroy --
    A queue goes in this order. Each step needs those before it:
      1. CLOSING is set: a call that comes now returns ERROR_DESTROYED, a second destroy as well.
-     2. Sleeping waits are woken, and calls that are inside get out. From here on no call of the program's is inside.
+     2. Sleeping waits are woken, and calls that are inside get out. From here on no call of the
+        program's is inside.
      3. What is not committed is given up: held work, open and tracked command buffers.
      4. What is in flight is waited for; not by gpusync_queue_destroy_now, nor on a lost device.
      5. The queue leaves the device's list: the sweep and the report find it no more.
-     6. Slots whose handlers have not come become orphans. Handlers that run are waited for: until no slot is in flight,
-        and then until `leaving` is 0.
+     6. Slots whose handlers have not come become orphans. Handlers that run are waited for: until
+        no slot is in flight, and then until `leaving` is 0.
      7. Plans that are not over end as cancelled. What waits for tickets of the queue is told.
-     8. Callbacks and releases that the queue owes run on this thread. Metal 4 gets what its last signals need.
+     8. Callbacks and releases that the queue owes run on this thread. Metal 4 gets what its last
+        signals need.
      9. The device keeps the counts. The memory goes once no slot is the queue's any more.
 
-   A device goes when nothing is left of it but itself: gpusync_device_destroy looks for that first, and changes nothing
-   where it is not so. */
+   A device goes when nothing is left of it but itself: gpusync_device_destroy looks for that first,
+   and changes nothing where it is not so. */
 
-/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for the sake of the
-   rest. A hint makes all waits look, so that they leave it: at once, and then after ever longer times, for a wait that
-   goes to sleep just then may miss one. */
+/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for
+   the sake of the rest. A hint makes all waits look, so that they leave it: at once, and then after
+   ever longer times, for a wait that goes to sleep just then may miss one. */
 static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 {
     unsigned rounds = 0;
@@ -6048,15 +6729,19 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
         gpusync_timeline *t = NULL;
         gpusync_queue *q = NULL;
         gpusync__linger(dev, &rounds);
-        if (rounds & (rounds - 1)) continue; /* no power of two */
-        while ((q = gpusync__next_queue(dev, q)) != NULL) gpusync__wake_waits(dev, &q->waits, true);
-        while ((t = gpusync__next_timeline(dev, t)) != NULL) gpusync__wake_waits(dev, &t->waits, true);
+        if (rounds & (rounds - 1))
+            continue; /* no power of two */
+        while ((q = gpusync__next_queue(dev, q)) != NULL)
+            gpusync__wake_waits(dev, &q->waits, true);
+        while ((t = gpusync__next_timeline(dev, t)) != NULL)
+            gpusync__wake_waits(dev, &t->waits, true);
     }
 }
 
-/* Step 3. Held work ends, and what it was to signal fails. Then the open command buffers: their plans have no ticket
-   that could tell of the failure, so the timelines are told here. Tracked ones promise nothing; their slots become
-   orphans, for the program may still commit them. No lock is held when waits are woken. */
+/* Step 3. Held work ends, and what it was to signal fails. Then the open command buffers: their
+   plans have no ticket that could tell of the failure, so the timelines are told here. Tracked ones
+   promise nothing; their slots become orphans, for the program may still commit them. No lock is
+   held when waits are woken. */
 static void gpusync__give_up_uncommitted(gpusync_queue *q)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
@@ -6064,7 +6749,8 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__slot *slot;
     gpusync_error error;
     gpusync__lock(&q->order);
-    if (q->lined) upper->give_up(q, &deferred);
+    if (q->lined)
+        upper->give_up(q, &deferred);
     gpusync__unlock(&q->order);
     gpusync__do_deferred(q->device, &deferred);
     if (q->open_count)
@@ -6073,19 +6759,21 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     for (size_t i = 0; q->open_count; i++)
         while (q->open[i]) {
             slot = gpusync__take_open(q, &q->open[i]);
-            if (slot->plan) upper->discard(slot->plan, &error, &deferred);
+            if (slot->plan)
+                upper->discard(slot->plan, &error, &deferred);
             gpusync__release_pooled(slot->buffer);
             gpusync__give_room(q, 1, slot);
         }
     gpusync__do_deferred(q->device, &deferred);
     slot = NULL;
-    while ((slot = gpusync__next_armed(q, slot)) != NULL) (void)gpusync__untrack_slot(q, slot);
+    while ((slot = gpusync__next_armed(q, slot)) != NULL)
+        (void)gpusync__untrack_slot(q, slot);
 }
 
-/* Step 4: waits without a limit, unless the device is lost. Callbacks of this queue run here, for one of them may
-   release what this waits for. The wait sleeps in slices: no other thread may run callbacks, because the program
-   stopped dispatching, or because this is the thread of its callback queue. The sweep does not enter a queue that
-   closes, so this looks by itself. */
+/* Step 4: waits without a limit, unless the device is lost. Callbacks of this queue run here, for
+   one of them may release what this waits for. The wait sleeps in slices: no other thread may run
+   callbacks, because the program stopped dispatching, or because this is the thread of its callback
+   queue. The sweep does not enter a queue that closes, so this looks by itself. */
 static void gpusync__drain(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
@@ -6097,15 +6785,17 @@ static void gpusync__drain(gpusync_queue *q)
     goal.draining = true;
     while (!gpusync__over(&goal)) {
         gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
-        if (due) gpusync__run_one_due(dev, due);
+        if (due)
+            gpusync__run_one_due(dev, due);
         else if (gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(dev, &rounds); /* no memory to sleep with */
         (void)gpusync__sweep_queue(q, &found);
     }
 }
 
-/* Step 6. A slot that is given up belongs to the handler from here on, and the handler touches nothing else: it may
-   come when the queue is long gone. One that has begun uses the queue, so this waits until it is through. */
+/* Step 6. A slot that is given up belongs to the handler from here on, and the handler touches
+   nothing else: it may come when the queue is long gone. One that has begun uses the queue, so this
+   waits until it is through. */
 GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
 {
     unsigned rounds = 0;
@@ -6113,11 +6803,14 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
         gpusync__catch caught;
         GPUSYNC__LOCK(q);
         gpusync__slot *slot = q->flight[0];
-        while (slot && gpusync__state_of(slot) == GPUSYNC__OPEN) slot = slot->flight[1]; /* goes with its plan */
+        while (slot && gpusync__state_of(slot) == GPUSYNC__OPEN)
+            slot = slot->flight[1]; /* goes with its plan */
         bool armed = slot && gpusync__state_of(slot) == GPUSYNC__ARMED;
-        if (armed) slot->looks++;
+        if (armed)
+            slot->looks++;
         GPUSYNC__UNLOCK(q);
-        if (!slot) break;
+        if (!slot)
+            break;
         if (!armed) {
             gpusync__linger(q->device, &rounds);
             continue;
@@ -6130,18 +6823,21 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
         bool orphan = gpusync__give_up(q, slot, events, &caught); /* catches nothing: no wait is left */
         GPUSYNC__UNLOCK(q);
         gpusync__look_end(q, slot);
-        if (events && !orphan) gpusync__release_pooled(events);
+        if (events && !orphan)
+            gpusync__release_pooled(events);
     }
-    while (GPUSYNC__LOAD_SEQ(&q->leaving)) gpusync__linger(q->device, &rounds);
+    while (GPUSYNC__LOAD_SEQ(&q->leaving))
+        gpusync__linger(q->device, &rounds);
 }
 
-/* Step 7. The queue is off the device's list: tell every callback and every need that is about a ticket of it.
+/* Step 7. The queue is off the device's list: tell every callback and every need that is about a
+   ticket of it.
 
        a ticket that has ended         The thread that ended it is about to tell.
-       a submission that has not       The thread that has it among its deferred work ends it. What waits for it stays,
-       and so does this. ... needed by an abandoned plan That plan does not care how, and is told at once. Else two
-       queues that go at the
-                                       same time could wait for each other.
+       a submission that has not       The thread that has it among its deferred work ends it. What
+                                       waits for it stays, and so does this.
+       ... needed by an abandoned plan That plan does not care how, and is told at once. Else two
+                                       queues that go at the same time could wait for each other.
        any other                       It fails: the queue was destroyed. */
 GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred)
 {
@@ -6159,15 +6855,19 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         for (node = gpusync__first_told(&q->waits, 0); node && taken < GPUSYNC__HOLD_MOST; node = next) {
             bool stays = !(upper && upper->may_end(node)) && gpusync__is_submission(q, node->number, GPUSYNC__ANY);
             next = gpusync__told_from(node->beside[1]);
-            if (stays || gpusync__has_ended(q, node->number)) continue; /* another thread tells it */
+            if (stays || gpusync__has_ended(q, node->number))
+                continue; /* another thread tells it */
             gpusync__take_told(&q->waits, node, &error, &others, deferred);
             taken++;
         }
         left = gpusync__first_told(&q->waits, 0) != NULL;
         GPUSYNC__UNLOCK(q);
-        if (others.needs) upper->over(q, others.needs, &error, deferred);
-        if (deferred->busy) upper->work(q->device, deferred);
-        if (left && !taken) gpusync__linger(q->device, &rounds);
+        if (others.needs)
+            upper->over(q, others.needs, &error, deferred);
+        if (deferred->busy)
+            upper->work(q->device, deferred);
+        if (left && !taken)
+            gpusync__linger(q->device, &rounds);
     }
 }
 
@@ -6183,38 +6883,44 @@ static void gpusync__return_slots(gpusync__slot *slot)
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* Adds all counts, field by field: gpusync_stats has nothing but counts of 64 bits. They are added to without a lock,
-   so each is read for itself, relaxed. */
+/* Adds all counts, field by field: gpusync_stats has nothing but counts of 64 bits. They are added
+   to without a lock, so each is read for itself, relaxed. */
 static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
 {
     uint64_t *to = &sum->commits;
     const uint64_t *from = &more->commits;
-    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++)
+        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
-/* Adds the counts of a queue. Its commits and completions are not counted: the tickets tell. Some above
-   `completed` may have ended before an earlier one. */
+/* Adds the counts of a queue. Its commits and completions are not counted: the tickets tell. Some
+   above `completed` may have ended before an earlier one. */
 GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
     uint64_t ended = gpusync__ended_to(q), last = gpusync__committed(q);
     gpusync__add_counts(sum, &q->stats);
     sum->commits += last;
-    for (uint64_t ticket = ended + 1; ticket <= last; ticket++) ended += gpusync__has_ended(q, ticket);
+    for (uint64_t ticket = ended + 1; ticket <= last; ticket++)
+        ended += gpusync__has_ended(q, ticket);
     sum->completions += ended;
 }
 
 /* The steps are those of >>destroy. A callback must not destroy: step 8 would wait for it. */
 static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 {
-    if (!q) return GPUSYNC_OK;
-    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING) return GPUSYNC_ERROR_DESTROYED;
+    if (!q)
+        return GPUSYNC_OK;
+    if (gpusync__in_callback())
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync_device *dev = q->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__wake_waits(dev, &q->waits, false);
     gpusync__let_out(dev, &q->inside);
     gpusync__give_up_uncommitted(q);
-    if (drain) gpusync__drain(q);
+    if (drain)
+        gpusync__drain(q);
     gpusync__lock(&dev->lock);
     gpusync__list_remove(&dev->queues, &q->place);
     gpusync__unlock(&dev->lock);
@@ -6222,41 +6928,58 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     const gpusync__metal4 *four = q->four;
     void *left = four ? four->gather(q) : NULL;
     gpusync__orphan_slots(q);
-    if (upper) upper->disown(q, &deferred);
+    if (upper)
+        upper->disown(q, &deferred);
     gpusync__end_listed(q, &deferred);
     gpusync__do_deferred(dev, &deferred);
     gpusync__pay(dev, &q->owing, &q->kept_count); /* all that is left then is kept, and no thread changes the list */
-    if (left || q->kept) four->leave(q, left);
+    if (left || q->kept)
+        four->leave(q, left);
     gpusync__pay(dev, &q->owing, NULL);
-    if (q->free_plans) upper->close(q);
+    if (q->free_plans)
+        upper->close(q);
     gpusync__lock(&dev->lock);
     gpusync__add_stats(&dev->gone, q);
     gpusync__unlock(&dev->lock);
-    if (q->external_queue) gpusync__dispatch_release(q->external_queue);
+    if (q->external_queue)
+        gpusync__dispatch_release(q->external_queue);
     gpusync__return_slots(q->free_slots);
     gpusync__queue_free(q);
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue) { return gpusync__destroy(queue, true); }
+GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
+{
+    return gpusync__destroy(queue, true);
+}
 
-GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue) { return gpusync__destroy(queue, false); }
+GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
+{
+    return gpusync__destroy(queue, false);
+}
 
-/* Calls that no queue and no timeline counts get out first. The post is closed before the rest goes: no dispatch queue
-   finds the device after that. The allocator is copied, because it frees the device that has it. */
+/* Calls that no queue and no timeline counts get out first. The post is closed before the rest
+   goes: no dispatch queue finds the device after that. The allocator is copied, because it frees
+   the device that has it. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 {
-    if (!device) return GPUSYNC_OK;
-    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!device)
+        return GPUSYNC_OK;
+    if (gpusync__in_callback())
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__lock(&device->lock);
     bool in_use = device->queues.root || device->timelines.root; /* a warm-up has a timeline */
     gpusync__unlock(&device->lock);
-    if (in_use) return GPUSYNC_ERROR_IN_USE;
+    if (in_use)
+        return GPUSYNC_ERROR_IN_USE;
     unsigned rounds = 0;
-    while (GPUSYNC__LOAD_SEQ(&device->inside)) gpusync__linger(device, &rounds);
+    while (GPUSYNC__LOAD_SEQ(&device->inside))
+        gpusync__linger(device, &rounds);
     gpusync__close_post(device);
-    while (device->event_count) gpusync__release_pooled(device->events[--device->event_count]);
-    if (device->listener) gpusync__release_pooled(device->listener);
+    while (device->event_count)
+        gpusync__release_pooled(device->events[--device->event_count]);
+    if (device->listener)
+        gpusync__release_pooled(device->listener);
     gpusync__release_pooled(device->metal);
     for (gpusync__waiter *w = device->free_waiters; w; w = w->next) { /* their memory is that of the stores */
         pthread_mutex_destroy(&w->mutex);
@@ -6274,11 +6997,20 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 /* ---------------------------------------------------------------------------------- >>ask --
    Simple questions. */
 
-GPUSYNC_API uint32_t gpusync_version(void) { return GPUSYNC_VERSION; }
+GPUSYNC_API uint32_t gpusync_version(void)
+{
+    return GPUSYNC_VERSION;
+}
 
-GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return device ? device->metal : NULL; }
+GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
+{
+    return device ? device->metal : NULL;
+}
 
-GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return queue ? queue->metal : NULL; }
+GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
+{
+    return queue ? queue->metal : NULL;
+}
 
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
 {
@@ -6288,7 +7020,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
 /* The cursor is the program's: nothing here remembers what was read. */
 GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
-    if (!queue || !cursor || !error) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || !cursor || !error)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     GPUSYNC__LOCK(queue);
     bool found = gpusync__read_record(queue, cursor, error);
     GPUSYNC__UNLOCK(queue);
@@ -6300,53 +7033,66 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
 {
     gpusync_ticket_info found = {GPUSYNC_OK, 0, 0};
     gpusync_result result = GPUSYNC_OK;
-    if (info) memset(info, 0, sizeof *info);
-    if (!queue || !info) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    if (info)
+        memset(info, 0, sizeof *info);
+    if (!queue || !info)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync_result now = gpusync_poll(queue, ticket); /* which marks what has ended; the mark alone counts after that */
-    if (ticket > gpusync__committed(queue)) result = GPUSYNC_ERROR_INVALID_TICKET;
-    else if (ticket == GPUSYNC_NO_TICKET) result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else if (!gpusync__has_ended(queue, ticket)) result = now;
+    if (ticket > gpusync__committed(queue))
+        result = GPUSYNC_ERROR_INVALID_TICKET;
+    else if (ticket == GPUSYNC_NO_TICKET)
+        result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    else if (!gpusync__has_ended(queue, ticket))
+        result = now;
     GPUSYNC__LOCK(queue);
     if (result == GPUSYNC_OK && !gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s))
         result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else if (result == GPUSYNC_OK) found.result = gpusync__ticket_result_locked(queue, ticket, NULL);
+    else if (result == GPUSYNC_OK)
+        found.result = gpusync__ticket_result_locked(queue, ticket, NULL);
     GPUSYNC__UNLOCK(queue);
     gpusync__leave(queue);
-    if (result == GPUSYNC_OK) *info = found;
+    if (result == GPUSYNC_OK)
+        *info = found;
     return result;
 }
 
 /* Takes no lock: each count is read for itself, while others count on. */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats)
 {
-    if (!queue || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || !stats)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     memset(stats, 0, sizeof *stats);
     gpusync__add_stats(stats, queue);
     return GPUSYNC_OK;
 }
 
-/* Under the device's lock no queue leaves the list: each counts here, or among those that are gone. One that is just
-   being destroyed counts in neither until its destroy is through. */
+/* Under the device's lock no queue leaves the list: each counts here, or among those that are gone.
+   One that is just being destroyed counts in neither until its destroy is through. */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats)
 {
     gpusync_queue *q;
-    if (!device || !stats) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!device || !stats)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__lock(&device->lock);
     *stats = device->gone;
     gpusync__add_counts(stats, &device->stats);
-    GPUSYNC__EACH_QUEUE(q, device) gpusync__add_stats(stats, q);
+    GPUSYNC__EACH_QUEUE(q, device)
+        gpusync__add_stats(stats, q);
     gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
 }
 
 /* ------------------------------------------------------------------------------- >>second --
-   The ground floor ends here: commits, looks, waits, callbacks, failures, destroy. A program that calls nothing of what
-   follows links nothing of it, and a reader of the ground floor can stop here.
+   The ground floor ends here: commits, looks, waits, callbacks, failures, destroy. A program that
+   calls nothing of what follows links nothing of it, and a reader of the ground floor can stop
+   here.
 
-   The second floor is timelines, submissions, Metal 4, the warm-up, the trace and the report. It calls down as it
-   likes. It is called from below by gpusync__upper, gpusync__valued, gpusync__metal4, gpusync__tracing, by `told` of a
-   node and by `done` of a due callback, and by nothing else. */
+   The second floor is timelines, submissions, Metal 4, the warm-up, the trace and the report. It
+   calls down as it likes. It is called from below by gpusync__upper, gpusync__valued,
+   gpusync__metal4, gpusync__tracing, by `told` of a node and by `done` of a due callback, and by
+   nothing else. */
 
 /* -- the structures of the second floor */
 
@@ -6357,8 +7103,9 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
      OVER     reached, or it never will be */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
-/* A value or a ticket that a plan needs. Where the plan is `listed`, and until it is over, it is on the list of the
-   timeline or queue, under the lock of its wait list; the thread that takes it off tells the plan. */
+/* A value or a ticket that a plan needs. Where the plan is `listed`, and until it is over, it is on
+   the list of the timeline or queue, under the lock of its wait list; the thread that takes it off
+   tells the plan. */
 struct gpusync__need {
     gpusync__node node;         /* first; the number is that of the ticket, or the value */
     struct gpusync__plan *plan; /* that needs it */
@@ -6380,8 +7127,9 @@ typedef struct gpusync__promise {
     gpusync__node node;         /* first; the number is the value */
     struct gpusync__plan *plan; /* that keeps or breaks it */
     gpusync_timeline *timeline; /* with a reference */
-    /* going: the plan is issued, or just about to be. issued: the device has the plan, or gets it without a wait.
-       overtaken: the device may signal a higher value first. followed: others go after it.
+    /* going: the plan is issued, or just about to be. issued: the device has the plan, or gets it
+       without a wait. overtaken: the device may signal a higher value first. followed: others go
+       after it.
        encoded: the device signals it. */
     bool going, issued, overtaken, followed, encoded;
     uint64_t largest_before;        /* its timeline's `largest`, before it was going */
@@ -6397,27 +7145,31 @@ typedef struct gpusync__promise {
 /* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its needs end. */
 enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
 
-/* The life of a submission's plan. Its memory stays as long as the device, as a slot's stays for ever.
+/* The life of a submission's plan. Its memory stays as long as the device, as a slot's stays for
+   ever.
 
      1. gpusync__plan_new takes it off a free list: two references, `missing` 1 and `unresolved` 1.
-     2. Waits become needs, signals become promises. Or it is the plan of an open command buffer, which
-        gpusync_encode_wait and gpusync_encode_signal make: a commit goes on with 3., gpusync_submit joins it to its own
-        plan. One that is joined only keeps the memory of its needs and promises.
-     3. It comes in, as one step under the order lock (gpusync__enter_plan): its command buffers become parts, its needs
-        are listed, unless the device has all that they need already, then its promises. It gets its ticket. Where
-        nothing holds it, it is issued there and then.
-     4. Else it is held, in its queue's line: also where an earlier one is. The thread that ends a need, or sees its
-        signal go to the device, counts `missing` down; the last stirs the plan, and gpusync__pump issues it.
-     5. Issue: `running` is set, the slot is ARMED, the parts are committed. gpusync__announce follows without the
-        lock: what waits for its signals can go to the device, too. It gives back one of the two references.
-     6. Each part that ends counts `running` down. With the last the needs are listed, if they were not yet, and
-        `unresolved` goes down by one.
-     7. `unresolved` 0: gpusync__publish keeps or breaks the promises, marks the ticket, and gives back the other
-        reference.
+     2. Waits become needs, signals become promises. Or it is the plan of an open command buffer,
+        which gpusync_encode_wait and gpusync_encode_signal make: a commit goes on with 3.,
+        gpusync_submit joins it to its own plan. One that is joined only keeps the memory of its
+        needs and promises.
+     3. It comes in, as one step under the order lock (gpusync__enter_plan): its command buffers
+        become parts, its needs are listed, unless the device has all that they need already, then
+        its promises. It gets its ticket. Where nothing holds it, it is issued there and then.
+     4. Else it is held, in its queue's line: also where an earlier one is. The thread that ends a
+        need, or sees its signal go to the device, counts `missing` down; the last stirs the plan,
+        and gpusync__pump issues it.
+     5. Issue: `running` is set, the slot is ARMED, the parts are committed. gpusync__announce
+        follows without the lock: what waits for its signals can go to the device, too. It gives
+        back one of the two references.
+     6. Each part that ends counts `running` down. With the last the needs are listed, if they were
+        not yet, and `unresolved` goes down by one.
+     7. `unresolved` 0: gpusync__publish keeps or breaks the promises, marks the ticket, and gives
+        back the other reference.
      8. The last reference frees it: gpusync__plan_free.
 
-   One that is doomed before its issue is abandoned: out of the line and, without 5. and 6., on to 7. A call that fails
-   before there is a ticket undoes all (gpusync__undo_plan). */
+   One that is doomed before its issue is abandoned: out of the line and, without 5. and 6., on to
+   7. A call that fails before there is a ticket undoes all (gpusync__undo_plan). */
 struct gpusync__plan {
     gpusync__due due;       /* first; its place among what is due, from its end on */
     gpusync__slot work;     /* where it is found by its ticket */
@@ -6431,7 +7183,8 @@ struct gpusync__plan {
     /* need_count, promise_count: in its own memory.
        part_count, first_part: of `parts`; 1 where the first, which is `front`, is left out.
        rank: of the error. Under the device's plan lock, with the error and the outcome.
-       listed: its needs are, or were: not while the device has all that they need, before it is through.
+       listed: its needs are, or were: not while the device has all that they need, before it is
+       through.
        depth: on the queue's free list: how many there are from here on. */
     uint32_t need_count, promise_count, part_count, first_part, rank, listed, depth;
     /* disowned: its command buffers may still run.
@@ -6450,7 +7203,8 @@ struct gpusync__plan {
     size_t memory_size;    /* bytes of it */
     /* joined: the plans of open buffers that are parts now, the last first.
        next, previous: in the queue's line; next: also on a free list, and of joined ones.
-       next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: among deferred work. */
+       next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: among
+       deferred work. */
     struct gpusync__plan *joined, *next, *previous, *next_stirred, *previous_stirred, *next_ended, *next_issued;
     uint64_t mark;             /* of Metal 4: its signals are made once the queue's mark stands there; 0: it has none */
     double gpu_start, gpu_end; /* of all parts: the first start, the last end; 0: unknown. Under the plan lock */
@@ -6462,14 +7216,19 @@ struct gpusync__plan {
     gpusync_error error;                         /* of all that failed the first, by `rank` */
 };
 
-/* The life of a registration with an event, for one value and all waits for it. It cannot be taken back, and a
-   block whose value never comes lives as long as the event. So what the block refers to is counted.
+/* The life of a registration with an event, for one value and all waits for it. It cannot be taken
+   back, and a block whose value never comes lives as long as the event. So what the block refers to
+   is counted.
 
-     1. ARMED    gpusync__listening_new takes one that is free, and lists it with its timeline: one reference.
-     2. gpusync__listen has another while it hands Metal a block. Metal copies that: each copy has one, too.
-     3. RUNNING  the event gets there, and Metal calls the block. The timeline stays meanwhile: destroy waits.
+     1. ARMED    gpusync__listening_new takes one that is free, and lists it with its timeline: one
+                 reference.
+     2. gpusync__listen has another while it hands Metal a block. Metal copies that: each copy has
+        one, too.
+     3. RUNNING  the event gets there, and Metal calls the block. The timeline stays meanwhile:
+                 destroy waits.
      4. FREE     all waits have been told. The next registration takes it off the timeline's list.
-     5. ORPHANED instead of 3., where the timeline goes first: a block that is called after all touches nothing else.
+     5. ORPHANED instead of 3., where the timeline goes first: a block that is called after all
+        touches nothing else.
      6. The last reference, often that of Metal's block, puts it on the list of free ones. */
 typedef struct gpusync__listening {
     uint32_t refs, state;            /* the list, and Metal's blocks; see above */
@@ -6485,10 +7244,16 @@ static bool gpusync__is_issued(const gpusync__plan *plan)
     return GPUSYNC__LOAD_SEQ(&plan->work.state) == GPUSYNC__ARMED;
 }
 
-static bool gpusync__is_loose(const gpusync__plan *plan) { return (plan->flags & GPUSYNC_UNORDERED) != 0; }
+static bool gpusync__is_loose(const gpusync__plan *plan)
+{
+    return (plan->flags & GPUSYNC_UNORDERED) != 0;
+}
 
 /* Will it not be issued? */
-static bool gpusync__is_doomed(const gpusync__plan *plan) { return GPUSYNC__LOAD_SEQ(&plan->doomed) != 0; }
+static bool gpusync__is_doomed(const gpusync__plan *plan)
+{
+    return GPUSYNC__LOAD_SEQ(&plan->doomed) != 0;
+}
 
 static bool gpusync__is_given_up(const gpusync__plan *p)
 {
@@ -6498,10 +7263,12 @@ static bool gpusync__is_given_up(const gpusync__plan *p)
 /* What the failure of a timeline says; OK when it has not failed. */
 static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
 {
-    if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE)
+        return GPUSYNC_OK;
     GPUSYNC__LOCK_TIMELINE(t);
     gpusync_result result = t->error.result;
-    if (error) *error = t->error;
+    if (error)
+        *error = t->error;
     GPUSYNC__UNLOCK_TIMELINE(t);
     return result;
 }
@@ -6512,12 +7279,16 @@ static bool gpusync__look_plan(gpusync__plan *plan); /* >>submit: asks Metal abo
 static void gpusync__hook_in(gpusync_device *dev);   /* >>submit: its first submission comes */
 
 /* One more reference. The caller has one, or knows of a lock that keeps the plan. */
-static void gpusync__plan_keep(gpusync__plan *plan) { GPUSYNC__ADD_SEQ(&plan->refs, 1); }
+static void gpusync__plan_keep(gpusync__plan *plan)
+{
+    GPUSYNC__ADD_SEQ(&plan->refs, 1);
+}
 
 /* The last reference frees it; then no lock is held. */
 GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
 {
-    if (GPUSYNC__SUB_SEQ(&plan->refs, 1) == 1) gpusync__plan_free(plan);
+    if (GPUSYNC__SUB_SEQ(&plan->refs, 1) == 1)
+        gpusync__plan_free(plan);
 }
 
 /* Each plan of a list, by `next`. No lock is held. */
@@ -6530,9 +7301,15 @@ GPUSYNC__RARE void gpusync__unref_plans(gpusync__plan *plan)
 }
 
 /* Under the lock of its wait list, or while no other thread finds it. */
-static void gpusync__set_stage(gpusync__need *need, uint32_t stage) { GPUSYNC__STORE_SEQ(&need->stage, stage); }
+static void gpusync__set_stage(gpusync__need *need, uint32_t stage)
+{
+    GPUSYNC__STORE_SEQ(&need->stage, stage);
+}
 
-static bool gpusync__is_over(const gpusync__need *need) { return GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__OVER; }
+static bool gpusync__is_over(const gpusync__need *need)
+{
+    return GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__OVER;
+}
 
 static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
 {
@@ -6560,7 +7337,8 @@ static void gpusync__link_need(gpusync__need *need)
     gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], &need->node);
 }
 
-/* Under the wait list's lock. For a thread that knows by itself that the need is over: its plan is not told. */
+/* Under the wait list's lock. For a thread that knows by itself that the need is over: its plan is
+   not told. */
 static void gpusync__unlink_need(gpusync__need *need)
 {
     gpusync__wait_list *waits = gpusync__waits_of(need->queue, need->timeline);
@@ -6568,11 +7346,12 @@ static void gpusync__unlink_need(gpusync__need *need)
     gpusync__set_stage(need, GPUSYNC__OVER);
 }
 
-/* The first need from this node on: waits and callbacks are on the same list. Under the wait list's lock. NULL: there
-   is none from here on. */
+/* The first need from this node on: waits and callbacks are on the same list. Under the wait list's
+   lock. NULL: there is none from here on. */
 static gpusync__need *gpusync__need_from(gpusync__node *node)
 {
-    while (node && node->told != gpusync__need_told) node = node->beside[1];
+    while (node && node->told != gpusync__need_told)
+        node = node->beside[1];
     return (gpusync__need *)(void *)node;
 }
 
@@ -6586,14 +7365,16 @@ static gpusync__need *gpusync__first_need(const gpusync__wait_list *waits, uint6
     return gpusync__need_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
 }
 
-/* Held work of the queue can go, or must be ended. The queue is there: the plan that says so is not over. `wanted`
-   comes first: a thread that has the queue among deferred work (`is_deferred`) pumps it after that. A thread with the
-   order lock looks at `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears
-   `is_deferred` before it pumps. A queue that closes ends by itself what it has held. */
+/* Held work of the queue can go, or must be ended. The queue is there: the plan that says so is not
+   over. `wanted` comes first: a thread that has the queue among deferred work (`is_deferred`) pumps
+   it after that. A thread with the order lock looks at `wanted` at the unlock (gpusync__is_wanted).
+   The swap goes with gpusync__run, which clears `is_deferred` before it pumps. A queue that closes
+   ends by itself what it has held. */
 static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
     __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
-    if (!gpusync__swap32(&q->is_deferred, 0, 1)) return;
+    if (!gpusync__swap32(&q->is_deferred, 0, 1))
+        return;
     if (gpusync__enter(q)) {
         q->next_pump = deferred->pumps;
         deferred->pumps = q;
@@ -6607,12 +7388,15 @@ static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 static void gpusync__list_stirred(gpusync__plan *plan)
 {
     gpusync_queue *q = plan->work.queue;
-    if (!plan->lined || plan->stirred) return;
+    if (!plan->lined || plan->stirred)
+        return;
     plan->stirred = true;
     plan->next_stirred = NULL;
     plan->previous_stirred = q->last_stirred;
-    if (q->last_stirred) q->last_stirred->next_stirred = plan;
-    else q->stirred = plan;
+    if (q->last_stirred)
+        q->last_stirred->next_stirred = plan;
+    else
+        q->stirred = plan;
     q->last_stirred = plan;
 }
 
@@ -6620,16 +7404,22 @@ static void gpusync__list_stirred(gpusync__plan *plan)
 static void gpusync__unlist_stirred(gpusync__plan *plan)
 {
     gpusync_queue *q = plan->work.queue;
-    if (!plan->stirred) return;
+    if (!plan->stirred)
+        return;
     plan->stirred = false;
-    if (plan->next_stirred) plan->next_stirred->previous_stirred = plan->previous_stirred;
-    else q->last_stirred = plan->previous_stirred;
-    if (plan->previous_stirred) plan->previous_stirred->next_stirred = plan->next_stirred;
-    else q->stirred = plan->next_stirred;
+    if (plan->next_stirred)
+        plan->next_stirred->previous_stirred = plan->previous_stirred;
+    else
+        q->last_stirred = plan->previous_stirred;
+    if (plan->previous_stirred)
+        plan->previous_stirred->next_stirred = plan->next_stirred;
+    else
+        q->stirred = plan->next_stirred;
 }
 
-/* What keeps the plan on the host has changed; it is not over. One that is still coming in is not in the line yet: its
-   own call looks at it then (gpusync__line_up). A wait list's lock may be held. */
+/* What keeps the plan on the host has changed; it is not over. One that is still coming in is not
+   in the line yet: its own call looks at it then (gpusync__line_up). A wait list's lock may be
+   held. */
 static void gpusync__stir(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync__lock(&plan->device->plan_lock);
@@ -6638,25 +7428,31 @@ static void gpusync__stir(gpusync__plan *plan, gpusync__deferred *deferred)
     gpusync__want(plan->work.queue, deferred);
 }
 
-/* Nothing of the plan is open any more: gpusync__run publishes it, in the order in which plans come here. */
+/* Nothing of the plan is open any more: gpusync__run publishes it, in the order in which plans come
+   here. */
 static void gpusync__push_ended(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     plan->next_ended = NULL;
-    if (deferred->ended) deferred->last_ended->next_ended = plan;
-    else deferred->ended = plan;
+    if (deferred->ended)
+        deferred->last_ended->next_ended = plan;
+    else
+        deferred->ended = plan;
     deferred->last_ended = plan;
     deferred->busy = true;
 }
 
-/* Under the wait list's lock. The signal need not be submitted any more: the device can wait for it. Only a plan that
-   is STRICT, or that goes after a promise, waits on the host for the end itself. A callback keeps nothing back. */
+/* Under the wait list's lock. The signal need not be submitted any more: the device can wait for
+   it. Only a plan that is STRICT, or that goes after a promise, waits on the host for the end
+   itself. A callback keeps nothing back. */
 static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__deferred *deferred)
 {
     gpusync__plan *plan = need->plan;
     gpusync__set_stage(need, stage);
-    if (!need->blocks || need->any_end || plan->flags & GPUSYNC_STRICT) return;
+    if (!need->blocks || need->any_end || plan->flags & GPUSYNC_STRICT)
+        return;
     need->blocks = false;
-    if (GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) gpusync__stir(plan, deferred);
+    if (GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1)
+        gpusync__stir(plan, deferred);
 }
 
 /* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
@@ -6670,25 +7466,29 @@ static void gpusync__blame(gpusync__plan *plan, uint32_t rank, const gpusync_err
     gpusync__unlock(&plan->device->plan_lock);
 }
 
-/* The plan must not be issued any more. The error comes first: a thread that sees the flag finds it. */
+/* The plan must not be issued any more. The error comes first: a thread that sees the flag finds
+   it. */
 static void gpusync__doom(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
 {
     gpusync__blame(plan, rank, error);
     gpusync__set_flag(&plan->doomed, GPUSYNC__IS_DOOMED);
 }
 
-/* The event that stands for a ticket: let the device go on. No lock is held, for this sends a message. */
+/* The event that stands for a ticket: let the device go on. No lock is held, for this sends a
+   message. */
 static void gpusync__signal_need(gpusync__need *need)
 {
-    if (!need->queue || !need->event || !need->plan) return;
+    if (!need->queue || !need->event || !need->plan)
+        return;
     void *pool = gpusync__pool_push();
     GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
     gpusync__pool_pop(pool);
 }
 
-/* Needs of plans that were taken off a wait list: reached, or failed with this error. Of tickets (q is there) NULL
-   means that their records tell. No lock is held. Counting `unresolved` down is the last touch of a need, unless it was
-   the last that was open: then the plan is among the deferred work, and stays until that is done. */
+/* Needs of plans that were taken off a wait list: reached, or failed with this error. Of tickets (q
+   is there) NULL means that their records tell. No lock is held. Counting `unresolved` down is the
+   last touch of a need, unless it was the last that was open: then the plan is among the deferred
+   work, and stays until that is done. */
 static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const gpusync_error *error,
                                   gpusync__deferred *deferred)
 {
@@ -6698,43 +7498,52 @@ static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const g
         gpusync_error own;
         next = need->next;
         gpusync__signal_need(need);
-        if (q && !why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK) why = &own;
-        if (need->any_end || gpusync__is_given_up(plan)) why = NULL; /* it does not matter how it ended */
-        if (why) gpusync__doom(plan, need->rank, why);
+        if (q && !why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK)
+            why = &own;
+        if (need->any_end || gpusync__is_given_up(plan))
+            why = NULL; /* it does not matter how it ended */
+        if (why)
+            gpusync__doom(plan, need->rank, why);
         if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))
             gpusync__stir(plan, deferred);
-        if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
+        if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
+            gpusync__push_ended(plan, deferred);
     }
 }
 
 /* Of a timeline. error NULL: the value was reached. */
 static inline void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__deferred *deferred)
 {
-    if (need) gpusync__tickets_over(NULL, need, error, deferred);
+    if (need)
+        gpusync__tickets_over(NULL, need, error, deferred);
 }
 
-/* Send encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer; or waitForEvent:value: or
-   signalEvent:value: to a Metal 4 queue. */
+/* Send encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer; or
+   waitForEvent:value: or signalEvent:value: to a Metal 4 queue. */
 static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
 {
     ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(object, sel, event, raw);
 }
 
 /* ----------------------------------------------------------------------------- >>timeline --
-   A timeline is a shared event of Metal, with a value in front of it that gpusync keeps. The life of a value:
+   A timeline is a shared event of Metal, with a value in front of it that gpusync keeps. The life
+   of a value:
 
      1. promised   A plan that will signal it lists the promise (gpusync__link_promise).
-     2. going      The plan is issued now, and goes after no lower promise of another queue (gpusync__set_out).
-     3. issued     The device has the plan: what needs the value can go there too (gpusync__issue_promise).
+     2. going      The plan is issued now, and goes after no lower promise of another queue
+                   (gpusync__set_out).
+     3. issued     The device has the plan: what needs the value can go there too
+                   (gpusync__issue_promise).
      4. kept       The plan has ended well (gpusync__publish). What the host signals begins here.
-     5. reached    No promise is open at or below it: `value` rises, and what needs it is told (gpusync__raise_unlock).
+     5. reached    No promise is open at or below it: `value` rises, and what needs it is told
+                   (gpusync__raise_unlock).
 
-   A plan that fails ends the timelines that it has promised a value of (gpusync__publish): then `value` is
-   GPUSYNC__FAILED_VALUE for good. The promise of a plan that never goes is taken back (gpusync__take_back): the value
-   is free again.
+   A plan that fails ends the timelines that it has promised a value of (gpusync__publish): then
+   `value` is GPUSYNC__FAILED_VALUE for good. The promise of a plan that never goes is taken back
+   (gpusync__take_back): the value is free again.
 
-   The lock of the wait list is over all of this. `value`, `coming`, `on_event` and `promised` are read without it, too:
-   so they are written with GPUSYNC__STORE_SEQ. */
+   The lock of the wait list is over all of this. `value`, `coming`, `on_event` and `promised` are
+   read without it, too: so they are written with GPUSYNC__STORE_SEQ. */
 
 /* A message is sent, so there is a pool around it, and no lock is held. */
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
@@ -6744,7 +7553,8 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
     gpusync__pool_pop(pool);
 }
 
-/* Unpark the waiters that were caught, and those for which the catch had no place. No lock is held. */
+/* Unpark the waiters that were caught, and those for which the catch had no place. No lock is
+   held. */
 static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught,
                                   gpusync__deferred *deferred)
 {
@@ -6755,31 +7565,36 @@ static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__c
     }
 }
 
-/* `kept` has risen, or a promise is gone: let `value` follow as far as no promise is open. The event is written with it
-   and not before: so a signal of the host does not get past an open promise on the device either. The caller has the
-   wait list's lock, which this unlocks: unparking runs a hook. */
+/* `kept` has risen, or a promise is gone: let `value` follow as far as no promise is open. The
+   event is written with it and not before: so a signal of the host does not get past an open
+   promise on the device either. The caller has the wait list's lock, which this unlocks: unparking
+   runs a hook. */
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     uint64_t value = t->kept;
     gpusync__catch caught;
     bool writes = false;
     gpusync__catch_nothing(&caught);
-    if (t->promised && t->promises.end[0]->number <= value) value = t->promises.end[0]->number - 1;
+    if (t->promised && t->promises.end[0]->number <= value)
+        value = t->promises.end[0]->number - 1;
     if (value > t->value) { /* and it has not failed: a failed one is above every other */
         GPUSYNC__STORE_SEQ(&t->value, value);
         gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);
         writes = value > t->on_event;
-        if (writes) GPUSYNC__STORE_SEQ(&t->on_event, value);
+        if (writes)
+            GPUSYNC__STORE_SEQ(&t->on_event, value);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
-    /* Two threads may come here in the other order. Then the lower value is written last, and Metal ignores it
-       (documented: an event only rises). */
-    if (writes) gpusync__write_event(t, value + t->base);
+    /* Two threads may come here in the other order. Then the lower value is written last, and Metal
+       ignores it (documented: an event only rises). */
+    if (writes)
+        gpusync__write_event(t, value + t->base);
     gpusync__wake_numbers(t, value, &caught, deferred);
     gpusync__needs_over(caught.needs, NULL, deferred);
 }
 
-/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. No lock is held. */
+/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. No
+   lock is held. */
 static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -6787,44 +7602,54 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
     GPUSYNC__LOCK_TIMELINE(t);
     bool first = t->value != GPUSYNC__FAILED_VALUE;
     if (first) {
-        if (reason) gpusync__copy_error(&t->error, reason);
-        if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE) t->error.result = GPUSYNC_ERROR_EXECUTION;
-        if (t->error.failure == GPUSYNC_FAILURE_NONE) t->error.failure = GPUSYNC_FAILURE_OTHER;
+        if (reason)
+            gpusync__copy_error(&t->error, reason);
+        if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE)
+            t->error.result = GPUSYNC_ERROR_EXECUTION;
+        if (t->error.failure == GPUSYNC_FAILURE_NONE)
+            t->error.failure = GPUSYNC_FAILURE_OTHER;
         t->last = t->value;
         GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not written any more */
         gpusync__take_numbers(&t->waits, 0, GPUSYNC__FAILED_VALUE, SIZE_MAX, &t->error, &caught, deferred);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
-    if (!first) return false;
+    if (!first)
+        return false;
     gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, deferred);
-    if (t->fail_writes_event) gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
+    if (t->fail_writes_event)
+        gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
     gpusync__needs_over(caught.needs, &t->error, deferred);
     return true;
 }
 
-/* Where others signal the event, the event knows better than `value`. They may have written what gpusync_timeline_fail
-   would write. No lock is held. */
+/* Where others signal the event, the event knows better than `value`. They may have written what
+   gpusync_timeline_fail would write. No lock is held. */
 static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred)
 {
-    if (!gpusync__is_outside(t)) return;
+    if (!gpusync__is_outside(t))
+        return;
     uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
     /* What was done before the signal must be read after it: gpusync__status has the same fence. */
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (raw == GPUSYNC__FAILED_VALUE) {
-        if (gpusync__value_of(t) == GPUSYNC__FAILED_VALUE) return;
+        if (gpusync__value_of(t) == GPUSYNC__FAILED_VALUE)
+            return;
         gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
         (void)gpusync__fail_timeline(t, &error, deferred);
     } else if (raw > t->base && raw - t->base > gpusync__value_of(t)) {
         uint64_t value = raw - t->base;
         GPUSYNC__LOCK_TIMELINE(t);
-        if (value > t->kept) t->kept = value;
-        if (value > t->on_event) GPUSYNC__STORE_SEQ(&t->on_event, value);
+        if (value > t->kept)
+            t->kept = value;
+        if (value > t->on_event)
+            GPUSYNC__STORE_SEQ(&t->on_event, value);
         gpusync__raise_unlock(t, deferred);
     }
 }
 
-/* For a caller without deferred work: read the event, and do what follows from that. No lock is held. */
+/* For a caller without deferred work: read the event, and do what follows from that. No lock is
+   held. */
 GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -6842,7 +7667,8 @@ typedef struct gpusync__listener_block {
 /* The last reference puts it on the global free list. The wait list's lock may be held. */
 static void gpusync__listening_unref(gpusync__listening *listening)
 {
-    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1) return;
+    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1)
+        return;
     GPUSYNC__LOCK_GLOBAL();
     listening->next = gpusync__global.listenings;
     gpusync__global.listenings = listening;
@@ -6860,16 +7686,17 @@ static void gpusync__listener_dispose(const void *block)
     gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
 }
 
-/* On the listener's thread. The value in the call may be above the one that was asked for: so the event is read again.
-   Until the state is RUNNING nothing but the registration may be touched: the timeline may be gone. While it is RUNNING
-   gpusync_timeline_destroy waits. */
+/* On the listener's thread. The value in the call may be above the one that was asked for: so the
+   event is read again. Until the state is RUNNING nothing but the registration may be touched: the
+   timeline may be gone. While it is RUNNING gpusync_timeline_destroy waits. */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
     gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     (void)event;
     (void)raw;
-    if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING)) return;
+    if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING))
+        return;
     gpusync__read_event(listening->timeline, &deferred);
     gpusync__do_deferred(listening->device, &deferred);
     GPUSYNC__STORE_SEQ(&listening->state, GPUSYNC__FREE);
@@ -6888,24 +7715,27 @@ static const struct gpusync__listener_descriptor {
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
 #define GPUSYNC__SLAB_LISTENINGS 32
 
-/* The device's listener, made when it is first needed. NULL: Metal has none. The device's lock is over the making, so
-   there is only one; a load without it sees a listener that is whole. */
+/* The device's listener, made when it is first needed. NULL: Metal has none. The device's lock is
+   over the making, so there is only one; a load without it sees a listener that is whole. */
 static void *gpusync__listener(gpusync_device *dev)
 {
     void *listener = GPUSYNC__LOAD_SEQ(&dev->listener);
-    if (listener) return listener;
+    if (listener)
+        return listener;
     void *pool = gpusync__pool_push();
     gpusync__lock(&dev->lock);
-    if (!dev->listener) GPUSYNC__STORE_SEQ(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
+    if (!dev->listener)
+        GPUSYNC__STORE_SEQ(&dev->listener, gpusync__new_object("MTLSharedEventListener"));
     listener = dev->listener;
     gpusync__unlock(&dev->lock);
     gpusync__pool_pop(pool);
     return listener;
 }
 
-/* List a new registration for the value, with a reference for the caller. NULL: there is one already, or no memory,
-   and then the sweep looks. Registrations come from malloc and are never freed: Metal may keep a block that refers to
-   one for as long as it likes. Under the wait list's lock. */
+/* List a new registration for the value, with a reference for the caller. NULL: there is one
+   already, or no memory, and then the sweep looks. Registrations come from malloc and are never
+   freed: Metal may keep a block that refers to one for as long as it likes. Under the wait list's
+   lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
     gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening, *slab = NULL;
@@ -6915,19 +7745,23 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
             gpusync__listening_unref(listening);
             continue;
         }
-        if (listening->value == value) return NULL;
+        if (listening->value == value)
+            return NULL;
         link = &listening->next;
     }
     GPUSYNC__LOCK_GLOBAL();
-    if (!gpusync__global.listenings) slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
+    if (!gpusync__global.listenings)
+        slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
     for (size_t i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
         slab[i].next = gpusync__global.listenings;
         gpusync__global.listenings = &slab[i];
     }
     listening = gpusync__global.listenings;
-    if (listening) gpusync__global.listenings = listening->next;
+    if (listening)
+        gpusync__global.listenings = listening->next;
     GPUSYNC__UNLOCK_GLOBAL();
-    if (!listening) return NULL;
+    if (!listening)
+        return NULL;
     listening->device = t->device;
     listening->timeline = t;
     listening->value = value;
@@ -6938,17 +7772,20 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     return listening;
 }
 
-/* Be told when the event reaches the goal. Metal copies the block, which lies on this stack. No lock is held. */
+/* Be told when the event reaches the goal. Metal copies the block, which lies on this stack. No
+   lock is held. */
 static void gpusync__listen(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
-    if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device)) return;
+    if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device))
+        return;
     GPUSYNC__LOCK_TIMELINE(t);
-    /* The goal is looked at again under the lock: destroy takes it after it has closed the timeline, and before it ends
-       the registrations. */
+    /* The goal is looked at again under the lock: destroy takes it after it has closed the
+       timeline, and before it ends the registrations. */
     gpusync__listening *listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
     GPUSYNC__UNLOCK_TIMELINE(t);
-    if (!listening) return;
+    if (!listening)
+        return;
     gpusync__listener_block block = {
         {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
          (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke,
@@ -6969,11 +7806,12 @@ static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
     gpusync__listen(&goal);
 }
 
-/* Is the device not asked to wait for the need, or is it a callback, and does no event tell of it? Then the caller has
-   to. Under the wait list's lock. */
+/* Is the device not asked to wait for the need, or is it a callback, and does no event tell of it?
+   Then the caller has to. Under the wait list's lock. */
 static bool gpusync__claim_listening(gpusync__node *node)
 {
-    if (node->heard || (node->told == gpusync__need_told && !((gpusync__need *)(void *)node)->blocks)) return false;
+    if (node->heard || (node->told == gpusync__need_told && !((gpusync__need *)(void *)node)->blocks))
+        return false;
     node->heard = true;
     return true;
 }
@@ -6986,33 +7824,39 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
     void *event = NULL;
     *raw = 0;
     gpusync__lock(&dev->lock);
-    if (dev->event_count) event = dev->events[--dev->event_count];
+    if (dev->event_count)
+        event = dev->events[--dev->event_count];
     gpusync__unlock(&dev->lock);
     void *pool = gpusync__pool_push();
-    if (event) *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
-    else event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
+    if (event)
+        *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+    else
+        event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
     gpusync__pool_pop(pool);
     return event;
 }
 
-/* Keep an event for the next that needs one (making one takes Metal 80 to 180 us: MoltenVK issue 1472), or release it.
-   reusable: nothing else may still use it, and it is not used up. */
+/* Keep an event for the next that needs one (making one takes Metal 80 to 180 us: MoltenVK issue
+   1472), or release it. reusable: nothing else may still use it, and it is not used up. */
 static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
 {
     if (reusable) {
         gpusync__lock(&dev->lock);
         reusable = dev->event_count < GPUSYNC__EVENT_POOL;
-        if (reusable) dev->events[dev->event_count++] = event;
+        if (reusable)
+            dev->events[dev->event_count++] = event;
         gpusync__unlock(&dev->lock);
     }
-    if (!reusable) gpusync__release_pooled(event);
+    if (!reusable)
+        gpusync__release_pooled(event);
 }
 
-/* The last reference gives the timeline back, and its event with it. An event that stands too high, that failed or that
-   others may know is not used again. No lock is held. */
+/* The last reference gives the timeline back, and its event with it. An event that stands too high,
+   that failed or that others may know is not used again. No lock is held. */
 static void gpusync__timeline_unref(gpusync_timeline *t)
 {
-    if (GPUSYNC__SUB_SEQ(&t->refs, 1) != 1) return;
+    if (GPUSYNC__SUB_SEQ(&t->refs, 1) != 1)
+        return;
     bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
     gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
     gpusync__free(t->device, t, sizeof *t);
@@ -7020,7 +7864,8 @@ static void gpusync__timeline_unref(gpusync_timeline *t)
 
 /* -- promises */
 
-/* The promise that decides about the value: the smallest that is not below it. Under the wait list's lock. */
+/* The promise that decides about the value: the smallest that is not below it. Under the wait
+   list's lock. */
 static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value)
 {
     return (gpusync__promise *)(void *)gpusync__list_from(&t->promises, value);
@@ -7037,13 +7882,14 @@ static bool gpusync__is_promised(const gpusync__need *need)
 static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
 {
     const gpusync__promise *cover = gpusync__cover(t, value);
-    if (t->value == GPUSYNC__FAILED_VALUE) return t->error.result;
+    if (t->value == GPUSYNC__FAILED_VALUE)
+        return t->error.result;
     return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
-/* What needs a value up to this one does not need the host any more: it is turned to the stage. Only needs that the
-   promise `cover` decides about are turned: those above the promise below it. NULL: those above all promises. Under the
-   wait list's lock. */
+/* What needs a value up to this one does not need the host any more: it is turned to the stage.
+   Only needs that the promise `cover` decides about are turned: those above the promise below it.
+   NULL: those above all promises. Under the wait list's lock. */
 GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__node *cover,
                                        gpusync__deferred *deferred)
 {
@@ -7051,92 +7897,107 @@ GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint
     uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
     gpusync__need *need = gpusync__first_need(&t->waits, low + 1);
     for (; need && need->node.number <= value; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, stage, deferred);
+        if (need->stage == GPUSYNC__AWAITED)
+            gpusync__turn_need(need, stage, deferred);
 }
 
-/* Raise `coming` from this promise on, as far as the device has them all and keeps their order. Every promise below
-   this one is issued. Under the wait list's lock. */
+/* Raise `coming` from this promise on, as far as the device has them all and keeps their order.
+   Every promise below this one is issued. Under the wait list's lock. */
 static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
     for (; node; node = node->beside[1]) {
         const gpusync__promise *promise = (const gpusync__promise *)(const void *)node;
-        if (!promise->issued || promise->overtaken) return;
+        if (!promise->issued || promise->overtaken)
+            return;
         GPUSYNC__STORE_SEQ(&t->coming, node->number);
     }
 }
 
-/* The device does not have this promise, or not in its order: `coming` ends below it. Under the wait list's lock. */
+/* The device does not have this promise, or not in its order: `coming` ends below it. Under the
+   wait list's lock. */
 GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
 {
     gpusync_timeline *t = promise->timeline;
     const gpusync__node *below = promise->node.beside[0];
-    if (promise->node.number <= t->coming) GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
+    if (promise->node.number <= t->coming)
+        GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
 }
 
-/* The device has the plan, or is about to: what needs the value can go there too. Where the device may signal a higher
-   value first, it would let go too early: then what needs this one is held until the promise is kept. Under the wait
-   list's lock. */
+/* The device has the plan, or is about to: what needs the value can go there too. Where the device
+   may signal a higher value first, it would let go too early: then what needs this one is held
+   until the promise is kept. Under the wait list's lock. */
 GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     const gpusync__node *below = promise->node.beside[0];
     promise->issued = true;
-    if (promise->overtaken) gpusync__let_come_below(promise);
-    else if (!below || below->number <= t->coming) gpusync__let_come(t, &promise->node);
+    if (promise->overtaken)
+        gpusync__let_come_below(promise);
+    else if (!below || below->number <= t->coming)
+        gpusync__let_come(t, &promise->node);
     if (t->waits.lists[GPUSYNC__BY_NUMBER].root && !promise->overtaken)
         gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, deferred);
 }
 
-/* The lower promise of another queue that this one goes after, or 0. The device signals in the order of a queue
-   (unverified: README, "Status"), and in no order of several. A higher value would let go what waits there for a lower
-   one. A promise that is not going is passed: its plan may wait for this one, and is overtaken then. Under the wait
-   list's lock. */
+/* The lower promise of another queue that this one goes after, or 0. The device signals in the
+   order of a queue (unverified: README, "Status"), and in no order of several. A higher value would
+   let go what waits there for a lower one. A promise that is not going is passed: its plan may wait
+   for this one, and is overtaken then. Under the wait list's lock. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
 {
     const gpusync__plan *plan = promise->plan;
-    if (promise->timeline->value == GPUSYNC__FAILED_VALUE) return 0; /* no wait is left */
+    if (promise->timeline->value == GPUSYNC__FAILED_VALUE)
+        return 0; /* no wait is left */
     for (gpusync__node *node = promise->node.beside[0]; node; node = node->beside[0]) {
         gpusync__promise *below = (gpusync__promise *)(void *)node;
         /* A plan that needs the lower value, or one above it, goes after that promise anyway. */
         for (const gpusync__need *need = plan->needs; need; need = need->along)
-            if (need->timeline == promise->timeline && need->node.number >= node->number) return 0;
-        if (!below->going || below->plan->work.queue == plan->work.queue) continue;
+            if (need->timeline == promise->timeline && need->node.number >= node->number)
+                return 0;
+        if (!below->going || below->plan->work.queue == plan->work.queue)
+            continue;
         below->followed = true;
         return node->number;
     }
     return 0;
 }
 
-/* The promise's plan is to be issued; with the last one of a plan it is. Returns 0, or the value that the promise goes
-   after: then it is not going yet. Under the order lock and the wait list's. */
+/* The promise's plan is to be issued; with the last one of a plan it is. Returns 0, or the value
+   that the promise goes after: then it is not going yet. Under the order lock and the wait
+   list's. */
 GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__promise *promise, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     uint64_t after = t->mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
-    if (after) return after;
+    if (after)
+        return after;
     promise->going = true;
     promise->overtaken = promise->node.number < t->largest;
     if (!promise->overtaken) {
         promise->largest_before = t->largest;
         t->largest = promise->node.number;
     }
-    if (!promise->along) gpusync__issue_promise(promise, deferred);
+    if (!promise->along)
+        gpusync__issue_promise(promise, deferred);
     return 0;
 }
 
-/* Set out with a promise that is listed already. Returns what gpusync__set_out does. Under the order lock. */
+/* Set out with a promise that is listed already. Returns what gpusync__set_out does. Under the
+   order lock. */
 static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__deferred *deferred)
 {
-    if (promise->going) return 0; /* changes under the order lock only */
+    if (promise->going)
+        return 0; /* changes under the order lock only */
     GPUSYNC__LOCK_TIMELINE(promise->timeline);
     uint64_t after = gpusync__set_out(promise, deferred);
     GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
     return after;
 }
 
-/* List the promise. going: nothing keeps its plan on the host but this, which may be its last promise. NOT_READY: the
-   promise is listed, and goes after another. An error: it is not listed. A promise that is not issued ends `coming`
-   below it, whatever is issued above. Under the order lock. */
+/* List the promise. going: nothing keeps its plan on the host but this, which may be its last
+   promise. NOT_READY: the promise is listed, and goes after another. An error: it is not listed. A
+   promise that is not issued ends `coming` below it, whatever is issued above. Under the order
+   lock. */
 static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
@@ -7144,19 +8005,23 @@ static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool goin
     gpusync_result result = gpusync__may_rise(t, promise->node.number);
     if (result == GPUSYNC_OK) {
         const gpusync__promise *first = (const gpusync__promise *)(const void *)t->promises.end[0];
-        if (!first) t->mixed = false;
-        else if (first->plan->work.queue != promise->plan->work.queue) t->mixed = true;
+        if (!first)
+            t->mixed = false;
+        else if (first->plan->work.queue != promise->plan->work.queue)
+            t->mixed = true;
         gpusync__list_add(&t->promises, &promise->node);
         GPUSYNC__STORE_SEQ(&t->promised, t->promised + 1);
-        if (going && gpusync__set_out(promise, deferred)) result = GPUSYNC_NOT_READY;
-        if (!promise->issued) gpusync__let_come_below(promise);
+        if (going && gpusync__set_out(promise, deferred))
+            result = GPUSYNC_NOT_READY;
+        if (!promise->issued)
+            gpusync__let_come_below(promise);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
     return result;
 }
 
-/* Take off the wait list what goes after this promise. Returns the needs: they are told when the lock is unlocked.
-   Under the wait list's lock. */
+/* Take off the wait list what goes after this promise. Returns the needs: they are told when the
+   lock is unlocked. Under the wait list's lock. */
 GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__deferred *deferred)
 {
     gpusync__wait_list *waits = &promise->timeline->waits;
@@ -7165,18 +8030,21 @@ GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, 
     gpusync__catch_nothing(&caught);
     for (; need && need->node.number == promise->node.number; need = next) {
         next = gpusync__need_after(need);
-        if (need->any_end) gpusync__take_told(waits, &need->node, NULL, &caught, deferred);
+        if (need->any_end)
+            gpusync__take_told(waits, &need->node, NULL, &caught, deferred);
     }
     return caught.needs;
 }
 
-/* The plan does not go after all, or not yet: nothing goes after its promise. No wait list's lock is held. */
+/* The plan does not go after all, or not yet: nothing goes after its promise. No wait list's lock
+   is held. */
 GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
     gpusync__need *followers = promise->followed ? gpusync__take_followers(promise, deferred) : NULL;
-    if (promise->going && t->largest == promise->node.number) t->largest = promise->largest_before;
+    if (promise->going && t->largest == promise->node.number)
+        t->largest = promise->largest_before;
     promise->going = promise->followed = false;
     GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__needs_over(followers, NULL, deferred);
@@ -7184,8 +8052,8 @@ GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__deferred *d
 
 static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
 
-/* The timeline goes, and no call can promise anything any more. What is held for a value that is not promised fails,
-   and every callback that is left does. No lock is held. */
+/* The timeline goes, and no call can promise anything any more. What is held for a value that is
+   not promised fails, and every callback that is left does. No lock is held. */
 static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -7203,9 +8071,9 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__deferred *defe
     gpusync__needs_over(caught.needs, &error, deferred);
 }
 
-/* The promise is over. kept: the value is reached as soon as those below it are. Else the values that the promise hid
-   are seen, and `coming` may rise to promises behind it. What goes after the promise is told without the lock. No
-   wait list's lock is held. */
+/* The promise is over. kept: the value is reached as soon as those below it are. Else the values
+   that the promise hid are seen, and `coming` may rise to promises behind it. What goes after the
+   promise is told without the lock. No wait list's lock is held. */
 static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = promise->timeline;
@@ -7215,11 +8083,15 @@ static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__
     if (promise->node.linked) {
         gpusync__list_remove(&t->promises, &promise->node);
         GPUSYNC__STORE_SEQ(&t->promised, t->promised - 1);
-        if (promise->followed) followers = gpusync__take_followers(promise, deferred);
+        if (promise->followed)
+            followers = gpusync__take_followers(promise, deferred);
     }
-    if (kept && value > t->kept) t->kept = value;
-    if (kept && value > t->on_event && promise->encoded) GPUSYNC__STORE_SEQ(&t->on_event, value);
-    if (!kept) gpusync__let_come(t, t->promises.end[0]);
+    if (kept && value > t->kept)
+        t->kept = value;
+    if (kept && value > t->on_event && promise->encoded)
+        GPUSYNC__STORE_SEQ(&t->on_event, value);
+    if (!kept)
+        gpusync__let_come(t, t->promises.end[0]);
     gpusync__raise_unlock(t, deferred);
     gpusync__needs_over(followers, NULL, deferred);
 }
@@ -7232,8 +8104,9 @@ GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__deferr
         gpusync__end_unpromised(promise->timeline, deferred);
 }
 
-/* The value follows the promises in their order: look at the plan of the lowest one. Where that has ended the plan,
-   another promise is the lowest: look at that plan then. The caller is inside the timeline. */
+/* The value follows the promises in their order: look at the plan of the lowest one. Where that has
+   ended the plan, another promise is the lowest: look at that plan then. The caller is inside the
+   timeline. */
 static void gpusync__look_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
@@ -7242,10 +8115,13 @@ static void gpusync__look_value(const gpusync__goal *goal)
     for (bool again = true; again && GPUSYNC__LOAD_SEQ(&t->promised); last = plan) {
         GPUSYNC__LOCK_TIMELINE(t);
         plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
-        if (plan && GPUSYNC__LOAD_SEQ(&plan->work.ticket) == 0) plan = NULL; /* still coming in */
-        if (plan) gpusync__plan_keep(plan); /* it is not over, so the count is not zero */
+        if (plan && GPUSYNC__LOAD_SEQ(&plan->work.ticket) == 0)
+            plan = NULL; /* still coming in */
+        if (plan)
+            gpusync__plan_keep(plan); /* it is not over, so the count is not zero */
         GPUSYNC__UNLOCK_TIMELINE(t);
-        if (!plan) return;
+        if (!plan)
+            return;
         again = plan != last;
         if (again && gpusync__enter(plan->work.queue)) { /* which is there as long as the plan, but may be closing */
             (void)gpusync__look_plan(plan);
@@ -7255,8 +8131,8 @@ static void gpusync__look_value(const gpusync__goal *goal)
     }
 }
 
-/* By the work that has promised the value. What stands on the timeline's list stays under the lock; after that the
-   reference keeps the plan, and the plan its queue, which may be closing. */
+/* By the work that has promised the value. What stands on the timeline's list stays under the lock;
+   after that the reference keeps the plan, and the plan its queue, which may be closing. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
@@ -7264,13 +8140,15 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goa
     GPUSYNC__LOCK_TIMELINE(t);
     const gpusync__promise *cover = gpusync__cover(t, goal->ticket);
     gpusync__plan *plan = cover ? cover->plan : NULL;
-    if (plan) gpusync__plan_keep(plan);
+    if (plan)
+        gpusync__plan_keep(plan);
     GPUSYNC__UNLOCK_TIMELINE(t);
     if (plan && gpusync__enter(plan->work.queue)) {
         f = gpusync__forecast_of(plan->work.queue, GPUSYNC__LOAD_SEQ(&plan->work.ticket));
         gpusync__leave(plan->work.queue);
     }
-    if (plan) gpusync__plan_unref(plan);
+    if (plan)
+        gpusync__plan_unref(plan);
     return f;
 }
 
@@ -7282,8 +8160,10 @@ static gpusync_result gpusync__value_result(const gpusync__goal *goal, gpusync_e
 /* Where others signal the timeline, the event may stand higher than is known. */
 GPUSYNC__RARE gpusync_result gpusync__value_ready(gpusync_timeline *t)
 {
-    if (!gpusync__is_outside(t)) return GPUSYNC_OK;
-    if (!gpusync__listener(t->device)) return GPUSYNC_ERROR_UNSUPPORTED;
+    if (!gpusync__is_outside(t))
+        return GPUSYNC_OK;
+    if (!gpusync__listener(t->device))
+        return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync__look_timeline(t);
     return GPUSYNC_OK;
 }
@@ -7293,9 +8173,9 @@ static const gpusync__valued gpusync__values = {gpusync__look_value,  gpusync__l
 
 /* -- the calls */
 
-/* A new timeline over the event, which stands at raw. The timeline takes the caller's reference to the event; on an
-   error that is released. `base` lets a used event, which stands somewhere, begin at the value that the program
-   wants. */
+/* A new timeline over the event, which stands at raw. The timeline takes the caller's reference to
+   the event; on an error that is released. `base` lets a used event, which stands somewhere, begin
+   at the value that the program wants. */
 static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw,
                                             const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
@@ -7306,8 +8186,10 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         t->device = dev;
         t->event = event;
         t->imported = desc->shared_event != NULL;
-        if (!t->imported) t->value = desc->initial_value;
-        else if (raw != GPUSYNC__FAILED_VALUE) t->value = raw; /* else 0: the caller looks again */
+        if (!t->imported)
+            t->value = desc->initial_value;
+        else if (raw != GPUSYNC__FAILED_VALUE)
+            t->value = raw; /* else 0: the caller looks again */
         t->base = raw > t->value && !t->imported ? raw - t->value : 0;
         t->kept = t->on_event = t->value;
         t->refs = 1;
@@ -7315,10 +8197,13 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         t->fail_writes_event = !t->imported || desc->fail_writes_event;
         gpusync__copy_text(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
-        /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline slips through. */
+        /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline
+           slips through. */
         lost = GPUSYNC__LOAD_SEQ(&dev->lost) != 0;
-        if (!lost) t->place.number = ++dev->timeline_count;
-        if (!lost) gpusync__list_add(&dev->timelines, &t->place);
+        if (!lost)
+            t->place.number = ++dev->timeline_count;
+        if (!lost)
+            gpusync__list_add(&dev->timelines, &t->place);
         gpusync__unlock(&dev->lock);
     }
     if (t && !lost) {
@@ -7334,9 +8219,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
                                                    gpusync_timeline **out)
 {
     static const gpusync_timeline_desc plain = {0, NULL, NULL, false};
-    if (out) *out = NULL;
-    if (!device || !out) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!desc) desc = &plain;
+    if (out)
+        *out = NULL;
+    if (!device || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc)
+        desc = &plain;
     void *event = desc->shared_event;
     uint64_t raw;
     if (event) {
@@ -7347,18 +8235,24 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
         gpusync__retain(event);
         raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
     } else {
-        if (desc->initial_value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+        if (desc->initial_value > GPUSYNC_MAX_VALUE)
+            return GPUSYNC_ERROR_NOT_RISING;
         void *pool = gpusync__pool_push();
         event = gpusync__event_take(device, &raw);
         void *label = event && desc->label ? gpusync__string(desc->label) : NULL;
-        if (event) gpusync__send_void_id(event, gpusync__sel.setLabel, label); /* NULL: a used one loses its label */
+        if (event)
+            gpusync__send_void_id(event, gpusync__sel.setLabel, label); /* NULL: a used one loses its label */
         gpusync__pool_pop(pool);
-        if (!event) return GPUSYNC_ERROR_METAL_NIL;
+        if (!event)
+            return GPUSYNC_ERROR_METAL_NIL;
     }
     gpusync_result result = gpusync__timeline_new(device, event, raw, desc, out);
-    if (result != GPUSYNC_OK) return result;
-    if (desc->shared_event) gpusync__look_timeline(*out); /* raw may mean failure */
-    else if (desc->initial_value > raw) gpusync__write_event(*out, desc->initial_value);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (desc->shared_event)
+        gpusync__look_timeline(*out); /* raw may mean failure */
+    else if (desc->initial_value > raw)
+        gpusync__write_event(*out, desc->initial_value);
     return GPUSYNC_OK;
 }
 
@@ -7377,13 +8271,16 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_timeline *t = timeline;
     gpusync__listening *listening;
-    if (!t) return GPUSYNC_OK;
-    if (gpusync__in_callback()) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!t)
+        return GPUSYNC_OK;
+    if (gpusync__in_callback())
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync_device *dev = t->device;
     gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
     gpusync__wake_waits(dev, &t->waits, false);
     gpusync__let_out(dev, &t->inside);
-    /* A thread that listens for held work is not inside: it has this lock, or sees under it that the timeline goes. */
+    /* A thread that listens for held work is not inside: it has this lock, or sees under it that
+       the timeline goes. */
     GPUSYNC__LOCK_TIMELINE(t);
     GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__lock(&dev->lock);
@@ -7394,7 +8291,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
             unsigned rounds = 0;
             *list = listening->next;
             (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
-            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);
+            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
+                gpusync__linger(dev, &rounds);
             gpusync__listening_unref(listening);
         }
     gpusync__end_unpromised(t, &deferred);
@@ -7407,8 +8305,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 /* From here on others may know the event: it is not used again. */
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
 {
-    if (base) *base = timeline ? timeline->base : 0;
-    if (!timeline) return NULL;
+    if (base)
+        *base = timeline ? timeline->base : 0;
+    if (!timeline)
+        return NULL;
     __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
     return timeline->event;
 }
@@ -7416,52 +8316,65 @@ GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *b
 /* A timeline that has failed keeps the value that it had reached, in `last`. */
 GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
 {
-    if (value) *value = 0;
-    if (!timeline || !value) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__is_outside(timeline)) gpusync__look_timeline(timeline);
+    if (value)
+        *value = 0;
+    if (!timeline || !value)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__is_outside(timeline))
+        gpusync__look_timeline(timeline);
     *value = gpusync__value_of(timeline);
-    if (*value != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
+    if (*value != GPUSYNC__FAILED_VALUE)
+        return GPUSYNC_OK;
     gpusync_result result = gpusync__timeline_result(timeline, NULL); /* takes the lock over `last` */
     *value = timeline->last;
     return result;
 }
 
-/* Others may have signalled more: so the event is read first. Under the lock a promise of the same value, or a failure,
-   cannot come in between. */
+/* Others may have signalled more: so the event is read first. Under the lock a promise of the same
+   value, or a failure, cannot come in between. */
 GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (!timeline)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
     gpusync_result result = gpusync__timeline_enter(timeline);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     gpusync__read_event(timeline, &deferred);
     GPUSYNC__LOCK_TIMELINE(timeline);
     bool lost = (GPUSYNC__LOAD_SEQ(&timeline->flags) & GPUSYNC__LOST) != 0;
     result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(timeline, value);
-    if (result == GPUSYNC_OK) timeline->kept = value;
+    if (result == GPUSYNC_OK)
+        timeline->kept = value;
     gpusync__raise_unlock(timeline, &deferred); /* which raises nothing on an error */
-    if (result == GPUSYNC_OK && timeline->device->trace) timeline->device->trace->signal(timeline, value);
+    if (result == GPUSYNC_OK && timeline->device->trace)
+        timeline->device->trace->signal(timeline, value);
     gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
     return result;
 }
 
-/* Others signal up to this value from here on. What is held for such values may go to the device, which waits for the
-   event. Waits that sleep did not listen, and are made to look again. What is held all the same, and callbacks, get the
-   listener to tell. */
+/* Others signal up to this value from here on. What is held for such values may go to the device,
+   which waits for the event. Waits that sleep did not listen, and are made to look again. What is
+   held all the same, and callbacks, get the listener to tell. */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__node *node;
     uint64_t from = 0;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
+    if (!timeline)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
     gpusync_result result = gpusync__timeline_enter(timeline);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
     GPUSYNC__LOCK_TIMELINE(timeline);
-    if (value > timeline->expected) timeline->expected = value;
+    if (value > timeline->expected)
+        timeline->expected = value;
     gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &deferred);
     GPUSYNC__UNLOCK_TIMELINE(timeline);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
@@ -7469,10 +8382,13 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     do { /* the lock is unlocked for each registration: `from` keeps the place */
         GPUSYNC__LOCK_TIMELINE(timeline);
         node = gpusync__first_told(&timeline->waits, from);
-        while (node && !gpusync__claim_listening(node)) node = gpusync__told_from(node->beside[1]);
-        if (node) from = node->number;
+        while (node && !gpusync__claim_listening(node))
+            node = gpusync__told_from(node->beside[1]);
+        if (node)
+            from = node->number;
         GPUSYNC__UNLOCK_TIMELINE(timeline);
-        if (node) gpusync__listen_for_value(timeline, from++);
+        if (node)
+            gpusync__listen_for_value(timeline, from++);
     } while (node);
     gpusync__read_event(timeline, &deferred);
     result = gpusync__timeline_result(timeline, NULL);
@@ -7484,17 +8400,20 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    if (!timeline) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!timeline)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__timeline_enter(timeline);
-    if (result != GPUSYNC_OK) return result;
-    if (!gpusync__fail_timeline(timeline, reason, &deferred)) result = gpusync__timeline_result(timeline, NULL);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (!gpusync__fail_timeline(timeline, reason, &deferred))
+        result = gpusync__timeline_result(timeline, NULL);
     gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
     return result;
 }
 
-/* The wait for a value that is not reached, or whose wait is to be traced. Kept out of the inline path of
-   gpusync_timeline_wait. */
+/* The wait for a value that is not reached, or whose wait is to be traced. Kept out of the inline
+   path of gpusync_timeline_wait. */
 GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
@@ -7502,12 +8421,16 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
     gpusync_device *dev = t->device;
     uint64_t *how;
     gpusync_result result = gpusync__timeline_enter(t);
-    if (result != GPUSYNC_OK) return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
-    if (dev->trace) dev->trace->wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
+    if (result != GPUSYNC_OK)
+        return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
+    if (dev->trace)
+        dev->trace->wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
     result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
-    if (result == GPUSYNC_OK) result = gpusync__goal_result(&goal, gpusync__error_of(options));
+    if (result == GPUSYNC_OK)
+        result = gpusync__goal_result(&goal, gpusync__error_of(options));
     GPUSYNC__COUNT_RELAXED(how);
-    if (dev->trace) dev->trace->wait(dev, &goal, &dev->stats, how, result);
+    if (dev->trace)
+        dev->trace->wait(dev, &goal, &dev->stats, how, result);
     gpusync__timeline_leave(t);
     return result;
 }
@@ -7516,9 +8439,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
                                                  const gpusync_wait_options *options)
 {
     gpusync_result result = GPUSYNC_OK;
-    if (!timeline || !gpusync__mode_is_valid(options)) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (value > GPUSYNC_MAX_VALUE) result = GPUSYNC_ERROR_NOT_RISING;
-    if (result != GPUSYNC_OK) return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
+    if (!timeline || !gpusync__mode_is_valid(options))
+        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    else if (value > GPUSYNC_MAX_VALUE)
+        result = GPUSYNC_ERROR_NOT_RISING;
+    if (result != GPUSYNC_OK)
+        return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
     uint64_t present = gpusync__value_of(timeline);
     if (present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace)
         return gpusync__wait_value(timeline, value, timeout_ns, options);
@@ -7527,26 +8453,34 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
 }
 
 /* ------------------------------------------------------------------------------- >>metal4 --
-   A command buffer of Metal 4 has no status, no handler and no queue, and Metal retains nothing. What is committed in
-   one go is one slot, and that is the feedback handler. Metal takes the handlers out of the options at the commit (seen
-   in listings of the framework of iOS 26.1; the headers do not say so): so each commit has options of its own. */
+   A command buffer of Metal 4 has no status, no handler and no queue, and Metal retains nothing.
+   What is committed in one go is one slot, and that is the feedback handler. Metal takes the
+   handlers out of the options at the commit (seen in listings of the framework of iOS 26.1; the
+   headers do not say so): so each commit has options of its own. */
 
-/* Are the command buffers all there, each one once? With a hash table of them, at most half full. */
+/* Are the command buffers all there, each one once? With a hash table of them, at most half
+   full. */
 GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
 {
     void *few[32] = {NULL}, **table = few;
     size_t size = sizeof few / sizeof few[0];
     gpusync_result result = GPUSYNC_OK;
-    while (size < 2 * count) size *= 2;
-    if (size > sizeof few / sizeof few[0]) table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
-    if (!table) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    while (size < 2 * count)
+        size *= 2;
+    if (size > sizeof few / sizeof few[0])
+        table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
+    if (!table)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
         size_t at = (size_t)(gpusync__hash(buffers[i]) >> 32);
-        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i]) at++;
-        if (!buffers[i] || table[at & (size - 1)]) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i])
+            at++;
+        if (!buffers[i] || table[at & (size - 1)])
+            result = GPUSYNC_ERROR_INVALID_ARGUMENT;
         table[at & (size - 1)] = buffers[i];
     }
-    if (table != few) gpusync__free(dev, table, size * sizeof *table);
+    if (table != few)
+        gpusync__free(dev, table, size * sizeof *table);
     return result;
 }
 
@@ -7555,8 +8489,10 @@ GPUSYNC__INLINE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *c
 {
     for (size_t i = 0; i < count; i++) {
         void *cls = gpusync__class_of(buffers[i]);
-        if (cls == GPUSYNC__LOAD_SEQ(&q->buffer_class)) continue;
-        if (!gpusync__class_responds(cls, gpusync__sel.endCommandBuffer)) return GPUSYNC_ERROR_UNSUPPORTED;
+        if (cls == GPUSYNC__LOAD_SEQ(&q->buffer_class))
+            continue;
+        if (!gpusync__class_responds(cls, gpusync__sel.endCommandBuffer))
+            return GPUSYNC_ERROR_UNSUPPORTED;
         GPUSYNC__STORE_SEQ(&q->buffer_class, cls);
     }
     return count ? GPUSYNC_OK : GPUSYNC_ERROR_UNSUPPORTED;
@@ -7569,7 +8505,8 @@ GPUSYNC__RARE bool gpusync__holds(const gpusync_queue *q, void *const *buffers, 
     while (plan) {
         for (size_t i = 0; i < plan->buffer_count; i++)
             for (size_t k = 0; k < count; k++)
-                if (plan->buffers[i] == buffers[k]) return true;
+                if (plan->buffers[i] == buffers[k])
+                    return true;
         bool last = !plan->next && !gpusync__is_loose(plan);
         plan = last ? q->loose.first : plan->next;
     }
@@ -7597,13 +8534,15 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
 static void gpusync__add_events(void *array, const gpusync__plan *plan)
 {
     for (const gpusync__need *need = plan->needs; need; need = need->along)
-        if (need->event) gpusync__send_void_id(array, gpusync__sel.addObject, need->event);
+        if (need->event)
+            gpusync__send_void_id(array, gpusync__sel.addObject, need->event);
     for (const gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         gpusync__send_void_id(array, gpusync__sel.addObject, promise->timeline->event);
 }
 
-/* With Metal 4 a signal stands behind its commit, and may come after the feedback; nor does anything retain the queue.
-   So a last mark goes behind all that the queue has, and a block that waits for that keeps the rest. */
+/* With Metal 4 a signal stands behind its commit, and may come after the feedback; nor does
+   anything retain the queue. So a last mark goes behind all that the queue has, and a block that
+   waits for that keeps the rest. */
 typedef struct gpusync__keeper_block {
     gpusync__block head; /* first: what every block begins with */
     void *kept;          /* an NSMutableArray, to which Metal's copy has a reference */
@@ -7632,31 +8571,37 @@ static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
     0, sizeof(gpusync__keeper_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
 };
 
-/* Step 6, before the slots: what has been issued and not published, as an array (+1). NULL: nothing is in flight. */
+/* Step 6, before the slots: what has been issued and not published, as an array (+1). NULL: nothing
+   is in flight. */
 GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 {
     uint64_t ticket = gpusync__ended_to(q), last = gpusync__committed(q);
     void *pool = gpusync__pool_push(), *array = ticket == last ? NULL : gpusync__new_object("NSMutableArray");
     while (ticket++ < last) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot) continue;
-        if (slot->kind == GPUSYNC__PLAN) gpusync__add_events(array, slot->plan);
+        if (!slot)
+            continue;
+        if (slot->kind == GPUSYNC__PLAN)
+            gpusync__add_events(array, slot->plan);
         gpusync__ticket_end(q, slot);
     }
     gpusync__pool_pop(pool);
     return array;
 }
 
-/* Step 8, when no thread publishes any more: have that, and what the plans signal that are kept, kept until the device
-   is past it. Where a part of this cannot be had, or the last mark never comes, they are kept for good. Only for a
-   device that is lost, and has nothing in flight, there is nothing to keep. */
+/* Step 8, when no thread publishes any more: have that, and what the plans signal that are kept,
+   kept until the device is past it. Where a part of this cannot be had, or the last mark never
+   comes, they are kept for good. Only for a device that is lost, and has nothing in flight, there
+   is nothing to keep. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
     void *pool = gpusync__pool_push(), *listener = gpusync__listener(q->device);
     void *array = left ? left : gpusync__new_object("NSMutableArray");
-    for (const gpusync__plan *plan = q->kept; plan; plan = plan->next) gpusync__add_events(array, plan);
+    for (const gpusync__plan *plan = q->kept; plan; plan = plan->next)
+        gpusync__add_events(array, plan);
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
-    if (!q->mark) q->mark = gpusync__event_take(q->device, &q->marks);
+    if (!q->mark)
+        q->mark = gpusync__event_take(q->device, &q->marks);
     if (GPUSYNC__LOAD_SEQ(&q->device->lost) && !left) {
         gpusync__release(array);
     } else if (q->mark && listener) {
@@ -7679,9 +8624,9 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 
 static const gpusync__metal4 gpusync__fours = {gpusync__feedback_status, gpusync__gather_events, gpusync__leave_behind};
 
-/* What a slot is for that commits these command buffers, which the caller retains: the one, or an array (+0). One that
-   is in flight may be recorded again, with another allocator, and committed: so that is no error. NULL: no memory. With
-   a pool. */
+/* What a slot is for that commits these command buffers, which the caller retains: the one, or an
+   array (+0). One that is in flight may be recorded again, with another allocator, and committed:
+   so that is no error. NULL: no memory. With a pool. */
 GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 {
     return count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
@@ -7690,7 +8635,8 @@ GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 /* As gpusync__take_in. Under the order lock. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, bool *admitted, gpusync__slot **slot)
 {
-    if (!q->four) q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
+    if (!q->four)
+        q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
     return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, admitted, slot);
 }
 
@@ -7703,7 +8649,8 @@ GPUSYNC__INLINE void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void 
     ((commit4)gpusync__send)(q->metal, gpusync__sel.commit4, buffers, count, options);
 }
 
-/* gpusync__before_commit for Metal 4. What is held might go while this waits for room: so it is looked for first. */
+/* gpusync__before_commit for Metal 4. What is held might go while this waits for room: so it is
+   looked for first. */
 GPUSYNC__RARE gpusync_result gpusync__before_commit4(gpusync_queue *q, void *const *buffers, size_t count,
                                                      gpusync__commit_extra *extra)
 {
@@ -7720,23 +8667,32 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     gpusync__slot *slot = NULL;
     extra.admitted = false;
     gpusync_result result = buffers[0] ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (count > 1) result = gpusync__check_buffers(q->device, buffers, count);
-    if (result == GPUSYNC_OK) result = gpusync__check_classes4(q, buffers, count);
-    if (result == GPUSYNC_OK && q->slow_commit) result = gpusync__before_commit4(q, buffers, count, &extra);
-    if (result != GPUSYNC_OK) return result;
+    if (count > 1)
+        result = gpusync__check_buffers(q->device, buffers, count);
+    if (result == GPUSYNC_OK)
+        result = gpusync__check_classes4(q, buffers, count);
+    if (result == GPUSYNC_OK && q->slow_commit)
+        result = gpusync__before_commit4(q, buffers, count, &extra);
+    if (result != GPUSYNC_OK)
+        return result;
     do {
         void *pool = gpusync__pool_push(), *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
         void *all = gpusync__all_of(buffers, count);
         gpusync__lock(&q->order);
-        if (!options || !all) result = GPUSYNC_ERROR_METAL_NIL;
-        else if (q->lined_ordered) result = GPUSYNC_NOT_READY;
-        else if (q->lined && gpusync__holds(q, buffers, count)) result = GPUSYNC_ERROR_ALREADY_TRACKED;
-        else result = gpusync__take_in4(q, all, &extra.admitted, &slot);
+        if (!options || !all)
+            result = GPUSYNC_ERROR_METAL_NIL;
+        else if (q->lined_ordered)
+            result = GPUSYNC_NOT_READY;
+        else if (q->lined && gpusync__holds(q, buffers, count))
+            result = GPUSYNC_ERROR_ALREADY_TRACKED;
+        else
+            result = gpusync__take_in4(q, all, &extra.admitted, &slot);
         if (result == GPUSYNC_OK) {
             *ticket = slot->ticket;
             gpusync__send4(q, slot, options, buffers, count);
         }
-        if (options) gpusync__release(options);
+        if (options)
+            gpusync__release(options);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (result != GPUSYNC_OK || q->slow_commit)
@@ -7749,35 +8705,39 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue && command_buffers && count && count <= UINT32_MAX / 2) result = gpusync__enter_working(queue);
+    if (queue && command_buffers && count && count <= UINT32_MAX / 2)
+        result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
         result = queue->metal4 ? gpusync__commit4(queue, command_buffers, count, &issued) : GPUSYNC_ERROR_UNSUPPORTED;
         gpusync__leave(queue);
     }
-    if (ticket) *ticket = issued;
+    if (ticket)
+        *ticket = issued;
     return result;
 }
 
 /* ------------------------------------------------------------------------------- >>submit --
-   A submission is a plan. What it waits for are its needs, what it signals are its promises. Each need and each promise
-   is on a list of the timeline or queue that it is about.
+   A submission is a plan. What it waits for are its needs, what it signals are its promises. Each
+   need and each promise is on a list of the timeline or queue that it is about.
 
-   The life of a plan stands above gpusync__plan. Where the device has all that a plan needs at its issue, the plan
-   lists its needs only when the work is over: that keeps the locks of other wait lists out of such an issue. A plan of
-   an open command buffer lists its promises at once. It does not list its needs: it is not known yet whether the buffer
-   will be committed.
+   The life of a plan stands above gpusync__plan. Where the device has all that a plan needs at its
+   issue, the plan lists its needs only when the work is over: that keeps the locks of other wait
+   lists out of such an issue. A plan of an open command buffer lists its promises at once. It does
+   not list its needs: it is not known yet whether the buffer will be committed.
 
-   What follows from a change goes among deferred work, and gpusync__run does that without a lock. So no plan ends or
-   issues the next one in a call inside its own. Neither a long chain of plans nor Metal's small stacks matter. */
+   What follows from a change goes among deferred work, and gpusync__run does that without a lock.
+   So no plan ends or issues the next one in a call inside its own. Neither a long chain of plans
+   nor Metal's small stacks matter. */
 
 /* -- the pool of plans
-   Plans live in stores of the device. A free one is on the list of a queue, which needs no lock, or on that of the
-   device, under the plan lock. */
+   Plans live in stores of the device. A free one is on the list of a queue, which needs no lock, or
+   on that of the device, under the plan lock. */
 
 #define GPUSYNC__STORE_PLANS 8   /* made at once; also the most that a queue takes from the device at once */
 #define GPUSYNC__QUEUE_PLANS 128 /* the most that stay on the free list of a queue */
 
-/* Make the plan as a free one is. Most submissions leave most of it so, which is why this is not done on the way in. */
+/* Make the plan as a free one is. Most submissions leave most of it so, which is why this is not
+   done on the way in. */
 static void gpusync__plan_clear(gpusync__plan *plan)
 {
     plan->needs = NULL;
@@ -7819,8 +8779,9 @@ GPUSYNC__RARE void gpusync__plans_return(gpusync_device *dev, gpusync__plan *pla
     gpusync__unlock(&dev->plan_lock);
 }
 
-/* Put a plan on the free list of the queue, or of the device, where the queue has enough. How many the queue has is a
-   guess: the first one may have been taken meanwhile. gpusync__plan_new takes the whole list at once. */
+/* Put a plan on the free list of the queue, or of the device, where the queue has enough. How many
+   the queue has is a guess: the first one may have been taken meanwhile. gpusync__plan_new takes
+   the whole list at once. */
 static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
 {
     plan->next = GPUSYNC__LOAD_SEQ(&q->free_plans);
@@ -7836,16 +8797,21 @@ static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
 }
 
 /* `done` of a plan that is due: its callback has run. */
-static void gpusync__plan_called(gpusync__due *due) { gpusync__plan_unref((gpusync__plan *)(void *)due); }
+static void gpusync__plan_called(gpusync__due *due)
+{
+    gpusync__plan_unref((gpusync__plan *)(void *)due);
+}
 
-/* A few plans onto the free list of this queue: free ones of the device, or as many new ones. False: no memory. */
+/* A few plans onto the free list of this queue: free ones of the device, or as many new ones.
+   False: no memory. */
 GPUSYNC__RARE bool gpusync__plans_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     gpusync__plan *plans = NULL, *made = NULL;
     gpusync__lock(&dev->plan_lock);
     gpusync__hook_in(dev);
-    if (!dev->free_plans) made = (gpusync__plan *)gpusync__store_new(dev, GPUSYNC__STORE_PLANS * sizeof *made);
+    if (!dev->free_plans)
+        made = (gpusync__plan *)gpusync__store_new(dev, GPUSYNC__STORE_PLANS * sizeof *made);
     for (uint32_t i = 0; i < GPUSYNC__STORE_PLANS && (made || dev->free_plans); i++) {
         gpusync__plan *plan = made ? &made[i] : dev->free_plans;
         if (!made) {
@@ -7862,7 +8828,8 @@ GPUSYNC__RARE bool gpusync__plans_make(gpusync_queue *q)
         plans = plan;
     }
     gpusync__unlock(&dev->plan_lock);
-    if (!plans) return false;
+    if (!plans)
+        return false;
     for (gpusync__plan *next; plans; plans = next) {
         next = plans->next;
         gpusync__plan_put(q, plans);
@@ -7870,31 +8837,38 @@ GPUSYNC__RARE bool gpusync__plans_make(gpusync_queue *q)
     return true;
 }
 
-/* Give the plan memory for so many needs, promises and parts: one block, which gpusync__plan_free frees. False: no
-   memory, or the sum does not fit a size_t. */
+/* Give the plan memory for so many needs, promises and parts: one block, which gpusync__plan_free
+   frees. False: no memory, or the sum does not fit a size_t. */
 GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t promises, size_t parts)
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
-    if ((needs | promises | parts) > limit) return false;
+    if ((needs | promises | parts) > limit)
+        return false;
     plan->memory_size =
         needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises + parts * sizeof *plan->parts;
     plan->memory = gpusync__allocate(plan->device, plan->memory_size, 16);
-    if (!plan->memory) return false;
+    if (!plan->memory)
+        return false;
     plan->own_needs = (gpusync__need *)plan->memory;
     plan->own_promises = (gpusync__promise *)(void *)(plan->own_needs + needs);
     plan->parts = (gpusync__slot **)(void *)(plan->own_promises + promises);
     return true;
 }
 
-/* A plan off the free list of this queue. The caller is inside the queue. `missing` and `unresolved` start at 1: the
-   plan is neither issued nor published while it comes in. NULL: there is none; gpusync__plans_make makes some. */
+/* A plan off the free list of this queue. The caller is inside the queue. `missing` and
+   `unresolved` start at 1: the plan is neither issued nor published while it comes in. NULL: there
+   is none; gpusync__plans_make makes some. */
 static gpusync__plan *gpusync__plan_pop(gpusync_queue *q)
 {
-    /* The list is taken whole: one that another thread takes from and gives back to is not mistaken for it. */
+    /* The list is taken whole: one that another thread takes from and gives back to is not mistaken
+       for it. */
     gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *rest = NULL;
-    if (plan && plan->next) rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
-    if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
-    if (!plan) return NULL;
+    if (plan && plan->next)
+        rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
+    if (rest)
+        gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
+    if (!plan)
+        return NULL;
     plan->work.queue = q;
     GPUSYNC__STORE_RELAXED(&plan->missing, 1);
     GPUSYNC__STORE_RELAXED(&plan->unresolved, 1);
@@ -7903,13 +8877,14 @@ static gpusync__plan *gpusync__plan_pop(gpusync_queue *q)
     return plan;
 }
 
-/* The same, with room for so many needs, promises and command buffers of the program. NULL: no memory. No lock is
-   held. */
+/* The same, with room for so many needs, promises and command buffers of the program. NULL: no
+   memory. No lock is held. */
 static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
 {
     gpusync__plan *plan;
     while ((plan = gpusync__plan_pop(q)) == NULL)
-        if (!gpusync__plans_make(q)) return NULL;
+        if (!gpusync__plans_make(q))
+            return NULL;
     if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
         !gpusync__plan_room(plan, needs, promises, (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
         gpusync__plan_put(q, plan);
@@ -7919,9 +8894,9 @@ static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t p
     return plan;
 }
 
-/* Take the first `count` parts, which were not committed, out of flight: they are the caller's alone after that, as a
-   list. One that a report looks at stays for that look, which frees it. Their room comes back. Under the queue's lock.
-   */
+/* Take the first `count` parts, which were not committed, out of flight: they are the caller's
+   alone after that, as a list. One that a report looks at stays for that look, which frees it.
+   Their room comes back. Under the queue's lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__plan *plan, uint32_t count,
                                                 gpusync__catch *caught)
 {
@@ -7942,13 +8917,14 @@ GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__plan 
     return parts;
 }
 
-/* Then release their command buffers, and free the slots: in this order, for a free slot may serve another buffer at
-   once. The room may be another thread's by now: Metal counts a
+/* Then release their command buffers, and free the slots: in this order, for a free slot may serve
+   another buffer at once. The room may be another thread's by now: Metal counts a
    buffer until its release, which comes at once. No lock is held. */
 GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
 {
     gpusync__slot *slot, *next;
-    for (slot = parts; slot; slot = slot->next) gpusync__release_pooled(slot->buffer);
+    for (slot = parts; slot; slot = slot->next)
+        gpusync__release_pooled(slot->buffer);
     GPUSYNC__LOCK(q);
     for (slot = parts; slot; slot = next) {
         next = slot->next;
@@ -7957,23 +8933,26 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Give back what the need refers to. An event of its own stood for a ticket: it can serve again, unless the device may
-   still wait for it (disowned). */
+/* Give back what the need refers to. An event of its own stood for a ticket: it can serve again,
+   unless the device may still wait for it (disowned). */
 static void gpusync__need_free(gpusync_device *dev, const gpusync__need *need, bool disowned)
 {
-    if (need->timeline) gpusync__timeline_unref(need->timeline);
-    else if (need->event) gpusync__event_keep(dev, need->event, !disowned);
+    if (need->timeline)
+        gpusync__timeline_unref(need->timeline);
+    else if (need->event)
+        gpusync__event_keep(dev, need->event, !disowned);
 }
 
-/* Drop a plan that has no ticket: it is neither published nor announced, so both references go here. */
+/* Drop a plan that has no ticket: it is neither published nor announced, so both references go
+   here. */
 static void gpusync__plan_drop(gpusync__plan *plan)
 {
     gpusync__plan_unref(plan);
     gpusync__plan_unref(plan);
 }
 
-/* The last reference is gone: free what the plan and those joined to it have, and put them on the free list. No lock is
-   held. */
+/* The last reference is gone: free what the plan and those joined to it have, and put them on the
+   free list. No lock is held. */
 static void gpusync__plan_free(gpusync__plan *plan)
 {
     gpusync_device *dev = plan->device;
@@ -7984,10 +8963,13 @@ static void gpusync__plan_free(gpusync__plan *plan)
         joined->disowned = plan->disowned;
         gpusync__plan_drop(joined); /* which others may just count a reference of, and give it back */
     }
-    for (uint32_t i = 0; i < plan->need_count; i++) gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
-    for (uint32_t i = 0; i < plan->promise_count; i++) gpusync__timeline_unref(plan->own_promises[i].timeline);
+    for (uint32_t i = 0; i < plan->need_count; i++)
+        gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
+    for (uint32_t i = 0; i < plan->promise_count; i++)
+        gpusync__timeline_unref(plan->own_promises[i].timeline);
     gpusync__free(dev, plan->memory, plan->memory_size); /* NULL: the few of its own were enough */
-    if (plan->options) gpusync__release_pooled(plan->options);
+    if (plan->options)
+        gpusync__release_pooled(plan->options);
     gpusync__plan_clear(plan);
     gpusync__plan_put(q, plan);
     GPUSYNC__SUB_SEQ(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
@@ -7995,20 +8977,25 @@ static void gpusync__plan_free(gpusync__plan *plan)
 
 /* -- needs
 
-       1. gpusync__need_point makes a need: AWAITED, or OVER at once, where nothing is left to wait for.
-       2. gpusync__seek lists it and finds its stage. It counts in `unresolved`; one that blocks counts in `missing`.
-       3. gpusync__turn_need makes it COMING or ABROAD once the device can wait for it. It does not block any more.
-       4. The thread that ends what it is about takes it off its list: it is OVER. gpusync__needs_over counts it down in
-          the plan.
+       1. gpusync__need_point makes a need: AWAITED, or OVER at once, where nothing is left to wait
+          for.
+       2. gpusync__seek lists it and finds its stage. It counts in `unresolved`; one that blocks
+          counts in `missing`.
+       3. gpusync__turn_need makes it COMING or ABROAD once the device can wait for it. It does not
+          block any more.
+       4. The thread that ends what it is about takes it off its list: it is OVER.
+          gpusync__needs_over counts it down in the plan.
 
-   A need that is not listed when its plan is issued goes from 1 to 2 when the work is over. Under the lock of its wait
-   list `stage`, `blocks`, `heard` and `node` change. The thread that unlinks a need, and no other, counts it down. */
+   A need that is not listed when its plan is issued goes from 1 to 2 when the work is over. Under
+   the lock of its wait list `stage`, `blocks`, `heard` and `node` change. The thread that unlinks a
+   need, and no other, counts it down. */
 
 /* Where does the need stand? Under the lock of its wait list.
 
-       a ticket    AWAITED while its own submission is held, or its end is far. Else the device can wait for it.
-       a value     OVER once it is reached. Else the promise that covers it decides. With none, others may signal it
-                   (ABROAD), or that was not said yet (AWAITED).
+       a ticket    AWAITED while its own submission is held, or its end is far. Else the device can
+                   wait for it.
+       a value     OVER once it is reached. Else the promise that covers it decides. With none,
+                   others may signal it (ABROAD), or that was not said yet (AWAITED).
        an order    AWAITED while just that promise is open. How it ends does not matter. */
 static uint32_t gpusync__stage_of(const gpusync__need *need)
 {
@@ -8018,17 +9005,22 @@ static uint32_t gpusync__stage_of(const gpusync__need *need)
         bool held = gpusync__is_submission(need->queue, number, GPUSYNC__OPEN);
         return need->far || held ? GPUSYNC__AWAITED : GPUSYNC__COMING;
     }
-    if (t->value >= number) return GPUSYNC__OVER;
+    if (t->value >= number)
+        return GPUSYNC__OVER;
     const gpusync__promise *cover = gpusync__cover(t, number);
-    if (need->any_end) return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
-    if (number <= t->on_event) return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
-    if (cover) return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
+    if (need->any_end)
+        return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
+    if (number <= t->on_event)
+        return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
+    if (cover)
+        return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
-/* List the need, or find that it is over, and doom the plan where it failed. The queue of a ticket may be gone, for a
-   wait at the head of a command buffer does not keep it. Work that was issued before its timeline failed may have got
-   the value: what was reached before is no error of such work. No lock but the order lock is held. */
+/* List the need, or find that it is over, and doom the plan where it failed. The queue of a ticket
+   may be gone, for a wait at the head of a command buffer does not keep it. Work that was issued
+   before its timeline failed may have got the value: what was reached before is no error of such
+   work. No lock but the order lock is held. */
 static void gpusync__seek(gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
@@ -8040,7 +9032,8 @@ static void gpusync__seek(gpusync__need *need)
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
         gpusync__set_stage(need, GPUSYNC__OVER);
         gpusync__doom(plan, need->rank, &error);
-        if (q) gpusync__leave(q); /* another queue, with a higher number */
+        if (q)
+            gpusync__leave(q); /* another queue, with a higher number */
         return;
     }
     gpusync__lock(gpusync__need_lock(need));
@@ -8051,28 +9044,37 @@ static void gpusync__seek(gpusync__need *need)
     bool gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING &&
                 need->node.number > t->kept && !gpusync__is_promised(need);
     bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__has_ended(need->queue, need->node.number));
-    if (over) gpusync__unlink_need(need);
+    if (over)
+        gpusync__unlink_need(need);
     need->blocks =
         !over && !issued && (need->stage == GPUSYNC__AWAITED || need->any_end || plan->flags & GPUSYNC_STRICT);
-    if (need->blocks) GPUSYNC__ADD_SEQ(&plan->missing, 1);
+    if (need->blocks)
+        GPUSYNC__ADD_SEQ(&plan->missing, 1);
     gpusync__unlock(gpusync__need_lock(need));
     if (over) {
-        if (failed) error = t->error; /* written once, before the value that tells of the failure */
-        else if (gone) gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-        else if (!t) failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
-        if ((failed || gone) && !need->any_end) gpusync__doom(plan, need->rank, &error);
-        if (need->encoded) gpusync__signal_need(need);
+        if (failed)
+            error = t->error; /* written once, before the value that tells of the failure */
+        else if (gone)
+            gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+        else if (!t)
+            failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
+        if ((failed || gone) && !need->any_end)
+            gpusync__doom(plan, need->rank, &error);
+        if (need->encoded)
+            gpusync__signal_need(need);
         GPUSYNC__SUB_SEQ(&plan->unresolved, 1); /* never the last: the work counts too */
     }
-    if (q) gpusync__leave(q);
+    if (q)
+        gpusync__leave(q);
 }
 
-/* List all needs of the plan, once: the device cannot have them all yet, or it is through with the work. `listed` is
-   swapped, because the end of the work and gpusync__disown may both come here. */
+/* List all needs of the plan, once: the device cannot have them all yet, or it is through with the
+   work. `listed` is swapped, because the end of the work and gpusync__disown may both come here. */
 static void gpusync__seek_needs(gpusync__plan *plan)
 {
     uint32_t rank = 0;
-    if (!gpusync__swap32(&plan->listed, 0, 1)) return;
+    if (!gpusync__swap32(&plan->listed, 0, 1))
+        return;
     for (gpusync__need *need = plan->needs; need; need = need->along) {
         need->plan = plan;
         need->rank = rank++; /* of several needs that fail the first one tells why */
@@ -8085,32 +9087,41 @@ static void gpusync__unlist_need(gpusync__need *need)
 {
     gpusync__lock(gpusync__need_lock(need));
     bool linked = need->node.linked;
-    if (linked) gpusync__unlink_need(need);
+    if (linked)
+        gpusync__unlink_need(need);
     gpusync__unlock(gpusync__need_lock(need));
-    if (linked) GPUSYNC__SUB_SEQ(&need->plan->unresolved, 1); /* never the last: the caller keeps one open */
+    if (linked)
+        GPUSYNC__SUB_SEQ(&need->plan->unresolved, 1); /* never the last: the caller keeps one open */
 }
 
-/* Take the plan's needs off their lists: no thread will end them any more. A need that a thread is just ending stays
-   counted. So does a need of a queue that is gone from the device's list: gpusync__end_listed ends it. */
+/* Take the plan's needs off their lists: no thread will end them any more. A need that a thread is
+   just ending stays counted. So does a need of a queue that is gone from the device's list:
+   gpusync__end_listed ends it. */
 GPUSYNC__RARE void gpusync__forget_needs(gpusync__plan *plan)
 {
     gpusync_device *dev = plan->device;
     for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (need->queue) gpusync__lock(&dev->lock); /* what is on the list stays meanwhile, also a closing queue */
+        if (need->queue)
+            gpusync__lock(&dev->lock); /* what is on the list stays meanwhile, also a closing queue */
         const gpusync__node *place = need->queue ? gpusync__list_from(&dev->queues, need->queue_number) : NULL;
-        if (need->timeline || (place && place->number == need->queue_number)) gpusync__unlist_need(need);
-        if (need->queue) gpusync__unlock(&dev->lock);
+        if (need->timeline || (place && place->number == need->queue_number))
+            gpusync__unlist_need(need);
+        if (need->queue)
+            gpusync__unlock(&dev->lock);
     }
-    if (plan->before.timeline) gpusync__unlist_need(&plan->before);
+    if (plan->before.timeline)
+        gpusync__unlist_need(&plan->before);
 }
 
 /* -- the end of a plan
-   `running`, then `unresolved`: the thread that counts one down to 0 does what comes next, and no other does. A thread
-   touches the plan for the last time when it counts down, unless it has a reference. */
+   `running`, then `unresolved`: the thread that counts one down to 0 does what comes next, and no
+   other does. A thread touches the plan for the last time when it counts down, unless it has a
+   reference. */
 
-/* The command buffers are over, or there are none. The needs tell now how they went. An ABROAD need let the device
-   pass: the event tells whether it was reached. Where only lower promises hide the value, it is kept and COMING. Killed
-   work does not wait for that: what hides the value may wait for this very work. */
+/* The command buffers are over, or there are none. The needs tell now how they went. An ABROAD need
+   let the device pass: the event tells whether it was reached. Where only lower promises hide the
+   value, it is kept and COMING. Killed work does not wait for that: what hides the value may wait
+   for this very work. */
 GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync__lock(&plan->device->plan_lock);
@@ -8118,26 +9129,32 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__deferred *de
     gpusync__unlock(&plan->device->plan_lock);
     gpusync__seek_needs(plan);
     for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (GPUSYNC__LOAD_SEQ(&need->stage) != GPUSYNC__ABROAD) continue;
+        if (GPUSYNC__LOAD_SEQ(&need->stage) != GPUSYNC__ABROAD)
+            continue;
         gpusync__read_event(need->timeline, deferred);
         gpusync__lock(gpusync__need_lock(need));
         if (!failed && need->node.linked && need->node.number <= need->timeline->kept)
             gpusync__set_stage(need, GPUSYNC__COMING);
         gpusync__unlock(gpusync__need_lock(need));
-        if (GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__ABROAD) gpusync__unlist_need(need);
+        if (GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__ABROAD)
+            gpusync__unlist_need(need);
     }
-    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
-    else deferred->busy = deferred->sweep = true; /* its needs are listed from here on, and the sweep looks at them */
+    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
+        gpusync__push_ended(plan, deferred);
+    else
+        deferred->busy = deferred->sweep = true; /* its needs are listed from here on, and the sweep looks at them */
 }
 
-/* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later work run, and says
-   nothing (documented). The plan has the events. A value that has come since is not noticed. */
+/* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later
+   work run, and says nothing (documented). The plan has the events. A value that has come since is
+   not noticed. */
 GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
     const gpusync__need *need = slot->plan->needs;
     while (need && (!need->queued || GPUSYNC__AS(uint64_t)(need->event, gpusync__sel.signaledValue) >= need->raw))
         need = need->along;
-    if (!need) return false;
+    if (!need)
+        return false;
     gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
     error->ticket = slot->ticket;
@@ -8146,31 +9163,36 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     return true;
 }
 
-/* A part of a plan has ended. error: how it failed, or NULL. The times of the plan go from the first start to the last
-   end. */
+/* A part of a plan has ended. error: how it failed, or NULL. The times of the plan go from the
+   first start to the last end. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync_error *error,
                                 const gpusync__outcome *outcome, gpusync__deferred *deferred)
 {
     gpusync__plan *plan = slot->plan;
     gpusync_error own;
     double start, end;
-    if (!error && report != slot->buffer && gpusync__wait_was_cut(plan->work.queue, slot, &own)) error = &own;
-    if (error) gpusync__blame(plan, GPUSYNC__RANK_OWN, error);
+    if (!error && report != slot->buffer && gpusync__wait_was_cut(plan->work.queue, slot, &own))
+        error = &own;
+    if (error)
+        gpusync__blame(plan, GPUSYNC__RANK_OWN, error);
     memcpy(&start, &outcome->gpu_start, sizeof start);
     memcpy(&end, &outcome->gpu_end, sizeof end);
     gpusync__lock(&plan->device->plan_lock);
-    if (start > 0 && (start < plan->gpu_start || plan->gpu_start <= 0)) plan->gpu_start = start;
-    if (end > plan->gpu_end) plan->gpu_end = end;
+    if (start > 0 && (start < plan->gpu_start || plan->gpu_start <= 0))
+        plan->gpu_start = start;
+    if (end > plan->gpu_end)
+        plan->gpu_end = end;
     gpusync__unlock(&plan->device->plan_lock);
     if (GPUSYNC__SUB_SEQ(&plan->running, 1) == 1)
         gpusync__work_over(plan, deferred); /* last: as in gpusync__announce */
 }
 
-/* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, or even of the work
-   behind it. So a plan that has ended keeps the events that it signals until the queue's mark shows that they are
-   signalled (gpusync__set_mark): Metal hands the signals of a queue to the kernel in their order (known from Apple's
-   code; what the kernel does is open: README, "Status"). This takes the caller's reference, and gives back those of
-   plans whose signals have come. The queue may go after that: gpusync__destroy waits for all plans but those that are
+/* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, or
+   even of the work behind it. So a plan that has ended keeps the events that it signals until the
+   queue's mark shows that they are signalled (gpusync__set_mark): Metal hands the signals of a
+   queue to the kernel in their order (known from Apple's code; what the kernel does is open:
+   README, "Status"). This takes the caller's reference, and gives back those of plans whose signals
+   have come. The queue may go after that: gpusync__destroy waits for all plans but those that are
    kept. */
 GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan)
 {
@@ -8196,10 +9218,11 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan
     gpusync__unref_plans(gone);
 }
 
-/* Under the queue's lock, in one hold: a failure (NULL: none) goes on record, the callback is due (so that none that is
-   registered after the end comes first), the room of command buffers that were not committed comes back, and the ticket
-   ends. No thread finds the plan by its ticket any more, nor the plan its parts: their handlers may come when it serves
-   other work. Returns the slots of parts that were not committed: gpusync__parts_free. */
+/* Under the queue's lock, in one hold: a failure (NULL: none) goes on record, the callback is due
+   (so that none that is registered after the end comes first), the room of command buffers that
+   were not committed comes back, and the ticket ends. No thread finds the plan by its ticket any
+   more, nor the plan its parts: their handlers may come when it serves other work. Returns the
+   slots of parts that were not committed: gpusync__parts_free. */
 static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *error, uint32_t rest,
                                         const gpusync__outcome *outcome, gpusync__catch *caught,
                                         gpusync__deferred *deferred)
@@ -8211,33 +9234,39 @@ static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *erro
         gpusync__record(q, error);
         error->dropped = 0;
     }
-    if (gpusync__is_issued(plan)) gpusync__learn(q, ticket, plan->work.since_ns, outcome);
-    if (error || plan->work.traits & GPUSYNC__IS_DELAYED) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
+    if (gpusync__is_issued(plan))
+        gpusync__learn(q, ticket, plan->work.since_ns, outcome);
+    if (error || plan->work.traits & GPUSYNC__IS_DELAYED)
+        q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
     gpusync__slot *parts = rest ? gpusync__parts_out(q, plan, rest, caught) : NULL;
     for (uint32_t i = rest; i < plan->part_count; i++) {
-        if (plan->parts[i]) plan->parts[i]->leads = NULL;
+        if (plan->parts[i])
+            plan->parts[i]->leads = NULL;
         plan->parts[i] = NULL;
     }
-    if (plan->work.leads) *plan->work.leads = NULL;
+    if (plan->work.leads)
+        *plan->work.leads = NULL;
     gpusync__write_end(q, ticket, outcome);
-    if (plan->due.fn) gpusync__push_due(plan->device, &plan->due, deferred);
+    if (plan->due.fn)
+        gpusync__push_due(plan->device, &plan->due, deferred);
     gpusync__take_ended(q, ticket, caught, deferred);
     return parts;
 }
 
-/* The plan's error is that of its ticket, with the labels of the plan where there are no others: a failure that came
-   from elsewhere keeps what it says. */
+/* The plan's error is that of its ticket, with the labels of the plan where there are no others: a
+   failure that came from elsewhere keeps what it says. */
 GPUSYNC__RARE void gpusync__name_failure(gpusync__plan *plan)
 {
     gpusync_error *error = &plan->error;
     error->ticket = plan->work.ticket;
-    if (error->label[0] || (plan->rank != GPUSYNC__RANK_OWN && error->queue_label[0])) return;
+    if (error->label[0] || (plan->rank != GPUSYNC__RANK_OWN && error->queue_label[0]))
+        return;
     gpusync__copy_text(error->label, sizeof error->label, plan->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, plan->work.queue->label);
 }
 
-/* Nothing is open any more: tell how it went. No lock is held. The promises are kept or broken first: a thread that
-   sees the ticket ended knows the rest. */
+/* Nothing is open any more: tell how it went. No lock is held. The promises are kept or broken
+   first: a thread that sees the ticket ended knows the rest. */
 static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
@@ -8253,77 +9282,94 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
         gpusync_timeline *t = promise->timeline;
         if (error) {
-            /* The timeline fails first: else taking the promise back would let higher values be reached. */
+            /* The timeline fails first: else taking the promise back would let higher values be
+               reached. */
             (void)gpusync__fail_timeline(t, error, deferred);
             gpusync__take_back(promise, deferred);
             continue;
         }
         gpusync__end_promise(promise, true, deferred);
-        if (q->device->trace) q->device->trace->signal(t, promise->node.number);
+        if (q->device->trace)
+            q->device->trace->signal(t, promise->node.number);
         gpusync__read_event(t, deferred); /* others may have signalled more, which this promise hid */
     }
     memcpy(&outcome.gpu_start, &plan->gpu_start, sizeof plan->gpu_start);
     memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
     outcome.failed = error != NULL;
     outcome.result = plan->error.result;
-    if (q->device->trace) q->device->trace->end(q, ticket, plan->label, &outcome);
+    if (q->device->trace)
+        q->device->trace->end(q, ticket, plan->label, &outcome);
     plan->due.error = error;
-    if (plan->due.fn) gpusync__plan_keep(plan); /* gpusync__plan_called takes it back */
+    if (plan->due.fn)
+        gpusync__plan_keep(plan); /* gpusync__plan_called takes it back */
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     gpusync__slot *parts = gpusync__end_plan(plan, error, rest, &outcome, &caught, deferred);
     GPUSYNC__UNLOCK(q);
-    if (parts) gpusync__parts_free(q, parts);
+    if (parts)
+        gpusync__parts_free(q, parts);
     gpusync__tell(q, ticket, &caught, deferred);
-    if (error) gpusync__log_failures(q);
+    if (error)
+        gpusync__log_failures(q);
     /* Last: with its last plan the queue may go. */
-    if (plan->mark && !plan->disowned) gpusync__keep_signaller(q, plan);
-    else gpusync__plan_unref(plan);
+    if (plan->mark && !plan->disowned)
+        gpusync__keep_signaller(q, plan);
+    else
+        gpusync__plan_unref(plan);
 }
 
-/* The ticket is on the device now: needs of it that were AWAITED can go there too. Under the queue's lock. */
+/* The ticket is on the device now: needs of it that were AWAITED can go there too. Under the
+   queue's lock. */
 GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__deferred *deferred)
 {
     gpusync__need *need = gpusync__first_need(&q->waits, ticket);
     for (; need && need->node.number == ticket; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED) gpusync__turn_need(need, GPUSYNC__COMING, deferred);
+        if (need->stage == GPUSYNC__AWAITED)
+            gpusync__turn_need(need, GPUSYNC__COMING, deferred);
 }
 
-/* The last step of an issue: what needs a promise of the plan can go to the device too. No lock is held. `running`
-   counts this step, so the plan is not over meanwhile. */
+/* The last step of an issue: what needs a promise of the plan can go to the device too. No lock is
+   held. `running` counts this step, so the plan is not over meanwhile. */
 static void gpusync__announce(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     if (plan->device->trace)
         plan->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, plan->work.ticket, plan->label, plan->work.since_ns);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
-        if (promise->issued) continue; /* it was, with its plan */
+        if (promise->issued)
+            continue; /* it was, with its plan */
         GPUSYNC__LOCK_TIMELINE(promise->timeline);
-        if (promise->node.linked) gpusync__issue_promise(promise, deferred); /* not over already */
+        if (promise->node.linked)
+            gpusync__issue_promise(promise, deferred); /* not over already */
         GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
     }
-    if (GPUSYNC__SUB_SEQ(&plan->running, 1) == 1) gpusync__work_over(plan, deferred);
+    if (GPUSYNC__SUB_SEQ(&plan->running, 1) == 1)
+        gpusync__work_over(plan, deferred);
     gpusync__plan_unref(plan);
 }
 
 /* -- held plans, and the pump. Under the order lock
 
-   A held plan stands in the line of its queue, or, if it is UNORDERED, in that of the loose ones. In the first line
-   only the first plan may go. A thread that changes a held plan lists it as stirred, under the plan lock, and sets
-   `wanted`: it may not wait for the order lock. The thread that gets the order lock pumps. */
+   A held plan stands in the line of its queue, or, if it is UNORDERED, in that of the loose ones.
+   In the first line only the first plan may go. A thread that changes a held plan lists it as
+   stirred, under the plan lock, and sets `wanted`: it may not wait for the order lock. The thread
+   that gets the order lock pumps. */
 
-/* Put the plan at the end of its line. A change that came before `lined` is seen here, a later one lists the plan as
-   stirred (gpusync__stir). */
+/* Put the plan at the end of its line. A change that came before `lined` is seen here, a later one
+   lists the plan as stirred (gpusync__stir). */
 static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
     plan->next = NULL;
     plan->previous = line->last;
-    if (line->last) line->last->next = plan;
-    else line->first = plan;
+    if (line->last)
+        line->last->next = plan;
+    else
+        line->first = plan;
     line->last = plan;
     GPUSYNC__ADD_SEQ(&q->lined, 1); /* gpusync__sweep_queue looks at it without the lock */
-    if (!gpusync__is_loose(plan)) q->lined_ordered++;
+    if (!gpusync__is_loose(plan))
+        q->lined_ordered++;
     q->held_buffers += plan->part_count;
     GPUSYNC__COUNT_RELAXED(&q->stats.held);
     gpusync__lock(&q->device->plan_lock);
@@ -8339,12 +9385,17 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
 static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
-    if (plan->next) plan->next->previous = plan->previous;
-    else line->last = plan->previous;
-    if (plan->previous) plan->previous->next = plan->next;
-    else line->first = plan->next;
+    if (plan->next)
+        plan->next->previous = plan->previous;
+    else
+        line->last = plan->previous;
+    if (plan->previous)
+        plan->previous->next = plan->next;
+    else
+        line->first = plan->next;
     GPUSYNC__SUB_SEQ(&q->lined, 1);
-    if (!gpusync__is_loose(plan)) q->lined_ordered--;
+    if (!gpusync__is_loose(plan))
+        q->lined_ordered--;
     q->held_buffers -= plan->part_count;
     gpusync__lock(&q->device->plan_lock);
     gpusync__unlist_stirred(plan);
@@ -8362,17 +9413,18 @@ static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
 
 #define GPUSYNC__MARK_EVERY 4 /* plans that signal: a mark costs as much as a signal of theirs */
 
-/* The signals of the plan have gone to the Metal 4 queue. Now and then the queue signals its mark behind them. Under
-   the order lock. */
+/* The signals of the plan have gone to the Metal 4 queue. Now and then the queue signals its mark
+   behind them. Under the order lock. */
 static void gpusync__set_mark(gpusync_queue *q, gpusync__plan *plan)
 {
     plan->mark = ++q->marks;
-    if (q->marks % GPUSYNC__MARK_EVERY == 0) gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
+    if (q->marks % GPUSYNC__MARK_EVERY == 0)
+        gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
 }
 
-/* The device gets the plan now: in one hold its ticket and its parts turn ARMED, and what needs the ticket can go to
-   the device, too. delayed: the device waits in it; for forecasts. ticket: where the plan gets its ticket here; NULL:
-   it was held, and has one. Under the order lock. */
+/* The device gets the plan now: in one hold its ticket and its parts turn ARMED, and what needs the
+   ticket can go to the device, too. delayed: the device waits in it; for forecasts. ticket: where
+   the plan gets its ticket here; NULL: it was held, and has one. Under the order lock. */
 GPUSYNC__INLINE void gpusync__arm_plan(gpusync__plan *plan, uint64_t now, bool delayed, gpusync_ticket *ticket,
                                        gpusync__deferred *deferred)
 {
@@ -8396,8 +9448,8 @@ GPUSYNC__INLINE void gpusync__arm_plan(gpusync__plan *plan, uint64_t now, bool d
     GPUSYNC__UNLOCK(q);
 }
 
-/* gpusync__issue_plan for a Metal 4 queue. Waits and signals are operations of the queue, before and behind the commit:
-   all that is committed later waits, too. */
+/* gpusync__issue_plan for a Metal 4 queue. Waits and signals are operations of the queue, before
+   and behind the commit: all that is committed later waits, too. */
 GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket,
                                         gpusync__deferred *deferred)
 {
@@ -8405,7 +9457,8 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusy
     gpusync__slot *slot = plan->parts[0];
     bool delayed = false;
     for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (gpusync__is_over(need)) continue;
+        if (gpusync__is_over(need))
+            continue;
         gpusync__encode(q->metal, gpusync__sel.waitForEvent, need->event, need->raw);
         need->queued = true; /* gpusync__wait_was_cut */
         delayed = true;
@@ -8414,18 +9467,21 @@ GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusy
     gpusync__send4(q, slot, plan->options, plan->buffers, plan->buffer_count);
     gpusync__release(plan->options);
     plan->options = NULL;
-    if (plan->flags & GPUSYNC_STRICT) return;
-    /* Not noted as encoded: the host writes the event, too, for the signal may come later than the feedback. */
+    if (plan->flags & GPUSYNC_STRICT)
+        return;
+    /* Not noted as encoded: the host writes the event, too, for the signal may come later than the
+       feedback. */
     for (const gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         gpusync__encode(q->metal, gpusync__sel.signalEvent, promise->timeline->event,
                         promise->node.number + promise->timeline->base);
-    if (plan->promises) gpusync__set_mark(q, plan);
+    if (plan->promises)
+        gpusync__set_mark(q, plan);
 }
 
-/* Commit the command buffers of the plan. ticket: see gpusync__arm_plan. The caller has a pool, and announces the plan
-   without the lock. A command buffer of our own in front is left out where all its waits are over by now. It stays
-   where it is the only one and carries the signals. Handlers may run from the first commit on: all that they read of
-   the plan is written before. */
+/* Commit the command buffers of the plan. ticket: see gpusync__arm_plan. The caller has a pool, and
+   announces the plan without the lock. A command buffer of our own in front is left out where all
+   its waits are over by now. It stays where it is the only one and carries the signals. Handlers
+   may run from the first commit on: all that they read of the plan is written before. */
 static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket, gpusync__deferred *deferred)
 {
     gpusync__slot **part = plan->parts, **end = part + plan->part_count;
@@ -8436,9 +9492,11 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticke
         return;
     }
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
-        if (gpusync__is_over(need)) continue;
+        if (gpusync__is_over(need))
+            continue;
         encoded += need->encoded;
-        if (need->encoded || !plan->front) continue;
+        if (need->encoded || !plan->front)
+            continue;
         gpusync__encode(plan->front, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
         waits++;
     }
@@ -8449,27 +9507,31 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticke
     }
     if (!(plan->flags & GPUSYNC_STRICT))
         for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-            if (!promise->encoded) gpusync__encode_promise(promise, end[-1]->buffer);
+            if (!promise->encoded)
+                gpusync__encode_promise(promise, end[-1]->buffer);
     gpusync__arm_plan(plan, now, waits + encoded != 0, ticket, deferred);
     for (; part != end; part++) {
         gpusync__slot *slot = *part;
         void *buffer = slot->buffer;
-        if (trace) trace->schedule(slot);
+        if (trace)
+            trace->schedule(slot);
         gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
         gpusync__send_void(buffer, gpusync__sel.commit);
     }
 }
 
-/* The plan will not be issued: its work is over, and it is published as soon as no thread is ending one of its needs.
-   */
+/* The plan will not be issued: its work is over, and it is published as soon as no thread is ending
+   one of its needs. */
 GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__plan *plan, gpusync__deferred *deferred)
 {
-    if (plan->lined) gpusync__leave_line(q, plan); /* `lined` changes under the order lock only */
+    if (plan->lined)
+        gpusync__leave_line(q, plan); /* `lined` changes under the order lock only */
     gpusync__set_flag(&plan->doomed, GPUSYNC__IS_GIVEN_UP);
     gpusync__forget_needs(plan);
     GPUSYNC__STORE_SEQ(&plan->running, 0);
     gpusync__plan_unref(plan); /* it is not announced. Not the last reference: that goes when it is published */
-    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
+    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
+        gpusync__push_ended(plan, deferred);
 }
 
 /* Abandon every held plan of the queue, for this reason. */
@@ -8478,7 +9540,8 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
 {
     gpusync__plan *plan;
     gpusync_error error;
-    if (!q->lined) return;
+    if (!q->lined)
+        return;
     gpusync__own_error(&error, result, why);
     while ((plan = q->line.first ? q->line.first : q->loose.first) != NULL) {
         gpusync__doom(plan, GPUSYNC__RANK_OWN, &error);
@@ -8486,16 +9549,18 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
     }
 }
 
-/* Issue the held plan, if nothing keeps it; it is announced from the deferred work. True: it was issued. A promise may
-   have to stay behind a lower one of another queue (gpusync__goes_after). Then no promise of the plan is going, and the
-   end of that lower one becomes the need `before`. That may be over at once: then this tries again. */
+/* Issue the held plan, if nothing keeps it; it is announced from the deferred work. True: it was
+   issued. A promise may have to stay behind a lower one of another queue (gpusync__goes_after).
+   Then no promise of the plan is going, and the end of that lower one becomes the need `before`.
+   That may be over at once: then this tries again. */
 static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__deferred *deferred)
 {
     while (!GPUSYNC__LOAD_SEQ(&plan->missing) && !gpusync__is_doomed(plan)) {
         gpusync__need *before = &plan->before;
         gpusync__promise *late = plan->promises;
         uint64_t after = 0;
-        while (late && (after = gpusync__set_out_too(late, deferred)) == 0) late = late->along;
+        while (late && (after = gpusync__set_out_too(late, deferred)) == 0)
+            late = late->along;
         if (!late) {
             gpusync__leave_line(q, plan);
             gpusync__issue_plan(plan, gpusync_now_ns(), NULL, deferred);
@@ -8516,8 +9581,9 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__d
     return false;
 }
 
-/* Issue what can go, and abandon what is doomed. This takes the order lock, but never waits for it: the thread that has
-   it looks at `wanted` after the unlock (gpusync__order_end), and comes in here. */
+/* Issue what can go, and abandon what is doomed. This takes the order lock, but never waits for it:
+   the thread that has it looks at `wanted` after the unlock (gpusync__order_end), and comes in
+   here. */
 static void gpusync__pump(gpusync_queue *q, gpusync__deferred *deferred)
 {
     while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
@@ -8531,8 +9597,10 @@ static void gpusync__pump(gpusync_queue *q, gpusync__deferred *deferred)
             if ((plan = q->stirred) != NULL)
                 gpusync__unlist_stirred(plan); /* a thread that changes more lists it again */
             gpusync__unlock(&q->device->plan_lock);
-            if (plan && gpusync__is_doomed(plan)) gpusync__abandon(q, plan, deferred);
-            else if (plan && gpusync__is_loose(plan)) (void)gpusync__try_issue(q, plan, deferred);
+            if (plan && gpusync__is_doomed(plan))
+                gpusync__abandon(q, plan, deferred);
+            else if (plan && gpusync__is_loose(plan))
+                (void)gpusync__try_issue(q, plan, deferred);
         } while (plan);
         while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, deferred)) {}
         gpusync__unlock(&q->order);
@@ -8540,8 +9608,9 @@ static void gpusync__pump(gpusync_queue *q, gpusync__deferred *deferred)
     }
 }
 
-/* Do deferred work, but for the callbacks. What ended comes first, then what was issued, then the pumps: each step
-   may put more among the deferred work. No lock is held. Of the program's code only hooks run. */
+/* Do deferred work, but for the callbacks. What ended comes first, then what was issued, then the
+   pumps: each step may put more among the deferred work. No lock is held. Of the program's code
+   only hooks run. */
 static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 {
     while (deferred->busy) {
@@ -8559,24 +9628,27 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
             gpusync__pump(q, deferred);
             gpusync__leave(q); /* gpusync__want entered it */
         } else {
-            if (deferred->sweep) gpusync__arm_sweep(dev);
+            if (deferred->sweep)
+                gpusync__arm_sweep(dev);
             deferred->busy = deferred->sweep = false;
         }
     }
 }
 
-/* The slot of a part, for a look at its buffer: gpusync__look_end ends that. NULL: its handler has run. No lock is
-   held. */
+/* The slot of a part, for a look at its buffer: gpusync__look_end ends that. NULL: its handler has
+   run. No lock is held. */
 static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__plan *plan, uint32_t part)
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = plan->parts[part];
-    if (slot) slot->looks++;
+    if (slot)
+        slot->looks++;
     GPUSYNC__UNLOCK(q);
     return slot;
 }
 
-/* Do for the plan what a handler or a pump that was lost would have done. The caller has a reference. True:
+/* Do for the plan what a handler or a pump that was lost would have done. The caller has a
+   reference. True:
    it has a callback, for which the sweep is to come again. */
 static bool gpusync__look_plan(gpusync__plan *plan)
 {
@@ -8585,7 +9657,8 @@ static bool gpusync__look_plan(gpusync__plan *plan)
     if (gpusync__is_issued(plan)) {
         for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
             gpusync__slot *slot = gpusync__part_begin(q, plan, i);
-            if (!slot) continue;
+            if (!slot)
+                continue;
             (void)gpusync__look_slot(q, slot);
             gpusync__look_end(q, slot);
         }
@@ -8597,40 +9670,49 @@ static bool gpusync__look_plan(gpusync__plan *plan)
 }
 
 /* -- making a plan
-   What may fail comes first: memory, room, command buffers of our own. What others can see comes under the order lock,
-   and there the commits are last: after the first commit nothing can fail any more. */
+   What may fail comes first: memory, room, command buffers of our own. What others can see comes
+   under the order lock, and there the commits are last: after the first commit nothing can fail any
+   more. */
 
-/* A reference of a need or promise to the timeline, which then outlives its destroy. False: that has begun. The
-   reference comes before the look at the flag: gpusync_timeline_destroy sets the flag first, and frees only with the
-   last one. */
+/* A reference of a need or promise to the timeline, which then outlives its destroy. False: that
+   has begun. The reference comes before the look at the flag: gpusync_timeline_destroy sets the
+   flag first, and frees only with the last one. */
 static bool gpusync__timeline_ref(gpusync_timeline *t)
 {
     GPUSYNC__ADD_SEQ(&t->refs, 1);
-    if (!(GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING)) return true;
+    if (!(GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING))
+        return true;
     gpusync__timeline_unref(t);
     return false;
 }
 
-/* Make a need of a ticket. OVER stays where the ticket has ended well. One that ended badly is a need like any other:
-   its plan takes the error over. STRICT needs no event, for the host waits. */
+/* Make a need of a ticket. OVER stays where the ticket has ended well. One that ended badly is a
+   need like any other: its plan takes the error over. STRICT needs no event, for the host waits. */
 GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
                                                   gpusync__need *need)
 {
     gpusync_queue *q = point->queue;
     gpusync__goal goal;
     bool well = false;
-    if (!q || q->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (point->ticket == GPUSYNC_EVERYTHING) return GPUSYNC_ERROR_INVALID_TICKET;
-    if (!gpusync__enter(q)) return GPUSYNC_ERROR_DESTROYED;
+    if (!q || q->device != dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->ticket == GPUSYNC_EVERYTHING)
+        return GPUSYNC_ERROR_INVALID_TICKET;
+    if (!gpusync__enter(q))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result = gpusync__goal_of(q, point->ticket, &goal);
     if (result == GPUSYNC_OK) {
-        if (!gpusync__met(&goal)) gpusync__look(&goal);
-        if (gpusync__met(&goal)) well = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK;
-        else if (gpusync__stopped(&goal)) result = gpusync__stop_reason(&goal);
+        if (!gpusync__met(&goal))
+            gpusync__look(&goal);
+        if (gpusync__met(&goal))
+            well = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK;
+        else if (gpusync__stopped(&goal))
+            result = gpusync__stop_reason(&goal);
     }
     if (!well && result == GPUSYNC_OK && !strict) {
         need->event = gpusync__event_take(dev, &need->raw);
-        if (!need->event) result = GPUSYNC_ERROR_METAL_NIL;
+        if (!need->event)
+            result = GPUSYNC_ERROR_METAL_NIL;
     }
     if (well || result != GPUSYNC_OK) {
         gpusync__leave(q);
@@ -8641,18 +9723,21 @@ GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpu
     need->queue = q;
     need->queue_number = q->place.number;
     need->node.number = point->ticket;
-    /* The owner of a tracked buffer has yet to commit it, perhaps behind what waits. No handler tells the end of an
-       external one. Neither is for the device to wait for, with the watchdog at its back. */
+    /* The owner of a tracked buffer has yet to commit it, perhaps behind what waits. No handler
+       tells the end of an external one. Neither is for the device to wait for, with the watchdog at
+       its back. */
     gpusync__slot *slot = gpusync__ticket_begin(q, point->ticket);
     need->far = slot && (slot->kind == GPUSYNC__EXTERNAL ||
                          (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED));
-    if (slot) gpusync__ticket_end(q, slot);
+    if (slot)
+        gpusync__ticket_end(q, slot);
     gpusync__leave(q);
     return GPUSYNC_OK;
 }
 
-/* Make a need of a point, which gpusync__need_free takes back. OK, and the need is AWAITED; or it is OVER and refers to
-   nothing: the point has been reached. strict: the host is to wait, and the listener of the device has to tell it. */
+/* Make a need of a point, which gpusync__need_free takes back. OK, and the need is AWAITED; or it
+   is OVER and refers to nothing: the point has been reached. strict: the host is to wait, and the
+   listener of the device has to tell it. */
 static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_point *point, bool strict,
                                           gpusync__need *need)
 {
@@ -8665,13 +9750,19 @@ static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_poi
     need->raw = 0;
     need->encoded = need->any_end = need->far = need->blocks = need->queued = false;
     need->node.linked = need->node.heard = false;
-    if (!t) return gpusync__need_ticket(dev, point, strict, need);
+    if (!t)
+        return gpusync__need_ticket(dev, point, strict, need);
     uint64_t present = gpusync__value_of(t);
-    if (t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (present >= value && present != GPUSYNC__FAILED_VALUE) return GPUSYNC_OK;
-    if (strict && gpusync__is_outside(t) && !gpusync__listener(dev)) return GPUSYNC_ERROR_UNSUPPORTED;
-    if (!gpusync__timeline_ref(t)) return GPUSYNC_ERROR_DESTROYED;
+    if (t->device != dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (value > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
+    if (present >= value && present != GPUSYNC__FAILED_VALUE)
+        return GPUSYNC_OK;
+    if (strict && gpusync__is_outside(t) && !gpusync__listener(dev))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    if (!gpusync__timeline_ref(t))
+        return GPUSYNC_ERROR_DESTROYED;
     need->stage = GPUSYNC__AWAITED;
     need->timeline = t;
     need->node.number = value;
@@ -8680,7 +9771,8 @@ static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_poi
     return GPUSYNC_OK;
 }
 
-/* Hang the need behind those of the plan. Their order is that of the ranks: the first that fails tells why. */
+/* Hang the need behind those of the plan. Their order is that of the ranks: the first that fails
+   tells why. */
 static void gpusync__append_need(gpusync__plan *plan, gpusync__need *need)
 {
     need->along = NULL;
@@ -8696,9 +9788,9 @@ static void gpusync__append_promise(gpusync__plan *plan, gpusync__promise *promi
     plan->promises_end = &promise->along;
 }
 
-/* May this plan, which has all its needs, make this promise as its next one? Not if it needs the value, or one above
-   it: that wait would have no end. Nor below an earlier promise of its own: the device signals them in this order.
-   Under the order lock. */
+/* May this plan, which has all its needs, make this promise as its next one? Not if it needs the
+   value, or one above it: that wait would have no end. Nor below an earlier promise of its own: the
+   device signals them in this order. Under the order lock. */
 static gpusync_result gpusync__check_promise(const gpusync__plan *plan, const gpusync__promise *promise)
 {
     for (const gpusync__need *need = plan->needs; need; need = need->along)
@@ -8710,30 +9802,35 @@ static gpusync_result gpusync__check_promise(const gpusync__plan *plan, const gp
     return GPUSYNC_OK;
 }
 
-/* Make a promise of a point, with a reference to its timeline. It is not on the timeline's list yet: that is
-   gpusync__link_promise. */
+/* Make a promise of a point, with a reference to its timeline. It is not on the timeline's list
+   yet: that is gpusync__link_promise. */
 static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_point *point, gpusync__promise *promise)
 {
     gpusync_timeline *t = point->timeline;
-    if (!t || t->device != dev) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (point->value > GPUSYNC_MAX_VALUE) return GPUSYNC_ERROR_NOT_RISING;
-    if (!gpusync__timeline_ref(t)) return GPUSYNC_ERROR_DESTROYED;
+    if (!t || t->device != dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (point->value > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
+    if (!gpusync__timeline_ref(t))
+        return GPUSYNC_ERROR_DESTROYED;
     promise->timeline = t;
     promise->node.number = point->value;
     promise->going = promise->issued = promise->overtaken = promise->followed = promise->encoded = false;
     promise->node.linked = false;
-    if (gpusync__is_outside(t)) gpusync__look_timeline(t);
+    if (gpusync__is_outside(t))
+        gpusync__look_timeline(t);
     return GPUSYNC_OK;
 }
 
-/* May so many command buffers more be held? An eighth of the limit, one at the least, stays free for the work that they
-   wait for. Under the order lock. */
+/* May so many command buffers more be held? An eighth of the limit, one at the least, stays free
+   for the work that they wait for. Under the order lock. */
 static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
 {
     return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
 }
 
-/* Room for so many command buffers of our own, against Metal's limit. False: there is less. No lock is held. */
+/* Room for so many command buffers of our own, against Metal's limit. False: there is less. No lock
+   is held. */
 static bool gpusync__take_rooms_now(gpusync_queue *q, uint32_t count)
 {
     GPUSYNC__LOCK(q);
@@ -8742,9 +9839,9 @@ static bool gpusync__take_rooms_now(gpusync_queue *q, uint32_t count)
     return taken;
 }
 
-/* There was no room for command buffers of our own: wait for it. It is taken for all of them or for none, so that no
-   two submissions wait for each other's. QUEUE_FULL, without a wait: as far as its own needs tell, the plan would have
-   to be held, and no more may be. */
+/* There was no room for command buffers of our own: wait for it. It is taken for all of them or for
+   none, so that no two submissions wait for each other's. QUEUE_FULL, without a wait: as far as its
+   own needs tell, the plan would have to be held, and no more may be. */
 GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusync__plan *plan,
                                                    const gpusync_submission *s, uint32_t count)
 {
@@ -8753,27 +9850,31 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     bool full = !gpusync__may_hold_more(q, s->command_buffer_count + count);
     bool held = q->lined_ordered && !gpusync__is_loose(plan);
     for (const gpusync__need *need = plan->needs; full && !held && need; need = need->along) {
-        if (!need->timeline) continue;
+        if (!need->timeline)
+            continue;
         GPUSYNC__LOCK_TIMELINE(need->timeline);
         held = gpusync__stage_of(need) == GPUSYNC__AWAITED;
         GPUSYNC__UNLOCK_TIMELINE(need->timeline);
     }
     gpusync__order_end(q);
-    if ((full && held) || count > q->limit) return GPUSYNC_ERROR_QUEUE_FULL;
+    if ((full && held) || count > q->limit)
+        return GPUSYNC_ERROR_QUEUE_FULL;
     do {
         gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
-        if (result != GPUSYNC_OK) return result;
+        if (result != GPUSYNC_OK)
+            return result;
     } while (!gpusync__take_rooms_now(q, count)); /* others may have been faster */
     return GPUSYNC_OK;
 }
 
-/* The Metal 4 queue is to signal for the first time: it gets its mark. Of two threads the first one counts. False:
-   Metal has no event. No lock is held. */
+/* The Metal 4 queue is to signal for the first time: it gets its mark. Of two threads the first one
+   counts. False: Metal has no event. No lock is held. */
 GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
 {
     uint64_t raw;
     void *event = gpusync__event_take(q->device, &raw);
-    if (!event) return false;
+    if (!event)
+        return false;
     gpusync__lock(&q->order);
     bool first = !q->mark;
     if (first) {
@@ -8781,53 +9882,65 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
         GPUSYNC__STORE_SEQ(&q->mark, event);
     }
     gpusync__order_end(q);
-    if (!first) gpusync__event_keep(q->device, event, true);
+    if (!first)
+        gpusync__event_keep(q->device, event, true);
     return true;
 }
 
-/* Make command buffers of our own, with room for them. In the one in front of the work the device waits, in the one
-   behind it the device signals. Without work one does both. Metal 4 needs none, but the options of its commit. On an
-   error gpusync__undo_plan releases what was made. */
+/* Make command buffers of our own, with room for them. In the one in front of the work the device
+   waits, in the one behind it the device signals. Without work one does both. Metal 4 needs none,
+   but the options of its commit. On an error gpusync__undo_plan releases what was made. */
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     if (q->metal4) {
-        if (s->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q)) return GPUSYNC_ERROR_METAL_NIL;
+        if (s->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
+            return GPUSYNC_ERROR_METAL_NIL;
         void *pool = gpusync__pool_push();
         plan->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
         gpusync__pool_pop(pool);
         return plan->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
     }
-    if (s->flags & GPUSYNC_STRICT) return GPUSYNC_OK;
+    if (s->flags & GPUSYNC_STRICT)
+        return GPUSYNC_OK;
     bool front = plan->need_count != 0, back = s->signal_count && (!front || s->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
-    if (!front && s->wait_count) GPUSYNC__COUNT_RELAXED(&q->stats.buffers_saved);
-    if (!count) return GPUSYNC_OK;
+    if (!front && s->wait_count)
+        GPUSYNC__COUNT_RELAXED(&q->stats.buffers_saved);
+    if (!count)
+        return GPUSYNC_OK;
     if (!gpusync__take_rooms_now(q, count)) {
         gpusync_result result = gpusync__room_for_own(q, plan, s, count);
-        if (result != GPUSYNC_OK) return result;
+        if (result != GPUSYNC_OK)
+            return result;
     }
     void *pool = gpusync__pool_push();
-    if (front) plan->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
-    if (back) plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
+    if (front)
+        plan->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
+    if (back)
+        plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
     gpusync__pool_pop(pool);
     uint32_t made = (uint32_t)(plan->front != NULL) + (plan->back != NULL);
-    if (made < count) gpusync__give_room(q, count - made, NULL);
+    if (made < count)
+        gpusync__give_room(q, count - made, NULL);
     return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Give the plan what the submission says, and command buffers of our own. No lock is held. need_count and promise_count
-   count what has a reference: on an error gpusync__undo_plan frees just that. */
+/* Give the plan what the submission says, and command buffers of our own. No lock is held.
+   need_count and promise_count count what has a reference: on an error gpusync__undo_plan frees
+   just that. */
 static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     gpusync_result result = GPUSYNC_OK;
     plan->flags = s->flags;
     plan->due.fn = s->on_complete;
     plan->due.user = s->user;
-    if (s->label) gpusync__copy_text(plan->label, sizeof plan->label, s->label);
+    if (s->label)
+        gpusync__copy_text(plan->label, sizeof plan->label, s->label);
     for (size_t i = 0; i < s->wait_count && result == GPUSYNC_OK; i++) {
         gpusync__need *need = &plan->own_needs[plan->need_count];
         result = gpusync__need_point(q->device, &s->waits[i], s->flags & GPUSYNC_STRICT, need);
-        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER) continue;
+        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER)
+            continue;
         plan->need_count++;
         gpusync__append_need(plan, need);
     }
@@ -8836,7 +9949,8 @@ static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *pl
     for (size_t i = 0; i < s->signal_count && result == GPUSYNC_OK; i++) {
         gpusync__promise *promise = &plan->own_promises[plan->promise_count];
         result = gpusync__promise_point(q->device, &s->signals[i], promise);
-        if (result != GPUSYNC_OK) continue;
+        if (result != GPUSYNC_OK)
+            continue;
         promise->plan = plan;
         plan->promise_count++; /* gpusync__take_parts appends it: behind those of the command buffers */
     }
@@ -8845,8 +9959,8 @@ static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *pl
 
 /* -- command buffers, and joined plans. Under the order lock */
 
-/* The promises of one plan belong to another one from here on. The lock of the wait list is for those who find the
-   promise there and ask it for its plan. */
+/* The promises of one plan belong to another one from here on. The lock of the wait list is for
+   those who find the promise there and ask it for its plan. */
 static void gpusync__promises_of(gpusync__plan *from, gpusync__plan *plan)
 {
     for (gpusync__promise *promise = from->promises; promise; promise = promise->along) {
@@ -8856,8 +9970,9 @@ static void gpusync__promises_of(gpusync__plan *from, gpusync__plan *plan)
     }
 }
 
-/* What has been encoded into a command buffer becomes the plan's: the lists of the other plan are hung behind its own.
-   gpusync__undo_plan cuts them off again, where `needs_end` and `promises_end` of the other still point. */
+/* What has been encoded into a command buffer becomes the plan's: the lists of the other plan are
+   hung behind its own. gpusync__undo_plan cuts them off again, where `needs_end` and `promises_end`
+   of the other still point. */
 GPUSYNC__RARE void gpusync__join(gpusync__plan *plan, gpusync__plan *more)
 {
     gpusync__promises_of(more, plan);
@@ -8891,12 +10006,13 @@ GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__plan *plan
     gpusync__add_part(q, plan, slot);
 }
 
-/* So many free slots, and a place for a ticket? No other thread takes a place while this one has the order lock. Under
-   the queue's lock. */
+/* So many free slots, and a place for a ticket? No other thread takes a place while this one has
+   the order lock. Under the queue's lock. */
 GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
 {
     const gpusync__slot *slot = q->free_slots;
-    for (; slots && slot; slot = slot->next) slots--;
+    for (; slots && slot; slot = slot->next)
+        slots--;
     return !slots && gpusync__ring_is_ready(q);
 }
 
@@ -8904,10 +10020,12 @@ GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
 GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     void *all = gpusync__all_of(s->command_buffers, s->command_buffer_count);
-    if (!all) return GPUSYNC_ERROR_METAL_NIL;
+    if (!all)
+        return GPUSYNC_ERROR_METAL_NIL;
     if (q->lined && gpusync__holds(q, s->command_buffers, s->command_buffer_count))
         return GPUSYNC_ERROR_ALREADY_TRACKED;
-    if (!q->four) q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
+    if (!q->four)
+        q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
     GPUSYNC__LOCK(q);
     bool ready = gpusync__is_ready(q, 1);
     if (ready) {
@@ -8915,7 +10033,8 @@ GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__pla
         gpusync__room_for_stranger(q, NULL);
     }
     GPUSYNC__UNLOCK(q);
-    if (!ready) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!ready)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync__retain(all);
     plan->buffer_count = s->command_buffer_count;
     plan->buffers = plan->memory ? (void **)(void *)(plan->parts + plan->buffer_count) : plan->few_buffers;
@@ -8923,7 +10042,8 @@ GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__pla
     return GPUSYNC_OK;
 }
 
-/* All that the command buffers can be refused for. *needed rises by the slots that strangers need. */
+/* All that the command buffers can be refused for. *needed rises by the slots that strangers
+   need. */
 GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpusync_submission *s, size_t *needed)
 {
     gpusync_result result = GPUSYNC_OK;
@@ -8935,19 +10055,22 @@ GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpus
     return result;
 }
 
-/* All command buffers of the plan come in, in the order of their commits. Those of the program bring what was encoded
-   into them. What the buffers can be refused for comes first: an error, OUT_OF_MEMORY too, leaves all as it was. With a
-   pool. */
+/* All command buffers of the plan come in, in the order of their commits. Those of the program
+   bring what was encoded into them. What the buffers can be refused for comes first: an error,
+   OUT_OF_MEMORY too, leaves all as it was. With a pool. */
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     size_t needed = (size_t)(plan->front != NULL) + (plan->back != NULL), first = plan->front != NULL;
     gpusync__plan *encoded = NULL, **end = &encoded, *next;
-    if (plan->options) return gpusync__take_parts4(q, plan, s);
+    if (plan->options)
+        return gpusync__take_parts4(q, plan, s);
     gpusync_result result = gpusync__check_parts(q, s, &needed);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     GPUSYNC__LOCK(q);
     bool ready = gpusync__is_ready(q, needed);
-    if (ready && plan->front) gpusync__add_new_part(q, plan, plan->front, GPUSYNC__HAS_ROOM);
+    if (ready && plan->front)
+        gpusync__add_new_part(q, plan, plan->front, GPUSYNC__HAS_ROOM);
     for (size_t i = 0; i < s->command_buffer_count && ready; i++) {
         gpusync__slot **open = gpusync__find_open(q, s->command_buffers[i]), *slot = *open;
         if (!slot) {
@@ -8961,11 +10084,14 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan,
         }
         gpusync__add_part(q, plan, gpusync__take_open(q, open));
     }
-    if (ready && plan->back) gpusync__add_new_part(q, plan, plan->back, GPUSYNC__HAS_ROOM);
+    if (ready && plan->back)
+        gpusync__add_new_part(q, plan, plan->back, GPUSYNC__HAS_ROOM);
     GPUSYNC__UNLOCK(q);
-    if (!ready) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!ready)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < s->command_buffer_count; i++)
-        if (!(plan->parts[first + i]->traits & GPUSYNC__WAS_OPEN)) gpusync__retain(s->command_buffers[i]);
+        if (!(plan->parts[first + i]->traits & GPUSYNC__WAS_OPEN))
+            gpusync__retain(s->command_buffers[i]);
     for (*end = NULL; encoded; encoded = next) {
         next = encoded->next;
         gpusync__join(plan, encoded);
@@ -8973,7 +10099,8 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan,
     return GPUSYNC_OK;
 }
 
-/* Put the promises in order. Those that the device signals in the work come first, the submission's own behind them. */
+/* Put the promises in order. Those that the device signals in the work come first, the submission's
+   own behind them. */
 static gpusync_result gpusync__order_promises(gpusync__plan *plan)
 {
     gpusync_result result = GPUSYNC_OK;
@@ -8981,17 +10108,19 @@ static gpusync_result gpusync__order_promises(gpusync__plan *plan)
         result = gpusync__check_promise(plan, promise);
     for (uint32_t k = 0; k < plan->promise_count && result == GPUSYNC_OK; k++) {
         result = gpusync__check_promise(plan, &plan->own_promises[k]);
-        if (result == GPUSYNC_OK) gpusync__append_promise(plan, &plan->own_promises[k]);
+        if (result == GPUSYNC_OK)
+            gpusync__append_promise(plan, &plan->own_promises[k]);
     }
     return result;
 }
 
 /* -- taking a plan back. No lock is held */
 
-/* Undo gpusync__seek_needs and what made promises go, for a plan that will not be entered. Another thread may just be
-   ending one of its needs. That thread must be through with the need before the command buffers, whose waits these may
-   be, are the program's again. The deferred work is done meanwhile: that thread may be destroying the queue of a plan
-   that is on it (gpusync__end_listed), and waits for the plan to be published. */
+/* Undo gpusync__seek_needs and what made promises go, for a plan that will not be entered. Another
+   thread may just be ending one of its needs. That thread must be through with the need before the
+   command buffers, whose waits these may be, are the program's again. The deferred work is done
+   meanwhile: that thread may be destroying the queue of a plan that is on it (gpusync__end_listed),
+   and waits for the plan to be published. */
 static void gpusync__unseek(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
@@ -9000,13 +10129,15 @@ static void gpusync__unseek(gpusync__plan *plan, gpusync__deferred *deferred)
         gpusync__run(plan->device, deferred);
         gpusync__linger(plan->device, &rounds);
     }
-    for (gpusync__need *need = plan->needs; need; need = need->along) gpusync__set_stage(need, GPUSYNC__AWAITED);
+    for (gpusync__need *need = plan->needs; need; need = need->along)
+        gpusync__set_stage(need, GPUSYNC__AWAITED);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         gpusync__stay(promise, deferred);
 }
 
-/* The submission has failed, and nothing has happened. Its own promises are taken back. Open command buffers are open
-   again, with plans of their own. The others are released, and the plan ends. */
+/* The submission has failed, and nothing has happened. Its own promises are taken back. Open
+   command buffers are open again, with plans of their own. The others are released, and the plan
+   ends. */
 GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
@@ -9016,7 +10147,8 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *de
     gpusync__catch caught;
     uint32_t rest = 0;
     for (uint32_t i = plan->promise_count; i--;)
-        if (plan->own_promises[i].node.linked) gpusync__take_back(&plan->own_promises[i], deferred);
+        if (plan->own_promises[i].node.linked)
+            gpusync__take_back(&plan->own_promises[i], deferred);
     gpusync__unseek(plan, deferred);
     gpusync__catch_nothing(&caught);
     gpusync__lock(&q->order);
@@ -9048,15 +10180,17 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *de
     gpusync__parts_free(q, parts);
     gpusync__tell(q, 0, &caught, &nothing);
     for (int i = 0; i < 2; i++) {
-        if (!buffers[i]) continue;
+        if (!buffers[i])
+            continue;
         gpusync__release_pooled(buffers[i]);
         gpusync__give_room(q, 1, NULL);
     }
     gpusync__plan_drop(plan);
 }
 
-/* The command buffer of the plan will not be committed: take back its promises, and end the plan. error: its queue
-   goes. The plan has no ticket that could tell of the failure, so its timelines fail. */
+/* The command buffer of the plan will not be committed: take back its promises, and end the plan.
+   error: its queue goes. The plan has no ticket that could tell of the failure, so its timelines
+   fail. */
 static void gpusync__discard_plan(gpusync__plan *plan, const gpusync_error *error, gpusync__deferred *deferred)
 {
     for (gpusync__promise *promise = error ? plan->promises : NULL; promise; promise = promise->along)
@@ -9068,11 +10202,11 @@ static void gpusync__discard_plan(gpusync__plan *plan, const gpusync_error *erro
 
 /* -- entering a plan. Under the order lock, with a pool
 
-   OK from here means that the device has the plan, NOT_READY that it is held or given up. An error means that the plan
-   has no ticket: the caller undoes it without the lock. */
+   OK from here means that the device has the plan, NOT_READY that it is held or given up. An error
+   means that the plan has no ticket: the caller undoes it without the lock. */
 
-/* Does the device have, for every need, the work that signals the value, and all that is promised below it? Then no
-   need has to be listed. The value is read first, for it may follow meanwhile. */
+/* Does the device have, for every need, the work that signals the value, and all that is promised
+   below it? Then no need has to be listed. The value is read first, for it may follow meanwhile. */
 static bool gpusync__all_coming(const gpusync__plan *plan)
 {
     for (const gpusync__need *need = plan->needs; need; need = need->along) {
@@ -9085,48 +10219,59 @@ static bool gpusync__all_coming(const gpusync__plan *plan)
     return true;
 }
 
-/* List the needs, and see whether the plan can go. stays: a promise keeps it back, whatever the needs say. OK: it goes.
-   NOT_READY: it is to be held, or is doomed. */
+/* List the needs, and see whether the plan can go. stays: a promise keeps it back, whatever the
+   needs say. OK: it goes. NOT_READY: it is to be held, or is doomed. */
 GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
-    if (q->lined_ordered && !gpusync__is_loose(plan)) stays = true; /* others wait in the line before it */
+    if (q->lined_ordered && !gpusync__is_loose(plan))
+        stays = true; /* others wait in the line before it */
     deferred->busy = deferred->sweep = true;
     gpusync__seek_needs(plan);
     bool goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) ==
                               1; /* read first: a thread that fails a need dooms, and then counts */
-    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;
-    if (goes) return GPUSYNC_OK;
-    if (!gpusync__may_hold_more(q, plan->part_count)) return GPUSYNC_ERROR_QUEUE_FULL;
+    if (gpusync__is_doomed(plan))
+        return GPUSYNC_NOT_READY;
+    if (goes)
+        return GPUSYNC_OK;
+    if (!gpusync__may_hold_more(q, plan->part_count))
+        return GPUSYNC_ERROR_QUEUE_FULL;
     for (uint32_t i = 0; i < plan->part_count && !q->metal4; i++)
-        if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED) return GPUSYNC_ERROR_ENQUEUED;
+        if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED)
+            return GPUSYNC_ERROR_ENQUEUED;
     return GPUSYNC_NOT_READY;
 }
 
-/* Put the promises on the lists of their timelines; those that are encoded are there already. going: nothing else keeps
-   the plan from the device. NOT_READY: a promise does. Only the last promise of a plan may be issued with this
-   (gpusync__link_promise): on an error gpusync__undo_plan takes the promises back without the order lock. */
+/* Put the promises on the lists of their timelines; those that are encoded are there already.
+   going: nothing else keeps the plan from the device. NOT_READY: a promise does. Only the last
+   promise of a plan may be issued with this (gpusync__link_promise): on an error gpusync__undo_plan
+   takes the promises back without the order lock. */
 GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool going, gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK, one;
     for (gpusync__promise *promise = plan->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
-        if (!promise->node.linked) one = gpusync__link_promise(promise, going, deferred);
-        else one = going && gpusync__set_out_too(promise, deferred) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
-        if (one == GPUSYNC_OK) continue;
+        if (!promise->node.linked)
+            one = gpusync__link_promise(promise, going, deferred);
+        else
+            one = going && gpusync__set_out_too(promise, deferred) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
+        if (one == GPUSYNC_OK)
+            continue;
         result = one;
         going = false;
     }
     return result;
 }
 
-/* The device does not get the plan now: it gets its ticket, and is held, or, if it is doomed, abandoned. The device's
-   listener is to tell of values that others signal, for the device is not asked to wait for them. */
+/* The device does not get the plan now: it gets its ticket, and is held, or, if it is doomed,
+   abandoned. The device's listener is to tell of values that others signal, for the device is not
+   asked to wait for them. */
 GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ticket *ticket,
                                                  gpusync__deferred *deferred)
 {
     gpusync_queue *q = plan->work.queue;
     gpusync_result result = gpusync__make_promises(plan, false, deferred);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     GPUSYNC__LOCK(q);
     *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__OPEN, gpusync_now_ns());
     GPUSYNC__UNLOCK(q);
@@ -9139,20 +10284,26 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ti
     deferred->held_ns = plan->work.since_ns;
     for (gpusync__need *need = plan->needs; need; need = need->along) {
         gpusync_timeline *t = need->timeline;
-        if (!t || !gpusync__is_outside(t)) continue;
+        if (!t || !gpusync__is_outside(t))
+            continue;
         GPUSYNC__LOCK_TIMELINE(t);
         bool listens = need->node.linked && gpusync__claim_listening(&need->node);
         GPUSYNC__UNLOCK_TIMELINE(t);
-        if (listens) gpusync__listen_for_value(t, need->node.number);
+        if (listens)
+            gpusync__listen_for_value(t, need->node.number);
     }
-    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST) gpusync__want(q, deferred); /* gpusync__lose came first */
+    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
+        gpusync__want(q, deferred); /* gpusync__lose came first */
     return GPUSYNC_NOT_READY;
 }
 
-/* Enter a plan that has its command buffers, and for whose ticket there is a place, as one step of the queue's order:
+/* Enter a plan that has its command buffers, and for whose ticket there is a place, as one step of
+   the queue's order:
 
-       1. Its needs are listed, unless the device has all that it needs. It may be doomed or kept back by that.
-       2. It makes its promises. One may have to stay behind that of another queue, which keeps the plan back too.
+       1. Its needs are listed, unless the device has all that it needs. It may be doomed or kept
+          back by that.
+       2. It makes its promises. One may have to stay behind that of another queue, which keeps the
+          plan back too.
        3. It gets its ticket. Up to here an error leaves nothing that the caller could not undo.
        4. It is issued, or, if anything keeps it back, held. */
 static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan, gpusync_ticket *ticket,
@@ -9163,23 +10314,29 @@ static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan,
         result = gpusync__seek_all(plan, false, deferred);
     if (result == GPUSYNC_OK) {
         result = gpusync__make_promises(plan, true, deferred);
-        if (result == GPUSYNC_NOT_READY) result = gpusync__seek_all(plan, true, deferred);
+        if (result == GPUSYNC_NOT_READY)
+            result = gpusync__seek_all(plan, true, deferred);
     }
-    if (result == GPUSYNC_NOT_READY) return gpusync__enter_held(plan, ticket, deferred);
-    if (result == GPUSYNC_OK) gpusync__issue_plan(plan, gpusync_now_ns(), ticket, deferred);
+    if (result == GPUSYNC_NOT_READY)
+        return gpusync__enter_held(plan, ticket, deferred);
+    if (result == GPUSYNC_OK)
+        gpusync__issue_plan(plan, gpusync_now_ns(), ticket, deferred);
     return result;
 }
 
 /* -- the calls */
 
-/* Make a plan of the submission, and enter it. The caller is inside the queue, and does the deferred work. From the
-   unlock on a plan with a ticket is on its own. An issued one stays until it is announced; a held one may be over. */
+/* Make a plan of the submission, and enter it. The caller is inside the queue, and does the
+   deferred work. From the unlock on a plan with a ticket is on its own. An issued one stays until
+   it is announced; a held one may be over. */
 static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
                                            gpusync__deferred *deferred)
 {
     gpusync__plan *plan = gpusync__plan_new(q, s->wait_count, s->signal_count, s->command_buffer_count);
-    if (!plan) return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (s->on_complete) deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
+    if (!plan)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (s->on_complete)
+        deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
     gpusync_result result = gpusync__describe_plan(q, plan, s);
     if (result == GPUSYNC_OK) {
         bool ready;
@@ -9188,30 +10345,36 @@ static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submi
             gpusync__lock(&q->order);
             result = gpusync__take_parts(q, plan, s);
             ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
-            if (result == GPUSYNC_OK) result = gpusync__order_promises(plan);
-            if (result == GPUSYNC_OK) result = gpusync__enter_plan(q, plan, ticket, deferred);
+            if (result == GPUSYNC_OK)
+                result = gpusync__order_promises(plan);
+            if (result == GPUSYNC_OK)
+                result = gpusync__enter_plan(q, plan, ticket, deferred);
             gpusync__order_end_pool(q, pool);
         } while (!ready && gpusync__make_ready(q, (uint32_t)s->command_buffer_count + 2));
-        if (result == GPUSYNC_OK) gpusync__announce(plan, deferred);
-        if (result >= GPUSYNC_OK) return GPUSYNC_OK;
+        if (result == GPUSYNC_OK)
+            gpusync__announce(plan, deferred);
+        if (result >= GPUSYNC_OK)
+            return GPUSYNC_OK;
     }
     gpusync__undo_plan(plan, deferred);
     return result;
 }
 
-/* An open command buffer with a plan of its own becomes the one part of that. OUT_OF_MEMORY: there is no place for the
-   ticket. Under the order lock. */
+/* An open command buffer with a plan of its own becomes the one part of that. OUT_OF_MEMORY: there
+   is no place for the ticket. Under the order lock. */
 static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__plan *plan, gpusync__slot **open)
 {
     GPUSYNC__LOCK(q);
     bool ready = gpusync__ring_is_ready(q);
     plan->part_count = 0;
-    if (ready) gpusync__add_part(q, plan, gpusync__take_open(q, open));
+    if (ready)
+        gpusync__add_part(q, plan, gpusync__take_open(q, open));
     GPUSYNC__UNLOCK(q);
     return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
-/* Its commit has failed: the command buffer is open again, with its plan as it was before. No lock is held. */
+/* Its commit has failed: the command buffer is open again, with its plan as it was before. No lock
+   is held. */
 GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__plan *plan)
 {
     gpusync__slot *slot = plan->parts[0];
@@ -9229,8 +10392,8 @@ GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__plan *plan)
     gpusync__order_end(q);
 }
 
-/* A commit that is no plain one. Waits or signals were encoded into the command buffer, and it has a plan. Or it has to
-   go behind held plans, as a submission. *held_ns: when it was held, or 0. */
+/* A commit that is no plain one. Waits or signals were encoded into the command buffer, and it has
+   a plan. Or it has to go behind held plans, as a submission. *held_ns: when it was held, or 0. */
 static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffers, size_t count,
                                             gpusync_ticket *ticket, uint64_t *held_ns)
 {
@@ -9245,10 +10408,13 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
         gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
         plan = slot ? slot->plan : NULL;
         result = plan ? gpusync__check_status(buffer, GPUSYNC__PART) : GPUSYNC_OK;
-        if (plan && result == GPUSYNC_OK) result = gpusync__take_part(q, plan, open);
+        if (plan && result == GPUSYNC_OK)
+            result = gpusync__take_part(q, plan, open);
         ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
-        if (result != GPUSYNC_OK) plan = NULL; /* the command buffer is open as before, with its plan */
-        if (plan) result = gpusync__enter_plan(q, plan, ticket, &deferred);
+        if (result != GPUSYNC_OK)
+            plan = NULL; /* the command buffer is open as before, with its plan */
+        if (plan)
+            result = gpusync__enter_plan(q, plan, ticket, &deferred);
         gpusync__order_end_pool(q, pool);
     } while (!ready && gpusync__make_ready(q, 0));
     if (plan && result == GPUSYNC_OK) {
@@ -9280,11 +10446,14 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     const gpusync_submission *s = submission;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
-    if (!ticket) ticket = &nobodys;
+    if (!ticket)
+        ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !s) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!queue || !s)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(queue);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
         (!s->command_buffers && s->command_buffer_count) || (s->command_buffer_count == 1 && !s->command_buffers[0]) ||
         s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED) ||
@@ -9292,7 +10461,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else if (s->command_buffer_count > 1)
         result = gpusync__check_buffers(queue->device, s->command_buffers, s->command_buffer_count);
-    if (queue->metal4 && result == GPUSYNC_OK) result = gpusync__check_submission4(queue, s);
+    if (queue->metal4 && result == GPUSYNC_OK)
+        result = gpusync__check_submission4(queue, s);
     if (result == GPUSYNC_OK) {
         uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
         result = gpusync__submit_plan(queue, s, ticket, &deferred);
@@ -9309,17 +10479,19 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 
 /* -- what is encoded into open command buffers */
 
-/* Put a need, or a promise (the other one is NULL), into the plan of an open command buffer, and encode it. The first
-   makes the plan; the memory of a full plan is followed by that of another one, which is joined to it. made: such a
-   plan, or NULL: there is memory. Under the order lock, with a pool. On an error the caller frees the need or promise,
-   and `made`, and nothing was encoded. */
+/* Put a need, or a promise (the other one is NULL), into the plan of an open command buffer, and
+   encode it. The first makes the plan; the memory of a full plan is followed by that of another
+   one, which is joined to it. made: such a plan, or NULL: there is memory. Under the order lock,
+   with a pool. On an error the caller frees the need or promise, and `made`, and nothing was
+   encoded. */
 static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__need *need,
                                            const gpusync__promise *promise, gpusync__plan *made)
 {
     gpusync__plan *plan = slot->plan ? slot->plan : made;
     gpusync__plan *place = made ? made : plan->joined ? plan->joined : plan;
     gpusync_result result = GPUSYNC_OK;
-    if (plan == made) plan->open_buffer = slot->buffer; /* first: a report that finds the promise reads it */
+    if (plan == made)
+        plan->open_buffer = slot->buffer; /* first: a report that finds the promise reads it */
     if (need) {
         gpusync__need *to = &place->own_needs[place->need_count++];
         *to = *need;
@@ -9331,8 +10503,10 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__n
         *to = *promise;
         to->plan = plan;
         result = gpusync__check_promise(plan, to);
-        if (result == GPUSYNC_OK) result = gpusync__link_promise(to, false, NULL);
-        if (result != GPUSYNC_OK) return result;
+        if (result == GPUSYNC_OK)
+            result = gpusync__link_promise(to, false, NULL);
+        if (result != GPUSYNC_OK)
+            return result;
         place->promise_count++;
         gpusync__encode_promise(to, slot->buffer);
         gpusync__append_promise(plan, to);
@@ -9347,22 +10521,25 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__n
     return GPUSYNC_OK;
 }
 
-/* A command buffer that others made becomes an open one. NULL: there is no free slot. Under the order lock. */
+/* A command buffer that others made becomes an open one. NULL: there is no free slot. Under the
+   order lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buffer)
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__slot_take(q);
-    if (slot) gpusync__room_for_stranger(q, NULL);
+    if (slot)
+        gpusync__room_for_stranger(q, NULL);
     GPUSYNC__UNLOCK(q);
-    if (!slot) return NULL;
+    if (!slot)
+        return NULL;
     gpusync__slot_open(q, slot, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
     gpusync__retain(buffer);
     return slot;
 }
 
-/* gpusync__encode_point, under the order lock and with a pool. *ready is false: there is no free slot or plan, or the
-   index is too small. *stranger: the slot of a buffer that others made, which the caller gives back on an error. *full:
-   there are more open buffers than lists. */
+/* gpusync__encode_point, under the order lock and with a pool. *ready is false: there is no free
+   slot or plan, or the index is too small. *stranger: the slot of a buffer that others made, which
+   the caller gives back on an error. *full: there are more open buffers than lists. */
 static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, const gpusync__need *need,
                                               const gpusync__promise *promise, gpusync__slot **stranger, bool *full,
                                               bool *ready)
@@ -9372,33 +10549,43 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, co
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
     bool skips = need && need->stage == GPUSYNC__OVER;
     *ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK && need && plan && plan->promises) result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (result != GPUSYNC_OK) return result; /* waits come before signals */
+    if (result == GPUSYNC_OK && need && plan && plan->promises)
+        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (result != GPUSYNC_OK)
+        return result; /* waits come before signals */
     if (!skips && (!place || (need ? place->need_count : place->promise_count) >= GPUSYNC__FEW)) {
         made = gpusync__plan_pop(q);
         *ready = made != NULL;
-        if (!made) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+        if (!made)
+            return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
-    if (!slot) slot = *stranger = gpusync__open_stranger(q, buffer);
+    if (!slot)
+        slot = *stranger = gpusync__open_stranger(q, buffer);
     *ready = slot != NULL;
-    if (!slot) result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    else if (!skips) result = gpusync__encode_into(slot, need, promise, made);
-    if (result != GPUSYNC_OK && made) gpusync__plan_drop(made);
-    if (result == GPUSYNC_OK && *stranger) *full = gpusync__add_open(q, slot);
+    if (!slot)
+        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    else if (!skips)
+        result = gpusync__encode_into(slot, need, promise, made);
+    if (result != GPUSYNC_OK && made)
+        gpusync__plan_drop(made);
+    if (result == GPUSYNC_OK && *stranger)
+        *full = gpusync__add_open(q, slot);
     return result;
 }
 
-/* Have the device wait for the point, or signal it, in a command buffer. One that others made becomes an open one with
-   that; on an error it is left as it was. */
+/* Have the device wait for the point, or signal it, in a command buffer. One that others made
+   becomes an open one with that; on an error it is left as it was. */
 static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool waits)
 {
     gpusync__need need;
     gpusync__promise promise;
     gpusync__slot *stranger = NULL;
     bool full = false, ready;
-    if (!q || !buffer) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!q || !buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(q);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     result = waits ? gpusync__need_point(q->device, point, false, &need)
                    : gpusync__promise_point(q->device, point, &promise);
     if (result == GPUSYNC_OK) {
@@ -9409,14 +10596,18 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
                                              &ready);
             gpusync__order_end_pool(q, pool);
         } while (!ready && gpusync__make_ready(q, 1) && (GPUSYNC__LOAD_SEQ(&q->free_plans) || gpusync__plans_make(q)));
-        if (full) gpusync__more_places(q);
+        if (full)
+            gpusync__more_places(q);
         if (result != GPUSYNC_OK && stranger) {
             gpusync__release_pooled(buffer);
             gpusync__give_room(q, 1, stranger);
         }
-        if (result != GPUSYNC_OK && waits) gpusync__need_free(q->device, &need, false);
-        else if (result != GPUSYNC_OK) gpusync__timeline_unref(promise.timeline);
-        else if (waits && need.stage == GPUSYNC__OVER) GPUSYNC__COUNT_RELAXED(&q->stats.waits_skipped);
+        if (result != GPUSYNC_OK && waits)
+            gpusync__need_free(q->device, &need, false);
+        else if (result != GPUSYNC_OK)
+            gpusync__timeline_unref(promise.timeline);
+        else if (waits && need.stage == GPUSYNC__OVER)
+            GPUSYNC__COUNT_RELAXED(&q->stats.waits_skipped);
     }
     gpusync__leave(q);
     return result;
@@ -9435,8 +10626,10 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    if (!queue) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(queue)) return GPUSYNC_ERROR_DESTROYED;
+    if (!queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
     gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &deferred);
     gpusync__order_end(queue);
@@ -9447,8 +10640,8 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 
 /* -- how submissions hook in: see gpusync__upper */
 
-/* The order lock was locked when held work could go: it was left to this thread, which has unlocked it. No lock is
-   held: this runs hooks. */
+/* The order lock was locked when held work could go: it was left to this thread, which has unlocked
+   it. No lock is held: this runs hooks. */
 GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -9462,16 +10655,18 @@ static bool gpusync__need_may_end(const gpusync__node *node)
     return node->told == gpusync__need_told && gpusync__is_given_up(((const gpusync__need *)(const void *)node)->plan);
 }
 
-/* The device may still use the events of work that is left in flight. Nothing else keeps them once the plan is gone, so
-   the orphan does, until its handler has come: as an array, +1. The caller is counted in the slot. NULL: the part has
-   ended; until then its plan stays. */
+/* The device may still use the events of work that is left in flight. Nothing else keeps them once
+   the plan is gone, so the orphan does, until its handler has come: as an array, +1. The caller is
+   counted in the slot. NULL: the part has ended; until then its plan stays. */
 GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *slot)
 {
     GPUSYNC__LOCK(q);
     gpusync__plan *plan = slot->traits & GPUSYNC__ENDED ? NULL : slot->plan;
-    if (plan) gpusync__plan_keep(plan);
+    if (plan)
+        gpusync__plan_keep(plan);
     GPUSYNC__UNLOCK(q);
-    if (!plan) return NULL;
+    if (!plan)
+        return NULL;
     void *pool = gpusync__pool_push(), *events = gpusync__new_object("NSMutableArray");
     gpusync__add_events(events, plan);
     gpusync__pool_pop(pool);
@@ -9479,21 +10674,26 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *sl
     return events;
 }
 
-/* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is ending already.
-     1. `unresolved` rises by one, so no other thread publishes the plan meanwhile. At 0 one does so just now.
+/* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is
+   ending already.
+     1. `unresolved` rises by one, so no other thread publishes the plan meanwhile. At 0 one does so
+        just now.
      2. The plan gets its error. How its needs end does not matter any more.
-     3. Its timelines' events are not used again: the device may still signal them. Where a command buffer waits on the
-        device for a ticket, it is let go on, for it will not be told later.
+     3. Its timelines' events are not used again: the device may still signal them. Where a command
+        buffer waits on the device for a ticket, it is let go on, for it will not be told later.
      4. The needs are listed, which finds those that have failed by now, and are taken off again.
-     5. `running` becomes 0, against a thread that counts down the last command buffer just now. The exchange and that
-        subtraction see each other: exactly one of the two takes the work's part off `unresolved`.
-     6. The one of step 1 is taken off. Where it was the last, the plan goes among the deferred work. */
+     5. `running` becomes 0, against a thread that counts down the last command buffer just now. The
+        exchange and that subtraction see each other: exactly one of the two takes the work's part
+        off `unresolved`.
+     6. The one of step 1 is taken off. Where it was the last, the plan goes among the deferred
+        work. */
 GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__deferred *deferred)
 {
     uint32_t open = GPUSYNC__LOAD_SEQ(&plan->unresolved);
     gpusync_error error;
     do
-        if (open == 0) return;
+        if (open == 0)
+            return;
     while (!GPUSYNC__SWAP_SEQ(&plan->unresolved, &open, open + 1));
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
     gpusync__blame(plan, GPUSYNC__RANK_OWN, &error);
@@ -9502,30 +10702,38 @@ GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__deferred *defer
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         GPUSYNC__STORE_SEQ(&promise->timeline->handed_out, true);
     for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (need->timeline) GPUSYNC__STORE_SEQ(&need->timeline->handed_out, true);
+        if (need->timeline)
+            GPUSYNC__STORE_SEQ(&need->timeline->handed_out, true);
         gpusync__signal_need(need);
     }
     gpusync__seek_needs(plan);
     gpusync__forget_needs(plan);
-    if (__atomic_exchange_n(&plan->running, 0, __ATOMIC_SEQ_CST)) GPUSYNC__SUB_SEQ(&plan->unresolved, 1);
-    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1) gpusync__push_ended(plan, deferred);
+    if (__atomic_exchange_n(&plan->running, 0, __ATOMIC_SEQ_CST))
+        GPUSYNC__SUB_SEQ(&plan->unresolved, 1);
+    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
+        gpusync__push_ended(plan, deferred);
 }
 
-/* Step 7. No thread looks at the command buffers any more that did not end by now. What the plans' tickets and promises
-   have to tell comes first. */
+/* Step 7. No thread looks at the command buffers any more that did not end by now. What the plans'
+   tickets and promises have to tell comes first. */
 GPUSYNC__RARE void gpusync__disown_plans(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot) continue;
-        if (slot->kind == GPUSYNC__PLAN) gpusync__disown(slot->plan, deferred);
+        if (!slot)
+            continue;
+        if (slot->kind == GPUSYNC__PLAN)
+            gpusync__disown(slot->plan, deferred);
         gpusync__ticket_end(q, slot);
     }
     gpusync__run(q->device, deferred);
 }
 
-static void gpusync__plan_unkeep(gpusync__plan *plan) { gpusync__plan_unref(plan); }
+static void gpusync__plan_unkeep(gpusync__plan *plan)
+{
+    gpusync__plan_unref(plan);
+}
 
 /* Under the order lock. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
@@ -9533,7 +10741,10 @@ GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *de
     gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", deferred);
 }
 
-GPUSYNC__RARE void gpusync__close_plans(gpusync_queue *q) { gpusync__plans_return(q->device, q->free_plans); }
+GPUSYNC__RARE void gpusync__close_plans(gpusync_queue *q)
+{
+    gpusync__plans_return(q->device, q->free_plans);
+}
 
 /* Under the plan lock. A device that has the table gets the same one again. */
 static void gpusync__hook_in(gpusync_device *dev)
@@ -9548,24 +10759,29 @@ static void gpusync__hook_in(gpusync_device *dev)
 }
 
 /* ------------------------------------------------------------------------------- >>warmup --
-   Metal compiles, and calls back. One function on a dispatch queue of the warm-up's own does all else. A timeline
-   counts what is done: a thread that waits for anything here waits for its next value, and looks. There is no lock.
+   Metal compiles, and calls back. One function on a dispatch queue of the warm-up's own does all
+   else. A timeline counts what is done: a thread that waits for anything here waits for its next
+   value, and looks. There is no lock.
 
    A warm-up:
-     1. gpusync_warmup_start lists the pipelines and their libraries: a library for each text and each library object.
-     2. Libraries that are text go to Metal. When one has come, its functions go. Where the warm-up is disabled, both go
-        when a call asks for the pipeline.
+     1. gpusync_warmup_start lists the pipelines and their libraries: a library for each text and
+        each library object.
+     2. Libraries that are text go to Metal. When one has come, its functions go. Where the warm-up
+        is disabled, both go when a call asks for the pipeline.
      3. Meanwhile gpusync__warm_up makes the device ready on the dispatch queue, then runs the jobs.
-     4. A pipeline, the device and a job count when they are over, well or badly. At `total` the warm-up is over.
-     5. gpusync_warmup_destroy sets `closing`: nothing new begins. It fails the timeline, which ends the waits. When
-        no call is `inside` and nothing is `pending`, it frees the memory.
+     4. A pipeline, the device and a job count when they are over, well or badly. At `total` the
+        warm-up is over.
+     5. gpusync_warmup_destroy sets `closing`: nothing new begins. It fails the timeline, which ends
+        the waits. When no call is `inside` and nothing is `pending`, it frees the memory.
 
    A compilation:
-     1. `started` goes from 0 to 1. The thread that swaps it asks Metal, or ends it where there is nothing to ask.
+     1. `started` goes from 0 to 1. The thread that swaps it asks Metal, or ends it where there is
+        nothing to ask.
      2. `made` is written, or the error. No thread reads them yet.
      3. `done` becomes 1. From here on they are read, and written no more. */
 
-/* What Metal compiles: a library, once for all functions in it; or a pipeline, of one of these functions. */
+/* What Metal compiles: a library, once for all functions in it; or a pipeline, of one of these
+   functions. */
 typedef struct gpusync__compilation {
     gpusync_warmup *warmup;               /* whose it is: Metal calls back with the compilation alone */
     struct gpusync__compilation *library; /* of a pipeline: has the function. NULL: this is a library */
@@ -9606,11 +10822,13 @@ typedef struct gpusync__context_block {
     gpusync__compilation *context; /* no object, so Metal need not retain it; stays while something is pending */
 } gpusync__context_block;
 
-/* The end of a library begins its pipelines. The end of a pipeline begins nothing, so this goes no deeper. */
+/* The end of a library begins its pipelines. The end of a pipeline begins nothing, so this goes no
+   deeper. */
 GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c);
 
-/* One thing more is over. The result does not matter. Two threads may signal in the other order: then the smaller value
-   is no news. A timeline that has failed, or whose device is lost, has ended its waits. */
+/* One thing more is over. The result does not matter. Two threads may signal in the other order:
+   then the smaller value is no news. A timeline that has failed, or whose device is lost, has ended
+   its waits. */
 static void gpusync__count_done(gpusync_warmup *w)
 {
     gpusync_result result = gpusync_timeline_signal(w->progress, GPUSYNC__ADD_SEQ(&w->done, 1) + 1);
@@ -9625,9 +10843,10 @@ static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation
 
 /* It is over: `made` or the error is written.
      A pipeline counts. `done` is stored before that, so a thread that is woken finds it.
-     A library has its pipelines compiled; in a warm-up that is disabled, those that are asked for. Partner of
-     gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores `asked`, then reads `done`. So at
-     least one of the two begins. Where both do, `started` lets one through. */
+     A library has its pipelines compiled; in a warm-up that is disabled, those that are asked for.
+     Partner of gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores
+     `asked`, then reads `done`. So at least one of the two begins. Where both do, `started` lets
+     one through. */
 GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
 {
     gpusync_warmup *w = c->warmup;
@@ -9637,15 +10856,18 @@ GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
         gpusync__pool_pop(pool);
     }
     GPUSYNC__STORE_SEQ(&c->done, 1);
-    if (c->library) gpusync__count_done(w);
+    if (c->library)
+        gpusync__count_done(w);
     for (size_t i = 0; !c->library && i < w->count; i++) {
         gpusync__compilation *p = &w->compilations[i];
-        if (p->library == c && p->same_as == i && (w->total || GPUSYNC__LOAD_SEQ(&p->asked))) gpusync__compile(p);
+        if (p->library == c && p->same_as == i && (w->total || GPUSYNC__LOAD_SEQ(&p->asked)))
+            gpusync__compile(p);
     }
 }
 
-/* Metal calls back, on any thread, with what it made, or with an error, or with neither: then the text here is all that
-   there is to say. `pending` falls last, for destroy frees the warm-up after that. */
+/* Metal calls back, on any thread, with what it made, or with an error, or with neither: then the
+   text here is all that there is to say. `pending` falls last, for destroy frees the warm-up after
+   that. */
 static void gpusync__came(void *block, void *made, void *ns_error)
 {
     gpusync__compilation *c = ((gpusync__context_block *)block)->context;
@@ -9655,16 +10877,18 @@ static void gpusync__came(void *block, void *made, void *ns_error)
     if (!made) {
         gpusync__own_error(&c->error, GPUSYNC_ERROR_COMPILE,
                            c->library ? "Metal made no pipeline of it" : "Metal made no library of the source");
-        if (ns_error) gpusync__read_ns_error(&c->error, ns_error);
+        if (ns_error)
+            gpusync__read_ns_error(&c->error, ns_error);
     }
     gpusync__pool_pop(pool);
     gpusync__compiled(c);
     GPUSYNC__SUB_SEQ(&w->pending, 1);
 }
 
-/* Compile the pipeline, or the library, once. The library of a pipeline is done. Where there is nothing to ask Metal it
-   is over at once: a library that was given, a text that is no UTF-8, a function that the library has not, no library.
-   The signature says what Metal calls: no result, the block, and two objects behind it. */
+/* Compile the pipeline, or the library, once. The library of a pipeline is done. Where there is
+   nothing to ask Metal it is over at once: a library that was given, a text that is no UTF-8, a
+   function that the library has not, no library. The signature says what Metal calls: no result,
+   the block, and two objects behind it. */
 GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
 {
     typedef void (*pipeline_later)(void *, void *, void *, void *);
@@ -9673,12 +10897,14 @@ GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
     gpusync__context_block block = {{gpusync__stack_block, GPUSYNC__BLOCK_HAS_SIGNATURE, 0, NULL, &descriptor}, c};
     gpusync__compilation *l = c->library;
     void *metal = c->warmup->device->metal, *input = l ? NULL : c->text;
-    if (!gpusync__swap32(&c->started, 0, 1) || GPUSYNC__LOAD_SEQ(&c->warmup->closing)) return;
+    if (!gpusync__swap32(&c->started, 0, 1) || GPUSYNC__LOAD_SEQ(&c->warmup->closing))
+        return;
     block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__came;
     void *pool = gpusync__pool_push();
     if (l && l->made && c->text)
         input = GPUSYNC__AS1(void *, void *)(l->made, gpusync__sel.newFunctionWithName, c->text);
-    if (input) GPUSYNC__ADD_SEQ(&c->warmup->pending, 1); /* before Metal can call back */
+    if (input)
+        GPUSYNC__ADD_SEQ(&c->warmup->pending, 1); /* before Metal can call back */
     if (input && l) {
         ((pipeline_later)gpusync__send)(metal, gpusync__sel.newPipeline, input, &block);
         gpusync__release(input);
@@ -9691,14 +10917,16 @@ GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
                            l ? "the library has no function of this name" : "the source is no UTF-8");
     }
     gpusync__pool_pop(pool);
-    if (!input) gpusync__compiled(c); /* with no pool: it wakes others through the program's hooks */
+    if (!input)
+        gpusync__compiled(c); /* with no pool: it wakes others through the program's hooks */
 }
 
 /* The device's own part:
      1. An event is made, for the first timeline.
      2. An empty command buffer goes through the queue, after that.
-   The program's hooks may not know this thread. So nothing here waits with them: it asks, and sleeps for a millisecond
-   by itself, until destroy begins. An error of the second step counts before one of the first. */
+   The program's hooks may not know this thread. So nothing here waits with them: it asks, and
+   sleeps for a millisecond by itself, until destroy begins. An error of the second step counts
+   before one of the first. */
 static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 {
     static const struct timespec ms = {0, 1000000};
@@ -9708,22 +10936,28 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     uint64_t raw;
     void *buffer, *event = gpusync__event_take(w->device, &raw);
     gpusync_result made = event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL, result = GPUSYNC_OK;
-    if (event) gpusync__event_keep(w->device, event, true);
-    if (w->own_queue) result = gpusync_queue_create(w->device, NULL, &w->queue);
-    if (result != GPUSYNC_OK) return result;
+    if (event)
+        gpusync__event_keep(w->device, event, true);
+    if (w->own_queue)
+        result = gpusync_queue_create(w->device, NULL, &w->queue);
+    if (result != GPUSYNC_OK)
+        return result;
     while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT &&
            !GPUSYNC__LOAD_SEQ(&w->closing))
         nanosleep(&ms, NULL);
-    if (result != GPUSYNC_OK) return result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
+    if (result != GPUSYNC_OK)
+        return result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
     result = gpusync_commit(w->queue, buffer, &ticket);
-    if (result != GPUSYNC_OK) (void)gpusync_command_buffer_discard(w->queue, buffer);
+    if (result != GPUSYNC_OK)
+        (void)gpusync_command_buffer_discard(w->queue, buffer);
     else
         while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__LOAD_SEQ(&w->closing))
             nanosleep(&ms, NULL);
     return result == GPUSYNC_OK ? made : result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
 }
 
-/* On the dispatch queue, once. When the warm-up is destroyed, jobs that have not begun are left out, and count. */
+/* On the dispatch queue, once. When the warm-up is destroyed, jobs that have not begun are left
+   out, and count. */
 GPUSYNC__RARE void gpusync__warm_up(void *warmup)
 {
     gpusync_warmup *w = (gpusync_warmup *)warmup;
@@ -9732,22 +10966,24 @@ GPUSYNC__RARE void gpusync__warm_up(void *warmup)
     w->device_result = gpusync__warm_device(w);
     gpusync__count_done(w);
     for (size_t i = 0; i < w->job_count; i++) {
-        if (!GPUSYNC__LOAD_SEQ(&w->closing)) w->jobs[i].run(w->jobs[i].user);
+        if (!GPUSYNC__LOAD_SEQ(&w->closing))
+            w->jobs[i].run(w->jobs[i].user);
         gpusync__count_done(w);
     }
     GPUSYNC__STORE_SEQ(&w->working, 0);
     GPUSYNC__SUB_SEQ(&w->pending, 1); /* last: destroy frees the warm-up then */
 }
 
-/* Is this one of its jobs, which must not wait for the warm-up? Not inlined: the C library declares pthread_self
-   constant, and a compiler may carry its answer across a hook in which a fiber changed threads. */
+/* Is this one of its jobs, which must not wait for the warm-up? Not inlined: the C library declares
+   pthread_self constant, and a compiler may carry its answer across a hook in which a fiber changed
+   threads. */
 static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
 {
     return GPUSYNC__LOAD_SEQ(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
-/* The library of pipeline i: that of an earlier one with the same text or library object, else a new one. Runs with a
-   pool. */
+/* The library of pipeline i: that of an earlier one with the same text or library object, else a
+   new one. Runs with a pool. */
 static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
     for (size_t k = 0; k < i; k++)
@@ -9761,8 +10997,9 @@ static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpus
     return l;
 }
 
-/* The warm-up with its lists; nothing has begun. One that is disabled has no jobs. Pipelines that are listed twice
-   count once: the loop for `same_as` ends at the pipeline itself, if not before. */
+/* The warm-up with its lists; nothing has begun. One that is disabled has no jobs. Pipelines that
+   are listed twice count once: the loop for `same_as` ends at the pipeline itself, if not
+   before. */
 static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_warmup_desc *desc, gpusync_warmup **out)
 {
     static const gpusync_timeline_desc progress = {0, "warm-up", NULL, false};
@@ -9770,7 +11007,8 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
     size_t jobs = desc->disabled ? 0 : desc->job_count, count = desc->pipeline_count;
     size_t size = sizeof(gpusync_warmup) + 2 * count * sizeof(gpusync__compilation) + jobs * sizeof(gpusync_warmup_job);
     gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, size, 128);
-    if (!w) return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (!w)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync_result result = gpusync_timeline_create(dev, &progress, &w->progress);
     if (result != GPUSYNC_OK) {
         gpusync__free(dev, w, size);
@@ -9784,7 +11022,8 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
     w->job_count = jobs;
     w->compilations = (gpusync__compilation *)(void *)(w + 1);
     w->jobs = (gpusync_warmup_job *)(void *)(w->compilations + 2 * count);
-    if (jobs) memcpy(w->jobs, desc->jobs, jobs * sizeof *w->jobs);
+    if (jobs)
+        memcpy(w->jobs, desc->jobs, jobs * sizeof *w->jobs);
     void *pool = gpusync__pool_push();
     for (size_t i = 0; i < count; i++) {
         gpusync__compilation *c = &w->compilations[i];
@@ -9792,9 +11031,11 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
         c->warmup = w;
         c->library = gpusync__find_library(w, wish, i);
         c->text = gpusync__retain(gpusync__string(wish[i].function));
-        while (w->compilations[k].library != c->library || strcmp(wish[k].function, wish[i].function) != 0) k++;
+        while (w->compilations[k].library != c->library || strcmp(wish[k].function, wish[i].function) != 0)
+            k++;
         c->same_as = k;
-        if (k == i) w->total++;
+        if (k == i)
+            w->total++;
     }
     gpusync__pool_pop(pool);
     w->total = desc->disabled ? 0 : w->total + jobs + 1;
@@ -9802,33 +11043,42 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
     return GPUSYNC_OK;
 }
 
-/* A pipeline has a text or a library, not both. The counts must be so small that gpusync__warmup_new can multiply.
-   *out is set before anything begins: a job may ask for the warm-up. With `blocking` this tells only whether all is
-   done; later waits tell how it went. */
+/* A pipeline has a text or a library, not both. The counts must be so small that
+   gpusync__warmup_new can multiply. *out is set before anything begins: a job may ask for the
+   warm-up. With `blocking` this tells only whether all is done; later waits tell how it went. */
 GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
                                                 gpusync_warmup **out)
 {
     static const gpusync_warmup_desc none = {NULL, 0, NULL, 0, NULL, false, false};
     gpusync_warmup *w;
-    if (out) *out = NULL;
-    if (!desc) desc = &none;
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
     bool valid = device && out && (desc->pipelines || !desc->pipeline_count) && (desc->jobs || !desc->job_count) &&
                  (!desc->queue || desc->queue->device == device) && desc->pipeline_count <= SIZE_MAX / 4096 &&
                  desc->job_count <= SIZE_MAX / 4096;
     for (size_t i = 0; valid && i < desc->pipeline_count; i++)
         valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
-    for (size_t i = 0; valid && i < desc->job_count; i++) valid = desc->jobs[i].run != NULL;
-    if (!valid) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (desc->queue && desc->queue->metal4) return GPUSYNC_ERROR_UNSUPPORTED;
+    for (size_t i = 0; valid && i < desc->job_count; i++)
+        valid = desc->jobs[i].run != NULL;
+    if (!valid)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (desc->queue && desc->queue->metal4)
+        return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__warmup_new(device, desc, &w);
-    if (result != GPUSYNC_OK) return result;
+    if (result != GPUSYNC_OK)
+        return result;
     *out = w;
-    if (desc->disabled) return GPUSYNC_OK;
-    for (size_t i = 0; i < w->library_count; i++) gpusync__compile(&w->compilations[w->count + i]);
+    if (desc->disabled)
+        return GPUSYNC_OK;
+    for (size_t i = 0; i < w->library_count; i++)
+        gpusync__compile(&w->compilations[w->count + i]);
     w->dispatch_queue = gpusync__dispatch_queue_create("gpusync warm-up", NULL);
     GPUSYNC__ADD_SEQ(&w->pending, 1);
     gpusync__dispatch_async(w->dispatch_queue, w, gpusync__warm_up);
-    if (!desc->blocking) return GPUSYNC_OK;
+    if (!desc->blocking)
+        return GPUSYNC_OK;
     unsigned rounds = 0;
     while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY &&
            !gpusync__is_warm(w, NULL))
@@ -9836,25 +11086,29 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
 }
 
-/* True: the caller is inside, and takes one off `inside` at the end. Partner of gpusync_warmup_destroy: this counts,
-   then reads `closing`; that sets `closing`, then reads the count. So a call that goes on is waited for. */
+/* True: the caller is inside, and takes one off `inside` at the end. Partner of
+   gpusync_warmup_destroy: this counts, then reads `closing`; that sets `closing`, then reads the
+   count. So a call that goes on is waited for. */
 static bool gpusync__warmup_enter(gpusync_warmup *w)
 {
     GPUSYNC__ADD_SEQ(&w->inside, 1);
-    if (!GPUSYNC__LOAD_SEQ(&w->closing)) return true;
+    if (!GPUSYNC__LOAD_SEQ(&w->closing))
+        return true;
     GPUSYNC__SUB_SEQ(&w->inside, 1);
     return false;
 }
 
-/* Wait for the pipeline (NULL: everything). OK: it is done, well or badly. The caller is inside. The value is read
-   before the look: whatever is done after the look raises the timeline above it, so no end is slept through. */
+/* Wait for the pipeline (NULL: everything). OK: it is done, well or badly. The caller is inside.
+   The value is read before the look: whatever is done after the look raises the timeline above it,
+   so no end is slept through. */
 static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
 {
     uint64_t deadline = gpusync__deadline(timeout_ns), value;
     gpusync_result result;
     do {
         result = gpusync_timeline_query(w->progress, &value);
-        if (gpusync__is_warm(w, c)) return GPUSYNC_OK;
+        if (gpusync__is_warm(w, c))
+            return GPUSYNC_OK;
         if (result == GPUSYNC_OK)
             result = gpusync_timeline_wait(w->progress, value + 1, gpusync__time_left(deadline), NULL);
     } while (result == GPUSYNC_OK);
@@ -9865,65 +11119,82 @@ static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__comp
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total)
 {
     uint64_t present = warmup ? GPUSYNC__LOAD_SEQ(&warmup->done) : 0;
-    if (done) *done = warmup && warmup->total ? (size_t)present : 0;
-    if (total) *total = warmup ? (size_t)warmup->total : 0;
-    if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (done)
+        *done = warmup && warmup->total ? (size_t)present : 0;
+    if (total)
+        *total = warmup ? (size_t)warmup->total : 0;
+    if (!warmup)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     return present >= warmup->total ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
 /* The first error counts: the device's, then those of the pipelines in the order of the list. */
 GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns)
 {
-    if (!warmup) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__warmup_enter(warmup)) return GPUSYNC_ERROR_DESTROYED;
+    if (!warmup)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__warmup_enter(warmup))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result =
         gpusync__in_job(warmup) ? GPUSYNC_ERROR_WOULD_DEADLOCK : gpusync__await_warm(warmup, NULL, timeout_ns);
-    if (result == GPUSYNC_OK && warmup->total) result = warmup->device_result;
+    if (result == GPUSYNC_OK && warmup->total)
+        result = warmup->device_result;
     for (size_t i = 0; i < warmup->count && result == GPUSYNC_OK && warmup->total; i++)
         result = warmup->compilations[warmup->compilations[i].same_as].error.result;
     GPUSYNC__SUB_SEQ(&warmup->inside, 1);
     return result;
 }
 
-/* Of a warm-up that is disabled this begins the compilation. It stores `asked`, then reads the library's `done`:
-   partner of gpusync__compiled. */
+/* Of a warm-up that is disabled this begins the compilation. It stores `asked`, then reads the
+   library's `done`: partner of gpusync__compiled. */
 GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                                    gpusync_error *error)
 {
-    if (out) *out = NULL;
-    if (!warmup || !out || i >= warmup->count) return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__warmup_enter(warmup)) return GPUSYNC_ERROR_DESTROYED;
+    if (out)
+        *out = NULL;
+    if (!warmup || !out || i >= warmup->count)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__warmup_enter(warmup))
+        return GPUSYNC_ERROR_DESTROYED;
     gpusync__compilation *c = &warmup->compilations[warmup->compilations[i].same_as];
     if (!warmup->total) {
         GPUSYNC__STORE_SEQ(&c->asked, 1);
         gpusync__compile(c->library);
-        if (GPUSYNC__LOAD_SEQ(&c->library->done)) gpusync__compile(c);
+        if (GPUSYNC__LOAD_SEQ(&c->library->done))
+            gpusync__compile(c);
     }
     gpusync_result result = gpusync__await_warm(warmup, c, timeout_ns);
     if (result == GPUSYNC_OK) {
         *out = c->made;
-        if (error && c->error.result != GPUSYNC_OK) *error = c->error;
+        if (error && c->error.result != GPUSYNC_OK)
+            *error = c->error;
         result = c->error.result;
     }
     GPUSYNC__SUB_SEQ(&warmup->inside, 1);
     return result;
 }
 
-/* The timeline fails first: that ends the waits that are inside. It goes when nothing is pending, for every end is
-   counted there. So does the warm-up's own queue, which gpusync__warm_device uses until then. */
+/* The timeline fails first: that ends the waits that are inside. It goes when nothing is pending,
+   for every end is counted there. So does the warm-up's own queue, which gpusync__warm_device uses
+   until then. */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
     gpusync_warmup *w = warmup;
     gpusync_error gone;
     unsigned rounds = 0;
-    if (!w) return GPUSYNC_OK;
-    if (gpusync__in_callback() || gpusync__in_job(w)) return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!w)
+        return GPUSYNC_OK;
+    if (gpusync__in_callback() || gpusync__in_job(w))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
     GPUSYNC__STORE_SEQ(&w->closing, 1);
     gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
     (void)gpusync_timeline_fail(w->progress, &gone);
-    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, &rounds);
-    if (w->own_queue) (void)gpusync_queue_destroy(w->queue);
-    if (w->dispatch_queue) gpusync__dispatch_release(w->dispatch_queue);
+    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending))
+        gpusync__linger(w->device, &rounds);
+    if (w->own_queue)
+        (void)gpusync_queue_destroy(w->queue);
+    if (w->dispatch_queue)
+        gpusync__dispatch_release(w->dispatch_queue);
     (void)gpusync_timeline_destroy(w->progress);
     void *pool = gpusync__pool_push();
     for (size_t i = 0; i < w->count + w->library_count; i++) {
@@ -9938,8 +11209,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 /* ------------------------------------------------------------------------------ >>insight --
    The trace and the report. */
 
-/* An event of the trace, of now: number is a ticket of the queue or, where that is NULL, a value of the timeline.
-   label: NULL or empty for that of the queue or timeline. */
+/* An event of the trace, of now: number is a ticket of the queue or, where that is NULL, a value of
+   the timeline. label: NULL or empty for that of the queue or timeline. */
 GPUSYNC__RARE gpusync_trace_event gpusync__trace_event(gpusync_trace_kind kind, const gpusync_queue *q,
                                                        const gpusync_timeline *t, uint64_t number, const char *label)
 {
@@ -9949,8 +11220,10 @@ GPUSYNC__RARE gpusync_trace_event gpusync__trace_event(gpusync_trace_kind kind, 
     event.time_ns = gpusync_now_ns();
     event.queue = q;
     event.timeline = t;
-    if (q) event.ticket = number;
-    else event.value = number;
+    if (q)
+        event.ticket = number;
+    else
+        event.value = number;
     event.label = label && label[0] ? label : q ? q->label : t ? t->label : "";
     return event;
 }
@@ -9994,7 +11267,8 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__d
     dev->trace_fn(dev->trace_user, &event);
 }
 
-/* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended; NULL: it begins. */
+/* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended;
+   NULL: it begins. */
 GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal, const gpusync_stats *stats,
                                        const uint64_t *how, gpusync_result result)
 {
@@ -10002,21 +11276,24 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     gpusync_trace_event event = goal ? gpusync__trace_event(kind, goal->queue, goal->timeline, goal->ticket, NULL)
                                      : gpusync__trace_event(kind, NULL, NULL, 0, NULL);
     uint64_t end = goal && !how ? gpusync__forecast_goal(goal).end : 0;
-    if (end > event.time_ns) event.expected_ns = end - event.time_ns;
+    if (end > event.time_ns)
+        event.expected_ns = end - event.time_ns;
     event.result = result;
-    if (how) event.how = (gpusync_wait_end)(how - &stats->waits_inline);
+    if (how)
+        event.how = (gpusync_wait_end)(how - &stats->waits_inline);
     dev->trace_fn(dev->trace_user, &event);
 }
 
-/* One scheduled handler serves all command buffers: there is nothing to tell apart but the buffer. It looks for that on
-   the list of those that have yet to be scheduled, and touches nothing but the slot: the queue may be gone. Where a
-   tool hands it another object, the trace lacks the time. */
+/* One scheduled handler serves all command buffers: there is nothing to tell apart but the buffer.
+   It looks for that on the list of those that have yet to be scheduled, and touches nothing but the
+   slot: the queue may be gone. Where a tool hands it another object, the trace lacks the time. */
 static void gpusync__scheduled(void *block, void *buffer)
 {
     (void)block;
     GPUSYNC__LOCK_GLOBAL();
     gpusync__slot *slot = gpusync__global.traced;
-    while (slot && slot->buffer != buffer) slot = slot->scheduled.next;
+    while (slot && slot->buffer != buffer)
+        slot = slot->scheduled.next;
     if (slot) {
         (void)gpusync__untrace(slot);
         slot->scheduled.ns = gpusync_now_ns(); /* read by gpusync__complete_slowly */
@@ -10029,8 +11306,8 @@ static gpusync__block gpusync__scheduled_block = {
     &gpusync__descriptor,
 };
 
-/* Metal takes handlers only before the commit. The slot is taken off the list by the first of this handler and the
-   completed one, an orphan's too. */
+/* Metal takes handlers only before the commit. The slot is taken off the list by the first of this
+   handler and the completed one, an orphan's too. */
 GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -10047,12 +11324,14 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     static const gpusync__tracing tracing = {gpusync__trace_ticket,   gpusync__trace_end,  gpusync__trace_signal,
                                              gpusync__trace_callback, gpusync__trace_wait, gpusync__trace_schedule};
     gpusync_queue *q;
-    if (!device) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!device)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__lock(&device->lock);
     device->trace_fn = fn;
     device->trace_user = user;
     device->trace = fn ? &tracing : NULL;
-    GPUSYNC__EACH_QUEUE(q, device) gpusync__flag_trace(q);
+    GPUSYNC__EACH_QUEUE(q, device)
+        gpusync__flag_trace(q);
     gpusync__unlock(&device->lock);
     return GPUSYNC_OK;
 }
@@ -10060,25 +11339,27 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
 /* The report, from the outside in:
 
        gpusync 0.2.0 device
-         queue 1 'label': ...                 every queue that does not close, one after the other, entered
+         queue 1 'label': ...                 every queue that does not close, one after the other,
+                                              entered
            ticket 7 'label': ...              what has not ended, counted in its slot
              waits for value 3 of ...         of a plan; its command buffers come before that
            a wait for ...                     that sleeps, under the wait list's lock
          timeline 1 'label': ...              every timeline, under the device's lock
            a wait for ...
 
-   The program goes on meanwhile: each line is true when it is written, no two are of one moment. Labels and states of
-   command buffers are asked of Metal; no message goes out under a lock. */
+   The program goes on meanwhile: each line is true when it is written, no two are of one moment.
+   Labels and states of command buffers are asked of Metal; no message goes out under a lock. */
 
-/* What gpusync_report writes to. Every piece of text has its only line end, if any, at the end of its format. */
+/* What gpusync_report writes to. Every piece of text has its only line end, if any, at the end of
+   its format. */
 typedef struct gpusync__writer {
     char *text;    /* the program's; may be NULL where `size` is 0 */
     size_t size;   /* of it, with the terminator */
     size_t length; /* of all that was written, also of what had no room */
 } gpusync__writer;
 
-/* Adds a piece. Control characters in it, which labels may have, become blanks: all but the format's line end, unless
-   that was cut off. */
+/* Adds a piece. Control characters in it, which labels may have, become blanks: all but the
+   format's line end, unless that was cut off. */
 static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer *writer, const char *format, ...)
 {
     size_t room = writer->length < writer->size ? writer->size - writer->length : 0;
@@ -10088,16 +11369,21 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer
     va_start(arguments, format);
     int length = vsnprintf(text, room, format, arguments);
     va_end(arguments);
-    if (length <= 0) return;
+    if (length <= 0)
+        return;
     writer->length += (size_t)length;
-    if (room) gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : room - 1);
+    if (room)
+        gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : room - 1);
 }
 
 /* Since a time of gpusync_now_ns. */
-static double gpusync__ms_since(uint64_t since_ns) { return (double)(gpusync_now_ns() - since_ns) / 1e6; }
+static double gpusync__ms_since(uint64_t since_ns)
+{
+    return (double)(gpusync_now_ns() - since_ns) / 1e6;
+}
 
-/* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller is counted in it. The names
-   are those of MTLCommandBufferStatus. */
+/* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller is
+   counted in it. The names are those of MTLCommandBufferStatus. */
 GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
@@ -10113,15 +11399,17 @@ GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue
         gpusync__ms_since(GPUSYNC__LOAD_SEQ(kind == GPUSYNC__PART ? &slot->plan->work.since_ns : &slot->since_ns)));
 }
 
-/* What is to signal the value; `waits` is the plan that waits for it, which may promise more on the same timeline.
-   Under the wait list's lock: what stands on the timeline's list stays, with its plan. */
+/* What is to signal the value; `waits` is the plan that waits for it, which may promise more on the
+   same timeline. Under the wait list's lock: what stands on the timeline's list stays, with its
+   plan. */
 GPUSYNC__RARE void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
                                           const gpusync__plan *waits)
 {
     bool kept = value <= t->kept && t->promised; /* signalled; the lowest promise keeps it back */
     const gpusync__promise *cover = gpusync__cover(t, kept ? 0 : value);
     const gpusync__plan *plan = cover ? cover->plan : NULL;
-    if (kept) gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
+    if (kept)
+        gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
     if (plan && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&plan->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)plan->work.queue->place.number, plan->open_buffer);
@@ -10129,15 +11417,18 @@ GPUSYNC__RARE void gpusync__write_promise(gpusync__writer *out, const gpusync_ti
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__LOAD_SEQ(&plan->work.ticket),
                        (unsigned long long)plan->work.queue->place.number, cover->issued ? "" : ", which is held");
-    else gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "nobody has promised it\n");
+    else
+        gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "nobody has promised it\n");
 }
 
-/* What a plan still waits for. The caller has a reference to the plan's slot, so the need and its timeline stay. */
+/* What a plan still waits for. The caller has a reference to the plan's slot, so the need and its
+   timeline stay. */
 GPUSYNC__RARE void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan, const gpusync__need *need)
 {
     gpusync_timeline *t = GPUSYNC__LOAD_SEQ(&need->timeline);
     unsigned long long number = GPUSYNC__LOAD_SEQ(&need->node.number);
-    if (gpusync__is_over(need) || (t && gpusync__value_of(t) >= number)) return;
+    if (gpusync__is_over(need) || (t && gpusync__value_of(t) >= number))
+        return;
     if (t) {
         GPUSYNC__LOCK_TIMELINE(t);
         gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", number,
@@ -10150,8 +11441,9 @@ GPUSYNC__RARE void gpusync__write_need(gpusync__writer *out, const gpusync__plan
     }
 }
 
-/* A submission: held, or on the device with those of its command buffers that have not ended. One that is held and has
-   no label of its own has that of its first command buffer. The caller has a reference to it. */
+/* A submission: held, or on the device with those of its command buffers that have not ended. One
+   that is held and has no label of its own has that of its first command buffer. The caller has a
+   reference to it. */
 GPUSYNC__RARE void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
 {
     const gpusync__slot *work = &plan->work;
@@ -10167,12 +11459,15 @@ GPUSYNC__RARE void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan
                    issued ? "submitted" : "held", gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
     for (uint32_t i = issued ? plan->first_part : plan->part_count; i < plan->part_count; i++) {
         part = gpusync__part_begin(work->queue, plan, i);
-        if (!part) continue;
+        if (!part)
+            continue;
         gpusync__write_slot(out, work->queue, part);
         gpusync__look_end(work->queue, part);
     }
-    for (const gpusync__need *need = plan->needs; need; need = need->along) gpusync__write_need(out, plan, need);
-    if (GPUSYNC__LOAD_SEQ(&plan->before.timeline)) gpusync__write_need(out, plan, &plan->before);
+    for (const gpusync__need *need = plan->needs; need; need = need->along)
+        gpusync__write_need(out, plan, need);
+    if (GPUSYNC__LOAD_SEQ(&plan->before.timeline))
+        gpusync__write_need(out, plan, &plan->before);
 }
 
 /* A wait that sleeps. The texts are in the order of the kinds of a goal. */
@@ -10181,25 +11476,29 @@ GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal
     static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
     gpusync_timeline *t = goal->timeline;
     gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", what[goal->kind]);
-    if (goal->kind != GPUSYNC__ROOM) gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
+    if (goal->kind != GPUSYNC__ROOM)
+        gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
     gpusync__write(out, t ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n", gpusync__ms_since(since_ns));
-    if (!t) return;
+    if (!t)
+        return;
     GPUSYNC__LOCK_TIMELINE(t);
     gpusync__write_promise(out, t, goal->ticket, NULL);
     GPUSYNC__UNLOCK_TIMELINE(t);
 }
 
-/* The first of the list with this number, or a larger one, behind so many that have it. Under the wait list's lock. */
+/* The first of the list with this number, or a larger one, behind so many that have it. Under the
+   wait list's lock. */
 static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint64_t number, size_t seen)
 {
     const gpusync__node *node = gpusync__list_from(list, number);
-    for (; seen && node && node->number == number; seen--) node = node->beside[1];
+    for (; seen && node && node->number == number; seen--)
+        node = node->beside[1];
     return node;
 }
 
-/* The waits that sleep on a wait list. Needs and callbacks are on its lists too: a plan tells of its needs itself. In
-   each hold of the wait list's lock a few are copied, which are written without it. The next hold goes on behind as
-   many with the last number as were seen. */
+/* The waits that sleep on a wait list. Needs and callbacks are on its lists too: a plan tells of
+   its needs itself. In each hold of the wait list's lock a few are copied, which are written
+   without it. The next hold goes on behind as many with the last number as were seen. */
 static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits)
 {
     gpusync__goal goals[16];
@@ -10213,24 +11512,29 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
             const gpusync__wait_entry *entry = (const gpusync__wait_entry *)(const void *)node;
             seen = node->number == number ? seen + 1 : 1;
             number = node->number;
-            if (node->told) continue;
+            if (node->told)
+                continue;
             goals[count] = entry->goal;
             since_ns[count++] = entry->since_ns;
         }
         gpusync__unlock(&waits->lock);
-        for (size_t n = 0; n < count; n++) gpusync__write_wait(out, &goals[n], since_ns[n]);
-        if (node) continue;
+        for (size_t n = 0; n < count; n++)
+            gpusync__write_wait(out, &goals[n], since_ns[n]);
+        if (node)
+            continue;
         number = seen = 0;
         list++;
     }
 }
 
-/* A queue, entered, with its tickets that have not ended. One whose slot goes meanwhile has ended. */
+/* A queue, entered, with its tickets that have not ended. One whose slot goes meanwhile has
+   ended. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
     uint64_t done = gpusync__ended_to(q), last = gpusync__committed(q), mean, deviation;
     char most[16] = "";
-    if (q->max_in_flight != UINT32_MAX) snprintf(most, sizeof most, " of %u", q->max_in_flight);
+    if (q->max_in_flight != UINT32_MAX)
+        snprintf(most, sizeof most, " of %u", q->max_in_flight);
     gpusync__write(out, "  queue %llu '%s': %scommitted %llu, completed %llu, failed %llu, buffers %u%s%s%s\n",
                    (unsigned long long)q->place.number, q->label, q->metal4 ? "Metal 4, " : "",
                    (unsigned long long)last, (unsigned long long)done,
@@ -10245,34 +11549,42 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                        (double)deviation / 1e3);
     for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot) continue;
-        if (slot->kind == GPUSYNC__PLAN) gpusync__write_plan(out, slot->plan);
-        else gpusync__write_slot(out, q, slot);
+        if (!slot)
+            continue;
+        if (slot->kind == GPUSYNC__PLAN)
+            gpusync__write_plan(out, slot->plan);
+        else
+            gpusync__write_slot(out, q, slot);
         gpusync__ticket_end(q, slot);
     }
     gpusync__write_waits(out, &q->waits);
 }
 
 /* Queues are entered one after the other, so no lock is held while Metal is asked.
-   The timelines are written under the device's lock, so that none goes meanwhile: no message goes to Metal there. The
-   wait list's lock keeps the error of one that has failed. */
+   The timelines are written under the device's lock, so that none goes meanwhile: no message goes
+   to Metal there. The wait list's lock keeps the error of one that has failed. */
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     gpusync__writer out = {buffer, buffer ? size : 0, 0};
     gpusync_queue *q = NULL;
     gpusync_timeline *t;
-    if (out.size) buffer[0] = '\0';
-    if (!device) return 0;
+    if (out.size)
+        buffer[0] = '\0';
+    if (!device)
+        return 0;
     gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
-    while ((q = gpusync__next_queue(device, q)) != NULL) gpusync__write_queue(&out, q);
+    while ((q = gpusync__next_queue(device, q)) != NULL)
+        gpusync__write_queue(&out, q);
     gpusync__lock(&device->lock);
     GPUSYNC__EACH_TIMELINE(t, device) {
         gpusync__write(&out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
         GPUSYNC__LOCK_TIMELINE(t);
         uint64_t value = gpusync__value_of(t);
-        if (value != GPUSYNC__FAILED_VALUE) gpusync__write(&out, "value %llu", (unsigned long long)value);
-        else gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
+        if (value != GPUSYNC__FAILED_VALUE)
+            gpusync__write(&out, "value %llu", (unsigned long long)value);
+        else
+            gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
         GPUSYNC__UNLOCK_TIMELINE(t);
         gpusync__write(&out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
         gpusync__write_waits(&out, &t->waits);
@@ -10288,8 +11600,9 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 #else /* GPUSYNC_OBJC */
 
 /* ------------------------------------------------------------------------------- >>stubs --
-   No Metal here: every call says so. Where a call has an `out`, *out becomes NULL or 0. The public declarations have
-   given all of these the linkage of C. They use none of their parameters, and no compiler is to complain of that. */
+   No Metal here: every call says so. Where a call has an `out`, *out becomes NULL or 0. The public
+   declarations have given all of these the linkage of C. They use none of their parameters, and no
+   compiler is to complain of that. */
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
@@ -10359,15 +11672,34 @@ GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_stats *st
 #undef GPUSYNC__STUB
 #undef GPUSYNC__STUB_OUT
 
-GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device) { return false; }
-GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device) { return 0; }
-GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue) { return 0; }
-GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base) { return 0; }
-GPUSYNC_API uint64_t gpusync_now_ns(void) { return 0; }
-GPUSYNC_API uint32_t gpusync_version(void) { return GPUSYNC_VERSION; }
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
+{
+    return false;
+}
+GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
+{
+    return 0;
+}
+GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
+{
+    return 0;
+}
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
+{
+    return 0;
+}
+GPUSYNC_API uint64_t gpusync_now_ns(void)
+{
+    return 0;
+}
+GPUSYNC_API uint32_t gpusync_version(void)
+{
+    return GPUSYNC_VERSION;
+}
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
-    if (buffer && size) buffer[0] = '\0';
+    if (buffer && size)
+        buffer[0] = '\0';
     return 0;
 }
 
@@ -10379,8 +11711,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 
 #endif /* GPUSYNC_OBJC */
 
-/* The inline calls as symbols, for languages that cannot read this header. C++ makes one only where a program takes the
-   address. */
+/* The inline calls as symbols, for languages that cannot read this header. C++ makes one only where
+   a program takes the address. */
 #ifndef GPUSYNC_STATIC
 #ifdef __cplusplus
 extern "C" bool (*const gpusync__inline_is_idle)(const gpusync_queue *);

@@ -50,11 +50,15 @@ EDITS = [
      "        copy_error(&made[q->log_begin % q->log_most], &q->last_failure);"),
     ("    *to = *from;", "    copy_error(to, from);"),
     ("    *error = q->log[at % q->log_size];", "    copy_error(error, &q->log[at % q->log_size]);"),
-    ("    if (error) *error = t->error;", "    if (error) copy_error(error, &t->error);"),
+    ("    if (error)\n"
+     "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
     ("        plan->error = *error;", "        copy_error(&plan->error, error);"),
-    ("    if (error) callback->error = *error;", "    if (error) copy_error(&callback->error, error);"),
-    ("        if (failed) error = t->error;", "        if (failed) copy_error(&error, &t->error);"),
-    ("wait->error) *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
+    ("    if (error)\n"
+     "        callback->error = *error;", "    if (error) copy_error(&callback->error, error);"),
+    ("        if (failed)\n"
+     "            error = t->error;", "        if (failed) copy_error(&error, &t->error);"),
+    ("wait->error)\n"
+     "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
@@ -69,8 +73,10 @@ EDITS = [
      "#define GPUSYNC__COUNT_RELAXED(p) ((void)(p))"),
     ("const gpusync__outcome *outcome)\n{\n    double seconds;\n",
      "const gpusync__outcome *outcome)\n{\n    double seconds;\n    return;\n"),
-    ("        if (failed || slot->kind != GPUSYNC__WORK) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
-    ("    if (error || plan->work.traits & GPUSYNC__IS_DELAYED) q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
+    ("        if (failed || slot->kind != GPUSYNC__WORK)\n"
+     "            q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
+    ("    if (error || plan->work.traits & GPUSYNC__IS_DELAYED)\n"
+     "        q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
     # Smaller, so that loops end soon.
     ("#define GPUSYNC__SLAB_SLOTS 63", "#define GPUSYNC__SLAB_SLOTS MODEL_SLOTS"),
     ("#define GPUSYNC__LISTENINGS 64", "#define GPUSYNC__LISTENINGS 1"),

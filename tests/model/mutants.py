@@ -29,7 +29,8 @@ MUTANTS = {
          "    while (gpusync_now_ns() < deadline) {\n"),
     ],
     "advance-by-one": [
-        ("    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1) ticket++;", ""),
+        ("    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1)\n"
+         "        ticket++;", ""),
     ],
     "callback-not-looked-at": [
         ("    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number) : callback->timeline->value >= number;",
@@ -41,7 +42,8 @@ MUTANTS = {
          "    }\n    gpusync__leave(queue);"),
     ],
     "sleeper-not-told-of-the-handler": [
-        ("    if (q->waits.lists[GPUSYNC__OTHERS].root) gpusync__take_handled(q, slot->ticket, slot, caught);\n", ""),
+        ("    if (q->waits.lists[GPUSYNC__OTHERS].root)\n"
+         "        gpusync__take_handled(q, slot->ticket, slot, caught);\n", ""),
     ],
     "handler-begins-relaxed": [
         ("    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
@@ -60,7 +62,9 @@ MUTANTS = {
         ("        GPUSYNC__STORE_SEQ(&q->ring, ring);", "        GPUSYNC__STORE_RELAXED(&q->ring, ring);"),
     ],
     "completed-not-looked-at": [
-        ("    if (ticket <= gpusync__ended_to(q)) return true;\n    if (gpusync__last_end(", "    if (gpusync__last_end("),
+        ("    if (ticket <= gpusync__ended_to(q))\n"
+         "        return true;\n"
+         "    if (gpusync__last_end(", "    if (gpusync__last_end("),
         ("    return ticket <= gpusync__ended_to(q); /* its entry may", "    return false; /* its entry may"),
     ],
     "completed-looked-at-once": [
@@ -73,11 +77,13 @@ MUTANTS = {
          "    while (plan && !GPUSYNC__SWAP_SEQ(&q->free_plans, &plan, plan->next)) {}\n    if (plan) return plan;"),
     ],
     "plans-lost": [
-        ("    if (rest) gpusync__plans_return(q->device, rest); /* others freed these meanwhile */", "    "
+        ("    if (rest)\n"
+         "        gpusync__plans_return(q->device, rest); /* others freed these meanwhile */", "    "
          "(void)rest;"),
     ],
     "handler-frees-under-a-look": [
-        ("    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED)) return NULL;",
+        ("    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))\n"
+         "        return NULL;",
          "    if (!(slot->traits & GPUSYNC__HANDLED)) return NULL;"),
     ],
     # -- a buffer is given up: ARMED to RUNNING, or to ORPHANED
@@ -102,18 +108,24 @@ MUTANTS = {
     ],
     # -- held work may go
     "wanted-is-only-read": [
-        ("return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0; }", "return GPUSYNC__LOAD_SEQ(&q->wanted) != 0; }"),
+        ("return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0;\n"
+         "}", "return GPUSYNC__LOAD_SEQ(&q->wanted) != 0; }"),
     ],
     "wanted-not-looked-at": [
-        ("    if (gpusync__is_wanted(q)) gpusync__upper_of(q)->pump(q);", "    (void)q;"),
+        ("    if (gpusync__is_wanted(q))\n"
+         "        gpusync__upper_of(q)->pump(q);", "    (void)q;"),
     ],
     "doomed-read-before-missing": [
-        ("    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;\n    if (goes) return GPUSYNC_OK;\n",
+        ("    if (gpusync__is_doomed(plan))\n"
+         "        return GPUSYNC_NOT_READY;\n"
+         "    if (goes)\n"
+         "        return GPUSYNC_OK;\n",
          "    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;\n"
          "    goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
-        ("        if (why) gpusync__doom(plan, need->rank, why);\n"
+        ("        if (why)\n"
+         "            gpusync__doom(plan, need->rank, why);\n"
          "        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))\n"
          "            gpusync__stir(plan, deferred);\n",
          "        bool last = need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1;\n"
@@ -133,8 +145,8 @@ MUTANTS = {
     ],
     # -- a device is lost
     "loss-not-looked-at": [
-        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST) gpusync__want(q, deferred); /* gpusync__lose "
-         "came first */\n", ""),
+        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)\n"
+         "        gpusync__want(q, deferred); /* gpusync__lose came first */\n", ""),
     ],
     # -- an object goes
     "inside-counted-relaxed": [
@@ -147,16 +159,24 @@ MUTANTS = {
          "    stop &= GPUSYNC__LOAD_SEQ(flags);\n    GPUSYNC__ADD_SEQ(inside, 1);"),
     ],
     "left-relaxed": [
-        ("static void gpusync__leave(gpusync_queue *q) { GPUSYNC__SUB_SEQ(&q->inside, 1); }",
+        ("static void gpusync__leave(gpusync_queue *q)\n"
+         "{\n"
+         "    GPUSYNC__SUB_SEQ(&q->inside, 1);\n"
+         "}",
          "static void gpusync__leave(gpusync_queue *q) { __atomic_fetch_sub(&q->inside, 1, __ATOMIC_RELAXED); }"),
     ],
     "running-handler-not-waited-for": [
-        ("        if (!slot) break;\n        if (!armed) {\n            gpusync__linger(q->device, &rounds);\n"
-         "            continue;\n        }\n",
+        ("        if (!slot)\n"
+         "            break;\n"
+         "        if (!armed) {\n"
+         "            gpusync__linger(q->device, &rounds);\n"
+         "            continue;\n"
+         "        }\n",
          "        if (!armed) break;\n"),
     ],
     "leaving-not-waited-for": [
-        ("    while (GPUSYNC__LOAD_SEQ(&q->leaving)) gpusync__linger(q->device, &rounds);\n", ""),
+        ("    while (GPUSYNC__LOAD_SEQ(&q->leaving))\n"
+         "        gpusync__linger(q->device, &rounds);\n", ""),
     ],
     "leaving-counted-after-the-lock": [
         ("    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n    void *buffer = gpusync__slot_leave(q, slot);\n"
@@ -168,8 +188,11 @@ MUTANTS = {
         ("    GPUSYNC__SUB_SEQ(&q->leaving, 1);", "    __atomic_fetch_sub(&q->leaving, 1, __ATOMIC_RELAXED);"),
     ],
     "leaving-let-go-first": [
-        ("    gpusync__tell(q, ticket, &caught, deferred);\n    gpusync__do_deferred(q->device, deferred);\n"
-         "    if (buffer) gpusync__release_pooled(buffer);\n    GPUSYNC__SUB_SEQ(&q->leaving, 1);",
+        ("    gpusync__tell(q, ticket, &caught, deferred);\n"
+         "    gpusync__do_deferred(q->device, deferred);\n"
+         "    if (buffer)\n"
+         "        gpusync__release_pooled(buffer);\n"
+         "    GPUSYNC__SUB_SEQ(&q->leaving, 1);",
          "    GPUSYNC__SUB_SEQ(&q->leaving, 1);\n    gpusync__tell(q, ticket, &caught, deferred);\n"
          "    gpusync__do_deferred(q->device, deferred);\n    if (buffer) gpusync__release_pooled(buffer);"),
     ],
@@ -186,11 +209,13 @@ MUTANTS = {
         ("            (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
     ],
     "listening-not-waited-for": [
-        ("            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING) gpusync__linger(dev, &rounds);\n",
+        ("            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
+         "                gpusync__linger(dev, &rounds);\n",
          "            (void)rounds;\n"),
     ],
     "listening-let-go-relaxed": [
-        ("    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1) return;",
+        ("    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1)\n"
+         "        return;",
          "    if (__atomic_fetch_sub(&listening->refs, 1, __ATOMIC_RELAXED) != 1) return;"),
     ],
     # -- a device goes
@@ -199,8 +224,9 @@ MUTANTS = {
          "    gpusync_device *dev = GPUSYNC__LOAD_SEQ(&post->device);\n    GPUSYNC__ADD_SEQ(&post->inside, 1);\n    return dev;\n"),
     ],
     "post-closed-with-release": [
-        ("    GPUSYNC__STORE_SEQ(&dev->post->device, NULL);\n    while (GPUSYNC__LOAD_SEQ(&dev->post->inside)) "
-         "gpusync__linger(dev, &rounds);",
+        ("    GPUSYNC__STORE_SEQ(&dev->post->device, NULL);\n"
+         "    while (GPUSYNC__LOAD_SEQ(&dev->post->inside))\n"
+         "        gpusync__linger(dev, &rounds);",
          "    __atomic_store_n(&dev->post->device, NULL, __ATOMIC_RELEASE);\n"
          "    while (__atomic_load_n(&dev->post->inside, __ATOMIC_ACQUIRE)) gpusync__linger(dev, &rounds);"),
     ],
@@ -219,7 +245,8 @@ MUTANTS = {
     "asked-cleared-after-the-look": [
         ("    GPUSYNC__STORE_SEQ(&post->asked, 0);\n    gpusync_device *dev = gpusync__post_enter(post);\n",
          "    gpusync_device *dev = gpusync__post_enter(post);\n"),
-        ("    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n",
+        ("    if (dev)\n"
+         "        (void)gpusync__run_due(dev, SIZE_MAX);\n",
          "    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__STORE_SEQ(&post->asked, 0);\n"),
     ],
     "due-not-asked-for": [
@@ -229,7 +256,8 @@ MUTANTS = {
     ],
     "two-callbacks-at-once": [
         ("    if (dev->calling) {\n        dev->turned_away = true;\n        due = NULL;\n    }\n", ""),
-        ("        else GPUSYNC__STORE_SEQ(&dev->due, due->next);\n", "        else if (dev->due_count == 9) "
+        ("        else\n"
+         "            GPUSYNC__STORE_SEQ(&dev->due, due->next);\n", "        else if (dev->due_count == 9) "
          "GPUSYNC__STORE_SEQ(&dev->due, NULL);\n"),
     ],
     # -- others may signal
@@ -257,13 +285,19 @@ MUTANTS = {
          "    completed = __atomic_load_n(&head->completed, __ATOMIC_RELAXED);\n    return"),
     ],
     "no-fence-behind-a-status": [
-        ("    if (status >= GPUSYNC__STATUS_COMPLETED) __atomic_thread_fence(__ATOMIC_ACQUIRE);\n", ""),
+        ("    if (status >= GPUSYNC__STATUS_COMPLETED)\n"
+         "        __atomic_thread_fence(__ATOMIC_ACQUIRE);\n", ""),
     ],
     # -- a failure comes before the end
     "recorded-after-the-end": [
-        ("        if (failed) gpusync__record(q, &error);\n        gpusync__learn", "        gpusync__learn"),
-        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n    }\n"
-         "    GPUSYNC__UNLOCK(q);\n    if (!first) return;",
+        ("        if (failed)\n"
+         "            gpusync__record(q, &error);\n"
+         "        gpusync__learn", "        gpusync__learn"),
+        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
+         "    }\n"
+         "    GPUSYNC__UNLOCK(q);\n"
+         "    if (!first)\n"
+         "        return;",
          "        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
          "        if (failed) gpusync__record(q, &error);\n    }\n"
          "    GPUSYNC__UNLOCK(q);\n    if (!first) return;"),
@@ -272,7 +306,8 @@ MUTANTS = {
         ("    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);\n", ""),
     ],
     "value-before-the-error": [
-        ("        if (reason) gpusync__copy_error(&t->error, reason);\n", ""),
+        ("        if (reason)\n"
+         "            gpusync__copy_error(&t->error, reason);\n", ""),
         ("        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not "
          "written any more */\n",
          "        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);\n        GPUSYNC__UNLOCK_TIMELINE(t);\n"
@@ -284,8 +319,10 @@ MUTANTS = {
     ],
     # -- a warm-up
     "asked-after-the-look": [
-        ("        GPUSYNC__STORE_SEQ(&c->asked, 1);\n        gpusync__compile(c->library);\n"
-         "        if (GPUSYNC__LOAD_SEQ(&c->library->done)) gpusync__compile(c);",
+        ("        GPUSYNC__STORE_SEQ(&c->asked, 1);\n"
+         "        gpusync__compile(c->library);\n"
+         "        if (GPUSYNC__LOAD_SEQ(&c->library->done))\n"
+         "            gpusync__compile(c);",
          "        gpusync__compile(c->library);\n        if (GPUSYNC__LOAD_SEQ(&c->library->done)) gpusync__compile(c);\n"
          "        GPUSYNC__STORE_SEQ(&c->asked, 1);"),
     ],
@@ -294,7 +331,8 @@ MUTANTS = {
          "    __atomic_store_n(&c->done, 1, __ATOMIC_RELEASE);\n    if (c->library)"),
     ],
     "warm-up-inside-not-looked-at": [
-        ("    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, &rounds);",
+        ("    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending))\n"
+         "        gpusync__linger(w->device, &rounds);",
          "    while (GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, &rounds);"),
     ],
     "warm-up-does-not-fail": [
@@ -306,7 +344,8 @@ MUTANTS = {
     "kept-read-first": [
         ("        uint32_t left = GPUSYNC__LOAD_SEQ(owing);",
          "        uint32_t settled = kept ? GPUSYNC__LOAD_SEQ(kept) : 0, left = GPUSYNC__LOAD_SEQ(owing);"),
-        ("        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0)) return;", "        if (left <= settled) return;"),
+        ("        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))\n"
+         "            return;", "        if (left <= settled) return;"),
     ],
     "pending-falls-first": [
         ("    gpusync__pool_pop(pool);\n    gpusync__compiled(c);\n    GPUSYNC__SUB_SEQ(&w->pending, 1);\n",
