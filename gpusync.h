@@ -1980,7 +1980,7 @@ typedef struct gpusync__slot {
     struct gpusync__slot *next;      /* on a free list, among the open buffers, or in the index of those in flight */
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
     struct gpusync__plan *plan;      /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
-    struct gpusync__slot **leads;    /* the ring's entry, or the plan's part, that leads here: NULL once it is free */
+    struct gpusync__slot **back;     /* the ring's entry that led here, or the plan's part; NULL: there is none */
     union {                          /* under the global lock */
         struct gpusync__slot *next;  /* traced: on that list */
         uint64_t ns;                 /* when the scheduled handler ran, or 0 */
@@ -2190,11 +2190,11 @@ typedef struct gpusync__outcome {
     gpusync_result result;       /* when it failed */
 } gpusync__outcome;
 
-/* Entry of ticket t: entries[t & (size - 1)]. A ring that became too small keeps the tickets that
+/* Entry of ticket t: entries[t & mask]. A ring that became too small keeps the tickets that
    it has; later ones go to the next, so the place of a ticket never changes. */
 typedef struct gpusync__ring {
     struct gpusync__ring *older; /* the one before; NULL: it was the first */
-    uint64_t first, size;        /* its first ticket; of the entries, a power of two */
+    uint64_t first, mask;        /* its first ticket; the number of its entries, a power of two, less one */
     gpusync__entry *entries;     /* behind this structure */
 } gpusync__ring;
 
@@ -2268,15 +2268,15 @@ struct gpusync_queue {
     gpusync__line line, loose;                    /* held, in the order of their tickets; loose: UNORDERED */
     uint32_t lined, lined_ordered, held_buffers;  /* how many; those that hold up what comes later; parts of all */
     /* -- under the queue's lock, which is that of the wait list
-       flight: the slots in flight, [0] the first to come; in_flight: how many.
+       ends: before the first slot in flight, and behind the last; in_flight: how many there are.
        outstanding: command buffers that are made or in flight, against the limit; read without the
        lock. tracked: TRACKED slots that have not ended. refused: a call got no room, and the
        program may ask again. */
     gpusync__wait_list waits;
-    gpusync__slot *flight[2], *free_slots; /* free_slots: a list, by `next` */
-    gpusync__slot **index;                 /* lists of those in flight, by a hash; NULL: no call has asked yet */
-    uint32_t index_places, index_shift;    /* lists; leaves those bits of a hash */
-    uint32_t index_most;                   /* so many in flight are too many for it */
+    gpusync__slot ends, *free_slots;    /* free_slots: a list, by `next` */
+    gpusync__slot **index;              /* lists of those in flight, by a hash; NULL: no call has asked yet */
+    uint32_t index_places, index_shift; /* lists; leaves those bits of a hash */
+    uint32_t index_most;                /* so many in flight are too many for it */
     uint32_t in_flight, outstanding, tracked;
     bool refused, searched; /* searched: the index was too small for a call */
     /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
@@ -2677,7 +2677,7 @@ static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
 {
     slot->queue = NULL;
     slot->plan = NULL;
-    slot->leads = NULL;
+    slot->back = NULL;
     slot->scheduled.ns = slot->late.ended_ns = 0;
     slot->ticket = 0;
     GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__FREE);
@@ -2704,6 +2704,14 @@ GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, v
     slot->kind = kind;
     slot->traits = traits;
     GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__OPEN);
+}
+
+/* -- in flight. Under the queue's lock */
+
+/* The slot that came in behind this one; of `ends` the first of all. NULL: there is none. */
+static gpusync__slot *gpusync__flight_next(const gpusync_queue *q, const gpusync__slot *slot)
+{
+    return slot->flight[1] == &q->ends ? NULL : slot->flight[1];
 }
 
 /* -- the index: lists of slots, by a hash of the buffer. It is made when a call has to know whether
@@ -2735,40 +2743,37 @@ GPUSYNC__RARE void gpusync__index_take(gpusync_queue *q, const gpusync__slot *sl
 /* Is the buffer in flight here, or held? */
 GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buffer)
 {
-    const gpusync__slot *slot = q->index ? q->index[gpusync__hash(buffer) >> q->index_shift] : q->flight[0];
+    const gpusync__slot *slot =
+        q->index ? q->index[gpusync__hash(buffer) >> q->index_shift] : gpusync__flight_next(q, &q->ends);
     while (slot && slot->buffer != buffer)
-        slot = q->index ? slot->next : slot->flight[1];
+        slot = q->index ? slot->next : gpusync__flight_next(q, slot);
     return slot != NULL;
 }
-
-/* -- in flight. Under the queue's lock */
 
 /* The last to come is the last of the list: by ticket, but for submissions that are UNORDERED. The
    parts of one stand side by side. The list is what destroy waits for, what the sweep walks, and
    where waits look for handlers that are late. */
 GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
 {
-    gpusync__slot *before = q->flight[1];
-    slot->flight[0] = before;
-    slot->flight[1] = NULL;
-    *(before ? &before->flight[1] : &q->flight[0]) = slot;
-    q->flight[1] = slot;
+    gpusync__slot *last = q->ends.flight[0];
+    slot->flight[0] = last;
+    slot->flight[1] = &q->ends;
+    last->flight[1] = q->ends.flight[0] = slot;
     q->in_flight++;
     if (q->index)
         gpusync__index_put(q, slot);
 }
 
 /* With all that leads to the slot: no other thread finds it after the unlock. It is freed, given
-   up, or the plan's alone whose part it was. */
-static __attribute__((noinline)) void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
+   up, or the plan's alone whose part it was. The entry of a ticket that has ended may lead to a
+   later slot by now. */
+GPUSYNC__INLINE void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
 {
-    for (int side = 0; side < 2; side++) {
-        gpusync__slot *beside = slot->flight[side];
-        *(beside ? &beside->flight[!side] : &q->flight[side]) = slot->flight[!side];
-    }
+    slot->flight[0]->flight[1] = slot->flight[1];
+    slot->flight[1]->flight[0] = slot->flight[0];
     q->in_flight--;
-    if (slot->leads)
-        *slot->leads = NULL;
+    if (slot->back && *slot->back == slot)
+        *slot->back = NULL;
     if (q->index)
         gpusync__index_take(q, slot);
 }
@@ -2822,7 +2827,7 @@ GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
     if (!slot->looks && !handler && !metal4)
         buffer = slot->buffer;
     if (!slot->looks && slot->traits & GPUSYNC__HANDLED) {
-        (void)gpusync__untrace(slot);
+        gpusync__untrace(slot);
         if (metal4)
             buffer = slot->buffer;
         events = slot->late.events;
@@ -2875,7 +2880,7 @@ static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
     gpusync__ring *ring = (gpusync__ring *)gpusync__allocate(dev, bytes, 128);
     if (!ring)
         return NULL;
-    ring->size = size;
+    ring->mask = size - 1;
     ring->entries = (gpusync__entry *)(void *)(ring + 1);
     return ring;
 }
@@ -2883,16 +2888,21 @@ static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 static void gpusync__ring_free(gpusync_device *dev, gpusync__ring *ring)
 {
     if (ring)
-        gpusync__free(dev, ring, sizeof *ring + (size_t)ring->size * sizeof(gpusync__entry));
+        gpusync__free(dev, ring, sizeof *ring + (size_t)(ring->mask + 1) * sizeof(gpusync__entry));
+}
+
+/* Of the ring, or of an older one. */
+static inline gpusync__entry *gpusync__entry_in(const gpusync__ring *ring, uint64_t ticket)
+{
+    while (ticket < ring->first)
+        ring = ring->older; /* the oldest begins at 0 */
+    return &ring->entries[ticket & ring->mask];
 }
 
 /* Without a lock: older rings stay as long as the queue. */
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
-    const gpusync__ring *ring = GPUSYNC__LOAD_SEQ(&q->ring);
-    while (ticket < ring->first)
-        ring = ring->older; /* the oldest begins at 0 */
-    return &ring->entries[ticket & (ring->size - 1)];
+    return gpusync__entry_in(GPUSYNC__LOAD_SEQ(&q->ring), ticket);
 }
 
 /* Of the ticket that ended last of those that have this one's entry: its number, and in bit 0
@@ -2918,7 +2928,7 @@ static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 {
     const gpusync__ring *ring = q->ring;
     uint64_t ticket = q->head.committed + 1;
-    return ticket - q->head.completed <= ring->size || ticket - ring->first < ring->size;
+    return ticket - ring->first <= ring->mask || ticket - q->head.completed <= ring->mask + 1;
 }
 
 /* More free slots: so many, and some that may be needed next. False: no memory for the first. No
@@ -2962,7 +2972,7 @@ GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
         q->index = made;
         q->index_places = places;
         q->index_shift = shift;
-        for (gpusync__slot *slot = q->flight[0]; slot; slot = slot->flight[1])
+        for (gpusync__slot *slot = gpusync__flight_next(q, &q->ends); slot; slot = gpusync__flight_next(q, slot))
             gpusync__index_put(q, slot);
         made = before;
         places = count;
@@ -2983,7 +2993,7 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     GPUSYNC__LOCK(q);
     for (gpusync__slot *slot = q->free_slots; slot && slots; slot = slot->next)
         slots--;
-    uint64_t size = gpusync__ring_is_ready(q) ? 0 : q->ring->size * 2;
+    uint64_t size = gpusync__ring_is_ready(q) ? 0 : 2 * (q->ring->mask + 1);
     uint32_t more = q->in_flight / 2; /* so that a burst comes here a few times only */
     GPUSYNC__UNLOCK(q);
     bool ready = !slots || gpusync__add_slots(q, slots, more);
@@ -2992,7 +3002,7 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     if (size && !ring)
         return false;
     GPUSYNC__LOCK(q);
-    if (ring && !gpusync__ring_is_ready(q) && ring->size > q->ring->size) {
+    if (ring && !gpusync__ring_is_ready(q) && ring->mask > q->ring->mask) {
         ring->older = q->ring;
         ring->first = q->head.committed + 1;
         GPUSYNC__STORE_SEQ(&q->ring, ring);
@@ -3009,11 +3019,9 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
 GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
 {
     uint64_t ticket = q->head.committed + 1;
-    gpusync__entry *entry = &q->ring->entries[ticket & (q->ring->size - 1)];
-    if (entry->slot)
-        entry->slot->leads = NULL;
-    entry->slot = slot;
-    slot->leads = &entry->slot;
+    gpusync__slot **place = &q->ring->entries[ticket & q->ring->mask].slot;
+    *place = slot;
+    slot->back = place;
     slot->since_ns = now;
     GPUSYNC__STORE_RELAXED(&slot->ticket, ticket);
     __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE); /* of a plan: with all that its issue has written */
@@ -3590,7 +3598,7 @@ static bool gpusync__met(const gpusync__goal *goal)
 GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusync__slot *slot)
 {
     uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
-    for (; slot; slot = slot->flight[1])
+    for (; slot; slot = gpusync__flight_next(goal->queue, slot))
         if (slot->ticket >= first && slot->ticket <= goal->ticket && gpusync__state_of(slot) == GPUSYNC__ARMED)
             return slot;
     return NULL;
@@ -3708,28 +3716,27 @@ typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
     unsigned count;                                /* how many of them */
     bool more;                                     /* some were left where they are, for another hold of the lock */
-    uint32_t told;                                 /* how many waiters were told of room, and may take it */
-    gpusync__need *needs;                          /* of submissions, in their order, by `next` */
-    gpusync__need **end;                           /* where the next one goes */
+    uint32_t room_told;                            /* how many of them are to take room, which is still free */
+    gpusync__need *needs, *last_need;              /* of submissions, in their order, by `next` */
 } gpusync__catch;
 
 /* Before the lock is taken for the first time. The waiters themselves need no value. */
 static void gpusync__catch_nothing(gpusync__catch *caught)
 {
-    caught->count = caught->told = 0;
+    caught->count = caught->room_told = 0;
     caught->more = false;
     caught->needs = NULL;
-    caught->end = &caught->needs;
 }
 
 /* Wake the waiters of the catch. No lock is held, for this calls hooks. True: there are more, and
-   the caller takes the lock for another round. */
+   the caller takes the lock for another round. By then a waiter that is awake may have taken its
+   room, which counts in `outstanding`: so the next hold counts from 0. */
 static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 {
     for (unsigned i = 0; i < caught->count; i++)
         dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
     bool more = caught->more;
-    caught->count = 0;
+    caught->count = caught->room_told = 0;
     caught->more = false;
     return more;
 }
@@ -3892,21 +3899,29 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it.
-   What waits for tickets before it goes with their ends. Where it has failed all is taken at once,
-   for its record may be dropped soon. On the list of waits for everything none is met behind one
-   that is not. Under the queue's lock. */
+/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it. What
+   waits for other tickets goes with their ends. Where it has failed all is taken at once, for its
+   record may be dropped soon. On the list of waits for everything none is met behind one that is
+   not. Under the queue's lock. */
+static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
+                                                              gpusync__deferred *deferred)
+{
+    gpusync__wait_list *waits = &q->waits;
+    size_t most = gpusync__ended_well(q, ticket) ? GPUSYNC__HOLD_MOST : SIZE_MAX;
+    gpusync__take_numbers(waits, ticket, ticket, most, NULL, caught, deferred);
+    gpusync__node *node;
+    while (!caught->more && (node = waits->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL &&
+           node->number <= q->head.completed)
+        gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
+}
+
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                        gpusync__deferred *deferred)
 {
-    gpusync__wait_list *waits = &q->waits;
-    uint64_t done = q->head.completed, low = ticket > done ? ticket : 0, high = ticket > done ? ticket : done;
-    gpusync__node *node = waits->lists[GPUSYNC__BY_NUMBER].end[0];
-    if (node && node->number <= high)
-        gpusync__take_numbers(waits, low, high, gpusync__ended_well(q, ticket) ? GPUSYNC__HOLD_MOST : SIZE_MAX, NULL,
-                              caught, deferred);
-    while (!caught->more && (node = waits->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL && node->number <= done)
-        gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
+    const gpusync__node *first = q->waits.lists[GPUSYNC__BY_NUMBER].end[0];
+    const gpusync__node *first_all = q->waits.lists[GPUSYNC__BY_PREFIX].end[0];
+    if ((first && first->number <= ticket) || (first_all && first_all->number <= q->head.completed))
+        gpusync__take_ended_now(q, ticket, caught, deferred);
 }
 
 /* The handler of this slot has begun: a wait for it goes on to the next one that is late, or is
@@ -3923,7 +3938,7 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
         if (goal->late && goal->late != slot)
             continue;
         if (goal->late)
-            goal->late = gpusync__late_from(goal, slot->flight[1]);
+            goal->late = gpusync__late_from(goal, gpusync__flight_next(q, slot));
         if (!goal->late) {
             goal->handlers = false;
             gpusync__take_entry(entry, false, caught);
@@ -3943,23 +3958,24 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
     for (; node && !caught->more; node = next) {
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         next = node->beside[1];
-        if (q->outstanding + caught->told >= entry->goal.ticket)
+        if (q->outstanding + caught->room_told >= entry->goal.ticket)
             return;
         gpusync__take_entry(entry, false, caught);
         if (!node->linked)
-            caught->told++;
+            caught->room_told++;
     }
 }
 
 /* The last step of a call that has taken waits off: unpark them, take off what was left, and tell
-   the needs. No lock is held. */
+   the needs. ticket: whose end or handler the call has told of; 0: it has given back room. A part
+   has the ticket of its submission, which may go on. No lock is held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                      gpusync__deferred *deferred)
 {
     while (gpusync__unpark(q->device, caught)) {
         GPUSYNC__LOCK(q);
-        if (ticket)
-            gpusync__take_ended(q, ticket, caught, deferred); /* 0: nothing ended, so nothing is deferred */
+        if (gpusync__has_ended(q, ticket))
+            gpusync__take_ended(q, ticket, caught, deferred);
         if (!caught->more)
             gpusync__take_handled(q, ticket, NULL, caught);
         if (!caught->more)
@@ -3969,7 +3985,6 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
     if (caught->needs)
         gpusync__upper_of(q)->over(q, caught->needs, NULL, deferred);
     caught->needs = NULL;
-    caught->end = &caught->needs;
 }
 
 static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__deferred *deferred)
@@ -4196,7 +4211,7 @@ static void gpusync__answer(void *context)
     GPUSYNC__STORE_SEQ(&post->asked, 0);
     gpusync_device *dev = gpusync__post_enter(post);
     if (dev)
-        (void)gpusync__run_due(dev, SIZE_MAX);
+        gpusync__run_due(dev, SIZE_MAX);
     gpusync__post_leave(post);
 }
 
@@ -4369,13 +4384,14 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
    over every ticket that has ended. Under the queue's lock. */
 static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
-    gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    const gpusync__ring *ring = q->ring;
+    gpusync__entry *entry = gpusync__entry_in(ring, ticket);
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
     GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | outcome->failed);
     if (ticket != q->head.completed + 1)
         return;
-    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1)
+    while (gpusync__entry_in(ring, ticket + 1)->done >> 1 == ticket + 1)
         ticket++;
     GPUSYNC_ASSERT(ticket <= q->head.committed);
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
@@ -4393,13 +4409,14 @@ static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const 
 
 /* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for
    it are told. Under the queue's lock. */
-static inline void gpusync__end_handler(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
+static inline void gpusync__handler_begun(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
 {
+    bool has_room = slot->traits & GPUSYNC__HAS_ROOM;
+    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* a look, that of the sweep too, may keep the slot */
     if (q->waits.lists[GPUSYNC__OTHERS].root)
         gpusync__take_handled(q, slot->ticket, slot, caught);
-    if (slot->traits & GPUSYNC__HAS_ROOM)
+    if (has_room)
         gpusync__give_rooms(q, 1, caught);
-    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* a look, that of the sweep too, may keep the slot */
 }
 
 /* Has work failed whose status is not Completed? Then the error is filled. A handler that runs
@@ -4474,7 +4491,7 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
     GPUSYNC__LOCK_GLOBAL();
     bool orphan = GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);
     if (orphan) {
-        gpusync__end_handler(q, slot, caught);
+        gpusync__handler_begun(q, slot, caught);
         gpusync__flight_remove(q, slot);
         slot->queue = NULL;
         slot->late.events = events;
@@ -4505,7 +4522,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
         gpusync__record(q, &error);
         gpusync__count_tracked(q, false);
         gpusync__end_ticket(q, ticket, &outcome, &caught, &deferred);
-        (void)gpusync__give_up(q, slot, NULL, &caught);
+        gpusync__give_up(q, slot, NULL, &caught);
     }
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace)
@@ -4530,7 +4547,7 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
         gpusync__end_ticket(q, ticket, outcome, &caught, deferred);
     }
     slot->traits |= GPUSYNC__ENDED | GPUSYNC__HANDLED;
-    gpusync__end_handler(q, slot, &caught);
+    gpusync__handler_begun(q, slot, &caught);
     GPUSYNC__ADD_SEQ(&q->leaving, 1);
     void *buffer = gpusync__slot_leave(q, slot);
     GPUSYNC__UNLOCK(q);
@@ -4637,7 +4654,7 @@ static void gpusync__look(const gpusync__goal *goal)
     if (goal->kind == GPUSYNC__VALUE)
         goal->timeline->calls->look(goal);
     else if (goal->kind == GPUSYNC__ONE)
-        (void)gpusync__look_ticket(q, goal->ticket, NULL);
+        gpusync__look_ticket(q, goal->ticket, NULL);
     else if (goal->kind == GPUSYNC__ALL)
         for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= goal->ticket; ticket++)
             if (!gpusync__look_ticket(q, ticket, NULL))
@@ -4654,9 +4671,10 @@ static void gpusync__look(const gpusync__goal *goal)
 static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *before)
 {
     GPUSYNC__LOCK(q);
-    gpusync__slot *slot = before && !gpusync__is_orphan(before) ? before->flight[1] : q->flight[0];
-    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED)
-        slot = slot->flight[1];
+    gpusync__slot *slot = before && !gpusync__is_orphan(before) ? before : &q->ends;
+    do
+        slot = gpusync__flight_next(q, slot);
+    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED);
     if (slot)
         slot->looks++;
     GPUSYNC__UNLOCK(q);
@@ -4687,13 +4705,13 @@ static void gpusync__sweep_slots(gpusync_queue *q)
     }
 }
 
-/* The next of a device's queues that does not close, entered. The one before is left: until then it
-   keeps the place, for destroy lets out the calls that are inside before it takes a queue off the
-   list. */
-static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before)
+/* The next of a device's queues that does not close, entered: behind `before`, which is left, or,
+   where that is NULL, the first with at least this number. Until it is left `before` keeps its
+   place, for destroy lets out the calls that are inside before it takes a queue off the list. */
+static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before, uint64_t number)
 {
     gpusync__lock(&dev->lock);
-    gpusync_queue *q = gpusync__queue_at(before ? before->place.beside[1] : dev->queues.end[0]);
+    gpusync_queue *q = gpusync__queue_at(before ? before->place.beside[1] : gpusync__list_from(&dev->queues, number));
     while (q && !gpusync__enter(q))
         q = gpusync__queue_at(q->place.beside[1]);
     gpusync__unlock(&dev->lock);
@@ -4791,7 +4809,7 @@ static void gpusync__sweep(void *context)
         if (gpusync__value_of(t) != value)
             found = true;
     }
-    while (dev && (q = gpusync__next_queue(dev, q)) != NULL)
+    while (dev && (q = gpusync__next_queue(dev, q, 0)) != NULL)
         if (gpusync__sweep_queue(q, &found))
             reason = true;
     if (reason && last) {
@@ -4846,7 +4864,7 @@ typedef struct gpusync__wait {
     gpusync_stats *stats;         /* where it is counted: of the queue, or of the device */
     gpusync__wait_entry *entries; /* one for each goal */
     size_t count;                 /* how many */
-    size_t over;                  /* every wait entry before this one is over */
+    size_t first_open;            /* every wait entry before this one is over */
     size_t which;         /* any: the one that is over; else the first that has been left and failed; count: none */
     bool many;            /* else the fields below are not used */
     bool any;             /* the first goal that is over ends it */
@@ -4868,9 +4886,9 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
     if (goal->handlers && !(entry->node.linked && goal->late)) {
         gpusync__slot *slot = goal->kind == GPUSYNC__ONE ? gpusync__slot_of(q, goal->ticket) : NULL;
         if (entry->node.linked)
-            (void)gpusync__unlink_entry(entry);
+            gpusync__unlink_entry(entry);
         if (!slot)
-            slot = q->flight[0]; /* of a submission the ring leads to none, once it has ended */
+            slot = gpusync__flight_next(q, &q->ends); /* of a submission the ring leads to none, once it has ended */
         goal->late = gpusync__late_from(goal, slot);
         goal->handlers = goal->late != NULL;
         if (goal->late && entry->waiter)
@@ -4921,11 +4939,11 @@ static void gpusync__delist_one(gpusync__wait_entry *entry)
     gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
     gpusync__lock(&waits->lock);
     if (entry->node.linked)
-        (void)gpusync__unlink_entry(entry);
+        gpusync__unlink_entry(entry);
     gpusync__unlock(&waits->lock);
 }
 
-/* Is the wait over, with its goals met or given up? What is over stays so (`over`), though a goal
+/* Is the wait over, with its goals met or given up? What is over stays so (`first_open`), though a goal
    of room may not. Of many it keeps the results of the goals that are over, and leaves what they
    were about. Each goal is asked once whether it is reached: what breaks the wait must also be what
    it returns. Of any, one is enough: the others are not left here, and their failures are not
@@ -4934,11 +4952,11 @@ static bool gpusync__wait_over(gpusync__wait *wait)
 {
     if (!wait->many) {
         gpusync__wait_entry *entry = wait->entries;
-        if (!wait->over && (gpusync__reached(entry) || gpusync__stopped(&entry->goal)))
-            wait->over = 1;
-        return wait->over != 0;
+        if (!wait->first_open && (gpusync__reached(entry) || gpusync__stopped(&entry->goal)))
+            wait->first_open = 1;
+        return wait->first_open != 0;
     }
-    for (size_t i = wait->over; i < wait->count && !(wait->any && wait->broken); i++) {
+    for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         gpusync_error error;
         bool met = !entry->left && gpusync__reached(entry);
@@ -4956,16 +4974,16 @@ static bool gpusync__wait_over(gpusync__wait *wait)
         entry->left = true;
         gpusync__goal_leave(&entry->goal);
     }
-    while (wait->over < wait->count && wait->entries[wait->over].left)
-        wait->over++;
-    return wait->over == wait->count || wait->broken;
+    while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
+        wait->first_open++;
+    return wait->first_open == wait->count || wait->broken;
 }
 
 /* Read the status of what is not over yet. The answer is in what gpusync__wait_over finds after
    it. */
 static void gpusync__wait_look(const gpusync__wait *wait)
 {
-    for (size_t i = wait->over; i < wait->count; i++)
+    for (size_t i = wait->first_open; i < wait->count; i++)
         if (!wait->entries[i].left && !gpusync__over(&wait->entries[i].goal))
             gpusync__look(&wait->entries[i].goal);
 }
@@ -5050,7 +5068,7 @@ GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backof
 {
     uint64_t now = gpusync_now_ns(), first = 0, until = wait->any ? GPUSYNC_FOREVER : 0,
              skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
-    for (size_t i = wait->over; i < wait->count; i++) {
+    for (size_t i = wait->first_open; i < wait->count; i++) {
         if (wait->entries[i].left)
             continue;
         gpusync__forecast f = gpusync__forecast_goal(&wait->entries[i].goal);
@@ -5138,7 +5156,7 @@ static void gpusync__block_goal(const gpusync__goal *goal)
             gpusync__pool_pop(pool);
         }
         gpusync__ticket_end(q, slot);
-        (void)gpusync__look_ticket(q, ticket, NULL);
+        gpusync__look_ticket(q, ticket, NULL);
     }
 }
 
@@ -5149,7 +5167,7 @@ static void gpusync__block_goal(const gpusync__goal *goal)
 static bool gpusync__enlist(gpusync__wait *wait)
 {
     bool was_off = false;
-    for (size_t i = wait->over; i < wait->count; i++) {
+    for (size_t i = wait->first_open; i < wait->count; i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         const gpusync__goal *goal = &entry->goal;
         if (entry->left)
@@ -5184,7 +5202,7 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
         wait->entries[i].waiter = w;
         wait->entries[i].since_ns = now;
     }
-    (void)gpusync__enlist(wait);
+    gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
         /* The thread that takes the last entry off its list unparks: if this one did that, what it
@@ -5240,8 +5258,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
 
 /* The options of a wait, or none, with the spin and the mode of what it is about where they leave
    those open. */
-static gpusync_wait_options gpusync__complete(const gpusync_wait_options *options, const gpusync_spin *spin,
-                                              gpusync_wait_mode mode)
+static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *options, const gpusync_spin *spin,
+                                                  gpusync_wait_mode mode)
 {
     gpusync_wait_options set = {spin, mode, NULL, false};
     if (!options)
@@ -5262,7 +5280,8 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
                                           const gpusync_wait_options *options, uint64_t **how)
 {
     gpusync_queue *q = goal->queue;
-    gpusync_wait_options set = gpusync__complete(options, q ? q->spin : dev->spin, q ? q->wait_mode : dev->wait_mode);
+    gpusync_wait_options set =
+        gpusync__fill_options(options, q ? q->spin : dev->spin, q ? q->wait_mode : dev->wait_mode);
     gpusync_stats *stats = q ? &q->stats : &dev->stats;
     gpusync__wait_entry entry;
     gpusync__wait wait = {dev, stats, &entry, 1, 0, 1, false, false, false, false, NULL};
@@ -5307,8 +5326,10 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     GPUSYNC__UNLOCK(q);
     if (!known)
         return;
-    for (; us >= 1 && n < GPUSYNC_LATENCIES - 1; n++)
-        us /= 2;
+    if (us >= 1)
+        n = 64 - (unsigned)__builtin_clzll((uint64_t)us); /* each class is twice as wide as the one before */
+    if (n >= GPUSYNC_LATENCIES)
+        n = GPUSYNC_LATENCIES - 1;
     GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n]);
 }
 
@@ -5354,7 +5375,7 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     if (result == GPUSYNC_OK)
         result = gpusync__wait_met(&goal, timeout_ns, options, &how);
     else
-        (void)gpusync__explain(error, ticket, result);
+        gpusync__explain(error, ticket, result);
     if (result == GPUSYNC_OK)
         result = gpusync__result_of(queue, &goal, true, error);
     if (how && queue->device->trace)
@@ -5417,17 +5438,6 @@ typedef struct gpusync__target {
     gpusync__goal goal; /* everything that it had committed at the time of the call */
 } gpusync__target;
 
-/* The first queue with at least this number, entered, so that it stays while no lock is held. */
-static gpusync_queue *gpusync__queue_from(gpusync_device *dev, uint64_t number)
-{
-    gpusync__lock(&dev->lock);
-    gpusync_queue *q = gpusync__queue_at(gpusync__list_from(&dev->queues, number));
-    while (q && !gpusync__enter(q))
-        q = gpusync__queue_at(q->place.beside[1]);
-    gpusync__unlock(&dev->lock);
-    return q;
-}
-
 /* First every wait, then every result: work that did not end hides how other work ended, and is
    told first. The error is that of the first result. A queue that is destroyed meanwhile is no
    longer a queue of the device. */
@@ -5438,7 +5448,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gp
     for (int ended = 0; ended < 2 && result == GPUSYNC_OK; ended++) {
         for (size_t i = 0; i < count; i++) {
             const gpusync__goal *goal = &targets[i].goal;
-            gpusync_queue *q = gpusync__queue_from(dev, targets[i].number);
+            gpusync_queue *q = gpusync__next_queue(dev, NULL, targets[i].number);
             gpusync_result one;
             uint64_t *how = NULL;
             if (!q)
@@ -5483,7 +5493,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
             if (count++ >= room)
                 continue;
             targets[count - 1].number = q->place.number;
-            (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
+            gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
             targets[count - 1].goal.handlers = options->handlers;
         }
         gpusync__unlock(&device->lock);
@@ -5503,7 +5513,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
     if (!gpusync_device_is_lost(device))
         return result;
     if (result >= GPUSYNC_OK)
-        (void)gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
+        gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
     return GPUSYNC_ERROR_DEVICE_LOST;
 }
 
@@ -5540,7 +5550,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
                                            const gpusync_wait_options *options, gpusync__wait_entry *entries,
                                            size_t *which)
 {
-    gpusync_wait_options set = gpusync__complete(options, dev->spin, dev->wait_mode);
+    gpusync_wait_options set = gpusync__fill_options(options, dev->spin, dev->wait_mode);
     /* clang-format off */
     gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
                           for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, set.error};
@@ -5565,12 +5575,12 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     if (result != GPUSYNC_OK)
         how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT_RELAXED(how);
-    (void)gpusync__wait_over(&wait); /* what has ended since then is told, too */
+    gpusync__wait_over(&wait); /* what has ended since then is told, too */
     *which = wait.which;
     if (*which < count)
         result = entries[*which].result; /* and its error */
     else
-        (void)gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
+        gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
     if (dev->trace)
         dev->trace->wait(dev, NULL, &dev->stats, how, result);
     for (size_t i = 0; i < count; i++)
@@ -5929,7 +5939,7 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline
         GPUSYNC__LOCK(q);
         bool room = q->outstanding < q->max_in_flight, ready = !slot || q->free_slots;
         if (room && ready) {
-            (void)gpusync__take_rooms(q, q->max_in_flight, 1);
+            gpusync__take_rooms(q, q->max_in_flight, 1);
             if (slot)
                 *slot = gpusync__slot_take(q);
         }
@@ -6164,13 +6174,13 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
             gpusync__slot_open(q, slot, buffer, kind, traits);
             gpusync__room_for_stranger(q, admitted);
         } else {
-            (void)gpusync__take_open(q, open);
+            gpusync__take_open(q, open);
             slot->kind = kind;
         }
         if (kind == GPUSYNC__TRACKED)
             gpusync__count_tracked(q, true);
         gpusync__flight_add(q, slot);
-        (void)gpusync__enter_ring(q, slot, GPUSYNC__ARMED, now);
+        gpusync__enter_ring(q, slot, GPUSYNC__ARMED, now);
     }
     GPUSYNC__UNLOCK(q);
     *out = slot;
@@ -6361,7 +6371,7 @@ static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void 
     }
     gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
     gpusync__dispatch_async(watcher, slot, gpusync__external_over);
-    (void)gpusync__look_ticket(q, ticket, NULL); /* one that has ended is over at once */
+    gpusync__look_ticket(q, ticket, NULL); /* one that has ended is over at once */
 }
 
 /* gpusync_track and gpusync_track_committed, under the order lock and with a pool. What is encoded
@@ -6672,6 +6682,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     q->log = &q->last_failure;
     q->log_size = 1;
     q->index_most = GPUSYNC__FEW_PLACES;
+    q->ends.flight[0] = q->ends.flight[1] = &q->ends;
     q->spin = dev->spin;
     if (desc->spin)
         *(q->spin = &q->own_spin) = *desc->spin;
@@ -6731,7 +6742,7 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
         gpusync__linger(dev, &rounds);
         if (rounds & (rounds - 1))
             continue; /* no power of two */
-        while ((q = gpusync__next_queue(dev, q)) != NULL)
+        while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
             gpusync__wake_waits(dev, &q->waits, true);
         while ((t = gpusync__next_timeline(dev, t)) != NULL)
             gpusync__wake_waits(dev, &t->waits, true);
@@ -6767,7 +6778,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__do_deferred(q->device, &deferred);
     slot = NULL;
     while ((slot = gpusync__next_armed(q, slot)) != NULL)
-        (void)gpusync__untrack_slot(q, slot);
+        gpusync__untrack_slot(q, slot);
 }
 
 /* Step 4: waits without a limit, unless the device is lost. Callbacks of this queue run here, for
@@ -6781,7 +6792,7 @@ static void gpusync__drain(gpusync_queue *q)
     unsigned rounds = 0;
     gpusync__goal goal;
     bool found;
-    (void)gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
+    gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
     goal.draining = true;
     while (!gpusync__over(&goal)) {
         gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
@@ -6789,7 +6800,7 @@ static void gpusync__drain(gpusync_queue *q)
             gpusync__run_one_due(dev, due);
         else if (gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(dev, &rounds); /* no memory to sleep with */
-        (void)gpusync__sweep_queue(q, &found);
+        gpusync__sweep_queue(q, &found);
     }
 }
 
@@ -6802,9 +6813,9 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
     for (;;) {
         gpusync__catch caught;
         GPUSYNC__LOCK(q);
-        gpusync__slot *slot = q->flight[0];
+        gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
         while (slot && gpusync__state_of(slot) == GPUSYNC__OPEN)
-            slot = slot->flight[1]; /* goes with its plan */
+            slot = gpusync__flight_next(q, slot); /* goes with its plan */
         bool armed = slot && gpusync__state_of(slot) == GPUSYNC__ARMED;
         if (armed)
             slot->looks++;
@@ -6815,7 +6826,7 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
             gpusync__linger(q->device, &rounds);
             continue;
         }
-        (void)gpusync__look_slot(q, slot); /* no thread is told of an orphan's end */
+        gpusync__look_slot(q, slot); /* no thread is told of an orphan's end */
         bool keeps = slot->kind == GPUSYNC__PART && !q->metal4;
         void *events = keeps ? gpusync__upper_of(q)->events(q, slot) : NULL;
         gpusync__catch_nothing(&caught);
@@ -7325,8 +7336,8 @@ static void gpusync__need_told(gpusync__node *node, const gpusync_error *error, 
     (void)deferred;
     gpusync__set_stage(need, GPUSYNC__OVER);
     need->next = NULL;
-    *caught->end = need;
-    caught->end = &need->next;
+    *(caught->needs ? &caught->last_need->next : &caught->needs) = need;
+    caught->last_need = need;
 }
 
 /* Under the wait list's lock. The caller looks after it whether the need is over. */
@@ -7636,7 +7647,7 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred
             return;
         gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
-        (void)gpusync__fail_timeline(t, &error, deferred);
+        gpusync__fail_timeline(t, &error, deferred);
     } else if (raw > t->base && raw - t->base > gpusync__value_of(t)) {
         uint64_t value = raw - t->base;
         GPUSYNC__LOCK_TIMELINE(t);
@@ -8124,7 +8135,7 @@ static void gpusync__look_value(const gpusync__goal *goal)
             return;
         again = plan != last;
         if (again && gpusync__enter(plan->work.queue)) { /* which is there as long as the plan, but may be closing */
-            (void)gpusync__look_plan(plan);
+            gpusync__look_plan(plan);
             gpusync__leave(plan->work.queue);
         }
         gpusync__plan_unref(plan);
@@ -8290,7 +8301,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
         while ((listening = *list) != NULL) {
             unsigned rounds = 0;
             *list = listening->next;
-            (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
+            gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
             while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
                 gpusync__linger(dev, &rounds);
             gpusync__listening_unref(listening);
@@ -8762,7 +8773,7 @@ static void gpusync__plan_clear(gpusync__plan *plan)
     GPUSYNC__STORE_RELAXED(&plan->work.state, (uint8_t)GPUSYNC__OPEN);
     GPUSYNC__STORE_RELAXED(&plan->work.ticket, 0);
     plan->work.queue = NULL;
-    plan->work.leads = NULL;
+    plan->work.back = NULL;
     plan->work.traits = 0;
 }
 
@@ -8905,8 +8916,8 @@ GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__plan 
         gpusync__slot *slot = plan->parts[i];
         slot->traits |= GPUSYNC__HANDLED; /* no handler will come */
         if (slot->looks) {
-            *slot->leads = NULL;
-            slot->leads = NULL;
+            *slot->back = NULL;
+            slot->back = NULL;
             continue;
         }
         gpusync__flight_remove(q, slot);
@@ -9025,7 +9036,7 @@ static void gpusync__seek(gpusync__need *need)
 {
     const gpusync_timeline *t = need->timeline;
     gpusync__plan *plan = need->plan;
-    gpusync_queue *q = need->queue ? gpusync__queue_from(plan->device, need->queue_number) : NULL;
+    gpusync_queue *q = need->queue ? gpusync__next_queue(plan->device, NULL, need->queue_number) : NULL;
     gpusync_error error;
     bool issued = gpusync__is_issued(plan);
     if (need->queue && !(q && q->place.number == need->queue_number)) {
@@ -9241,11 +9252,11 @@ static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *erro
     gpusync__slot *parts = rest ? gpusync__parts_out(q, plan, rest, caught) : NULL;
     for (uint32_t i = rest; i < plan->part_count; i++) {
         if (plan->parts[i])
-            plan->parts[i]->leads = NULL;
+            plan->parts[i]->back = NULL;
         plan->parts[i] = NULL;
     }
-    if (plan->work.leads)
-        *plan->work.leads = NULL;
+    if (plan->work.back)
+        *plan->work.back = NULL;
     gpusync__write_end(q, ticket, outcome);
     if (plan->due.fn)
         gpusync__push_due(plan->device, &plan->due, deferred);
@@ -9284,7 +9295,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
         if (error) {
             /* The timeline fails first: else taking the promise back would let higher values be
                reached. */
-            (void)gpusync__fail_timeline(t, error, deferred);
+            gpusync__fail_timeline(t, error, deferred);
             gpusync__take_back(promise, deferred);
             continue;
         }
@@ -9600,7 +9611,7 @@ static void gpusync__pump(gpusync_queue *q, gpusync__deferred *deferred)
             if (plan && gpusync__is_doomed(plan))
                 gpusync__abandon(q, plan, deferred);
             else if (plan && gpusync__is_loose(plan))
-                (void)gpusync__try_issue(q, plan, deferred);
+                gpusync__try_issue(q, plan, deferred);
         } while (plan);
         while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, deferred)) {}
         gpusync__unlock(&q->order);
@@ -9659,7 +9670,7 @@ static bool gpusync__look_plan(gpusync__plan *plan)
             gpusync__slot *slot = gpusync__part_begin(q, plan, i);
             if (!slot)
                 continue;
-            (void)gpusync__look_slot(q, slot);
+            gpusync__look_slot(q, slot);
             gpusync__look_end(q, slot);
         }
     } else if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
@@ -9993,7 +10004,7 @@ GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__plan *plan, gp
 {
     slot->kind = GPUSYNC__PART;
     slot->plan = plan;
-    slot->leads = &plan->parts[plan->part_count];
+    slot->back = &plan->parts[plan->part_count];
     plan->parts[plan->part_count++] = slot;
     gpusync__flight_add(q, slot);
 }
@@ -10158,10 +10169,10 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *de
         slot->plan = NULL;
         if (slot->traits & GPUSYNC__WAS_OPEN) {
             gpusync__flight_remove(q, slot);
-            slot->leads = NULL;
-            (void)gpusync__add_open(q, slot);
+            slot->back = NULL;
+            gpusync__add_open(q, slot);
         } else {
-            slot->leads = &plan->parts[rest];
+            slot->back = &plan->parts[rest];
             plan->parts[rest++] = slot;
         }
     }
@@ -10194,7 +10205,7 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *de
 static void gpusync__discard_plan(gpusync__plan *plan, const gpusync_error *error, gpusync__deferred *deferred)
 {
     for (gpusync__promise *promise = error ? plan->promises : NULL; promise; promise = promise->along)
-        (void)gpusync__fail_timeline(promise->timeline, error, deferred);
+        gpusync__fail_timeline(promise->timeline, error, deferred);
     for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
         gpusync__take_back(promise, deferred);
     gpusync__plan_drop(plan);
@@ -10386,9 +10397,9 @@ GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__plan *plan)
     GPUSYNC__LOCK(q);
     gpusync__flight_remove(q, slot);
     GPUSYNC__UNLOCK(q);
-    slot->leads = NULL;
+    slot->back = NULL;
     plan->parts[0] = slot;
-    (void)gpusync__add_open(q, slot);
+    gpusync__add_open(q, slot);
     gpusync__order_end(q);
 }
 
@@ -11295,7 +11306,7 @@ static void gpusync__scheduled(void *block, void *buffer)
     while (slot && slot->buffer != buffer)
         slot = slot->scheduled.next;
     if (slot) {
-        (void)gpusync__untrace(slot);
+        gpusync__untrace(slot);
         slot->scheduled.ns = gpusync_now_ns(); /* read by gpusync__complete_slowly */
     }
     GPUSYNC__UNLOCK_GLOBAL();
@@ -11574,7 +11585,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
         return 0;
     gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
-    while ((q = gpusync__next_queue(device, q)) != NULL)
+    while ((q = gpusync__next_queue(device, q, 0)) != NULL)
         gpusync__write_queue(&out, q);
     gpusync__lock(&device->lock);
     GPUSYNC__EACH_TIMELINE(t, device) {

@@ -29,7 +29,7 @@ MUTANTS = {
          "    while (gpusync_now_ns() < deadline) {\n"),
     ],
     "advance-by-one": [
-        ("    while (gpusync__entry_of(q, ticket + 1)->done >> 1 == ticket + 1)\n"
+        ("    while (gpusync__entry_in(ring, ticket + 1)->done >> 1 == ticket + 1)\n"
          "        ticket++;", ""),
     ],
     "callback-not-looked-at": [
@@ -206,7 +206,7 @@ MUTANTS = {
         ("    gpusync__wake_waits(dev, &t->waits, false);\n", ""),
     ],
     "listening-not-orphaned": [
-        ("            (void)gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
+        ("            gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
     ],
     "listening-not-waited-for": [
         ("            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
@@ -246,8 +246,8 @@ MUTANTS = {
         ("    GPUSYNC__STORE_SEQ(&post->asked, 0);\n    gpusync_device *dev = gpusync__post_enter(post);\n",
          "    gpusync_device *dev = gpusync__post_enter(post);\n"),
         ("    if (dev)\n"
-         "        (void)gpusync__run_due(dev, SIZE_MAX);\n",
-         "    if (dev) (void)gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__STORE_SEQ(&post->asked, 0);\n"),
+         "        gpusync__run_due(dev, SIZE_MAX);\n",
+         "    if (dev) gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__STORE_SEQ(&post->asked, 0);\n"),
     ],
     "due-not-asked-for": [
         ("    gpusync__append_due(dev, due, deferred);\n    gpusync__unlock(&dev->plan_lock);\n}",
@@ -265,7 +265,7 @@ MUTANTS = {
         ("    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))\n"
          "        gpusync__wake_waits(timeline->device, &timeline->waits, true);",
          "    gpusync__wake_waits(timeline->device, &timeline->waits, true);\n"
-         "    (void)gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE);"),
+         "    gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE);"),
     ],
     "outside-read-before-the-list": [
         ("    *listens = node->heard = callback->timeline && flags & GPUSYNC__OUTSIDE;",
