@@ -940,6 +940,116 @@ static MAYBE_UNUSED unsigned held_on(gpusync_device *device, gpusync_queue *queu
     return count;
 }
 
+/* -- an audience that waits to be let in --------------------------------------------------------------------------- */
+
+/* So many that more than two holds of the queue's lock are needed to tell all of them. */
+#define AUDIENCE 40u
+
+typedef struct guest {
+    struct audience *audience;
+    void *buffer; /* NULL: not let in yet */
+    bool gone;
+    pthread_t thread;
+} guest;
+
+/* Threads that wait for a command buffer each, while a held submission has all the room that they need. To cancel that
+   gives it back at once. */
+typedef struct audience {
+    gpusync_hooks hooks;
+    gpusync_queue *queue;
+    guest guests[AUDIENCE];
+    unsigned asleep, woken, in;
+    bool one_by_one;                 /* nobody is woken before the last one who was is in */
+    void (*between)(void *argument); /* runs once, when the next one is about to be woken; NULL: nothing does */
+    void *argument;
+} audience;
+
+static MAYBE_UNUSED void audience_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    audience *a = (audience *)user;
+    COUNT(&a->asleep);
+    thread_park(waiter, deadline_ns);
+}
+
+static MAYBE_UNUSED void audience_unpark(void *user, gpusync_waiter *waiter)
+{
+    audience *a = (audience *)user;
+    unsigned woken = COUNT(&a->woken) + 1;
+    void (*between)(void *) = __atomic_exchange_n(&a->between, NULL, __ATOMIC_SEQ_CST);
+    if (between) between(a->argument);
+    thread_unpark(waiter);
+    while (GET(&a->one_by_one) && GET(&a->in) < woken) sched_yield();
+}
+
+/* A stage where the queues have room for an audience, and for so many more command buffers; callbacks are by hand. Not of
+   Metal 4: there a submission has room for one, whatever it commits. */
+static MAYBE_UNUSED void open_stage_for(audience *a, stage *s, unsigned queues, uint32_t more)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(a, 0, sizeof *a);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    a->hooks.park = audience_park;
+    a->hooks.unpark = audience_unpark;
+    a->hooks.user = a;
+    device_desc.hooks = &a->hooks;
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    queue_desc.max_in_flight = AUDIENCE + more;
+    open_stage_on(s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, queues, device_desc, queue_desc);
+    a->queue = s->q[0];
+}
+
+static MAYBE_UNUSED void *wait_to_be_let_in(void *argument)
+{
+    guest *g = (guest *)argument;
+    const uint64_t limit = SECONDS(60);
+    gpusync_command_buffer_desc desc;
+    void *buffer = NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &limit;
+    must(gpusync_command_buffer(g->audience->queue, &desc, &buffer) == GPUSYNC_OK, "a guest was not let in");
+    PUT(&g->buffer, buffer);
+    COUNT(&g->audience->in);
+    return NULL;
+}
+
+/* The first queue has no more room than they need. When this returns they sleep. */
+static MAYBE_UNUSED void keep_out(audience *a, stage *s)
+{
+    void *buffers[AUDIENCE - 1]; /* gpusync makes one more, for the wait */
+    unsigned i;
+    for (i = 0; i < LENGTH(buffers); i++) buffers[i] = buffer_of(a->queue);
+    SUBMIT(a->queue, WAITS(at(s->d, 1)), .command_buffers = buffers, .command_buffer_count = LENGTH(buffers));
+    for (i = 0; i < AUDIENCE; i++) {
+        a->guests[i].audience = a;
+        a->guests[i].thread = start(wait_to_be_let_in, &a->guests[i]);
+    }
+    while (GET(&a->asleep) < AUDIENCE) sched_yield();
+}
+
+/* Whoever is in gives the room back, and so lets those in who are not. */
+static MAYBE_UNUSED void send_home(audience *a)
+{
+    unsigned left = AUDIENCE, i;
+    PUT(&a->one_by_one, false);
+    for (i = 0; left; i = (i + 1) % AUDIENCE) {
+        guest *g = &a->guests[i];
+        if (g->gone) continue;
+        if (!GET(&g->buffer)) {
+            sched_yield();
+            continue;
+        }
+        join(g->thread);
+        assert_ok(gpusync_command_buffer_discard(a->queue, g->buffer));
+        g->gone = true;
+        left--;
+    }
+}
+
+/* -- what was committed --------------------------------------------------------------------------------------------- */
+
 /* The command buffers of `commit` messages, in their order; with Metal 4 their runs. */
 typedef struct commit_log {
     void *buffers[64];

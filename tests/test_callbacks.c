@@ -592,6 +592,124 @@ static void test_a_registration_between_two_holds_comes_behind_those_that_are_le
     assert_true(after > 2);
 }
 
+/* A thread that gives room back to many, while another one that ends a ticket is stopped. */
+typedef struct giver {
+    stage *stage;
+    audience audience;
+    gpusync_ticket ticket;
+    void *spare;              /* open: its room is given back */
+    size_t before, meanwhile; /* how many callbacks were due when it came, and became due by it */
+    bool ended;               /* the ticket, when it came */
+} giver;
+
+static void give_spare_room(void *argument)
+{
+    giver *g = (giver *)argument;
+    must(gpusync_command_buffer_discard(g->stage->q[0], g->spare) == GPUSYNC_OK, "discard");
+    g->spare = NULL;
+}
+
+/* The held submission gives its room back, and the spare room comes while many are still to be told of that: so whoever
+   gives it back needs two holds, too. */
+static void give_room_to_many(void *argument)
+{
+    giver *g = (giver *)argument;
+    g->ended = gpusync_is_done(g->stage->q[0], g->ticket);
+    must(gpusync_dispatch(g->stage->device, SIZE_MAX, &g->before) == GPUSYNC_OK, "dispatch");
+    g->audience.argument = g;
+    PUT(&g->audience.between, give_spare_room);
+    must(gpusync_cancel_held(g->stage->q[0]) == GPUSYNC_OK, "cancel");
+    must(g->spare == NULL, "nobody was woken");
+    must(gpusync_dispatch(g->stage->device, SIZE_MAX, &g->meanwhile) == GPUSYNC_OK, "dispatch");
+}
+
+/* Room is given back at the n-th point of the poll that ends the ticket. False: there are no so many. *left: the ticket
+   had ended, and some of its callbacks were still listed. */
+static bool give_room_at(int n, bool *left)
+{
+    static outcome o[150];
+    void *buffer, *needs_it;
+    bool came, issued;
+    giver g = {0};
+    size_t i;
+    stage s;
+    memset(o, 0, sizeof o);
+    open_stage_for(&g.audience, &s, 2, 3);
+    g.stage = &s;
+    g.ticket = commit_to(s.q[0], buffer = buffer_of(s.q[0]));
+    (void)commit_empty_to(s.q[0], NULL); /* in flight, so the end of what is held behind it says nothing of the first */
+    g.spare = buffer_of(s.q[0]);
+    keep_out(&g.audience, &s);
+    for (i = 0; i < LENGTH(o); i++) on_done(s.q[0], g.ticket, &o[i]);
+    needs_it = metal_retain(buffer_of(s.q[1]));
+    SUBMIT(s.q[1], WAITS(after(s.q[0], g.ticket)), BUFFERS(needs_it), .flags = GPUSYNC_STRICT);
+    assert_int_equal(held_on(s.device, s.q[1]), 1);
+    softmetal_complete(buffer);
+    probe_at_each(n, give_room_to_many, &g);
+    assert_ok(gpusync_poll(s.q[0], g.ticket));
+    came = probe_has_acted();
+    issued = status_of(needs_it) >= COMMITTED;
+    if (!came) give_room_to_many(&g);
+    settle(&s);
+    send_home(&g.audience);
+    assert_true(issued);
+    *left = came && g.ended && g.before < LENGTH(o);
+    if (*left) assert_int_equal(g.meanwhile, 0);
+    assert_in_order(o, LENGTH(o));
+    for (i = 0; i < LENGTH(o); i++) assert_result(o[i].result, GPUSYNC_OK);
+    metal_release(needs_it);
+    settle(&s);
+    close_idle_stage(&s);
+    return came;
+}
+
+/* Who gives it back takes no callback off, nor what is held for the ticket: the poll tells those, in its second hold. */
+static void test_room_that_is_given_back_between_two_holds_tells_nothing_of_the_ticket(void **state)
+{
+    unsigned between = 0;
+    bool left;
+    int n;
+    (void)state;
+    NOT_ON_METAL4("room for many does not come at once");
+    for (n = 1; give_room_at(n, &left); n++) between += left;
+    assert_true(between > 0);
+}
+
+static void run_its_handler(void *buffer) { softmetal_run_handler(buffer, 0); }
+
+/* The first handler of two gives room back, and needs a second hold for the many that wait for room. The submission has
+   not ended by then, and will fail. */
+static void test_a_part_that_ends_tells_nothing_of_its_submission(void **state)
+{
+    void *first, *second;
+    gpusync_ticket ticket;
+    outcome o = {0};
+    audience a;
+    size_t early;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a submission has one part");
+    open_stage_for(&a, &s, 1, 2);
+    first = buffer_of(s.q[0]);
+    second = buffer_of(s.q[0]);
+    softmetal_fail(second, "TestDomain", 42, "it broke");
+    ticket = SUBMIT(s.q[0], BUFFERS(first, second));
+    on_done(s.q[0], ticket, &o);
+    keep_out(&a, &s);
+    softmetal_complete(first);
+    a.argument = first;
+    PUT(&a.between, run_its_handler); /* while many are still to be told */
+    assert_ok(gpusync_cancel_held(s.q[0]));
+    assert_null(GET(&a.between));
+    assert_false(gpusync_is_done(s.q[0], ticket));
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &early));
+    settle(&s);
+    send_home(&a);
+    close_idle_stage(&s);
+    assert_int_equal(early, 0);
+    assert_ended(&o, GPUSYNC_ERROR_EXECUTION);
+}
+
 /* Another device's worth of trouble: the loss is found by a failure on the second queue. */
 typedef struct trouble {
     void *buffer;
@@ -644,6 +762,100 @@ static void test_a_loss_between_two_holds_changes_no_end(void **state)
         close_idle_stage(&s);
     }
     assert_true(lost > 0 && lost < n - 3);
+}
+
+/* A thread that destroys the queue, while another one that ends a ticket of it is stopped. */
+typedef struct destroyer {
+    gpusync_device *device;
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    pthread_t thread;
+    unsigned yields; /* so often it has waited for the other one */
+    size_t before;   /* how many callbacks were due when it came */
+    bool came, returned;
+} destroyer;
+
+static void note_a_yield(void *user)
+{
+    COUNT(&((destroyer *)user)->yields);
+    sched_yield();
+}
+
+static void *destroy_it_now(void *argument)
+{
+    destroyer *d = (destroyer *)argument;
+    must(gpusync_queue_destroy_now(d->queue) == GPUSYNC_OK, "destroy");
+    PUT(&d->returned, true);
+    return NULL;
+}
+
+static void destroy_elsewhere(void *argument)
+{
+    destroyer *d = (destroyer *)argument;
+    d->came = true;
+    d->thread = start(destroy_it_now, d);
+    while (!GET(&d->yields) && !GET(&d->returned)) sched_yield();
+}
+
+static void destroy_behind_the_end(void *argument)
+{
+    destroyer *d = (destroyer *)argument;
+    if (!gpusync_is_done(d->queue, d->ticket)) return;
+    must(gpusync_dispatch(d->device, SIZE_MAX, &d->before) == GPUSYNC_OK, "dispatch");
+    destroy_elsewhere(d);
+}
+
+static void open_stage_to_destroy(stage *s, const gpusync_hooks *hooks)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = hooks;
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    open_stage_on(s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 2, device_desc, queue_desc);
+}
+
+/* The ticket has ended well, and the queue goes while callbacks are still listed: none of them is told of that. The
+   handler of another queue ends the ticket, for destroy waits for those of its own. */
+static void test_a_queue_that_goes_between_two_holds_changes_no_end(void **state)
+{
+    static outcome o[150];
+    unsigned between = 0;
+    bool came = true;
+    int n;
+    (void)state;
+    for (n = 1; came; n++) {
+        destroyer d = {0};
+        gpusync_hooks hooks = {.yield = note_a_yield, .user = &d};
+        void *buffer;
+        size_t i;
+        stage s;
+        memset(o, 0, sizeof o);
+        open_stage_to_destroy(&s, &hooks);
+        buffer = metal_retain(buffer_of(s.q[1]));
+        SUBMIT(s.q[1], BUFFERS(buffer), SIGNALS(at(s.a, 1)), .flags = SIGNALS_INSIDE);
+        d.device = s.device;
+        d.queue = s.q[0];
+        d.ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(buffer_of(s.q[0])));
+        for (i = 0; i < LENGTH(o); i++) on_done(s.q[0], d.ticket, &o[i]);
+        softmetal_complete(buffer);
+        finish(&s, 0);
+        assert_false(gpusync_is_done(s.q[0], d.ticket)); /* it ends with what it waited for */
+        probe_at_each(n, destroy_behind_the_end, &d);
+        softmetal_run_handler(buffer, 0);
+        came = probe_has_acted();
+        between += d.came && d.before < LENGTH(o);
+        if (!d.came) destroy_elsewhere(&d);
+        join(d.thread);
+        s.q[0] = NULL;
+        settle(&s);
+        assert_in_order(o, LENGTH(o));
+        for (i = 0; i < LENGTH(o); i++) assert_result(o[i].result, GPUSYNC_OK);
+        metal_release(buffer);
+        close_idle_stage(&s);
+    }
+    assert_true(between > 0);
 }
 
 static void stay(outcome *o)
@@ -2475,7 +2687,10 @@ int main(void)
         cmocka_unit_test(test_a_late_registration_does_not_pass_those_before_it),
         cmocka_unit_test(test_a_registration_while_the_end_is_told_keeps_its_place),
         cmocka_unit_test(test_a_registration_between_two_holds_comes_behind_those_that_are_left),
+        cmocka_unit_test(test_room_that_is_given_back_between_two_holds_tells_nothing_of_the_ticket),
+        cmocka_unit_test(test_a_part_that_ends_tells_nothing_of_its_submission),
         cmocka_unit_test(test_a_loss_between_two_holds_changes_no_end),
+        cmocka_unit_test(test_a_queue_that_goes_between_two_holds_changes_no_end),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap),
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),
