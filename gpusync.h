@@ -1472,9 +1472,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
         [gpusync__forecast_value].
      9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a queue that is being
         destroyed [gpusync__let_out].
-    10. One hold takes off a few of what waits for a ticket that ended well, however many there are: others get the
-        queue in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones still listed is listed
-        behind them [gpusync__list_callback].
+    10. One hold takes off a few of what waits for a ticket, however many there are: others get the queue in between
+        [gpusync__take_ended]. A callback for an ended ticket with earlier ones still listed is listed behind them
+        [gpusync__list_callback].
 
    READ WITHOUT THE QUEUE'S LOCK, each written under it. `completed` and `committed` are published with sequential
    consistency: gpusync_is_idle reads the first before the second.
@@ -2351,8 +2351,7 @@ typedef struct gpusync__upper {
        queue's lock. unkeep: gives it back, without. may_end: a need whose ticket has not ended may
        be told so, for its plan is given up. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
-    void (*over)(gpusync_queue *q, struct gpusync__need *needs, const gpusync_error *error,
-                 gpusync__deferred *deferred);
+    void (*over)(struct gpusync__need *needs, const gpusync_error *error, gpusync__deferred *deferred);
     void (*keep)(struct gpusync__plan *plan);
     void (*unkeep)(struct gpusync__plan *plan);
     bool (*may_end)(const gpusync__node *node);
@@ -3773,19 +3772,18 @@ static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, c
     node->told(node, error, caught, deferred);
 }
 
-/* `told` of a callback: it is due at once, before anybody can see why, and register later ones. */
+/* `told` of a callback: it is due at once, before a thread that sees why can register later ones. */
 static void gpusync__callback_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
                                    gpusync__deferred *deferred)
 {
     gpusync__callback *callback = (gpusync__callback *)(void *)node;
     gpusync_queue *q = callback->queue;
-    bool failed = error || (q && gpusync__ticket_result_locked(q, node->number, &callback->error) != GPUSYNC_OK);
     (void)caught;
     if (error)
-        callback->error = *error;
+        gpusync__copy_error(&callback->error, error);
     if (error && q)
         callback->error.ticket = node->number;
-    callback->due.error = failed ? &callback->error : NULL;
+    callback->due.error = error ? &callback->error : NULL;
     gpusync__push_due(q ? q->device : callback->timeline->device, &callback->due, deferred);
 }
 
@@ -3899,29 +3897,28 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The ticket has ended, and that is on record: take off what waits for it, or for all up to it. What
-   waits for other tickets goes with their ends. Where it has failed all is taken at once, for its
-   record may be dropped soon. On the list of waits for everything none is met behind one that is
-   not. Under the queue's lock. */
-static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
+/* The ticket has ended, badly with this error, or well (NULL), and that is on record: take off what
+   waits for it, or for all up to it. What waits for other tickets goes with their ends. On the list
+   of waits for everything none is met behind one that is not. Under the queue's lock. */
+static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, uint64_t ticket,
+                                                              const gpusync_error *error, gpusync__catch *caught,
                                                               gpusync__deferred *deferred)
 {
     gpusync__wait_list *waits = &q->waits;
-    size_t most = gpusync__ended_well(q, ticket) ? GPUSYNC__HOLD_MOST : SIZE_MAX;
-    gpusync__take_numbers(waits, ticket, ticket, most, NULL, caught, deferred);
     gpusync__node *node;
+    gpusync__take_numbers(waits, ticket, ticket, GPUSYNC__HOLD_MOST, error, caught, deferred);
     while (!caught->more && (node = waits->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL &&
            node->number <= q->head.completed)
         gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
 }
 
-static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
-                                       gpusync__deferred *deferred)
+static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, const gpusync_error *error,
+                                       gpusync__catch *caught, gpusync__deferred *deferred)
 {
     const gpusync__node *first = q->waits.lists[GPUSYNC__BY_NUMBER].end[0];
     const gpusync__node *first_all = q->waits.lists[GPUSYNC__BY_PREFIX].end[0];
     if ((first && first->number <= ticket) || (first_all && first_all->number <= q->head.completed))
-        gpusync__take_ended_now(q, ticket, caught, deferred);
+        gpusync__take_ended_now(q, ticket, error, caught, deferred);
 }
 
 /* The handler of this slot has begun: a wait for it goes on to the next one that is late, or is
@@ -3968,14 +3965,15 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
 
 /* The last step of a call that has taken waits off: unpark them, take off what was left, and tell
    the needs. ticket: whose end or handler the call has told of; 0: it has given back room. A part
-   has the ticket of its submission, which may go on. No lock is held. */
-GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
-                                     gpusync__deferred *deferred)
+   has the ticket of its submission, which may go on. error: of a ticket that the call has ended;
+   NULL: it ended well. No lock is held. */
+GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, const gpusync_error *error,
+                                     gpusync__catch *caught, gpusync__deferred *deferred)
 {
     while (gpusync__unpark(q->device, caught)) {
         GPUSYNC__LOCK(q);
         if (gpusync__has_ended(q, ticket))
-            gpusync__take_ended(q, ticket, caught, deferred);
+            gpusync__take_ended(q, ticket, error, caught, deferred);
         if (!caught->more)
             gpusync__take_handled(q, ticket, NULL, caught);
         if (!caught->more)
@@ -3983,14 +3981,15 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
         GPUSYNC__UNLOCK(q);
     }
     if (caught->needs)
-        gpusync__upper_of(q)->over(q, caught->needs, NULL, deferred);
+        gpusync__upper_of(q)->over(caught->needs, error, deferred);
     caught->needs = NULL;
 }
 
-static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__deferred *deferred)
+static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, const gpusync_error *error, gpusync__catch *caught,
+                                 gpusync__deferred *deferred)
 {
     if (caught->count || caught->needs || caught->more)
-        gpusync__tell_now(q, ticket, caught, deferred);
+        gpusync__tell_now(q, ticket, error, caught, deferred);
 }
 
 /* Room for so many more command buffers, against Metal's limit. It is given back by the handler,
@@ -4025,7 +4024,7 @@ GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync_
         gpusync__slot_free(&q->free_slots, slot);
     gpusync__give_rooms(q, count, &caught);
     GPUSYNC__UNLOCK(q);
-    gpusync__tell(q, 0, &caught, &deferred);
+    gpusync__tell(q, 0, NULL, &caught, &deferred);
 }
 
 /* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds
@@ -4401,10 +4400,10 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
    they look for it: that is written first. A submission's own callback comes between the two
    (gpusync__end_plan), and so before those that were registered for its ticket. */
 static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
-                                       gpusync__catch *caught, gpusync__deferred *deferred)
+                                       const gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
 {
     gpusync__write_end(q, ticket, outcome);
-    gpusync__take_ended(q, ticket, caught, deferred);
+    gpusync__take_ended(q, ticket, error, caught, deferred);
 }
 
 /* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for
@@ -4464,7 +4463,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
             q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
         if (slot->kind == GPUSYNC__TRACKED)
             gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);
+        gpusync__end_ticket(q, ticket, &outcome, failed ? &error : NULL, &caught, deferred);
     }
     GPUSYNC__UNLOCK(q);
     if (!first)
@@ -4473,7 +4472,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
         gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, deferred);
     else if (q->device->trace)
         q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, &caught, deferred);
+    gpusync__tell(q, ticket, failed ? &error : NULL, &caught, deferred);
     if (!failed)
         return;
     if (gpusync_device_is_lost(q->device))
@@ -4521,13 +4520,13 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
         slot->traits |= GPUSYNC__ENDED;
         gpusync__record(q, &error);
         gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, &caught, &deferred);
+        gpusync__end_ticket(q, ticket, &outcome, &error, &caught, &deferred);
         gpusync__give_up(q, slot, NULL, &caught);
     }
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace)
         q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, &caught, &deferred);
+    gpusync__tell(q, ticket, &error, &caught, &deferred);
     gpusync__do_deferred(q->device, &deferred);
     return first;
 }
@@ -4544,14 +4543,14 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__LOCK(q);
     if (outcome && !(slot->traits & GPUSYNC__ENDED)) {
         gpusync__learn(q, ticket, slot->since_ns, outcome);
-        gpusync__end_ticket(q, ticket, outcome, &caught, deferred);
+        gpusync__end_ticket(q, ticket, outcome, NULL, &caught, deferred);
     }
     slot->traits |= GPUSYNC__ENDED | GPUSYNC__HANDLED;
     gpusync__handler_begun(q, slot, &caught);
     GPUSYNC__ADD_SEQ(&q->leaving, 1);
     void *buffer = gpusync__slot_leave(q, slot);
     GPUSYNC__UNLOCK(q);
-    gpusync__tell(q, ticket, &caught, deferred);
+    gpusync__tell(q, ticket, NULL, &caught, deferred);
     gpusync__do_deferred(q->device, deferred);
     if (buffer)
         gpusync__release_pooled(buffer);
@@ -6874,7 +6873,7 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         left = gpusync__first_told(&q->waits, 0) != NULL;
         GPUSYNC__UNLOCK(q);
         if (others.needs)
-            upper->over(q, others.needs, &error, deferred);
+            upper->over(others.needs, &error, deferred);
         if (deferred->busy)
             upper->work(q->device, deferred);
         if (left && !taken)
@@ -7327,7 +7326,7 @@ static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
     return &gpusync__waits_of(need->queue, need->timeline)->lock;
 }
 
-/* `told` of a need: its plan is told without the lock (gpusync__tickets_over). */
+/* `told` of a need: its plan is told without the lock (gpusync__needs_over). */
 static void gpusync__need_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
                                gpusync__deferred *deferred)
 {
@@ -7496,37 +7495,25 @@ static void gpusync__signal_need(gpusync__need *need)
     gpusync__pool_pop(pool);
 }
 
-/* Needs of plans that were taken off a wait list: reached, or failed with this error. Of tickets (q
-   is there) NULL means that their records tell. No lock is held. Counting `unresolved` down is the
-   last touch of a need, unless it was the last that was open: then the plan is among the deferred
-   work, and stays until that is done. */
-static void gpusync__tickets_over(gpusync_queue *q, gpusync__need *need, const gpusync_error *error,
-                                  gpusync__deferred *deferred)
+/* Needs of plans that were taken off a wait list: over with this error, or, where that is NULL,
+   well. needs may be NULL. No lock is held. Counting `unresolved` down is the last touch of a need,
+   unless it was the last that was open: then the plan is among the deferred work, and stays until
+   that is done. */
+static void gpusync__needs_over(gpusync__need *needs, const gpusync_error *error, gpusync__deferred *deferred)
 {
-    for (gpusync__need *next; need; need = next) {
+    for (gpusync__need *need = needs, *next; need; need = next) {
         gpusync__plan *plan = need->plan;
-        const gpusync_error *why = error;
-        gpusync_error own;
+        bool matters = !need->any_end && !gpusync__is_given_up(plan); /* how it ended */
         next = need->next;
         gpusync__signal_need(need);
-        if (q && !why && gpusync__ticket_result(q, need->node.number, &own) != GPUSYNC_OK)
-            why = &own;
-        if (need->any_end || gpusync__is_given_up(plan))
-            why = NULL; /* it does not matter how it ended */
-        if (why)
-            gpusync__doom(plan, need->rank, why);
-        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))
+        if (error && matters)
+            gpusync__doom(plan, need->rank, error);
+        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) ||
+            (error && matters && !gpusync__is_issued(plan)))
             gpusync__stir(plan, deferred);
         if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
             gpusync__push_ended(plan, deferred);
     }
-}
-
-/* Of a timeline. error NULL: the value was reached. */
-static inline void gpusync__needs_over(gpusync__need *need, const gpusync_error *error, gpusync__deferred *deferred)
-{
-    if (need)
-        gpusync__tickets_over(NULL, need, error, deferred);
 }
 
 /* Send encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer; or
@@ -9260,7 +9247,7 @@ static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *erro
     gpusync__write_end(q, ticket, outcome);
     if (plan->due.fn)
         gpusync__push_due(plan->device, &plan->due, deferred);
-    gpusync__take_ended(q, ticket, caught, deferred);
+    gpusync__take_ended(q, ticket, error, caught, deferred);
     return parts;
 }
 
@@ -9319,7 +9306,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
     GPUSYNC__UNLOCK(q);
     if (parts)
         gpusync__parts_free(q, parts);
-    gpusync__tell(q, ticket, &caught, deferred);
+    gpusync__tell(q, ticket, error, &caught, deferred);
     if (error)
         gpusync__log_failures(q);
     /* Last: with its last plan the queue may go. */
@@ -10189,7 +10176,7 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *de
     }
     gpusync__order_end(q);
     gpusync__parts_free(q, parts);
-    gpusync__tell(q, 0, &caught, &nothing);
+    gpusync__tell(q, 0, NULL, &caught, &nothing);
     for (int i = 0; i < 2; i++) {
         if (!buffers[i])
             continue;
@@ -10761,7 +10748,7 @@ GPUSYNC__RARE void gpusync__close_plans(gpusync_queue *q)
 static void gpusync__hook_in(gpusync_device *dev)
 {
     static const gpusync__upper submissions = {
-        gpusync__run,          gpusync__tickets_over, gpusync__plan_keep,       gpusync__plan_unkeep,
+        gpusync__run,          gpusync__needs_over,   gpusync__plan_keep,       gpusync__plan_unkeep,
         gpusync__need_may_end, gpusync__want,         gpusync__pump_for_others, gpusync__submit_plain,
         gpusync__discard_plan, gpusync__part_ended,   gpusync__look_plan,       gpusync__give_up_held,
         gpusync__events_of,    gpusync__disown_plans, gpusync__close_plans,

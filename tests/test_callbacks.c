@@ -710,22 +710,22 @@ static void test_a_part_that_ends_tells_nothing_of_its_submission(void **state)
     assert_ended(&o, GPUSYNC_ERROR_EXECUTION);
 }
 
-/* Another device's worth of trouble: the loss is found by a failure on the second queue. */
+/* The handler of other work that fails, which another thread runs. */
 typedef struct trouble {
     void *buffer;
     pthread_t thread;
 } trouble;
 
-static void *lose_device(void *argument)
+static void *run_other_handler(void *argument)
 {
     softmetal_run_handler(((trouble *)argument)->buffer, 0);
     return NULL;
 }
 
-static void lose_elsewhere(void *argument)
+static void fail_elsewhere(void *argument)
 {
     trouble *t = (trouble *)argument;
-    t->thread = start(lose_device, t);
+    t->thread = start(run_other_handler, t);
     join(t->thread);
 }
 
@@ -751,10 +751,10 @@ static void test_a_loss_between_two_holds_changes_no_end(void **state)
         for (i = 0; i < LENGTH(o); i++) on_done(s.q[0], ticket, &o[i]);
         softmetal_complete(buffer);
         softmetal_complete(t.buffer);
-        probe_at_each(n, lose_elsewhere, &t);
+        probe_at_each(n, fail_elsewhere, &t);
         softmetal_run_handler(buffer, 0);
         came = probe_has_acted();
-        if (!came) lose_elsewhere(&t);
+        if (!came) fail_elsewhere(&t);
         settle(&s);
         assert_in_order(o, LENGTH(o));
         for (i = 0; i < LENGTH(o); i++) assert_result(o[i].result, o[0].result);
@@ -762,6 +762,53 @@ static void test_a_loss_between_two_holds_changes_no_end(void **state)
         close_idle_stage(&s);
     }
     assert_true(lost > 0 && lost < n - 3);
+}
+
+/* Later work of the queue fails before all callbacks are told of a failure, and its record takes the place of the first
+   one's, for the log has place for one: all callbacks are told the same error. */
+static void test_a_failure_between_two_holds_changes_no_error(void **state)
+{
+    static outcome o[150];
+    unsigned amid = 0;
+    bool came = true;
+    int n;
+    (void)state;
+    for (n = 1; came; n++) {
+        gpusync_device_desc device_desc;
+        gpusync_queue_desc queue_desc;
+        gpusync_ticket ticket;
+        trouble t = {0};
+        void *buffer;
+        size_t i;
+        stage s;
+        memset(o, 0, sizeof o);
+        memset(&device_desc, 0, sizeof device_desc);
+        memset(&queue_desc, 0, sizeof queue_desc);
+        device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+        queue_desc.error_log_count = 1;
+        open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 1, device_desc, queue_desc);
+        softmetal_fail(buffer = buffer_of(s.q[0]), NULL, 3, "the first");
+        ticket = commit_to(s.q[0], buffer);
+        softmetal_fail(t.buffer = buffer_of(s.q[0]), NULL, 3, "the second");
+        (void)commit_to(s.q[0], t.buffer);
+        for (i = 0; i < LENGTH(o); i++) on_done(s.q[0], ticket, &o[i]);
+        softmetal_complete(buffer);
+        softmetal_complete(t.buffer);
+        probe_at_each(n, fail_elsewhere, &t);
+        softmetal_run_handler(buffer, 0);
+        came = probe_has_acted();
+        if (!came) fail_elsewhere(&t);
+        settle(&s);
+        assert_in_order(o, LENGTH(o));
+        for (i = 0; i < LENGTH(o); i++) {
+            assert_result(o[i].result, GPUSYNC_ERROR_EXECUTION);
+            assert_int_equal(o[i].error.ticket, ticket);
+            assert_string_equal(o[i].error.message, "the first");
+        }
+        amid += came;
+        close_idle_stage(&s);
+    }
+    assert_true(amid > 3);
 }
 
 /* A thread that destroys the queue, while another one that ends a ticket of it is stopped. */
@@ -2690,6 +2737,7 @@ int main(void)
         cmocka_unit_test(test_room_that_is_given_back_between_two_holds_tells_nothing_of_the_ticket),
         cmocka_unit_test(test_a_part_that_ends_tells_nothing_of_its_submission),
         cmocka_unit_test(test_a_loss_between_two_holds_changes_no_end),
+        cmocka_unit_test(test_a_failure_between_two_holds_changes_no_error),
         cmocka_unit_test(test_a_queue_that_goes_between_two_holds_changes_no_end),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap),
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),

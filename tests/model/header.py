@@ -53,8 +53,6 @@ EDITS = [
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
     ("        plan->error = *error;", "        copy_error(&plan->error, error);"),
-    ("    if (error)\n"
-     "        callback->error = *error;", "    if (error) copy_error(&callback->error, error);"),
     ("        if (failed)\n"
      "            error = t->error;", "        if (failed) copy_error(&error, &t->error);"),
     ("wait->error)\n"

@@ -124,13 +124,13 @@ MUTANTS = {
          "    goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
-        ("        if (why)\n"
-         "            gpusync__doom(plan, need->rank, why);\n"
-         "        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (why && !gpusync__is_issued(plan)))\n"
-         "            gpusync__stir(plan, deferred);\n",
+        ("        if (error && matters)\n"
+         "            gpusync__doom(plan, need->rank, error);\n"
+         "        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) ||\n",
          "        bool last = need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1;\n"
-         "        if (why) gpusync__doom(plan, need->rank, why);\n"
-         "        if (last || (why && !gpusync__is_issued(plan))) gpusync__stir(plan, deferred);\n"),
+         "        if (error && matters)\n"
+         "            gpusync__doom(plan, need->rank, error);\n"
+         "        if (last ||\n"),
     ],
     "lined-up-without-a-look": [
         ("    if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {\n        "
@@ -188,12 +188,12 @@ MUTANTS = {
         ("    GPUSYNC__SUB_SEQ(&q->leaving, 1);", "    __atomic_fetch_sub(&q->leaving, 1, __ATOMIC_RELAXED);"),
     ],
     "leaving-let-go-first": [
-        ("    gpusync__tell(q, ticket, &caught, deferred);\n"
+        ("    gpusync__tell(q, ticket, NULL, &caught, deferred);\n"
          "    gpusync__do_deferred(q->device, deferred);\n"
          "    if (buffer)\n"
          "        gpusync__release_pooled(buffer);\n"
          "    GPUSYNC__SUB_SEQ(&q->leaving, 1);",
-         "    GPUSYNC__SUB_SEQ(&q->leaving, 1);\n    gpusync__tell(q, ticket, &caught, deferred);\n"
+         "    GPUSYNC__SUB_SEQ(&q->leaving, 1);\n    gpusync__tell(q, ticket, NULL, &caught, deferred);\n"
          "    gpusync__do_deferred(q->device, deferred);\n    if (buffer) gpusync__release_pooled(buffer);"),
     ],
     "slots-lost": [
@@ -293,12 +293,12 @@ MUTANTS = {
         ("        if (failed)\n"
          "            gpusync__record(q, &error);\n"
          "        gpusync__learn", "        gpusync__learn"),
-        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
+        ("        gpusync__end_ticket(q, ticket, &outcome, failed ? &error : NULL, &caught, deferred);\n"
          "    }\n"
          "    GPUSYNC__UNLOCK(q);\n"
          "    if (!first)\n"
          "        return;",
-         "        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
+         "        gpusync__end_ticket(q, ticket, &outcome, failed ? &error : NULL, &caught, deferred);\n"
          "        if (failed) gpusync__record(q, &error);\n    }\n"
          "    GPUSYNC__UNLOCK(q);\n    if (!first) return;"),
     ],
