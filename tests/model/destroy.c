@@ -14,7 +14,7 @@ static void overwrite_queue(void)
     q->ring = NULL;
     q->head.completed = q->head.committed = 99;
     q->flags = q->outstanding = q->inside = q->leaving = q->in_flight = q->tracked = q->owing = q->wanted = 99;
-    q->free_slots = q->flight[0] = q->flight[1] = NULL;
+    q->free_slots = q->ends.flight[0] = q->ends.flight[1] = NULL;
     for (int i = 0; i < GPUSYNC__LISTS; i++) q->waits.lists[i].root = NULL;
     q->open_count = q->lined = 99;
     q->refused = true;

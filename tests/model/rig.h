@@ -438,7 +438,7 @@ struct gpusync_device D = {
     .sweep_queue = &metal_object,
 };
 static gpusync__entry entries[RING];
-static gpusync__ring ring = {NULL, 0, RING, entries};
+static gpusync__ring ring = {NULL, 0, RING - 1, entries};
 static gpusync__slab slab; /* its slots are free: see begin() */
 struct gpusync_queue Q = {
     .device = &D,
@@ -455,6 +455,7 @@ struct gpusync_queue Q = {
     .open_places = GPUSYNC__FEW_PLACES,
     .open_shift = 60,
     .index_most = GPUSYNC__FEW_PLACES,
+    .ends = {.flight = {&Q.ends, &Q.ends}},
     .log = &Q.last_failure,
     .log_size = 1,
 };

@@ -52,9 +52,9 @@ static void *mark(void *number)
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     gpusync__lock(&Q.waits.lock); /* what the handler does */
-    gpusync__end_ticket(&Q, (uint64_t)number, &outcome, &caught, &deferred);
+    gpusync__end_ticket(&Q, (uint64_t)number, &outcome, NULL, &caught, &deferred);
     gpusync__unlock(&Q.waits.lock);
-    gpusync__tell(&Q, (uint64_t)number, &caught, &deferred);
+    gpusync__tell(&Q, (uint64_t)number, NULL, &caught, &deferred);
     return NULL;
 }
 static void neighbours(void)
