@@ -1454,7 +1454,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
         counts in `leaving` before it unlocks for the last time, and counts down as its last touch of anything.
      2. A thread that frees a slot, or gives it up, clears in the same hold all that leads to it: the ring's entry or
         the plan's part, the index, the waits for its handler. Until then the entry of an ended ticket leads to the
-        slot.
+        slot, unless it has gone on to a later ticket.
      3. A slot is in flight from the hold in which its buffer comes in to that hold. A walk over the list that unlocks
         is counted in a slot, and goes on behind that one, or from the first where it was given up
         [gpusync__next_armed].
@@ -1939,8 +1939,8 @@ typedef struct gpusync__block {
      1. FREE     on a free list, of a queue or of all.
      2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once
                  a commit or a submission has taken it from there, in flight with all the others.
-     3. ARMED    the slot has its ticket (a part has that of its plan), Metal has it as the
-                 completion handler, and the buffer is committed after that.
+     3. ARMED    the slot has its ticket (a part has that of its plan). After that Metal gets it as
+                 the completion handler, and the buffer is committed.
      4. RUNNING  the handler has come (gpusync__completed). It uses the queue: destroy waits for it.
      5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has
                  come (gpusync__give_up). The slot leaves its queue. Its handler, and the looks that
@@ -2014,8 +2014,8 @@ typedef struct gpusync__node {
     bool linked, heard;                     /* it is on a list; of a value: the event's listener is to tell */
     /* Called under the wait list's lock when the number is over, after the node was taken off its
        list. Of a callback it is gpusync__callback_told, of a need a function of the second floor.
-       NULL: a sleeping wait. error: why the timeline has failed, or what is gone or lost; NULL: the
-       value was reached, or the ticket's record tells. */
+       NULL: a sleeping wait. error: how the ticket or the timeline failed, or what is gone or lost;
+       NULL: the ticket ended well, or the value was reached. */
     void (*told)(struct gpusync__node *node, const gpusync_error *error, struct gpusync__catch *caught,
                  struct gpusync__deferred *deferred);
 } gpusync__node;
@@ -2178,16 +2178,15 @@ struct gpusync_device {
    ended here: a number instead of a flag, so an entry that went on to a later ticket cannot be
    mistaken. Written under the queue's lock. `done` alone is read without it. */
 typedef struct gpusync__entry {
-    gpusync__slot *slot;         /* NULL: it is free, or was given up */
-    uint64_t done;               /* ticket * 2, + 1 when it failed; of an earlier ticket until then */
-    uint64_t gpu_start, gpu_end; /* of the ticket in `done`: bits of a double, which is not negative; 0: unknown */
+    gpusync__slot *slot;       /* NULL: it is free, or was given up */
+    uint64_t done;             /* ticket * 2, + 1 when it failed; of an earlier ticket until then */
+    double gpu_start, gpu_end; /* of the ticket in `done`, in seconds; 0: unknown */
 } gpusync__entry;
 
-/* How a ticket ended, as its entry has it. */
+/* How a ticket ended. */
 typedef struct gpusync__outcome {
-    uint64_t gpu_start, gpu_end; /* bits of a double; 0: unknown */
-    uint64_t failed;             /* 0 or 1 */
-    gpusync_result result;       /* when it failed */
+    double gpu_start, gpu_end;  /* in seconds; 0: unknown */
+    const gpusync_error *error; /* how it failed; NULL: it ended well */
 } gpusync__outcome;
 
 /* Entry of ticket t: entries[t & mask]. A ring that became too small keeps the tickets that
@@ -2257,10 +2256,9 @@ struct gpusync_queue {
     uint32_t wanted, is_deferred;
     gpusync_queue *next_pump;              /* there */
     gpusync__plan *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's plan lock */
-    /* -- under the order lock: ticket order is queue order. Nothing that can block runs under it,
-       no callback waits for it. order: that lock. Open buffers are those made, or encoded into, and
-       not committed: in lists,
-       by the first bits of a hash. */
+    /* -- under the order lock: ticket order is queue order. order: that lock. Held work that may
+       go is issued by a thread that tries it, and never waits for it. Open buffers are those made,
+       or encoded into, and not committed: in lists, by the first bits of a hash. */
     gpusync__mutex order;
     gpusync__slot **open;                         /* the lists of the open buffers */
     uint32_t open_count, open_places, open_shift; /* open buffers; lists; leaves those bits of a hash */
@@ -2346,10 +2344,10 @@ typedef struct gpusync__forecast {
 /* What submissions do on the ground floor. A device has this table from its first plan on, and for
    good (gpusync__plans_make); so it is there wherever a plan is. */
 typedef struct gpusync__upper {
-    /* work: what is among deferred work. over: needs that were caught, of tickets of the queue;
-       error NULL: the records tell. keep: a reference to the plan that the ring leads to, under the
-       queue's lock. unkeep: gives it back, without. may_end: a need whose ticket has not ended may
-       be told so, for its plan is given up. */
+    /* work: what is among deferred work. over: needs that were caught, of a ticket; error NULL: it
+       ended well. keep: a reference to the plan that the ring leads to, under the queue's lock.
+       unkeep: gives it back, without. may_end: a need whose ticket has not ended may be told so,
+       for its plan is given up. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
     void (*over)(struct gpusync__need *needs, const gpusync_error *error, gpusync__deferred *deferred);
     void (*keep)(struct gpusync__plan *plan);
@@ -2365,8 +2363,7 @@ typedef struct gpusync__upper {
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
                              uint64_t *held_ns);
     void (*discard)(struct gpusync__plan *plan, const gpusync_error *error, gpusync__deferred *deferred);
-    void (*ended)(gpusync__slot *slot, void *report, const gpusync_error *error, const gpusync__outcome *outcome,
-                  gpusync__deferred *deferred);
+    void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
     bool (*look)(struct gpusync__plan *plan);
     /* Of destroy, in this order. give_up: held work, under the order lock. events: for an orphan,
        what the device may still use, as an array (+1), or NULL. disown: what is in flight. close:
@@ -2591,8 +2588,8 @@ static void gpusync__user_end(gpusync__call *call)
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* Is this thread in a callback? Then a wait could be for itself. Without the lock where no thread
-   is. */
+/* Is this thread in a callback? Then a wait could be for that very callback. Where no thread is in
+   one, this takes no lock. */
 static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
     if (GPUSYNC__LOAD_SEQ(&gpusync__global.call_count) == 0)
@@ -2763,9 +2760,9 @@ GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
         gpusync__index_put(q, slot);
 }
 
-/* With all that leads to the slot: no other thread finds it after the unlock. It is freed, given
-   up, or the plan's alone whose part it was. The entry of a ticket that has ended may lead to a
-   later slot by now. */
+/* With all that leads to the slot: no other thread finds it after the unlock. The slot is
+   freed, given up, open again, or its plan's alone. The entry of a ticket that has ended may lead
+   to a later slot by now. */
 GPUSYNC__INLINE void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
 {
     slot->flight[0]->flight[1] = slot->flight[1];
@@ -2921,8 +2918,8 @@ static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
     return ticket <= gpusync__ended_to(q); /* its entry may just have gone on to a later one */
 }
 
-/* Is there a place for the next ticket? An entry is that of a ticket in flight until `completed`
-   has passed it. Under the queue's lock. */
+/* Is there a place for the next ticket? In the first lap of a ring there is; after that the entry is
+   that of the ticket before it until `completed` has passed that. Under the queue's lock. */
 static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 {
     const gpusync__ring *ring = q->ring;
@@ -3012,8 +3009,8 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     return ready;
 }
 
-/* The slot gets the next ticket, for which there is a place. Before it is committed: `completed`
-   must never be seen to run ahead. A slot whose ticket has ended, and whose handler is late, loses
+/* The slot gets the next ticket, for which there is a place. The command buffer is committed after
+   that: `completed` must never be seen to run ahead. A slot whose ticket has ended, and whose handler is late, loses
    its entry to this one. Under the order lock and the queue's. */
 GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
 {
@@ -3086,7 +3083,7 @@ static void gpusync__make_plain(char *text, size_t length)
             *text = ' ';
 }
 
-/* No lock is held. The hook must not wait: so it counts as a callback. */
+/* No lock is held. The log function counts as a callback: a wait in it must not sleep. */
 static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
                                                                const char *format, ...)
 {
@@ -3313,8 +3310,7 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
     gpusync__free(q->device, made, size);
 }
 
-/* Put a failure on record, in the hold that ends its ticket, and before that. Under the queue's
-   lock. */
+/* Record a failure. The caller ends its ticket after that, in the same hold of the queue's lock. */
 GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record = &q->log[q->log_count % q->log_size];
@@ -3428,13 +3424,30 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
     return record ? record->result : GPUSYNC_ERROR_RESULT_UNKNOWN;
 }
 
-/* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are
-   told. */
+/* The same, of everything that the goal is for. Of the failures whose records were dropped only the
+   last is known: something up to there failed. */
+static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const gpusync__goal *goal,
+                                                        gpusync_error *error)
+{
+    const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket);
+    gpusync_result result = GPUSYNC_OK;
+    if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
+        result = GPUSYNC_ERROR_EXECUTION;
+    else if (q->dropped_failed > goal->ticket)
+        result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (error && record)
+        gpusync__copy_error(error, record);
+    else if (error && result != GPUSYNC_OK)
+        gpusync__own_error(error, result, gpusync__off_record);
+    return result;
+}
+
+/* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are told. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
-    gpusync_result result = GPUSYNC_OK;
-    if (goal->kind == GPUSYNC__ALL && (flags & GPUSYNC__LOST)) {
+    bool everything = goal->kind == GPUSYNC__ALL;
+    if (everything && (flags & GPUSYNC__LOST)) {
         if (error)
             gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
         return GPUSYNC_ERROR_DEVICE_LOST;
@@ -3442,23 +3455,10 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     if (!(flags & GPUSYNC__FAILED))
         return GPUSYNC_OK;
     GPUSYNC__LOCK(q);
-    if (goal->kind == GPUSYNC__ONE) {
-        result = gpusync__ticket_result_locked(q, goal->ticket, error);
-    } else {
-        const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket);
-        if (record && error)
-            gpusync__copy_error(error, record);
-        /* Of the failures whose records were dropped only the last is known: something up to there
-           failed. */
-        if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
-            result = GPUSYNC_ERROR_EXECUTION;
-        else if (q->dropped_failed > goal->ticket)
-            result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-        if (error && result != GPUSYNC_OK && !record)
-            gpusync__own_error(error, result, gpusync__off_record);
-        if (tell && goal->ticket > q->covered)
-            GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
-    }
+    gpusync_result result = everything ? gpusync__everything_result_locked(q, goal, error)
+                                       : gpusync__ticket_result_locked(q, goal->ticket, error);
+    if (everything && tell && goal->ticket > q->covered)
+        GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
     GPUSYNC__UNLOCK(q);
     return result;
 }
@@ -3715,27 +3715,28 @@ typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
     unsigned count;                                /* how many of them */
     bool more;                                     /* some were left where they are, for another hold of the lock */
-    uint32_t room_told;                            /* how many of them are to take room, which is still free */
+    uint64_t ended;                                /* the ticket that the caller has ended; 0: none that has waits */
+    const gpusync_error *error;                    /* of `ended`, which failed; NULL: it ended well */
     gpusync__need *needs, *last_need;              /* of submissions, in their order, by `next` */
 } gpusync__catch;
 
 /* Before the lock is taken for the first time. The waiters themselves need no value. */
 static void gpusync__catch_nothing(gpusync__catch *caught)
 {
-    caught->count = caught->room_told = 0;
+    caught->count = 0;
     caught->more = false;
+    caught->ended = 0;
     caught->needs = NULL;
 }
 
 /* Wake the waiters of the catch. No lock is held, for this calls hooks. True: there are more, and
-   the caller takes the lock for another round. By then a waiter that is awake may have taken its
-   room, which counts in `outstanding`: so the next hold counts from 0. */
+   the caller takes the lock for another round. */
 static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 {
     for (unsigned i = 0; i < caught->count; i++)
         dev->hooks.unpark(dev->hooks.user, &caught->waiters[i]->open);
     bool more = caught->more;
-    caught->count = caught->room_told = 0;
+    caught->count = 0;
     caught->more = false;
     return more;
 }
@@ -3763,8 +3764,8 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
         caught->waiters[caught->count++] = entry->waiter;
 }
 
-/* Under the wait list's lock. Take off what has to be told, and tell it. error: of what it is
-   about; NULL: its ticket tells. */
+/* Under the wait list's lock. Take off what has to be told, and tell it. error: how its ticket
+   or timeline failed, or what is gone or lost; NULL: all went well. */
 static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -3772,7 +3773,7 @@ static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, c
     node->told(node, error, caught, deferred);
 }
 
-/* `told` of a callback: it is due at once, before a thread that sees why can register later ones. */
+/* `told` of a callback: it is due at once, before a thread that sees why can register another. */
 static void gpusync__callback_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
                                    gpusync__deferred *deferred)
 {
@@ -3837,8 +3838,8 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *
 
 #define GPUSYNC__HOLD_MOST 64 /* of what is listed at a queue: so many are looked at in one hold of its lock */
 
-/* The device is lost: call back at once, for what will not end. What has ended gpusync__tell_now is
-   about to tell. Releases wait: objects stay until destroy. */
+/* The device is lost: call back at once, for what will not end. Of a ticket that has ended the thread
+   that ended it is about to tell. Releases wait: objects stay until destroy. */
 static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -3897,19 +3898,28 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The ticket has ended, badly with this error, or well (NULL), and that is on record: take off what
-   waits for it, or for all up to it. What waits for other tickets goes with their ends. On the list
-   of waits for everything none is met behind one that is not. Under the queue's lock. */
+/* The caller has ended the ticket, badly with this error, or well (NULL), and that is on record: take
+   off what waits for the ticket, or for all up to it. What waits for other tickets goes with their
+   ends. On the list of waits for everything no wait is over that stands behind one that is not.
+   What one hold leaves is left to gpusync__tell_now of the same caller. Under the queue's lock. */
 static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, uint64_t ticket,
                                                               const gpusync_error *error, gpusync__catch *caught,
                                                               gpusync__deferred *deferred)
 {
     gpusync__wait_list *waits = &q->waits;
     gpusync__node *node;
+    caught->ended = ticket;
+    caught->error = error;
     gpusync__take_numbers(waits, ticket, ticket, GPUSYNC__HOLD_MOST, error, caught, deferred);
-    while (!caught->more && (node = waits->lists[GPUSYNC__BY_PREFIX].end[0]) != NULL &&
-           node->number <= q->head.completed)
-        gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
+    for (unsigned left = GPUSYNC__HOLD_MOST; !caught->more; left--) {
+        node = waits->lists[GPUSYNC__BY_PREFIX].end[0];
+        if (!node || node->number > q->head.completed)
+            return;
+        if (left == 0)
+            caught->more = true;
+        else
+            gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
+    }
 }
 
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, const gpusync_error *error,
@@ -3921,9 +3931,9 @@ static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, const 
         gpusync__take_ended_now(q, ticket, error, caught, deferred);
 }
 
-/* The handler of this slot has begun: a wait for it goes on to the next one that is late, or is
-   over. One that is over, and found no place in an earlier round, has no `late`. Under the queue's
-   lock. */
+/* The handler of this slot has begun: a wait entry for it goes on to the next handler that is late,
+   or is over. An entry that is over, and for whose waiter the catch had no place in an earlier
+   round, has no `late`. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, const gpusync__slot *slot,
                                          gpusync__catch *caught)
 {
@@ -3947,33 +3957,34 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
     }
 }
 
-/* Take off as many that wait for room as there is. One that is told, and does not take it, passes
-   it on. Under the queue's lock. */
+/* Take off as many waits for room as there is room for. A waiter that is woken, and does not take its
+   room, wakes the next one. Those of an earlier hold are not counted here: when they have taken their
+   room, `outstanding` tells; until then another waiter may wake for nothing. Under the queue's
+   lock. */
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
     gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
-    for (; node && !caught->more; node = next) {
+    for (uint32_t told = 0; node && !caught->more; node = next) {
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         next = node->beside[1];
-        if (q->outstanding + caught->room_told >= entry->goal.ticket)
+        if (q->outstanding + told >= entry->goal.ticket)
             return;
         gpusync__take_entry(entry, false, caught);
-        if (!node->linked)
-            caught->room_told++;
+        told += !node->linked;
     }
 }
 
 /* The last step of a call that has taken waits off: unpark them, take off what was left, and tell
-   the needs. ticket: whose end or handler the call has told of; 0: it has given back room. A part
-   has the ticket of its submission, which may go on. error: of a ticket that the call has ended;
-   NULL: it ended well. No lock is held. */
-GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, const gpusync_error *error,
-                                     gpusync__catch *caught, gpusync__deferred *deferred)
+   the needs. Of a ticket only the call that has ended it takes anything (`ended`): another one knows
+   neither whether all has ended well, nor whether all is to be told. ticket: whose handler has
+   begun, or 0. No lock is held. */
+GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
+                                     gpusync__deferred *deferred)
 {
     while (gpusync__unpark(q->device, caught)) {
         GPUSYNC__LOCK(q);
-        if (gpusync__has_ended(q, ticket))
-            gpusync__take_ended(q, ticket, error, caught, deferred);
+        if (caught->ended)
+            gpusync__take_ended_now(q, caught->ended, caught->error, caught, deferred);
         if (!caught->more)
             gpusync__take_handled(q, ticket, NULL, caught);
         if (!caught->more)
@@ -3981,15 +3992,14 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, const gp
         GPUSYNC__UNLOCK(q);
     }
     if (caught->needs)
-        gpusync__upper_of(q)->over(caught->needs, error, deferred);
+        gpusync__upper_of(q)->over(caught->needs, caught->error, deferred);
     caught->needs = NULL;
 }
 
-static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, const gpusync_error *error, gpusync__catch *caught,
-                                 gpusync__deferred *deferred)
+static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__deferred *deferred)
 {
     if (caught->count || caught->needs || caught->more)
-        gpusync__tell_now(q, ticket, error, caught, deferred);
+        gpusync__tell_now(q, ticket, caught, deferred);
 }
 
 /* Room for so many more command buffers, against Metal's limit. It is given back by the handler,
@@ -4024,7 +4034,7 @@ GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync_
         gpusync__slot_free(&q->free_slots, slot);
     gpusync__give_rooms(q, count, &caught);
     GPUSYNC__UNLOCK(q);
-    gpusync__tell(q, 0, NULL, &caught, &deferred);
+    gpusync__tell(q, 0, &caught, &deferred);
 }
 
 /* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds
@@ -4093,7 +4103,7 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
      5. What it is about is told that nothing is owed any more: destroy waits for that in
         gpusync__pay. */
 
-/* Posts go to a free list of the process. No lock is held. */
+/* With its last reference a post goes to the free list of the process. No lock is held. */
 static void gpusync__post_unref(gpusync__post *post)
 {
     if (GPUSYNC__SUB_SEQ(&post->refs, 1) != 1)
@@ -4147,8 +4157,8 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
 
 /* Call what gpusync__pop_due gave: the callback of a submission, or one that was registered. One
    without a function releases its object, whose dealloc is the program's code, as a callback is. No
-   lock is held. The count of `owing`, and the submission's reference, go last: with them the queue
-   or the timeline may go. */
+   lock is held. The last step counts `owing` down, or gives back the submission's reference: after
+   it destroy may free the queue or the timeline. */
 static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
     gpusync__callback *callback = (gpusync__callback *)(void *)((char *)due - offsetof(gpusync__callback, due));
@@ -4291,7 +4301,7 @@ static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint3
     }
 }
 
-/* Of MANUAL only: of other devices the dispatch queue calls back. */
+/* Only a MANUAL device has callbacks run here. For any other the call is OK, and runs none. */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
 {
     if (count)
@@ -4332,22 +4342,21 @@ static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferre
      3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed`
         moves, and what waits for that is taken off the wait list. Of a part of a submission only
         ENDED is set, and the plan is told without the lock.
-     4. The handler gives back the room, and leaves the slot: in the same hold, where the work has
-        ended well.
+     4. The handler gives back the room, and leaves the slot: of a plain commit that went well in the
+        same hold.
      5. Without the lock: waiters are unparked, trace and log are called, the buffer is released.
         The queue stays meanwhile: a look is inside of it, a handler counts in `leaving`. */
 
 /* Of a command buffer, or a feedback. */
 static void gpusync__read_times(void *report, gpusync__outcome *outcome)
 {
-    double start = GPUSYNC__AS(double)(report, gpusync__sel.gpuStartTime);
-    double end = GPUSYNC__AS(double)(report, gpusync__sel.gpuEndTime);
-    memcpy(&outcome->gpu_start, &start, sizeof start);
-    memcpy(&outcome->gpu_end, &end, sizeof end);
+    outcome->gpu_start = GPUSYNC__AS(double)(report, gpusync__sel.gpuStartTime);
+    outcome->gpu_end = GPUSYNC__AS(double)(report, gpusync__sel.gpuEndTime);
 }
 
-/* An end before the issue, or to come, is none, or of another clock: the end is now. Out of order
-   it took no time. */
+/* Metal's end is not behind the issue and the last end. Where it is before the issue, or lies ahead,
+   Metal has told none, or by another clock: then the work has ended now. Work that ended out of order
+   took 1 ns. */
 GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
 {
     uint64_t now = gpusync_now_ns(), begin = q->ended_ns;
@@ -4362,14 +4371,12 @@ GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, u
 }
 
 /* The ticket has ended: remember how long it took, from its issue, or from the end of the work
-   before it, to its own. Where it says nothing of other tickets the caller takes it back. Under the
-   queue's lock. */
+   before it, to its own. Where that tells nothing of later tickets, for the work failed or is no plain
+   commit, the caller sets it to 0 again. Under the queue's lock. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
-    double seconds;
-    memcpy(&seconds, &outcome->gpu_end, sizeof seconds);
-    /* Up to 8e9, by its bits: so nothing negative, infinite or undefined is converted. */
-    uint64_t end = outcome->gpu_end < 0x41FDCD6500000000u ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
+    double seconds = outcome->gpu_end;
+    uint64_t end = seconds > 0 && seconds < 8e9 ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
     uint64_t ended = q->ended_ns, begin = issued > ended ? issued : ended;
     if (end <= begin)
         gpusync__learn_otherwise(q, ticket, issued, end);
@@ -4387,7 +4394,7 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
     gpusync__entry *entry = gpusync__entry_in(ring, ticket);
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
-    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | outcome->failed);
+    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | (outcome->error != NULL));
     if (ticket != q->head.completed + 1)
         return;
     while (gpusync__entry_in(ring, ticket + 1)->done >> 1 == ticket + 1)
@@ -4396,14 +4403,14 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
 }
 
-/* The same, and take off the wait list what waits for it. Waits and callbacks find the end where
-   they look for it: that is written first. A submission's own callback comes between the two
+/* The same, and take off the wait list what waits for the ticket. Waits and callbacks look at the
+   entry and at `completed`: those are written first. A submission's own callback comes between the two
    (gpusync__end_plan), and so before those that were registered for its ticket. */
 static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
-                                       const gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
+                                       gpusync__catch *caught, gpusync__deferred *deferred)
 {
     gpusync__write_end(q, ticket, outcome);
-    gpusync__take_ended(q, ticket, error, caught, deferred);
+    gpusync__take_ended(q, ticket, outcome->error, caught, deferred);
 }
 
 /* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for
@@ -4411,7 +4418,7 @@ static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const 
 static inline void gpusync__handler_begun(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
 {
     bool has_room = slot->traits & GPUSYNC__HAS_ROOM;
-    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* a look, that of the sweep too, may keep the slot */
+    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* else the sweep would give it back again */
     if (q->waits.lists[GPUSYNC__OTHERS].root)
         gpusync__take_handled(q, slot->ticket, slot, caught);
     if (has_room)
@@ -4448,8 +4455,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
             gpusync__make_log(q);
     }
     gpusync__read_times(report, &outcome);
-    outcome.failed = failed;
-    outcome.result = GPUSYNC_ERROR_EXECUTION;
+    outcome.error = failed ? &error : NULL;
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
@@ -4463,16 +4469,16 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
             q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
         if (slot->kind == GPUSYNC__TRACKED)
             gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, failed ? &error : NULL, &caught, deferred);
+        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);
     }
     GPUSYNC__UNLOCK(q);
     if (!first)
         return;
     if (is_part)
-        gpusync__upper_of(q)->ended(slot, report, failed ? &error : NULL, &outcome, deferred);
+        gpusync__upper_of(q)->ended(slot, report, &outcome, deferred);
     else if (q->device->trace)
         q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, failed ? &error : NULL, &caught, deferred);
+    gpusync__tell(q, ticket, &caught, deferred);
     if (!failed)
         return;
     if (gpusync_device_is_lost(q->device))
@@ -4504,11 +4510,11 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
    slot is an orphan. False: it has ended otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
-    static const gpusync__outcome outcome = {0, 0, 1, GPUSYNC_ERROR_CANCELLED};
     uint64_t ticket = slot->ticket;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync_error error;
+    const gpusync__outcome outcome = {0, 0, &error};
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
     error.ticket = ticket;
     gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
@@ -4520,13 +4526,13 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
         slot->traits |= GPUSYNC__ENDED;
         gpusync__record(q, &error);
         gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, &error, &caught, &deferred);
+        gpusync__end_ticket(q, ticket, &outcome, &caught, &deferred);
         gpusync__give_up(q, slot, NULL, &caught);
     }
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace)
         q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, &error, &caught, &deferred);
+    gpusync__tell(q, ticket, &caught, &deferred);
     gpusync__do_deferred(q->device, &deferred);
     return first;
 }
@@ -4543,21 +4549,21 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__LOCK(q);
     if (outcome && !(slot->traits & GPUSYNC__ENDED)) {
         gpusync__learn(q, ticket, slot->since_ns, outcome);
-        gpusync__end_ticket(q, ticket, outcome, NULL, &caught, deferred);
+        gpusync__end_ticket(q, ticket, outcome, &caught, deferred);
     }
     slot->traits |= GPUSYNC__ENDED | GPUSYNC__HANDLED;
     gpusync__handler_begun(q, slot, &caught);
     GPUSYNC__ADD_SEQ(&q->leaving, 1);
     void *buffer = gpusync__slot_leave(q, slot);
     GPUSYNC__UNLOCK(q);
-    gpusync__tell(q, ticket, NULL, &caught, deferred);
+    gpusync__tell(q, ticket, &caught, deferred);
     gpusync__do_deferred(q->device, deferred);
     if (buffer)
         gpusync__release_pooled(buffer);
     GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
-/* The handler of work that failed, of a part, or of a queue with a trace. Its room comes back after
+/* The handler of all but a plain commit that went well on a queue without a trace. Its room comes back after
    the log hook has run: Metal may count the buffer until the handler returns, and a hook that makes
    a command buffer would wait for that. */
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
@@ -4596,15 +4602,15 @@ static void gpusync__completed(void *block, void *object)
         gpusync__deferred deferred = GPUSYNC__NOTHING;
         gpusync__outcome outcome;
         gpusync__read_times(report, &outcome);
-        outcome.failed = 0;
+        outcome.error = NULL;
         gpusync__leave_slot(q, slot, &outcome, &deferred);
     }
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --
-   Looking: reading the status of work whose end was not told. And the sweep, which looks for
-   threads that sleep: a handler that is lost, or a listener that stays silent, costs time and not a
-   hang.
+   A look reads the status of work whose end no handler has told yet. The sweep looks on behalf of
+   threads that sleep: so a handler that is lost, or a listener that stays silent, costs time and is
+   no hang.
 
      1. A wait sleeps, a callback or held work is listed, and gpusync__arm_sweep starts a timer.
      2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and looks at everything in flight
@@ -4645,8 +4651,8 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason
     return ended;
 }
 
-/* Read the status that stands between the goal and its being met, the first one that is not
-   terminal. Of what stands in front of that the sweep knows more. Room comes with the handlers. */
+/* Read the status of what the goal waits for. Of everything, ticket by ticket, up to the first that
+   has not ended; the sweep looks at those behind it. Room comes with the handlers. */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -4682,8 +4688,8 @@ static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *befor
     return slot;
 }
 
-/* Look after handlers that may never come: they keep the room of their buffers. The first sweep
-   that sees the end notes the time; a later one gives the room back. */
+/* Take back the room of buffers whose handlers may never come. The first sweep that sees the end
+   notes the time; one that comes GPUSYNC__LOST_HANDLER_NS after that gives the room back. */
 static void gpusync__sweep_slots(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
@@ -4760,8 +4766,8 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 #define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
 #define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
 
-/* Start a timer, unless another is on its way that comes as early. pace: the delay after the one
-   that is started. */
+/* Start a timer, unless one is on its way that comes no later. pace: the delay from that sweep to the
+   next, also where no timer is started. */
 GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
 {
     gpusync__post *post = dev->post;
@@ -4776,9 +4782,9 @@ GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uin
     gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
 }
 
-/* There is a new reason for sweeps, which the caller has listed: with gpusync__sweep, which takes
-   its timer back and then looks for reasons, one of the two sees the other. A sweep that comes soon
-   is enough. No lock is held. */
+/* The caller has listed a new reason for sweeps. gpusync__sweep clears `sweep_ns`, and then looks for
+   reasons: it sees this one, or this call sees 0 and starts a timer. A sweep that comes soon is
+   enough. No lock is held. */
 static inline void gpusync__arm_sweep(gpusync_device *dev)
 {
     const gpusync__post *post = dev->post;
@@ -4942,19 +4948,11 @@ static void gpusync__delist_one(gpusync__wait_entry *entry)
     gpusync__unlock(&waits->lock);
 }
 
-/* Is the wait over, with its goals met or given up? What is over stays so (`first_open`), though a goal
-   of room may not. Of many it keeps the results of the goals that are over, and leaves what they
-   were about. Each goal is asked once whether it is reached: what breaks the wait must also be what
-   it returns. Of any, one is enough: the others are not left here, and their failures are not
-   told. */
-static bool gpusync__wait_over(gpusync__wait *wait)
+/* Of many: keep the results of the goals that are over now, and leave what they were about. Each
+   goal is asked once whether it is reached: what breaks the wait must also be what it returns. Of any,
+   one is enough: the others are not left here, and their failures are not told. */
+static bool gpusync__many_over(gpusync__wait *wait)
 {
-    if (!wait->many) {
-        gpusync__wait_entry *entry = wait->entries;
-        if (!wait->first_open && (gpusync__reached(entry) || gpusync__stopped(&entry->goal)))
-            wait->first_open = 1;
-        return wait->first_open != 0;
-    }
     for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         gpusync_error error;
@@ -4976,6 +4974,18 @@ static bool gpusync__wait_over(gpusync__wait *wait)
     while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
         wait->first_open++;
     return wait->first_open == wait->count || wait->broken;
+}
+
+/* Is the wait over, with its goals met or given up? What is over stays so (`first_open`), though a
+   goal of room may not. */
+static bool gpusync__wait_over(gpusync__wait *wait)
+{
+    gpusync__wait_entry *entry = wait->entries;
+    if (wait->many)
+        return gpusync__many_over(wait);
+    if (!wait->first_open && (gpusync__reached(entry) || gpusync__stopped(&entry->goal)))
+        wait->first_open = 1;
+    return wait->first_open != 0;
 }
 
 /* Read the status of what is not over yet. The answer is in what gpusync__wait_over finds after
@@ -5060,9 +5070,10 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
     return q ? gpusync__forecast_of(q, ticket) : goal->timeline->calls->forecast(goal);
 }
 
-/* For how long to spin, where the program has not said; 0: not at all. Of any, the first that is
-   not overdue counts; of all, the last. One that is not known counts alone. Nor does it pay to spin
-   until a deadline that comes before the end. */
+/* For how long to spin, where the program has not said; 0: not at all. For any point, until the
+   first end that is not overdue, and unknown ends do not count; for all points, until the last end,
+   and not at all if one is unknown. A spin for a single end that is unknown is short. Nor does it
+   pay to spin until a deadline that comes before the end. */
 GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
 {
     uint64_t now = gpusync_now_ns(), first = 0, until = wait->any ? GPUSYNC_FOREVER : 0,
@@ -5088,16 +5099,31 @@ GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backof
     return skips ? 0 : until - now;
 }
 
+/* Of what the wait is for. Waits for many points have one, of their device. */
+static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
+{
+    const gpusync__goal *goal = &wait->entries->goal;
+    if (wait->many)
+        return &wait->device->backoff;
+    return goal->queue ? &goal->queue->backoff : &goal->timeline->backoff;
+}
+
+/* After two spins in vain, one after the other, some are left out: more and more. */
+static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
+{
+    uint32_t misses = in_vain ? GPUSYNC__LOAD_SEQ(&backoff->misses) + 1 : 0;
+    GPUSYNC__STORE_RELAXED(&backoff->misses, misses);
+    if (misses >= 2)
+        GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64);
+}
+
 /* Look again and again, with a pause or a yield in between. True: over. set: the program's spin.
    NULL: the pauses are the CPU's, unless the program has a yield hook: sched_yield may cost a
    thread its priority. */
 GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    const gpusync__goal *goal = &wait->entries->goal;
-    gpusync__backoff *backoff = wait->many    ? &wait->device->backoff
-                                : goal->queue ? &goal->queue->backoff
-                                              : &goal->timeline->backoff;
+    gpusync__backoff *backoff = gpusync__backoff_of(wait);
     uint64_t pauses = set ? set->pause_iterations : 0, rounds = set ? pauses + set->yield_iterations : 0;
     uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, backoff, deadline);
     bool over = false;
@@ -5126,12 +5152,8 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
     __atomic_fetch_add(&wait->stats->spin_ns, gpusync_now_ns() - began, __ATOMIC_RELAXED);
     if (!over)
         GPUSYNC__COUNT_RELAXED(&wait->stats->spins_in_vain);
-    if (set)
-        return over;
-    uint32_t misses = over ? 0 : GPUSYNC__LOAD_SEQ(&backoff->misses) + 1;
-    GPUSYNC__STORE_RELAXED(&backoff->misses, misses);
-    if (misses >= 2)
-        GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64);
+    if (!set)
+        gpusync__back_off(backoff, !over);
     return over;
 }
 
@@ -5186,8 +5208,8 @@ static bool gpusync__enlist(gpusync__wait *wait)
 }
 
 /* Sleep until the wait is over (OK), or until the deadline. A sleeper looks at nothing by itself:
-   the sweep does, for all. Done at the deadline is done; TIMEOUT: it is not. At the end no wait
-   entry is listed, and none is any more. */
+   the sweep does, for all. OK also where the work is done at the deadline, else TIMEOUT. When this
+   returns no wait entry is listed, and no thread will list one. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
@@ -5204,8 +5226,8 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
-        /* The thread that takes the last entry off its list unparks: if this one did that, what it
-           saw too early is over by now. */
+        /* The thread that takes the last entry off its list unparks this one. If this one took it
+           off, no thread will: then it has seen what was not over, and is over by now. */
         if (GPUSYNC__LOAD_SEQ(&w->entries))
             hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait))
@@ -5298,28 +5320,26 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     return gpusync__reached(&entry) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
 }
 
-/* The GPU's times of a ticket that has ended. False: its entry went on to a later ticket. Under the
-   queue's lock. */
-static bool gpusync__times_of(const gpusync_queue *q, uint64_t ticket, double *start, double *end)
+/* The entry of a ticket that has ended, with the GPU's times. NULL: it went on to a later ticket.
+   Under the queue's lock. */
+static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    memcpy(start, &entry->gpu_start, sizeof *start);
-    memcpy(end, &entry->gpu_end, sizeof *end);
-    return entry->done >> 1 == ticket;
+    return entry->done >> 1 == ticket ? entry : NULL;
 }
 
 /* How long after the GPU's end does the waiter run? Where Metal has given no time nothing is
    counted. GPUEndTime is of the clock of gpusync_now_ns (known from Apple's code). */
 static void gpusync__count_latency(const gpusync__goal *goal)
 {
-    double start, end;
-    unsigned n = 0;
-    double now = (double)gpusync_now_ns() / 1e9, us;
+    double now = (double)gpusync_now_ns() / 1e9, us = -1;
     gpusync_queue *q = goal->queue;
+    unsigned n = 0;
     GPUSYNC__LOCK(q);
-    bool known = gpusync__times_of(q, goal->ticket, &start, &end) && end > 0;
-    us = known ? (now - end) * 1e6 : -1;
-    known = us >= 0 && us <= 1e7;
+    const gpusync__entry *entry = gpusync__times_of(q, goal->ticket);
+    if (entry && entry->gpu_end > 0)
+        us = (now - entry->gpu_end) * 1e6;
+    bool known = us >= 0 && us <= 1e7;
     if (known)
         q->lag_ns = us < 200 ? (uint64_t)(us * 1e3) : 200000;
     GPUSYNC__UNLOCK(q);
@@ -5327,9 +5347,7 @@ static void gpusync__count_latency(const gpusync__goal *goal)
         return;
     if (us >= 1)
         n = 64 - (unsigned)__builtin_clzll((uint64_t)us); /* each class is twice as wide as the one before */
-    if (n >= GPUSYNC_LATENCIES)
-        n = GPUSYNC_LATENCIES - 1;
-    GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n]);
+    GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n < GPUSYNC_LATENCIES ? n : GPUSYNC_LATENCIES - 1]);
 }
 
 /* Wait for the goal of a queue, traced and counted. OK: it is met. *how: the counter of how that
@@ -5764,8 +5782,8 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
      3. taken in   A commit, a submission or a track takes the slot out of the table: it is in
                    flight. A stranger (a buffer that gpusync did not make) gets its slot here, and
                    is counted in `outstanding`.
-     4. armed      The slot has a ticket. Metal has it as the completion handler; of external work
-                   the watcher has it.
+     4. armed      The slot has a ticket. Then Metal gets it as the completion handler; of external
+                   work the watcher gets it.
      5. committed  gpusync commits it. The program commits a tracked one later, and has committed an
                    external one.
 
@@ -5783,8 +5801,9 @@ static inline bool gpusync__is_wanted(gpusync_queue *q)
     return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0;
 }
 
-/* Callbacks and handlers only try the order lock, and rely on the thread that has it to pump for
-   them: so it is unlocked here. The pump looks by itself, and destroy leaves nothing to pump. */
+/* A callback or a handler that has held work to issue only tries the order lock, and relies on the
+   thread that has the lock to issue it: so commits unlock it by these two functions. The pump looks
+   by itself, and destroy leaves nothing to pump. */
 GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
 {
     if (gpusync__is_wanted(q))
@@ -5900,9 +5919,9 @@ static bool gpusync__is_stuck(gpusync_queue *q)
 /* A queue that is stuck for so long is full: a wait without a deadline would never end. */
 #define GPUSYNC__STUCK_NS 1000000000u
 
-/* Wait until fewer than `limit` command buffers take room. This takes no room, but it may have been
-   told of some, which would wake another waiter: so it passes on what it was told. QUEUE_FULL: the
-   queue is stuck. */
+/* Wait until fewer than `limit` command buffers take room. This takes no room. The caller may have
+   been told of some that another waiter would take: it wakes that one, and where the result is not
+   OK this has done so. QUEUE_FULL: the queue is stuck. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
     gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL};
@@ -6272,8 +6291,8 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
 
 /* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is
    held, or something is encoded into the buffer. Then the commit may have to be held too, and
-   becomes a submission. Under the order lock, with a pool. Not folded into its caller: there the
-   compiler would keep the result of good work in memory. */
+   becomes a submission. Under the order lock, with a pool. A function of its own, so that the compiler
+   keeps the result in a register. */
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
                                                        gpusync_ticket *ticket)
 {
@@ -6494,9 +6513,9 @@ static void gpusync__init_selectors(void)
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* The first of all devices, +1, or NULL. To ask for the default one fails on some machines where
-   this works. Looked up by name, because iOS has the function from 18 on: a weak reference to it
-   does not link with earlier SDKs. Needs a pool. */
+/* The first of MTLCopyAllDevices, +1, or NULL: for machines that have devices and no default one. The
+   function is looked up by name, for iOS has it from 18 on, and a weak reference to it does not link
+   with earlier SDKs. Needs a pool. */
 static void *gpusync__first_device(void)
 {
     void *symbol = gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices"), *list, *first = NULL;
@@ -6513,6 +6532,41 @@ static void *gpusync__first_device(void)
     return first;
 }
 
+/* Park and unpark are given together, and so are the functions of an allocator. */
+static bool gpusync__desc_is_valid(const gpusync_device_desc *desc)
+{
+    const gpusync_hooks *hooks = desc->hooks;
+    const gpusync_allocator *allocator = desc->allocator;
+    return (!hooks || !hooks->park == !hooks->unpark) && (!allocator || (allocator->allocate && allocator->release)) &&
+           (unsigned)desc->wait_mode <= GPUSYNC_WAIT_BLOCKING &&
+           (unsigned)desc->callback_mode <= GPUSYNC_CALLBACKS_MANUAL;
+}
+
+/* The MTLDevice that is given, or else the system's, +1; NULL: there is none. */
+static void *gpusync__find_device(void *given)
+{
+    void *pool = gpusync__pool_push(), *metal = gpusync__retain(given);
+    if (!metal)
+        metal = gpusync__default_device();
+    if (!metal)
+        metal = gpusync__first_device();
+    gpusync__pool_pop(pool);
+    return metal;
+}
+
+/* What the program leaves out is the C library's. */
+static void gpusync__set_hooks(gpusync_hooks *hooks, const gpusync_hooks *given)
+{
+    if (given)
+        *hooks = *given;
+    if (!hooks->yield)
+        hooks->yield = gpusync__default_yield;
+    if (!hooks->park)
+        hooks->park = gpusync__default_park;
+    if (!hooks->unpark)
+        hooks->unpark = gpusync__default_unpark;
+}
+
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
@@ -6522,21 +6576,13 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
         *out = NULL;
     if (!desc)
         desc = &none;
-    if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
-        (desc->allocator && (!desc->allocator->allocate || !desc->allocator->release)) ||
-        (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING || (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
+    if (!out || !gpusync__desc_is_valid(desc))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__init_selectors();
     if (desc->metal_device &&
         !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    void *pool = gpusync__pool_push();
-    void *metal = gpusync__retain(desc->metal_device);
-    if (!metal)
-        metal = gpusync__default_device();
-    if (!metal)
-        metal = gpusync__first_device();
-    gpusync__pool_pop(pool);
+    void *metal = gpusync__find_device(desc->metal_device);
     if (!metal)
         return GPUSYNC_ERROR_NO_DEVICE;
     const gpusync_allocator *allocator = desc->allocator ? desc->allocator : &plain;
@@ -6553,14 +6599,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     }
     dev->metal = metal;
     dev->allocator = *allocator;
-    if (desc->hooks)
-        dev->hooks = *desc->hooks;
-    if (!dev->hooks.yield)
-        dev->hooks.yield = gpusync__default_yield;
-    if (!dev->hooks.park)
-        dev->hooks.park = gpusync__default_park;
-    if (!dev->hooks.unpark)
-        dev->hooks.unpark = gpusync__default_unpark;
+    gpusync__set_hooks(&dev->hooks, desc->hooks);
     if (desc->spin)
         *(dev->spin = &dev->own_spin) = *desc->spin;
     dev->wait_mode = desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
@@ -6600,9 +6639,16 @@ static bool gpusync__has_metal4(void *metal)
            GPUSYNC__AS1(signed char, long)(metal, gpusync__sel.supportsFamily, GPUSYNC__FAMILY_METAL4);
 }
 
-/* The Metal queue, +1, and its label. A given one must be of this device: wrappers of validation
-   layers may differ by pointer, so the registry decides. What the system has is asked of classes,
-   never of versions. Runs with a pool. */
+/* Wrappers of validation layers may differ by pointer: so the registry decides. */
+static bool gpusync__is_of_device(void *queue, void *metal)
+{
+    void *device = gpusync__send_id(queue, gpusync__sel.device);
+    return device == metal || (device && GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) ==
+                                             GPUSYNC__AS(uint64_t)(metal, gpusync__sel.registryID));
+}
+
+/* The Metal queue, +1, and its label. A given one must be of this device. What the system has is
+   asked of classes, never of versions. Runs with a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
     void *given = desc->metal_queue, *metal = q->device->metal, *cls = gpusync__class_of(given ? given : metal);
@@ -6618,9 +6664,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
     if (!there || (q->metal4 && (!q->options_class || desc->wait_mode == GPUSYNC_WAIT_BLOCKING)))
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (given) {
-        void *device = gpusync__send_id(given, gpusync__sel.device);
-        if (device != metal && (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
-                                               GPUSYNC__AS(uint64_t)(metal, gpusync__sel.registryID)))
+        if (!gpusync__is_of_device(given, metal))
             return GPUSYNC_ERROR_INVALID_ARGUMENT;
         q->metal = gpusync__retain(given);
         gpusync__copy_string(q->label, sizeof q->label, gpusync__send_id(given, gpusync__sel.label));
@@ -6659,19 +6703,9 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q, sizeof *q);
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
-                                                gpusync_queue **out)
+/* The fields that do not begin with 0. No other thread knows the queue yet. */
+static void gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false};
-    if (out)
-        *out = NULL;
-    if (!desc)
-        desc = &none;
-    if (!dev || !out || (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_queue *q = (gpusync_queue *)gpusync__allocate(dev, sizeof *q, 128);
-    if (!q)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     q->device = dev;
     q->open = q->few_open;
     q->open_places = GPUSYNC__FEW_PLACES;
@@ -6686,6 +6720,22 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     if (desc->spin)
         *(q->spin = &q->own_spin) = *desc->spin;
     q->wait_mode = desc->wait_mode ? desc->wait_mode : dev->wait_mode;
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
+                                                gpusync_queue **out)
+{
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false};
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
+    if (!dev || !out || (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_queue *q = (gpusync_queue *)gpusync__allocate(dev, sizeof *q, 128);
+    if (!q)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync__queue_fill(q, dev, desc);
     q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
     void *pool = gpusync__pool_push();
     gpusync_result result = q->ring ? gpusync__metal_queue(q, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -6881,7 +6931,7 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
     }
 }
 
-/* To the free list of all queues. */
+/* Put a list of slots on the free list of all queues. Takes the global lock. */
 static void gpusync__return_slots(gpusync__slot *slot)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -7041,7 +7091,7 @@ GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cu
 /* The poll comes first, for it may find the end. *info stays zero unless all of it is known. */
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
 {
-    gpusync_ticket_info found = {GPUSYNC_OK, 0, 0};
+    const gpusync__entry *times = NULL;
     gpusync_result result = GPUSYNC_OK;
     if (info)
         memset(info, 0, sizeof *info);
@@ -7057,14 +7107,15 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     else if (!gpusync__has_ended(queue, ticket))
         result = now;
     GPUSYNC__LOCK(queue);
-    if (result == GPUSYNC_OK && !gpusync__times_of(queue, ticket, &found.gpu_start_s, &found.gpu_end_s))
+    if (result == GPUSYNC_OK && (times = gpusync__times_of(queue, ticket)) == NULL)
         result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else if (result == GPUSYNC_OK)
-        found.result = gpusync__ticket_result_locked(queue, ticket, NULL);
+    if (times) {
+        info->result = gpusync__ticket_result_locked(queue, ticket, NULL);
+        info->gpu_start_s = times->gpu_start;
+        info->gpu_end_s = times->gpu_end;
+    }
     GPUSYNC__UNLOCK(queue);
     gpusync__leave(queue);
-    if (result == GPUSYNC_OK)
-        *info = found;
     return result;
 }
 
@@ -7503,13 +7554,12 @@ static void gpusync__needs_over(gpusync__need *needs, const gpusync_error *error
 {
     for (gpusync__need *need = needs, *next; need; need = next) {
         gpusync__plan *plan = need->plan;
-        bool matters = !need->any_end && !gpusync__is_given_up(plan); /* how it ended */
+        bool fails = error && !need->any_end && !gpusync__is_given_up(plan);
         next = need->next;
         gpusync__signal_need(need);
-        if (error && matters)
+        if (fails)
             gpusync__doom(plan, need->rank, error);
-        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) ||
-            (error && matters && !gpusync__is_issued(plan)))
+        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (fails && !gpusync__is_issued(plan)))
             gpusync__stir(plan, deferred);
         if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
             gpusync__push_ended(plan, deferred);
@@ -9163,18 +9213,17 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
 
 /* A part of a plan has ended. error: how it failed, or NULL. The times of the plan go from the
    first start to the last end. */
-static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync_error *error,
-                                const gpusync__outcome *outcome, gpusync__deferred *deferred)
+static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
+                                gpusync__deferred *deferred)
 {
     gpusync__plan *plan = slot->plan;
+    double start = outcome->gpu_start, end = outcome->gpu_end;
+    const gpusync_error *error = outcome->error;
     gpusync_error own;
-    double start, end;
     if (!error && report != slot->buffer && gpusync__wait_was_cut(plan->work.queue, slot, &own))
         error = &own;
     if (error)
         gpusync__blame(plan, GPUSYNC__RANK_OWN, error);
-    memcpy(&start, &outcome->gpu_start, sizeof start);
-    memcpy(&end, &outcome->gpu_end, sizeof end);
     gpusync__lock(&plan->device->plan_lock);
     if (start > 0 && (start < plan->gpu_start || plan->gpu_start <= 0))
         plan->gpu_start = start;
@@ -9291,10 +9340,9 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
             q->device->trace->signal(t, promise->node.number);
         gpusync__read_event(t, deferred); /* others may have signalled more, which this promise hid */
     }
-    memcpy(&outcome.gpu_start, &plan->gpu_start, sizeof plan->gpu_start);
-    memcpy(&outcome.gpu_end, &plan->gpu_end, sizeof plan->gpu_end);
-    outcome.failed = error != NULL;
-    outcome.result = plan->error.result;
+    outcome.gpu_start = plan->gpu_start;
+    outcome.gpu_end = plan->gpu_end;
+    outcome.error = error;
     if (q->device->trace)
         q->device->trace->end(q, ticket, plan->label, &outcome);
     plan->due.error = error;
@@ -9306,7 +9354,7 @@ static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
     GPUSYNC__UNLOCK(q);
     if (parts)
         gpusync__parts_free(q, parts);
-    gpusync__tell(q, ticket, error, &caught, deferred);
+    gpusync__tell(q, ticket, &caught, deferred);
     if (error)
         gpusync__log_failures(q);
     /* Last: with its last plan the queue may go. */
@@ -10176,7 +10224,7 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *de
     }
     gpusync__order_end(q);
     gpusync__parts_free(q, parts);
-    gpusync__tell(q, 0, NULL, &caught, &nothing);
+    gpusync__tell(q, 0, &caught, &nothing);
     for (int i = 0; i < 2; i++) {
         if (!buffers[i])
             continue;
@@ -11042,8 +11090,21 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
 }
 
 /* A pipeline has a text or a library, not both. The counts must be so small that
-   gpusync__warmup_new can multiply. *out is set before anything begins: a job may ask for the
-   warm-up. With `blocking` this tells only whether all is done; later waits tell how it went. */
+   gpusync__warmup_new can multiply. */
+static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync_warmup_desc *desc)
+{
+    bool valid = (desc->pipelines || !desc->pipeline_count) && (desc->jobs || !desc->job_count) &&
+                 (!desc->queue || desc->queue->device == device) && desc->pipeline_count <= SIZE_MAX / 4096 &&
+                 desc->job_count <= SIZE_MAX / 4096;
+    for (size_t i = 0; valid && i < desc->pipeline_count; i++)
+        valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
+    for (size_t i = 0; valid && i < desc->job_count; i++)
+        valid = desc->jobs[i].run != NULL;
+    return valid;
+}
+
+/* *out is set before anything begins: a job may ask for the warm-up. With `blocking` this tells only
+   whether all is done; later waits tell how it went. */
 GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
                                                 gpusync_warmup **out)
 {
@@ -11053,14 +11114,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
         *out = NULL;
     if (!desc)
         desc = &none;
-    bool valid = device && out && (desc->pipelines || !desc->pipeline_count) && (desc->jobs || !desc->job_count) &&
-                 (!desc->queue || desc->queue->device == device) && desc->pipeline_count <= SIZE_MAX / 4096 &&
-                 desc->job_count <= SIZE_MAX / 4096;
-    for (size_t i = 0; valid && i < desc->pipeline_count; i++)
-        valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
-    for (size_t i = 0; valid && i < desc->job_count; i++)
-        valid = desc->jobs[i].run != NULL;
-    if (!valid)
+    if (!device || !out || !gpusync__warmup_is_valid(device, desc))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (desc->queue && desc->queue->metal4)
         return GPUSYNC_ERROR_UNSUPPORTED;
@@ -11239,9 +11293,9 @@ GPUSYNC__RARE void gpusync__trace_end(const gpusync_queue *q, uint64_t ticket, c
                                       const gpusync__outcome *outcome)
 {
     gpusync_trace_event event = gpusync__trace_event(GPUSYNC_TRACE_COMPLETED, q, NULL, ticket, label);
-    event.result = outcome->failed ? outcome->result : GPUSYNC_OK;
-    memcpy(&event.gpu_start_s, &outcome->gpu_start, sizeof event.gpu_start_s);
-    memcpy(&event.gpu_end_s, &outcome->gpu_end, sizeof event.gpu_end_s);
+    event.result = outcome->error ? outcome->error->result : GPUSYNC_OK;
+    event.gpu_start_s = outcome->gpu_start;
+    event.gpu_end_s = outcome->gpu_end;
     q->device->trace_fn(q->device->trace_user, &event);
 }
 

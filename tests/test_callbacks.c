@@ -597,16 +597,18 @@ typedef struct giver {
     stage *stage;
     audience audience;
     gpusync_ticket ticket;
-    void *spare;              /* open: its room is given back */
+    void *spare;              /* open: its room is given back; or, where the ticket fails, */
+    void *failed;             /* the command buffer of the ticket, whose handler gives back its room */
     size_t before, meanwhile; /* how many callbacks were due when it came, and became due by it */
-    bool ended;               /* the ticket, when it came */
+    bool ended, given;        /* the ticket, when it came; the room */
 } giver;
 
 static void give_spare_room(void *argument)
 {
     giver *g = (giver *)argument;
-    must(gpusync_command_buffer_discard(g->stage->q[0], g->spare) == GPUSYNC_OK, "discard");
-    g->spare = NULL;
+    if (g->failed) softmetal_run_handler(g->failed, 0);
+    else must(gpusync_command_buffer_discard(g->stage->q[0], g->spare) == GPUSYNC_OK, "discard");
+    g->given = true;
 }
 
 /* The held submission gives its room back, and the spare room comes while many are still to be told of that: so whoever
@@ -619,13 +621,14 @@ static void give_room_to_many(void *argument)
     g->audience.argument = g;
     PUT(&g->audience.between, give_spare_room);
     must(gpusync_cancel_held(g->stage->q[0]) == GPUSYNC_OK, "cancel");
-    must(g->spare == NULL, "nobody was woken");
+    must(g->given, "nobody was woken");
     must(gpusync_dispatch(g->stage->device, SIZE_MAX, &g->meanwhile) == GPUSYNC_OK, "dispatch");
 }
 
-/* Room is given back at the n-th point of the poll that ends the ticket. False: there are no so many. *left: the ticket
-   had ended, and some of its callbacks were still listed. */
-static bool give_room_at(int n, bool *left)
+/* Room is given back at the n-th point of the poll that ends the ticket. fails: the ticket has failed, and its handler is
+   what gives back room. False: there are no so many points. *left: the ticket had ended, and some of its callbacks were
+   still listed. */
+static bool give_room_at(int n, bool fails, bool *left)
 {
     static outcome o[150];
     void *buffer, *needs_it;
@@ -637,6 +640,7 @@ static bool give_room_at(int n, bool *left)
     open_stage_for(&g.audience, &s, 2, 3);
     g.stage = &s;
     g.ticket = commit_to(s.q[0], buffer = buffer_of(s.q[0]));
+    if (fails) softmetal_fail(g.failed = buffer, "TestDomain", 42, "it broke");
     (void)commit_empty_to(s.q[0], NULL); /* in flight, so the end of what is held behind it says nothing of the first */
     g.spare = buffer_of(s.q[0]);
     keep_out(&g.audience, &s);
@@ -646,17 +650,18 @@ static bool give_room_at(int n, bool *left)
     assert_int_equal(held_on(s.device, s.q[1]), 1);
     softmetal_complete(buffer);
     probe_at_each(n, give_room_to_many, &g);
-    assert_ok(gpusync_poll(s.q[0], g.ticket));
+    assert_result(gpusync_poll(s.q[0], g.ticket), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     came = probe_has_acted();
     issued = status_of(needs_it) >= COMMITTED;
     if (!came) give_room_to_many(&g);
     settle(&s);
+    if (fails) assert_ok(gpusync_command_buffer_discard(s.q[0], g.spare));
     send_home(&g.audience);
-    assert_true(issued);
+    assert_int_equal(issued, !fails);
     *left = came && g.ended && g.before < LENGTH(o);
     if (*left) assert_int_equal(g.meanwhile, 0);
     assert_in_order(o, LENGTH(o));
-    for (i = 0; i < LENGTH(o); i++) assert_result(o[i].result, GPUSYNC_OK);
+    for (i = 0; i < LENGTH(o); i++) assert_result(o[i].result, fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     metal_release(needs_it);
     settle(&s);
     close_idle_stage(&s);
@@ -671,7 +676,20 @@ static void test_room_that_is_given_back_between_two_holds_tells_nothing_of_the_
     int n;
     (void)state;
     NOT_ON_METAL4("room for many does not come at once");
-    for (n = 1; give_room_at(n, &left); n++) between += left;
+    for (n = 1; give_room_at(n, false, &left); n++) between += left;
+    assert_true(between > 0);
+}
+
+/* A poll has found the failure, and tells it. Nor does the handler take anything off, which has found nothing: it would
+   have to know how the ticket ended. */
+static void test_a_handler_between_two_holds_tells_nothing_of_its_ticket(void **state)
+{
+    unsigned between = 0;
+    bool left;
+    int n;
+    (void)state;
+    NOT_ON_METAL4("no status tells of the end before the handler");
+    for (n = 1; give_room_at(n, true, &left); n++) between += left;
     assert_true(between > 0);
 }
 
@@ -2735,6 +2753,7 @@ int main(void)
         cmocka_unit_test(test_a_registration_while_the_end_is_told_keeps_its_place),
         cmocka_unit_test(test_a_registration_between_two_holds_comes_behind_those_that_are_left),
         cmocka_unit_test(test_room_that_is_given_back_between_two_holds_tells_nothing_of_the_ticket),
+        cmocka_unit_test(test_a_handler_between_two_holds_tells_nothing_of_its_ticket),
         cmocka_unit_test(test_a_part_that_ends_tells_nothing_of_its_submission),
         cmocka_unit_test(test_a_loss_between_two_holds_changes_no_end),
         cmocka_unit_test(test_a_failure_between_two_holds_changes_no_error),

@@ -41,7 +41,7 @@ faults=(
 
     late_record fuzz "a ticket is marked before its failure is on record"
     '            gpusync__record(q, &error);'
-    '            gpusync__end_ticket(q, ticket, &outcome, &error, &caught, deferred), gpusync__record(q, &error);'
+    '            gpusync__end_ticket(q, ticket, &outcome, &caught, deferred), gpusync__record(q, &error);'
 
     unpaid fuzz "a timeline goes before its callbacks were called"
     '    gpusync__pay(dev, &t->owing, NULL);'

@@ -210,7 +210,7 @@ green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
 [ "$model" = rc11 ] && echo "-- mutants"
 mutant weak-everywhere close-callbacks
 mutant looked-before-the-lock ticket
-mutant note-not-looked-at callback-registered
+mutant callback-not-looked-at callback-registered
 mutant advance-by-one neighbours
 mutant room-is-not-passed-on room-passed-on
 mutant sleeper-not-told-of-the-handler handlers-begin
@@ -232,7 +232,7 @@ mutant wanted-not-looked-at pump
 mutant counted-before-doomed held-failed
 mutant doomed-read-before-missing held-failed
 mutant lined-up-without-a-look held-signalled
-mutant agenda-cleared-after-the-pump two-pumps
+mutant deferred-cleared-after-the-pump two-pumps
 mutant loss-not-looked-at held-device-lost
 mutant inside-counted-relaxed destroy-now-sweep
 mutant closing-read-first destroy-now-sweep

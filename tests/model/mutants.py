@@ -55,8 +55,8 @@ MUTANTS = {
         ("    GPUSYNC__STORE_SEQ(&q->head.completed, ticket);", "    GPUSYNC__STORE_RELAXED(&q->head.completed, ticket);"),
     ],
     "done-stored-relaxed": [
-        ("    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | outcome->failed);",
-         "    GPUSYNC__STORE_RELAXED(&entry->done, ticket << 1 | outcome->failed);"),
+        ("    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | (outcome->error != NULL));",
+         "    GPUSYNC__STORE_RELAXED(&entry->done, ticket << 1 | (outcome->error != NULL));"),
     ],
     "ring-stored-relaxed": [
         ("        GPUSYNC__STORE_SEQ(&q->ring, ring);", "        GPUSYNC__STORE_RELAXED(&q->ring, ring);"),
@@ -124,13 +124,13 @@ MUTANTS = {
          "    goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
-        ("        if (error && matters)\n"
+        ("        if (fails)\n"
          "            gpusync__doom(plan, need->rank, error);\n"
-         "        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) ||\n",
+         "        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) ||",
          "        bool last = need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1;\n"
-         "        if (error && matters)\n"
+         "        if (fails)\n"
          "            gpusync__doom(plan, need->rank, error);\n"
-         "        if (last ||\n"),
+         "        if (last ||"),
     ],
     "lined-up-without-a-look": [
         ("    if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {\n        "
@@ -188,12 +188,12 @@ MUTANTS = {
         ("    GPUSYNC__SUB_SEQ(&q->leaving, 1);", "    __atomic_fetch_sub(&q->leaving, 1, __ATOMIC_RELAXED);"),
     ],
     "leaving-let-go-first": [
-        ("    gpusync__tell(q, ticket, NULL, &caught, deferred);\n"
+        ("    gpusync__tell(q, ticket, &caught, deferred);\n"
          "    gpusync__do_deferred(q->device, deferred);\n"
          "    if (buffer)\n"
          "        gpusync__release_pooled(buffer);\n"
          "    GPUSYNC__SUB_SEQ(&q->leaving, 1);",
-         "    GPUSYNC__SUB_SEQ(&q->leaving, 1);\n    gpusync__tell(q, ticket, NULL, &caught, deferred);\n"
+         "    GPUSYNC__SUB_SEQ(&q->leaving, 1);\n    gpusync__tell(q, ticket, &caught, deferred);\n"
          "    gpusync__do_deferred(q->device, deferred);\n    if (buffer) gpusync__release_pooled(buffer);"),
     ],
     "slots-lost": [
@@ -293,12 +293,12 @@ MUTANTS = {
         ("        if (failed)\n"
          "            gpusync__record(q, &error);\n"
          "        gpusync__learn", "        gpusync__learn"),
-        ("        gpusync__end_ticket(q, ticket, &outcome, failed ? &error : NULL, &caught, deferred);\n"
+        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
          "    }\n"
          "    GPUSYNC__UNLOCK(q);\n"
          "    if (!first)\n"
          "        return;",
-         "        gpusync__end_ticket(q, ticket, &outcome, failed ? &error : NULL, &caught, deferred);\n"
+         "        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
          "        if (failed) gpusync__record(q, &error);\n    }\n"
          "    GPUSYNC__UNLOCK(q);\n    if (!first) return;"),
     ],

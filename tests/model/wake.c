@@ -47,14 +47,14 @@ static void *sleep_for_second(void *unused)
 }
 static void *mark(void *number)
 {
-    static const gpusync__outcome outcome = {0, 0, 0, GPUSYNC_OK};
+    static const gpusync__outcome outcome = {0, 0, NULL};
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     gpusync__lock(&Q.waits.lock); /* what the handler does */
-    gpusync__end_ticket(&Q, (uint64_t)number, &outcome, NULL, &caught, &deferred);
+    gpusync__end_ticket(&Q, (uint64_t)number, &outcome, &caught, &deferred);
     gpusync__unlock(&Q.waits.lock);
-    gpusync__tell(&Q, (uint64_t)number, NULL, &caught, &deferred);
+    gpusync__tell(&Q, (uint64_t)number, &caught, &deferred);
     return NULL;
 }
 static void neighbours(void)
