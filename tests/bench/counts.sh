@@ -202,7 +202,7 @@ handler_row() { # TITLE SCENARIO LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" - - "$allocs" "$system" "$verdict"
 }
 
-handler_row "handler, nobody waits" handler 210
+handler_row "handler, nobody waits" handler 212
 
 # From gpusync_command_buffer to the return of a wait that has slept, with the handler. The same program counts 2,225 on
 # version 0.2.
@@ -301,7 +301,7 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 92500
+code_row "all of gpusync" "$build/implementation.o" 92000
 code_row "commit and wait alone" "$build/alone" 32000
 code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
 
