@@ -1940,7 +1940,8 @@ typedef struct gpusync__block {
      2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once
                  a commit or a submission has taken it from there, in flight with all the others.
      3. ARMED    the slot has its ticket (a part has that of its plan). After that Metal gets it as
-                 the completion handler, and the buffer is committed.
+                 the completion handler, and gpusync or the program commits the buffer. (External
+                 work is committed already, and the watcher calls the handler.)
      4. RUNNING  the handler has come (gpusync__completed). It uses the queue: destroy waits for it.
      5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has
                  come (gpusync__give_up). The slot leaves its queue. Its handler, and the looks that
@@ -2015,7 +2016,7 @@ typedef struct gpusync__node {
     /* Called under the wait list's lock when the number is over, after the node was taken off its
        list. Of a callback it is gpusync__callback_told, of a need a function of the second floor.
        NULL: a sleeping wait. error: how the ticket or the timeline failed, or what is gone or lost;
-       NULL: the ticket ended well, or the value was reached. */
+       NULL: the ticket ended well, the value was reached, or it does not matter. */
     void (*told)(struct gpusync__node *node, const gpusync_error *error, struct gpusync__catch *caught,
                  struct gpusync__deferred *deferred);
 } gpusync__node;
@@ -2183,7 +2184,7 @@ typedef struct gpusync__entry {
     double gpu_start, gpu_end; /* of the ticket in `done`, in seconds; 0: unknown */
 } gpusync__entry;
 
-/* How a ticket ended. */
+/* How a ticket, or a part of a submission, ended. */
 typedef struct gpusync__outcome {
     double gpu_start, gpu_end;  /* in seconds; 0: unknown */
     const gpusync_error *error; /* how it failed; NULL: it ended well */
@@ -2344,8 +2345,8 @@ typedef struct gpusync__forecast {
 /* What submissions do on the ground floor. A device has this table from its first plan on, and for
    good (gpusync__plans_make); so it is there wherever a plan is. */
 typedef struct gpusync__upper {
-    /* work: what is among deferred work. over: needs that were caught, of a ticket; error NULL: it
-       ended well. keep: a reference to the plan that the ring leads to, under the queue's lock.
+    /* work: what is among deferred work. over: needs that were caught, of tickets of a queue; error
+       NULL: they ended well. keep: a reference to the plan that the ring leads to, under the queue's lock.
        unkeep: gives it back, without. may_end: a need whose ticket has not ended may be told so,
        for its plan is given up. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
@@ -2919,7 +2920,7 @@ static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
 }
 
 /* Is there a place for the next ticket? In the first lap of a ring there is; after that the entry is
-   that of the ticket before it until `completed` has passed that. Under the queue's lock. */
+   that of the ticket one lap earlier until `completed` has passed that. Under the queue's lock. */
 static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 {
     const gpusync__ring *ring = q->ring;
@@ -3009,7 +3010,7 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     return ready;
 }
 
-/* The slot gets the next ticket, for which there is a place. The command buffer is committed after
+/* The slot gets the next ticket, for which there is a place. gpusync commits the command buffer after
    that: `completed` must never be seen to run ahead. A slot whose ticket has ended, and whose handler is late, loses
    its entry to this one. Under the order lock and the queue's. */
 GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
@@ -3720,7 +3721,7 @@ typedef struct gpusync__catch {
     gpusync__need *needs, *last_need;              /* of submissions, in their order, by `next` */
 } gpusync__catch;
 
-/* Before the lock is taken for the first time. The waiters themselves need no value. */
+/* Before the lock is taken for the first time. What `count` and `ended` speak of needs no value. */
 static void gpusync__catch_nothing(gpusync__catch *caught)
 {
     caught->count = 0;
@@ -3765,7 +3766,7 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
 }
 
 /* Under the wait list's lock. Take off what has to be told, and tell it. error: how its ticket
-   or timeline failed, or what is gone or lost; NULL: all went well. */
+   or timeline failed, or what is gone or lost; NULL: it need not fail. */
 static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -3836,7 +3837,7 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *
     while (gpusync__unpark(dev, &caught));
 }
 
-#define GPUSYNC__HOLD_MOST 64 /* of what is listed at a queue: so many are looked at in one hold of its lock */
+#define GPUSYNC__HOLD_MOST 64 /* of a wait list's tickets: so many are looked at in one hold of the lock */
 
 /* The device is lost: call back at once, for what will not end. Of a ticket that has ended the thread
    that ended it is about to tell. Releases wait: objects stay until destroy. */
@@ -3975,9 +3976,9 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
 }
 
 /* The last step of a call that has taken waits off: unpark them, take off what was left, and tell
-   the needs. Of a ticket only the call that has ended it takes anything (`ended`): another one knows
-   neither whether all has ended well, nor whether all is to be told. ticket: whose handler has
-   begun, or 0. No lock is held. */
+   the needs. Callbacks and needs of a ticket are taken by the call that has ended it alone (`ended`):
+   no other one knows how it ended, nor what is left to tell. ticket: whose handler may have begun;
+   0: none. No lock is held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                      gpusync__deferred *deferred)
 {
@@ -4342,8 +4343,8 @@ static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferre
      3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed`
         moves, and what waits for that is taken off the wait list. Of a part of a submission only
         ENDED is set, and the plan is told without the lock.
-     4. The handler gives back the room, and leaves the slot: of a plain commit that went well in the
-        same hold.
+     4. The handler gives back the room, and leaves the slot. Of a plain commit that went well it does
+        all this in one hold, unless the device has a trace.
      5. Without the lock: waiters are unparked, trace and log are called, the buffer is released.
         The queue stays meanwhile: a look is inside of it, a handler counts in `leaving`. */
 
@@ -4371,8 +4372,8 @@ GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, u
 }
 
 /* The ticket has ended: remember how long it took, from its issue, or from the end of the work
-   before it, to its own. Where that tells nothing of later tickets, for the work failed or is no plain
-   commit, the caller sets it to 0 again. Under the queue's lock. */
+   before it, to its own. Where that tells nothing of later tickets, the caller sets it to 0 again: the
+   work failed, waited on the device, or was committed by the program. Under the queue's lock. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds = outcome->gpu_end;
@@ -4563,7 +4564,7 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
-/* The handler of all but a plain commit that went well on a queue without a trace. Its room comes back after
+/* The handler of all but a plain commit that went well on a device without a trace. Its room comes back after
    the log hook has run: Metal may count the buffer until the handler returns, and a hook that makes
    a command buffer would wait for that. */
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
@@ -5207,9 +5208,10 @@ static bool gpusync__enlist(gpusync__wait *wait)
     return was_off;
 }
 
-/* Sleep until the wait is over (OK), or until the deadline. A sleeper looks at nothing by itself:
-   the sweep does, for all. OK also where the work is done at the deadline, else TIMEOUT. When this
-   returns no wait entry is listed, and no thread will list one. */
+/* Sleep until the wait is over, or until the deadline. A sleeper looks at nothing by itself: the
+   sweep does, for all. OK: the wait is over, if only at the deadline. TIMEOUT: it is not.
+   OUT_OF_MEMORY: there is no waiter to sleep with. When this returns no wait entry is listed, and no
+   thread will list one. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
@@ -5802,8 +5804,8 @@ static inline bool gpusync__is_wanted(gpusync_queue *q)
 }
 
 /* A callback or a handler that has held work to issue only tries the order lock, and relies on the
-   thread that has the lock to issue it: so commits unlock it by these two functions. The pump looks
-   by itself, and destroy leaves nothing to pump. */
+   thread that has the lock to issue it: so commits call this after they unlock it. The pump looks by
+   itself, and destroy leaves nothing to pump. */
 GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
 {
     if (gpusync__is_wanted(q))
@@ -6291,8 +6293,8 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
 
 /* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is
    held, or something is encoded into the buffer. Then the commit may have to be held too, and
-   becomes a submission. Under the order lock, with a pool. A function of its own, so that the compiler
-   keeps the result in a register. */
+   becomes a submission. Under the order lock, with a pool. Its result is a variable of its own: the
+   compiler would keep that of the caller in memory. */
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
                                                        gpusync_ticket *ticket)
 {
@@ -9211,7 +9213,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     return true;
 }
 
-/* A part of a plan has ended. error: how it failed, or NULL. The times of the plan go from the
+/* A part of a plan has ended. The times of the plan go from the
    first start to the last end. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
                                 gpusync__deferred *deferred)

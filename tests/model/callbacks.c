@@ -3,7 +3,7 @@
 #include "rig.h"
 
 static int called;
-static void callback(void *user, gpusync_result result, const gpusync_error *error)
+static void count_call(void *user, gpusync_result result, const gpusync_error *error)
 {
     assert(result == GPUSYNC_OK);
     __atomic_fetch_add(&called, 1, __ATOMIC_RELAXED);
@@ -22,7 +22,7 @@ static void *handler(void *unused)
 }
 static void *registrar(void *unused)
 {
-    gpusync_result result = gpusync_on_done(gpusync_at_ticket(&Q, 1), callback, NULL);
+    gpusync_result result = gpusync_on_done(gpusync_at_ticket(&Q, 1), count_call, NULL);
     assert(result == GPUSYNC_OK);
     return unused;
 }
@@ -38,10 +38,10 @@ static void registered_meanwhile(void)
 }
 
 /* A callback becomes due, while the dispatch queue is about to look for what was due before. */
-static gpusync__callback *make_note(void)
+static gpusync__callback *make_callback(void)
 {
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 0);
-    return gpusync__callback_new(&D, &goal, callback, NULL);
+    return gpusync__callback_new(&D, &goal, count_call, NULL);
 }
 static gpusync__callback *callback;
 static void *becomes_due(void *unused)
@@ -58,7 +58,7 @@ static void *answers(void *unused)
 }
 static void asked_meanwhile(void)
 {
-    callback = make_note();
+    callback = make_callback();
     post.asked = 1; /* for an earlier one, which destroy has paid */
     post.refs = 2;
     pthread_t one = start(becomes_due, 0), other = start(answers, 0);
@@ -73,7 +73,7 @@ static int inside_callback;
 static void alone(void *user, gpusync_result result, const gpusync_error *error)
 {
     assert(__atomic_exchange_n(&inside_callback, 1, __ATOMIC_RELAXED) == 0);
-    callback(user, result, error);
+    count_call(user, result, error);
     STORE(&inside_callback, 0);
 }
 static void *pays(void *unused)
@@ -84,7 +84,7 @@ static void *pays(void *unused)
 static void paid_meanwhile(void)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    callback = make_note();
+    callback = make_callback();
     callback->due.fn = alone;
     gpusync__push_due(&D, &callback->due, &deferred);
     post.asked = 1;
