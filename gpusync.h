@@ -49,9 +49,13 @@
      >>api-warmup       6   compile and touch before it hurts
      >>api-insight      7   times, counts, traces, the report
      >>api-metal4       8   queues of Metal 4
-     >>impl             the implementation: first the ground floor, which commits and waits
-         >>objc  >>platform  >>objects  >>slots  >>ring  >>failure  >>listener  >>callbacks  >>end  >>sweep
-         >>wait  >>on-done  >>commit  >>create  >>destroy  >>ask  : you can stop reading here
+     >>impl             the implementation: how it works, on one page. Then the ground floor, which commits and waits:
+         >>objc  >>platform  >>objects    Metal by objc_msgSend; atomics, locks, clock and default hooks; the structures
+         >>slots  >>ring  >>failure       what Metal calls back; how a ticket is found; the log and its records
+         >>wait-lists  >>callbacks        what sleeps, or is to be told, and how it is woken; callbacks that are due
+         >>end  >>sweep                   the handler, and what follows it; looks, and the sweep
+         >>wait  >>on-done  >>commit      the calls
+         >>create  >>destroy  >>ask       the other calls: you can stop reading here
      >>second           the second floor: timelines, submissions, Metal 4, the warm-up, the trace and the report
          >>timeline  >>metal4  >>submit  >>warmup  >>insight  >>stubs
      >>history          changes, licence
@@ -3473,7 +3477,7 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
     return result;
 }
 
-/* ----------------------------------------------------------------------------- >>listener --
+/* --------------------------------------------------------------------------- >>wait-lists --
    What is told when something is over. The wait list of a queue or timeline has what waits for its
    tickets, values, room and handlers.
 
@@ -5818,7 +5822,7 @@ static void gpusync__order_end(gpusync_queue *q)
     gpusync__order_ended(q);
 }
 
-/* For a caller with a pool. The pool ends before the pump, which runs hooks. */
+/* The same, for a caller with a pool: that ends before the pump, which runs hooks. */
 GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
@@ -6096,7 +6100,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     return slot ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
-/* -- taking in. All of this runs under the order lock, with a pool. */
+/* -- taking in. All of this runs under the order lock, and needs a pool. */
 
 /* Does a commit have to look whether the buffer is in flight? Only where there are tracked or held
    ones to mistake it for: else the status tells. */
@@ -6293,7 +6297,7 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
 
 /* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is
    held, or something is encoded into the buffer. Then the commit may have to be held too, and
-   becomes a submission. Under the order lock, with a pool. Its result is a variable of its own: the
+   becomes a submission. Under the order lock. Needs a pool. Its result is a variable of its own: the
    compiler would keep that of the caller in memory. */
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
                                                        gpusync_ticket *ticket)
@@ -6394,7 +6398,7 @@ static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void 
     gpusync__look_ticket(q, ticket, NULL); /* one that has ended is over at once */
 }
 
-/* gpusync_track and gpusync_track_committed, under the order lock and with a pool. What is encoded
+/* gpusync_track and gpusync_track_committed, under the order lock. Needs a pool. What is encoded
    into a buffer needs a commit by gpusync: so such a buffer is refused here. Of an external one the
    checks come first: that it is not committed says more. */
 GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, bool external, gpusync__slot **slot,
@@ -6650,7 +6654,7 @@ static bool gpusync__is_of_device(void *queue, void *metal)
 }
 
 /* The Metal queue, +1, and its label. A given one must be of this device. What the system has is
-   asked of classes, never of versions. Runs with a pool. */
+   asked of classes, never of versions. Needs a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
     void *given = desc->metal_queue, *metal = q->device->metal, *cls = gpusync__class_of(given ? given : metal);
@@ -8676,7 +8680,7 @@ static const gpusync__metal4 gpusync__fours = {gpusync__feedback_status, gpusync
 
 /* What a slot is for that commits these command buffers, which the caller retains: the one, or an
    array (+0). One that is in flight may be recorded again, with another allocator, and committed:
-   so that is no error. NULL: no memory. With a pool. */
+   so that is no error. NULL: no memory. Needs a pool. */
 GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 {
     return count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
@@ -8690,7 +8694,7 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, bo
     return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, admitted, slot);
 }
 
-/* Give Metal the slot as the feedback handler, and commit. Under the order lock, with a pool. */
+/* Give Metal the slot as the feedback handler, and commit. Under the order lock. Needs a pool. */
 GPUSYNC__INLINE void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void *options, void *const *buffers,
                                     size_t count)
 {
@@ -10105,7 +10109,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpus
 
 /* All command buffers of the plan come in, in the order of their commits. Those of the program
    bring what was encoded into them. What the buffers can be refused for comes first: an error,
-   OUT_OF_MEMORY too, leaves all as it was. With a pool. */
+   OUT_OF_MEMORY too, leaves all as it was. Needs a pool. */
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
 {
     size_t needed = (size_t)(plan->front != NULL) + (plan->back != NULL), first = plan->front != NULL;
@@ -11031,7 +11035,7 @@ static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
 }
 
 /* The library of pipeline i: that of an earlier one with the same text or library object, else a
-   new one. Runs with a pool. */
+   new one. Needs a pool. */
 static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
     for (size_t k = 0; k < i; k++)
