@@ -3,8 +3,8 @@
 #
 #   tests/bench/counts.sh
 #
-# Counted by callgrind, so they are the same on every run of one compiler. Prints a table, ends with one line
-# "N passed, N failed", and fails when a limit is broken.
+# Counted by callgrind: but for rows that hang on time, they are the same on every run of one compiler. Prints a table,
+# ends with one line "N passed, N failed", and fails when a limit is broken.
 #
 # CC            default gcc
 # BUILD         where to build; default build/counts
