@@ -840,6 +840,26 @@ static void test_a_queue_wait_over_dropped_records_still_tells_that_something_fa
     rig_close(&r);
 }
 
+static void test_a_queue_wait_tells_of_the_oldest_failure_on_record(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_error error;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 3, NULL, NULL);
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    for (i = 0; i < 5; i++) {
+        succeed_one(&r);
+        fail_one(&r, 1);
+    }
+    memset(&error, 0xEE, sizeof error);
+    assert_result(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.ticket, 6); /* the records of tickets 2 and 4 are gone; 8 and 10 are on record, too */
+    rig_close(&r);
+}
+
 /* Failures behind what a wait is for may push out the records that it needs. */
 static void test_a_queue_wait_whose_records_later_failures_have_pushed_out_does_not_know(void **state)
 {
@@ -1837,6 +1857,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_queue_wait_that_timed_out_leaves_the_failure_to_the_next),
         cmocka_unit_test(test_a_failure_of_later_work_is_left_to_a_later_queue_wait),
         cmocka_unit_test(test_a_queue_wait_over_dropped_records_still_tells_that_something_failed),
+        cmocka_unit_test(test_a_queue_wait_tells_of_the_oldest_failure_on_record),
         cmocka_unit_test(test_a_queue_wait_whose_records_later_failures_have_pushed_out_does_not_know),
         cmocka_unit_test(test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_found_it),
         cmocka_unit_test(test_what_was_cancelled_writes_no_line),
