@@ -1402,16 +1402,18 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
    OBJECTS, AND WHO OWNS WHAT
 
-     device     the pools (waiters, plans, callbacks, events), the lists of queues and timelines, what is due. It goes
-                last.
-     queue      a ring of entries, one for each ticket in flight; its open command buffers; its line of held plans.
+     device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, what is due. It
+                goes last.
+     queue      a ring of entries, one for each ticket in flight; its open command buffers; its line of held
+                submissions.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
                 handler: from the commit on it is in flight until the handler has come, and each look at its buffer has
                 ended. Slabs of slots are never freed.
-     plan       a submission: what it waits for (needs), what it signals (promises), its command buffers. The ring's
-                entry leads to a slot inside the plan. A plan owns a reference to each timeline that it names.
-     wait list  of a queue or timeline: what is to be told when something is over. Wait entries (sleeping waits), needs
-                and callbacks (releases, too) are listed by ticket or value. The thread that lists a node owns it.
+     submission what it waits for (dependencies), what it signals (pending signals), its command buffers. The ring's
+                entry leads to a slot inside the submission. It owns a reference to each timeline that it names.
+     wait list  of a queue or timeline: what is to be told when something is over. Wait entries (sleeping waits),
+                dependencies and callbacks (releases, too) are listed by ticket or value. The thread that lists a node
+                owns it.
      listening  one registration with a shared event, for all waits for that value. Metal's block has a reference.
      deferred   work that a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
      post       what a device has asked a dispatch queue for. It outlives the device.
@@ -1419,57 +1421,59 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    THE LIFE OF WORK
 
       1. gpusync_command_buffer takes room and a slot: OPEN.
-      2. gpusync_encode_wait and _signal give the open buffer a plan; its promises are listed at once.
-      3. gpusync_commit or gpusync_submit takes the order lock. A plan is held where a need is not on its way, where an
-         earlier plan of the line is held, where a promise follows one of another queue, or where the host is to wait
-         (STRICT). It gets its ticket and stands in the queue's line [gpusync__enter_held].
-      4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held plans come here later,
-         by the pump [gpusync__pump], once the last need that keeps them has changed [gpusync__stir].
+      2. gpusync_encode_wait and _signal give the open buffer a submission; its pending signals are listed at once.
+      3. gpusync_commit or gpusync_submit takes the order lock. A submission is held where a dependency is not on its
+         way, where an earlier submission of the line is held, where a pending signal follows one of another queue, or
+         where the host is to wait (STRICT). It gets its ticket and stands in the queue's line [gpusync__enter_held].
+      4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held submissions come here
+         later, by the thread that issues what is ready [gpusync__issue_ready], once the last dependency that keeps them
+         has changed [gpusync__mark_ready].
       5. The end is found by the handler [gpusync__completed], or by a look: a poll, a wait or a sweep reads the status
          [gpusync__look_slot], which Metal 4 has not.
       6. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: a failure goes
          on record, the ring's entry tells how it ended, `completed` moves over all that has ended up to there
          [gpusync__end_ticket], and what waits for that is taken off the wait list [gpusync__take_ended].
-         A plan ends in the same way when its buffers and its needs are over [gpusync__publish].
-      7. Without the lock waiters are unparked, needs count their plans down [gpusync__tell]. Callbacks run on the
-         dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
+         A submission ends in the same way when its buffers and its dependencies are over [gpusync__publish].
+      7. Without the lock waiters are unparked, dependencies count their submissions down [gpusync__tell]. Callbacks run
+         on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
       8. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
 
-       order    of a queue: ticket order is queue order. Commits wait for it, those of callbacks too. The pump tries it.
+       order    of a queue: ticket order is queue order. Commits wait for it, those of callbacks too.
+                gpusync__issue_ready tries it.
        device   its lists
        list     of a queue or timeline. Of a queue: all that is known of its tickets, slots in flight, room,
-                failures, and what waits for them. Of a timeline: its values, what is needed and
-                promised
-       plan, waiter   of a device: free ones, what is due, held plans that may go
+                failures, and what waits for them. Of a timeline: its values, what waits for them, and
+                pending signals
+       submission, waiter  of a device: free ones, what is due, held submissions that may go
        global   slabs, registrations, selectors, calls in progress
 
    No message, hook, callback, log or trace function, release or dispatch call comes under any of them but the order
    lock. Under that come the messages that a commit sends, and those that encode a wait or a signal; and gpusync
    releases a command buffer that the program still has, and its own options of a Metal 4 commit. The device's listener
-   is made under the device's lock. The allocator is called under the plan and the waiter lock, malloc under the global
-   one and a timeline's. What a queue needs of memory is made ready without a lock [gpusync__make_ready]. The callback
-   of a submission becomes due under the plan lock, in the hold that ends its ticket.
+   is made under the device's lock. The allocator is called under the submission and the waiter lock, malloc under the
+   global one and a timeline's. What a queue needs of memory is made ready without a lock [gpusync__make_ready]. The
+   callback of a submission becomes due under the submission lock, in the hold that ends its ticket.
 
    RULES OF A QUEUE'S LOCK
 
      1. A thread that locks a queue is inside it (`inside`, `owing`), or runs a slot of it, or is destroy. A handler
         counts in `leaving` before it unlocks for the last time, and counts down as its last touch of anything.
      2. A thread that frees a slot, or gives it up, clears in the same hold all that leads to it: the ring's entry or
-        the plan's part, the index, the waits for its handler. Until then the entry of an ended ticket leads to the
-        slot, unless it has gone on to a later ticket.
+        the submission's part, the index, the waits for its handler. Until then the entry of an ended ticket leads to
+        the slot, unless it has gone on to a later ticket.
      3. A slot is in flight from the hold in which its buffer comes in to that hold. A walk over the list that unlocks
         is counted in a slot, and goes on behind that one, or from the first where it was given up
         [gpusync__next_armed].
      4. To give a slot up takes the global lock inside the queue's. From then on its looks and its handler are under the
         global lock. The last look releases the buffer, the last of all frees the slot, to all queues
         [gpusync__orphan_leave].
-     5. A part of a submission leads to its plan while that has not ended, and the plan to the part while that is in
-        flight. The end of either cuts both [gpusync__end_plan, gpusync__flight_remove].
+     5. A part of a submission leads to its submission while that has not ended, and the submission to the part while
+        that is in flight. The end of either cuts both [gpusync__end_submission, gpusync__flight_remove].
      6. A submission that is issued at once gets its ticket and turns ARMED in one hold. A held one turns ARMED in a
-        hold that also turns the needs of its ticket [gpusync__arm_plan]. A thread that finds a submission by its ticket
-        takes a reference to it before it unlocks [gpusync__ticket_begin].
+        hold that also turns the dependencies of its ticket [gpusync__arm_submission]. A thread that finds a submission
+        by its ticket takes a reference to it before it unlocks [gpusync__ticket_begin].
      7. For a lost handler the sweep gives the room back, once. The slot stays ARMED [gpusync__sweep_slots].
      8. Under a timeline's lock nothing of a queue is read but its number and label, and a submission's ticket and
         state, which are atomic. The forecast of a value takes a reference to the submission, and unlocks
@@ -1496,8 +1500,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
 
      held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
-                          [gpusync__want, gpusync__pump]                    read-modify-write [gpusync__order_end]
-     a pump is deferred   set `wanted`, then `is_deferred` [gpusync__want]  clear `is_deferred`, then pump
+                          [gpusync__want, gpusync__issue_ready]                    read-modify-write
+                          [gpusync__order_end]
+     an issue is deferred set `wanted`, then `is_deferred` [gpusync__want]  clear `is_deferred`, then issue
                                                                             [gpusync__run]
      a device is lost     set LOST, then read `upper`, and want each queue  set `upper`, line up, then read LOST
                           [gpusync__lose]                                   [gpusync__enter_held]
@@ -1532,12 +1537,14 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
          `owing` counts the callback [gpusync__completed, gpusync__run_one_due].
      11. The last waiter lists itself while the handler looks for waiters: both do so under the lock [gpusync__enlist,
          gpusync__take_ended].
-     12. A lower promise is broken, a higher one kept: the timeline fails before the promise goes [gpusync__publish].
-     13. A consumer ends before its killed producer's handler: it is not over before its needs are [gpusync__work_over].
+     12. The work of a lower pending signal fails, that of a higher one ends well: the timeline fails before the lower
+         [gpusync__publish].
+     13. A consumer ends before its killed producer's handler: it is not over before its dependencies are
+         [gpusync__work_over].
      14. A timed-out wait, then the late signal: the listening finds no wait listed [gpusync__listener_invoke].
      15. A thread has the order lock while a callback has held work to issue: see "held work may go".
-     16. A submission's second signal is refused while the first one's timeline is raised: promises are taken back
-         without the order lock [gpusync__undo_plan].
+     16. A submission's second signal is refused while the first one's timeline is raised: pending signals are taken
+         back without the order lock [gpusync__undo_submission].
      17. A timeline goes while held work registers: registering looks again under the wait list's lock
          [gpusync__listen].
      18. A callback runs for seconds: it has a dispatch queue, handlers of other queues go on [gpusync__ask_for_calls].
@@ -1809,7 +1816,7 @@ extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_l
 /* A queue's own lock, over all that is known of its tickets. */
 #define GPUSYNC__LOCK(queue) gpusync__lock(&(queue)->waits.lock)
 #define GPUSYNC__UNLOCK(queue) gpusync__unlock(&(queue)->waits.lock)
-/* A timeline's: its values, what is needed and promised. */
+/* A timeline's: its values, what waits for them, and pending signals. */
 #define GPUSYNC__LOCK_TIMELINE(timeline) gpusync__lock(&(timeline)->waits.lock)
 #define GPUSYNC__UNLOCK_TIMELINE(timeline) gpusync__unlock(&(timeline)->waits.lock)
 /* The process's. */
@@ -1943,9 +1950,9 @@ typedef struct gpusync__block {
      1. FREE     on a free list, of a queue or of all.
      2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once
                  a commit or a submission has taken it from there, in flight with all the others.
-     3. ARMED    the slot has its ticket (a part has that of its plan). After that Metal gets it as
-                 the completion handler, and gpusync or the program commits the buffer. (External
-                 work is committed already, and the watcher calls the handler.)
+     3. ARMED    the slot has its ticket (a part has that of its submission). After that Metal gets
+                 it as the completion handler, and gpusync or the program commits the buffer.
+                 (External work is committed already, and the watcher calls the handler.)
      4. RUNNING  the handler has come (gpusync__completed). It uses the queue: destroy waits for it.
      5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has
                  come (gpusync__give_up). The slot leaves its queue. Its handler, and the looks that
@@ -1956,14 +1963,14 @@ typedef struct gpusync__block {
    ARMED for ORPHANED: one of them finds the other's value and leaves the queue, or the slot, to the
    other.
 
-   A submission has a slot too, inside its plan and without a buffer, which the ring leads to: OPEN
-   while it comes in or is held, ARMED from its issue on. It is not in flight, and nothing is
+   A submission has a slot too, inside its submission and without a buffer, which the ring leads to:
+   OPEN while it comes in or is held, ARMED from its issue on. It is not in flight, and nothing is
    counted in it. What object the handler is given does not matter: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 /* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL:
    committed by other code. PART: a command buffer of a submission. PLAN: a submission's own. All
    but PART have a ticket of their own. */
-enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__PLAN };
+enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__SUBMISSION };
 /* What is known of a slot. HAS_ROOM: a command buffer of it is counted in `outstanding`. WAS_OPEN:
    it is open again when its submission fails. ENDED: a thread has found the end, and tells it.
    HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue. Its handler gets the
@@ -1984,11 +1991,12 @@ typedef struct gpusync__slot {
     uint64_t ticket, since_ns;       /* 0: none yet; when it got that; of PLAN: its issue, after that. Not of PART */
     struct gpusync__slot *next;      /* on a free list, among the open buffers, or in the index of those in flight */
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
-    struct gpusync__plan *plan;      /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
-    struct gpusync__slot **back;     /* the ring's entry that led here, or the plan's part; NULL: there is none */
-    union {                          /* under the global lock */
-        struct gpusync__slot *next;  /* traced: on that list */
-        uint64_t ns;                 /* when the scheduled handler ran, or 0 */
+    struct gpusync__submission
+        *submission;                /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
+    struct gpusync__slot **back;    /* the ring's entry that led here, or the submission's part; NULL: there is none */
+    union {                         /* under the global lock */
+        struct gpusync__slot *next; /* traced: on that list */
+        uint64_t ns;                /* when the scheduled handler ran, or 0 */
     } scheduled;
     union {
         uint64_t ended_ns; /* in flight: when a sweep saw the end, and no handler; or 0 */
@@ -2018,7 +2026,8 @@ typedef struct gpusync__node {
     uint32_t weight;                        /* random: no node has a heavier one below it */
     bool linked, heard;                     /* it is on a list; of a value: the event's listener is to tell */
     /* Called under the wait list's lock when the number is over, after the node was taken off its
-       list. Of a callback it is gpusync__callback_told, of a need a function of the second floor.
+       list. Of a callback it is gpusync__callback_told, of a dependency a function of the second
+       floor.
        NULL: a sleeping wait. error: how the ticket or the timeline failed, or what is gone or lost;
        NULL: the ticket ended well, the value was reached, or it does not matter. */
     void (*told)(struct gpusync__node *node, const gpusync_error *error, struct gpusync__catch *caught,
@@ -2063,8 +2072,8 @@ typedef struct gpusync__wait_entry {
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
-/* The waits, callbacks and needs that are to be told when something ends or comes, and the lock of
-   the queue or timeline whose wait list it is. Under that lock no message, hook, release or
+/* The waits, callbacks and dependencies that are to be told when something ends or comes, and the
+   lock of the queue or timeline whose wait list it is. Under that lock no message, hook, release or
    allocation runs. */
 typedef struct gpusync__wait_list {
     gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
@@ -2113,21 +2122,21 @@ typedef struct gpusync__callback {
     gpusync_error error;            /* for `due` */
 } gpusync__callback;
 
-/* A submission, and what it needs: of the second floor. */
-typedef struct gpusync__plan gpusync__plan;
-typedef struct gpusync__need gpusync__need;
+/* A submission, and what it waits for: of the second floor. */
+typedef struct gpusync__submission gpusync__submission;
+typedef struct gpusync__dependency gpusync__dependency;
 
 typedef struct gpusync__line {
-    gpusync__plan *first, *last; /* held plans, by their tickets */
+    gpusync__submission *first, *last; /* held submissions, by their tickets */
 } gpusync__line;
 
 /* What is left to do, outside of all locks, after something was found or changed. */
 typedef struct gpusync__deferred {
-    gpusync__plan *ended, *last_ended; /* publish how, in this order */
-    gpusync__plan *issued;             /* tell the waits for their signals */
-    gpusync_queue *pumps;              /* have held work that can go; entered */
-    bool busy, calls, sweep;           /* there is something on it; a callback is due; sweeps have a new reason */
-    uint64_t held_ns;                  /* when this call held its plan back */
+    gpusync__submission *ended, *last_ended; /* publish how, in this order */
+    gpusync__submission *issued;             /* tell the waits for their signals */
+    gpusync_queue *to_issue;                 /* have held work that can go; entered */
+    bool busy, calls, sweep;                 /* there is something on it; a callback is due; sweeps have a new reason */
+    uint64_t held_ns;                        /* when this call held its submission back */
 } gpusync__deferred;
 
 /* clang-format off */
@@ -2145,35 +2154,35 @@ typedef struct gpusync__backoff {
 #define GPUSYNC__TAKEN 16 /* tickets whose times a queue remembers */
 
 struct gpusync_device {
-    void *metal;                           /* the MTLDevice, +1 */
-    gpusync_hooks hooks;                   /* the program's, or the default ones */
-    gpusync_allocator allocator;           /* for all that does not outlive the device */
-    gpusync_spin own_spin, *spin;          /* the program's; that, or NULL. Of its queues, where they have no other */
-    gpusync_wait_mode wait_mode;           /* of its queues, where they have no other */
-    gpusync__backoff backoff;              /* of waits for many points */
-    gpusync_log_fn log;                    /* or NULL */
-    uint32_t lost;                         /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
-    gpusync__mutex lock;                   /* over what follows, but for `stats` and `inside`, down to event_count */
-    gpusync__list queues, timelines;       /* by their numbers */
-    uint64_t queue_count, timeline_count;  /* ever made: the last number */
-    gpusync_stats gone, stats;             /* of destroyed queues; of waits for timelines, and for many points */
-    uint32_t inside;                       /* waits for many points, which destroy must let out first */
-    void *listener;                        /* MTLSharedEventListener, made when first needed, under the lock */
-    void *events[GPUSYNC__EVENT_POOL];     /* that nothing refers to any more */
-    uint32_t event_count;                  /* how many of them there are */
-    gpusync__mutex waiter_lock, plan_lock; /* over the next field; over what follows, down to turned_away */
-    gpusync__waiter *free_waiters;         /* a list */
-    gpusync__plan *free_plans;             /* a list */
-    gpusync__callback *free_callbacks;     /* a list */
-    struct gpusync__store *stores;         /* memory of all of these; pushed without a lock */
-    gpusync__due *due, *last_due;          /* in the order in which they became due */
-    uint32_t due_count;                    /* of that list */
+    void *metal;                          /* the MTLDevice, +1 */
+    gpusync_hooks hooks;                  /* the program's, or the default ones */
+    gpusync_allocator allocator;          /* for all that does not outlive the device */
+    gpusync_spin own_spin, *spin;         /* the program's; that, or NULL. Of its queues, where they have no other */
+    gpusync_wait_mode wait_mode;          /* of its queues, where they have no other */
+    gpusync__backoff backoff;             /* of waits for many points */
+    gpusync_log_fn log;                   /* or NULL */
+    uint32_t lost;                        /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
+    gpusync__mutex lock;                  /* over what follows, but for `stats` and `inside`, down to event_count */
+    gpusync__list queues, timelines;      /* by their numbers */
+    uint64_t queue_count, timeline_count; /* ever made: the last number */
+    gpusync_stats gone, stats;            /* of destroyed queues; of waits for timelines, and for many points */
+    uint32_t inside;                      /* waits for many points, which destroy must let out first */
+    void *listener;                       /* MTLSharedEventListener, made when first needed, under the lock */
+    void *events[GPUSYNC__EVENT_POOL];    /* that nothing refers to any more */
+    uint32_t event_count;                 /* how many of them there are */
+    gpusync__mutex waiter_lock, submission_lock; /* over the next field; over what follows, down to turned_away */
+    gpusync__waiter *free_waiters;               /* a list */
+    gpusync__submission *free_submissions;       /* a list */
+    gpusync__callback *free_callbacks;           /* a list */
+    struct gpusync__store *stores;               /* memory of all of these; pushed without a lock */
+    gpusync__due *due, *last_due;                /* in the order in which they became due */
+    uint32_t due_count;                          /* of that list */
     bool calling, turned_away; /* a callback runs, the only one; a thread that was to run more has gone since */
     gpusync__post *post;       /* what dispatch queues get */
     void *callback_queue, *sweep_queue;        /* serial dispatch queues. callback_queue: not of MANUAL */
     gpusync_callback_mode callback_mode;       /* runs callbacks */
     gpusync_notify_fn notify;                  /* of MANUAL: something is due. Or NULL */
-    const struct gpusync__upper *upper;        /* NULL: no plan was made yet */
+    const struct gpusync__upper *upper;        /* NULL: no submission was made yet */
     const struct gpusync__tracing *trace;      /* NULL: the program does not trace */
     gpusync_trace_fn trace_fn;                 /* where it does */
     void *log_user, *notify_user, *trace_user; /* what those three get */
@@ -2245,22 +2254,23 @@ struct gpusync_queue {
        inside: calls that destroy must let out first. leaving: handlers that are through with the
        queue's lock, and not with the queue. */
     uint32_t inside, leaving;
-    gpusync_stats stats;       /* but for commits and completions: they are counted by their tickets */
-    gpusync__backoff backoff;  /* of waits for its tickets, or for room */
-    uint32_t owing;            /* plans and callbacks that are not over: destroy waits for them */
-    gpusync__plan *free_plans; /* a list, which is taken whole */
+    gpusync_stats stats;                   /* but for commits and completions: they are counted by their tickets */
+    gpusync__backoff backoff;              /* of waits for its tickets, or for room */
+    uint32_t owing;                        /* submissions and callbacks that are not over: destroy waits for them */
+    gpusync__submission *free_submissions; /* a list, which is taken whole */
     /* Of Metal 4, see gpusync__keep_signaller. mark: an event, +1, made before the first signal.
-       marks: the last number that a plan has of it. Under the order lock. kept: plans that have
-       ended; kept_count: how many. Under the device's plan lock. */
+       marks: the last number that a submission has of it. Under the order lock. kept: submissions
+       that have ended; kept_count: how many. Under the device's submission lock. */
     void *mark;
     uint64_t marks;
-    gpusync__plan *kept;
+    gpusync__submission *kept;
     uint32_t kept_count;
     /* wanted: held work can go, or must: the thread that gets the order lock sees to it.
        is_deferred: it is on one. */
     uint32_t wanted, is_deferred;
-    gpusync_queue *next_pump;              /* there */
-    gpusync__plan *stirred, *last_stirred; /* held ones that may go now, or must end. Under the device's plan lock */
+    gpusync_queue *next_to_issue; /* there */
+    gpusync__submission *ready,
+        *last_ready; /* held ones that may go now, or must end. Under the device's submission lock */
     /* -- under the order lock: ticket order is queue order. order: that lock. Held work that may
        go is issued by a thread that tries it, and never waits for it. Open buffers are those made,
        or encoded into, and not committed: in lists, by the first bits of a hash. */
@@ -2318,22 +2328,22 @@ struct gpusync_timeline {
     gpusync__backoff backoff; /* of waits for its values. Without the lock */
     char label[64];           /* the program's, or empty */
     /* -- the second floor's */
-    uint32_t refs;                                /* the program, and every plan that names it */
+    uint32_t refs;                                /* the program, and every submission that names it */
     void *event;                                  /* the MTLSharedEvent, +1 */
     uint64_t base;                                /* event value = value + base */
     bool imported, fail_writes_event, handed_out; /* the event was given; a failure shows on it; others may know it */
-    /* kept: signalled, though a promise below it may be open.
+    /* kept: signalled, though a pending signal below it may be open.
        on_event: signalled, and known to stand on the event.
-       coming: every promise up to here is the device's, or was kept. on_event and coming: read
-       without the lock. largest: of all that were ever going to be signalled by the device.
+       coming: every pending signal up to here is the device's, or was kept. on_event and coming:
+       read without the lock. largest: of all that were ever going to be signalled by the device.
        expected: others signal up to here. */
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
     uint64_t kept, on_event, coming, largest, expected;
-    gpusync__list promises; /* that are open */
-    uint32_t promised;      /* how many; read without the lock */
-    bool mixed;             /* they are not all of one queue */
-    uint64_t last;          /* reached before it failed */
-    gpusync_error error;    /* how it failed; does not change after */
+    gpusync__list signals; /* that are open */
+    uint32_t signal_count; /* how many; read without the lock */
+    bool mixed;            /* they are not all of one queue */
+    uint64_t last;         /* reached before it failed */
+    gpusync_error error;   /* how it failed; does not change after */
 };
 
 /* When something is expected to end (0: it is not known); how far off that may be; how late its end
@@ -2346,30 +2356,30 @@ typedef struct gpusync__forecast {
    a node and by `done` of a due callback. The ground floor calls nothing of the second in another
    way, so a program that commits and waits links nothing of it. */
 
-/* What submissions do on the ground floor. A device has this table from its first plan on, and for
-   good (gpusync__plans_make); so it is there wherever a plan is. */
+/* What submissions do on the ground floor. A device has this table from its first submission on,
+   and for good (gpusync__submissions_make); so it is there wherever a submission is. */
 typedef struct gpusync__upper {
-    /* work: what is among deferred work. over: needs that were caught, of tickets of a queue; error
-       NULL: they ended well. keep: a reference to the plan that the ring leads to, under the queue's lock.
-       unkeep: gives it back, without. may_end: a need whose ticket has not ended may be told so,
-       for its plan is given up. */
+    /* work: what is among deferred work. over: dependencies that were caught, of tickets of a
+       queue; error NULL: they ended well. keep: a reference to the submission that the ring leads
+       to, under the queue's lock. unkeep: gives it back, without. may_end: a dependency whose
+       ticket has not ended may be told so, for its submission is given up. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
-    void (*over)(struct gpusync__need *needs, const gpusync_error *error, gpusync__deferred *deferred);
-    void (*keep)(struct gpusync__plan *plan);
-    void (*unkeep)(struct gpusync__plan *plan);
+    void (*over)(struct gpusync__dependency *dependencies, const gpusync_error *error, gpusync__deferred *deferred);
+    void (*keep)(struct gpusync__submission *s);
+    void (*unkeep)(struct gpusync__submission *s);
     bool (*may_end)(const gpusync__node *node);
-    /* want: held work of the queue can go, or must end. pump: the order lock was unlocked, and
+    /* want: held work of the queue can go, or must end. issue: the order lock was unlocked, and
        `wanted` is set. commit: a commit that has to go behind held work, or of a buffer with waits
        or signals.
        discard: of an open buffer; error NULL: it was the program's wish.
        ended: a part. look: at a submission's parts; true: sweeps are to go on for its sake. */
     void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
-    void (*pump)(gpusync_queue *q);
+    void (*issue)(gpusync_queue *q);
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
                              uint64_t *held_ns);
-    void (*discard)(struct gpusync__plan *plan, const gpusync_error *error, gpusync__deferred *deferred);
+    void (*discard)(struct gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred);
     void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
-    bool (*look)(struct gpusync__plan *plan);
+    bool (*look)(struct gpusync__submission *s);
     /* Of destroy, in this order. give_up: held work, under the order lock. events: for an orphan,
        what the device may still use, as an array (+1), or NULL. disown: what is in flight. close:
        nothing is left but memory. */
@@ -2607,7 +2617,7 @@ static __attribute__((noinline)) bool gpusync__in_callback(void)
     return call != NULL;
 }
 
-/* NULL: no plan was made yet for a queue of this device. */
+/* NULL: no submission was made yet for a queue of this device. */
 static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q)
 {
     return GPUSYNC__LOAD_SEQ(&q->device->upper);
@@ -2677,7 +2687,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
 static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
 {
     slot->queue = NULL;
-    slot->plan = NULL;
+    slot->submission = NULL;
     slot->back = NULL;
     slot->scheduled.ns = slot->late.ended_ns = 0;
     slot->ticket = 0;
@@ -2766,8 +2776,8 @@ GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
 }
 
 /* With all that leads to the slot: no other thread finds it after the unlock. The slot is
-   freed, given up, open again, or its plan's alone. The entry of a ticket that has ended may lead
-   to a later slot by now. */
+   freed, given up, open again, or its submission's alone. The entry of a ticket that has ended may
+   lead to a later slot by now. */
 GPUSYNC__INLINE void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
 {
     slot->flight[0]->flight[1] = slot->flight[1];
@@ -2923,8 +2933,9 @@ static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
     return ticket <= gpusync__ended_to(q); /* its entry may just have gone on to a later one */
 }
 
-/* Is there a place for the next ticket? In the first lap of a ring there is; after that the entry is
-   that of the ticket one lap earlier until `completed` has passed that. Under the queue's lock. */
+/* Is there a place for the next ticket? In the first lap of a ring there is; after that the entry
+   is that of the ticket one lap earlier until `completed` has passed that. Under the queue's
+   lock. */
 static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 {
     const gpusync__ring *ring = q->ring;
@@ -3014,9 +3025,10 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     return ready;
 }
 
-/* The slot gets the next ticket, for which there is a place. gpusync commits the command buffer after
-   that: `completed` must never be seen to run ahead. A slot whose ticket has ended, and whose handler is late, loses
-   its entry to this one. Under the order lock and the queue's. */
+/* The slot gets the next ticket, for which there is a place. gpusync commits the command buffer
+   after
+   that: `completed` must never be seen to run ahead. A slot whose ticket has ended, and whose
+   handler is late, loses its entry to this one. Under the order lock and the queue's. */
 GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
 {
     uint64_t ticket = q->head.committed + 1;
@@ -3025,7 +3037,7 @@ GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *sl
     slot->back = place;
     slot->since_ns = now;
     GPUSYNC__STORE_RELAXED(&slot->ticket, ticket);
-    __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE); /* of a plan: with all that its issue has written */
+    __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE); /* of a submission: with all that its issue has written */
     GPUSYNC__STORE_SEQ(&q->head.committed, ticket);
     return ticket;
 }
@@ -3043,8 +3055,8 @@ static gpusync__slot *gpusync__ticket_begin(gpusync_queue *q, uint64_t ticket)
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__has_ended(q, ticket) ? NULL : gpusync__slot_of(q, ticket);
-    if (slot && slot->kind == GPUSYNC__PLAN)
-        gpusync__upper_of(q)->keep(slot->plan);
+    if (slot && slot->kind == GPUSYNC__SUBMISSION)
+        gpusync__upper_of(q)->keep(slot->submission);
     else if (slot)
         slot->looks++;
     GPUSYNC__UNLOCK(q);
@@ -3053,8 +3065,8 @@ static gpusync__slot *gpusync__ticket_begin(gpusync_queue *q, uint64_t ticket)
 
 static void gpusync__ticket_end(gpusync_queue *q, gpusync__slot *slot)
 {
-    if (slot->kind == GPUSYNC__PLAN)
-        gpusync__upper_of(q)->unkeep(slot->plan);
+    if (slot->kind == GPUSYNC__SUBMISSION)
+        gpusync__upper_of(q)->unkeep(slot->submission);
     else
         gpusync__look_end(q, slot);
 }
@@ -3065,7 +3077,7 @@ static void gpusync__ticket_end(gpusync_queue *q, gpusync__slot *slot)
 static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint8_t state)
 {
     const gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    return slot && slot->kind == GPUSYNC__PLAN && (state == GPUSYNC__ANY || slot->state == state);
+    return slot && slot->kind == GPUSYNC__SUBMISSION && (state == GPUSYNC__ANY || slot->state == state);
 }
 
 /* ------------------------------------------------------------------------------ >>failure --
@@ -3447,7 +3459,8 @@ static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const 
     return result;
 }
 
-/* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are told. */
+/* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are
+   told. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
@@ -3489,12 +3502,12 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
      4. The wait looks. It lists again what is not over (step 1), or takes off what is left of it
         and returns.
 
-   A callback, or a need of the second floor, is on a wait list in the same way:
+   A callback, or a dependency of the second floor, is on a wait list in the same way:
      1. It is listed, unless its time has come already, which the caller sees under the same lock.
      2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and
         calls `told`, under the lock.
-     3. A callback is due at once. A need goes into the catch, and its submission is told without
-        the lock. */
+     3. A callback is due at once. A dependency goes into the catch, and its submission is told
+        without the lock. */
 
 /* The first whose number is not below this one, or NULL. At either end of the list it costs no
    search. */
@@ -3649,7 +3662,7 @@ static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline 
 /* Where a wait entry is listed, by what it waits for: a ticket or a value by its number, everything
    by the last ticket, a handler by the ticket of its slot, room behind all of those.
    Under the wait list's lock. Those that wait for room stand behind those that wait for handlers:
-   of them the one that needs least comes first. */
+   of them the one that dependencies least comes first. */
 static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *entry)
 {
     const gpusync__goal *goal = &entry->goal;
@@ -3691,7 +3704,7 @@ static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint6
     return gpusync__told_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
 }
 
-/* Under the plan lock. `dev->due` is also read without it, to see whether anything is due. */
+/* Under the submission lock. `dev->due` is also read without it, to see whether anything is due. */
 static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     due->next = NULL;
@@ -3707,9 +3720,9 @@ static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync_
 /* Have it called soon. A wait list's lock may be held. */
 static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
-    gpusync__lock(&dev->plan_lock);
+    gpusync__lock(&dev->submission_lock);
     gpusync__append_due(dev, due, deferred);
-    gpusync__unlock(&dev->plan_lock);
+    gpusync__unlock(&dev->submission_lock);
 }
 
 /* What was taken off a wait list, for the time without its lock. Waiters are copied out, because
@@ -3722,7 +3735,7 @@ typedef struct gpusync__catch {
     bool more;                                     /* some were left where they are, for another hold of the lock */
     uint64_t ended;                                /* the ticket that the caller has ended; 0: none that has waits */
     const gpusync_error *error;                    /* of `ended`, which failed; NULL: it ended well */
-    gpusync__need *needs, *last_need;              /* of submissions, in their order, by `next` */
+    gpusync__dependency *dependencies, *last_dependency; /* of submissions, in their order, by `next` */
 } gpusync__catch;
 
 /* Before the lock is taken for the first time. What `count` and `ended` speak of needs no value. */
@@ -3731,7 +3744,7 @@ static void gpusync__catch_nothing(gpusync__catch *caught)
     caught->count = 0;
     caught->more = false;
     caught->ended = 0;
-    caught->needs = NULL;
+    caught->dependencies = NULL;
 }
 
 /* Wake the waiters of the catch. No lock is held, for this calls hooks. True: there are more, and
@@ -3843,8 +3856,8 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *
 
 #define GPUSYNC__HOLD_MOST 64 /* of a wait list's tickets: so many are looked at in one hold of the lock */
 
-/* The device is lost: call back at once, for what will not end. Of a ticket that has ended the thread
-   that ended it is about to tell. Releases wait: objects stay until destroy. */
+/* The device is lost: call back at once, for what will not end. Of a ticket that has ended the
+   thread that ended it is about to tell. Releases wait: objects stay until destroy. */
 static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -3870,7 +3883,8 @@ static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred
 }
 
 /* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any
-   waiter is woken, so each of them sees its own. What is held will never go: the pump ends it. */
+   waiter is woken, so each of them sees its own. What is held will never go: gpusync__issue_ready
+   ends it. */
 GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -3903,10 +3917,11 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The caller has ended the ticket, badly with this error, or well (NULL), and that is on record: take
-   off what waits for the ticket, or for all up to it. What waits for other tickets goes with their
-   ends. On the list of waits for everything no wait is over that stands behind one that is not.
-   What one hold leaves is left to gpusync__tell_now of the same caller. Under the queue's lock. */
+/* The caller has ended the ticket, badly with this error, or well (NULL), and that is on record:
+   take off what waits for the ticket, or for all up to it. What waits for other tickets goes with
+   their ends. On the list of waits for everything no wait is over that stands behind one that is
+   not. What one hold leaves is left to gpusync__tell_now of the same caller. Under the queue's
+   lock. */
 static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, uint64_t ticket,
                                                               const gpusync_error *error, gpusync__catch *caught,
                                                               gpusync__deferred *deferred)
@@ -3962,10 +3977,10 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
     }
 }
 
-/* Take off as many waits for room as there is room for. A waiter that is woken, and does not take its
-   room, wakes the next one. Those of an earlier hold are not counted here: when they have taken their
-   room, `outstanding` tells; until then another waiter may wake for nothing. Under the queue's
-   lock. */
+/* Take off as many waits for room as there is room for. A waiter that is woken, and does not take
+   its room, wakes the next one. Those of an earlier hold are not counted here: when they have taken
+   their room, `outstanding` tells; until then another waiter may wake for nothing. Under the
+   queue's lock. */
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
     gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
@@ -3980,8 +3995,9 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
 }
 
 /* The last step of a call that has taken waits off: unpark them, take off what was left, and tell
-   the needs. Callbacks and needs of a ticket are taken by the call that has ended it alone (`ended`):
-   no other one knows how it ended, nor what is left to tell. ticket: whose handler may have begun;
+   the dependencies. Callbacks and dependencies of a ticket are taken by the call that has ended it
+   alone (`ended`): no other one knows how it ended, nor what is left to tell. ticket: whose handler
+   may have begun;
    0: none. No lock is held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                      gpusync__deferred *deferred)
@@ -3996,14 +4012,14 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
             gpusync__take_room_waits(q, caught);
         GPUSYNC__UNLOCK(q);
     }
-    if (caught->needs)
-        gpusync__upper_of(q)->over(caught->needs, caught->error, deferred);
-    caught->needs = NULL;
+    if (caught->dependencies)
+        gpusync__upper_of(q)->over(caught->dependencies, caught->error, deferred);
+    caught->dependencies = NULL;
 }
 
 static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    if (caught->count || caught->needs || caught->more)
+    if (caught->count || caught->dependencies || caught->more)
         gpusync__tell_now(q, ticket, caught, deferred);
 }
 
@@ -4139,7 +4155,7 @@ static void gpusync__post_leave(gpusync__post *post)
 static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing)
 {
     gpusync__due *due, *previous = NULL;
-    gpusync__lock(&dev->plan_lock);
+    gpusync__lock(&dev->submission_lock);
     for (due = dev->due; due && owing && due->owing != owing; due = due->next)
         previous = due;
     if (dev->calling) {
@@ -4156,7 +4172,7 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
         dev->calling = true;
         dev->due_count--;
     }
-    gpusync__unlock(&dev->plan_lock);
+    gpusync__unlock(&dev->submission_lock);
     return due;
 }
 
@@ -4181,7 +4197,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
         gpusync__release(due->user);
     gpusync__pool_pop(pool);
     gpusync__user_end(&call);
-    gpusync__lock(&dev->plan_lock);
+    gpusync__lock(&dev->submission_lock);
     dev->calling = false;
     deferred.calls = dev->turned_away && dev->due;
     dev->turned_away = false;
@@ -4189,7 +4205,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
         callback->next = dev->free_callbacks;
         dev->free_callbacks = callback;
     }
-    gpusync__unlock(&dev->plan_lock);
+    gpusync__unlock(&dev->submission_lock);
     gpusync__ask_for_calls(dev, &deferred);
     if (done)
         done(due);
@@ -4205,10 +4221,10 @@ static size_t gpusync__run_due(gpusync_device *dev, size_t max)
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__due *due;
     size_t n = 0;
-    gpusync__lock(&dev->plan_lock);
+    gpusync__lock(&dev->submission_lock);
     if (max > dev->due_count)
         max = dev->due_count;
-    gpusync__unlock(&dev->plan_lock);
+    gpusync__unlock(&dev->submission_lock);
     for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++)
         gpusync__run_one_due(dev, due);
     deferred.calls = n && GPUSYNC__LOAD_SEQ(&dev->due);
@@ -4289,8 +4305,8 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 }
 
 /* Call what is due of something that is to be destroyed, until nothing is owed any more. While
-   another thread calls it lingers: that may be the last. kept: counts the plans that are not waited
-   for; NULL: there are none. */
+   another thread calls it lingers: that may be the last. kept: counts the submissions that are not
+   waited for; NULL: there are none. */
 static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept)
 {
     unsigned rounds = 0;
@@ -4346,9 +4362,9 @@ static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferre
      2. That thread reads the times, and of failed work the error, without a lock.
      3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed`
         moves, and what waits for that is taken off the wait list. Of a part of a submission only
-        ENDED is set, and the plan is told without the lock.
-     4. The handler gives back the room, and leaves the slot. Of a plain commit that went well it does
-        all this in one hold, unless the device has a trace.
+        ENDED is set, and the submission is told without the lock.
+     4. The handler gives back the room, and leaves the slot. Of a plain commit that went well it
+        does all this in one hold, unless the device has a trace.
      5. Without the lock: waiters are unparked, trace and log are called, the buffer is released.
         The queue stays meanwhile: a look is inside of it, a handler counts in `leaving`. */
 
@@ -4359,9 +4375,10 @@ static void gpusync__read_times(void *report, gpusync__outcome *outcome)
     outcome->gpu_end = GPUSYNC__AS(double)(report, gpusync__sel.gpuEndTime);
 }
 
-/* Metal's end is not behind the issue and the last end. Where it is before the issue, or lies ahead,
-   Metal has told none, or by another clock: then the work has ended now. Work that ended out of order
-   took 1 ns. */
+/* Metal's end is not behind the issue and the last end. Where it is before the issue, or lies
+   ahead,
+   Metal has told none, or by another clock: then the work has ended now. Work that ended out of
+   order took 1 ns. */
 GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
 {
     uint64_t now = gpusync_now_ns(), begin = q->ended_ns;
@@ -4376,8 +4393,9 @@ GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, u
 }
 
 /* The ticket has ended: remember how long it took, from its issue, or from the end of the work
-   before it, to its own. Where that tells nothing of later tickets, the caller sets it to 0 again: the
-   work failed, waited on the device, or was committed by the program. Under the queue's lock. */
+   before it, to its own. Where that tells nothing of later tickets, the caller sets it to 0 again:
+   the work failed, waited on the device, or was committed by the program. Under the queue's
+   lock. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds = outcome->gpu_end;
@@ -4409,8 +4427,8 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
 }
 
 /* The same, and take off the wait list what waits for the ticket. Waits and callbacks look at the
-   entry and at `completed`: those are written first. A submission's own callback comes between the two
-   (gpusync__end_plan), and so before those that were registered for its ticket. */
+   entry and at `completed`: those are written first. A submission's own callback comes between the
+   two (gpusync__end_submission), and so before those that were registered for its ticket. */
 static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
                                        gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -4568,9 +4586,9 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
-/* The handler of all but a plain commit that went well on a device without a trace. Its room comes back after
-   the log hook has run: Metal may count the buffer until the handler returns, and a hook that makes
-   a command buffer would wait for that. */
+/* The handler of all but a plain commit that went well on a device without a trace. Its room comes
+   back after the log hook has run: Metal may count the buffer until the handler returns, and a hook
+   that makes a command buffer would wait for that. */
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
 {
     const gpusync__tracing *trace = q->device->trace;
@@ -4589,7 +4607,7 @@ GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slo
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing
    but the slot may be touched: the queue may be gone. `object` is the feedback of a Metal 4 commit,
    valid during the call. Else it is not looked at: tools that check or capture put objects of their
-   own around Metal's. Metal gives the thread no promise of a pool. */
+   own around Metal's. Metal gives the thread no pending signal of a pool. */
 static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
@@ -4648,10 +4666,10 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason
     gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
     if (!slot)
         return true;
-    bool is_plan = slot->kind == GPUSYNC__PLAN;
-    if (is_plan && gpusync__upper_of(q)->look(slot->plan) && reason)
+    bool is_submission = slot->kind == GPUSYNC__SUBMISSION;
+    if (is_submission && gpusync__upper_of(q)->look(slot->submission) && reason)
         *reason = true;
-    bool ended = is_plan ? gpusync__has_ended(q, ticket) : gpusync__look_slot(q, slot);
+    bool ended = is_submission ? gpusync__has_ended(q, ticket) : gpusync__look_slot(q, slot);
     gpusync__ticket_end(q, slot);
     return ended;
 }
@@ -4771,8 +4789,8 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 #define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
 #define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
 
-/* Start a timer, unless one is on its way that comes no later. pace: the delay from that sweep to the
-   next, also where no timer is started. */
+/* Start a timer, unless one is on its way that comes no later. pace: the delay from that sweep to
+   the next, also where no timer is started. */
 GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
 {
     gpusync__post *post = dev->post;
@@ -4787,7 +4805,8 @@ GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uin
     gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
 }
 
-/* The caller has listed a new reason for sweeps. gpusync__sweep clears `sweep_ns`, and then looks for
+/* The caller has listed a new reason for sweeps. gpusync__sweep clears `sweep_ns`, and then looks
+   for
    reasons: it sees this one, or this call sees 0 and starts a timer. A sweep that comes soon is
    enough. No lock is held. */
 static inline void gpusync__arm_sweep(gpusync_device *dev)
@@ -4954,7 +4973,8 @@ static void gpusync__delist_one(gpusync__wait_entry *entry)
 }
 
 /* Of many: keep the results of the goals that are over now, and leave what they were about. Each
-   goal is asked once whether it is reached: what breaks the wait must also be what it returns. Of any,
+   goal is asked once whether it is reached: what breaks the wait must also be what it returns. Of
+   any,
    one is enough: the others are not left here, and their failures are not told. */
 static bool gpusync__many_over(gpusync__wait *wait)
 {
@@ -5041,7 +5061,7 @@ static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
     const gpusync__slot *slot = gpusync__slot_of(q, ticket);
     if (!slot || gpusync__state_of(slot) != GPUSYNC__ARMED)
         return 0;
-    bool says = slot->kind == GPUSYNC__PLAN ? !(slot->traits & GPUSYNC__IS_DELAYED) : slot->kind == GPUSYNC__WORK;
+    bool says = slot->kind == GPUSYNC__SUBMISSION ? !(slot->traits & GPUSYNC__IS_DELAYED) : slot->kind == GPUSYNC__WORK;
     return says ? slot->since_ns : 0;
 }
 
@@ -5065,7 +5085,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t 
     return f;
 }
 
-/* Of a goal. A value: by the work that has promised it. */
+/* Of a goal. A value: by the work that is to signal it. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -5176,7 +5196,7 @@ static void gpusync__block_goal(const gpusync__goal *goal)
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot)
             continue;
-        if (slot->kind != GPUSYNC__PLAN && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
+        if (slot->kind != GPUSYNC__SUBMISSION && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
             void *pool = gpusync__pool_push();
             gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
             gpusync__pool_pop(pool);
@@ -5214,8 +5234,8 @@ static bool gpusync__enlist(gpusync__wait *wait)
 
 /* Sleep until the wait is over, or until the deadline. A sleeper looks at nothing by itself: the
    sweep does, for all. OK: the wait is over, if only at the deadline. TIMEOUT: it is not.
-   OUT_OF_MEMORY: there is no waiter to sleep with. When this returns no wait entry is listed, and no
-   thread will list one. */
+   OUT_OF_MEMORY: there is no waiter to sleep with. When this returns no wait entry is listed, and
+   no thread will list one. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
@@ -5667,7 +5687,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 #define GPUSYNC__FIRST_CALLBACKS 8 /* made with the device */
 #define GPUSYNC__STORE_CALLBACKS 32
 
-/* So many more on the free list. Without memory it stays as it is. Under the plan lock. */
+/* So many more on the free list. Without memory it stays as it is. Under the submission lock. */
 static void gpusync__callbacks_new(gpusync_device *dev, size_t count)
 {
     gpusync__callback *callback = (gpusync__callback *)gpusync__store_new(dev, count * sizeof *callback);
@@ -5681,13 +5701,13 @@ static void gpusync__callbacks_new(gpusync_device *dev, size_t count)
 static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn,
                                                 void *user)
 {
-    gpusync__lock(&dev->plan_lock);
+    gpusync__lock(&dev->submission_lock);
     if (!dev->free_callbacks)
         gpusync__callbacks_new(dev, GPUSYNC__STORE_CALLBACKS);
     gpusync__callback *callback = dev->free_callbacks;
     if (callback)
         dev->free_callbacks = callback->next;
-    gpusync__unlock(&dev->plan_lock);
+    gpusync__unlock(&dev->submission_lock);
     if (!callback)
         return NULL;
     callback->queue = goal->queue;
@@ -5798,22 +5818,22 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
    that may fail; where memory is missing the call makes it without a lock, and begins again
    (gpusync__make_ready). From 4 on nothing fails, and the handler gives the room back. */
 
-/* Has a thread asked for a pump of this queue? gpusync__want sets `wanted`, and the pump tries the
-   order lock after that. The thread that has the lock looks here after unlocking it. So one of the
-   two sees the other. Both sides read, modify and write: nothing is asked of unlock and try_lock
-   but the lock. */
+/* Has a thread asked for held work of this queue to be issued? gpusync__want sets `wanted`, and
+   gpusync__issue_ready tries the order lock after that. The thread that has the lock looks here
+   after unlocking it. So one of the two sees the other. Both sides read, modify and write: nothing
+   is asked of unlock and try_lock but the lock. */
 static inline bool gpusync__is_wanted(gpusync_queue *q)
 {
     return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0;
 }
 
 /* A callback or a handler that has held work to issue only tries the order lock, and relies on the
-   thread that has the lock to issue it: so commits call this after they unlock it. The pump looks by
-   itself, and destroy leaves nothing to pump. */
+   thread that has the lock to issue it: so commits call this after they unlock it.
+   gpusync__issue_ready looks by itself, and destroy leaves nothing to issue. */
 GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
 {
     if (gpusync__is_wanted(q))
-        gpusync__upper_of(q)->pump(q);
+        gpusync__upper_of(q)->issue(q);
 }
 
 static void gpusync__order_end(gpusync_queue *q)
@@ -5822,7 +5842,7 @@ static void gpusync__order_end(gpusync_queue *q)
     gpusync__order_ended(q);
 }
 
-/* The same, for a caller with a pool: that ends before the pump, which runs hooks. */
+/* The same, for a caller with a pool: that ends before the issue, which runs hooks. */
 GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
@@ -6090,8 +6110,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     gpusync__order_end(queue);
     if (slot) {
         gpusync__deferred deferred = GPUSYNC__NOTHING;
-        if (slot->plan)
-            gpusync__upper_of(queue)->discard(slot->plan, NULL, &deferred);
+        if (slot->submission)
+            gpusync__upper_of(queue)->discard(slot->submission, NULL, &deferred);
         gpusync__release_pooled(slot->buffer);
         gpusync__give_room(queue, 1, slot);
         gpusync__do_deferred(queue->device, &deferred);
@@ -6228,7 +6248,7 @@ GPUSYNC__INLINE void gpusync__add_handler(gpusync_queue *q, gpusync__slot *slot,
 typedef struct gpusync__commit_extra {
     bool admitted;  /* this commit has taken room for a stranger, which has not come in yet */
     uint64_t began; /* when the commit began; 0: it is not traced */
-    uint64_t held;  /* since when its plan is held; 0: it is not */
+    uint64_t held;  /* since when its submission is held; 0: it is not */
 } gpusync__commit_extra;
 
 /* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all
@@ -6297,13 +6317,13 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
 
 /* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is
    held, or something is encoded into the buffer. Then the commit may have to be held too, and
-   becomes a submission. Under the order lock. Needs a pool. Its result is a variable of its own: the
-   compiler would keep that of the caller in memory. */
+   becomes a submission. Under the order lock. Needs a pool. Its result is a variable of its own:
+   the compiler would keep that of the caller in memory. */
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
                                                        gpusync_ticket *ticket)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-    if (q->lined_ordered || (slot && slot->plan))
+    if (q->lined_ordered || (slot && slot->submission))
         return GPUSYNC_NOT_READY;
     gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot);
     if (result == GPUSYNC_OK)
@@ -6406,7 +6426,7 @@ GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buff
 {
     gpusync__slot **open = gpusync__find_open(q, buffer);
     uint8_t kind = external ? GPUSYNC__EXTERNAL : GPUSYNC__TRACKED;
-    bool encoded = *open && (*open)->plan;
+    bool encoded = *open && (*open)->submission;
     if (encoded && !external)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__check_buffer(q, buffer, kind, *open);
@@ -6519,9 +6539,9 @@ static void gpusync__init_selectors(void)
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* The first of MTLCopyAllDevices, +1, or NULL: for machines that have devices and no default one. The
-   function is looked up by name, for iOS has it from 18 on, and a weak reference to it does not link
-   with earlier SDKs. Needs a pool. */
+/* The first of MTLCopyAllDevices, +1, or NULL: for machines that have devices and no default one.
+   The function is looked up by name, for iOS has it from 18 on, and a weak reference to it does not
+   link with earlier SDKs. Needs a pool. */
 static void *gpusync__first_device(void)
 {
     void *symbol = gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices"), *list, *first = NULL;
@@ -6777,7 +6797,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      5. The queue leaves the device's list: the sweep and the report find it no more.
      6. Slots whose handlers have not come become orphans. Handlers that run are waited for: until
         no slot is in flight, and then until `leaving` is 0.
-     7. Plans that are not over end as cancelled. What waits for tickets of the queue is told.
+     7. Submissions that are not over end as cancelled. What waits for tickets of the queue is told.
      8. Callbacks and releases that the queue owes run on this thread. Metal 4 gets what its last
         signals need.
      9. The device keeps the counts. The memory goes once no slot is the queue's any more.
@@ -6805,9 +6825,9 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 }
 
 /* Step 3. Held work ends, and what it was to signal fails. Then the open command buffers: their
-   plans have no ticket that could tell of the failure, so the timelines are told here. Tracked ones
-   promise nothing; their slots become orphans, for the program may still commit them. No lock is
-   held when waits are woken. */
+   submissions have no ticket that could tell of the failure, so the timelines are told here.
+   Tracked ones signal nothing; their slots become orphans, for the program may still commit them.
+   No lock is held when waits are woken. */
 static void gpusync__give_up_uncommitted(gpusync_queue *q)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
@@ -6825,8 +6845,8 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     for (size_t i = 0; q->open_count; i++)
         while (q->open[i]) {
             slot = gpusync__take_open(q, &q->open[i]);
-            if (slot->plan)
-                upper->discard(slot->plan, &error, &deferred);
+            if (slot->submission)
+                upper->discard(slot->submission, &error, &deferred);
             gpusync__release_pooled(slot->buffer);
             gpusync__give_room(q, 1, slot);
         }
@@ -6870,7 +6890,7 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
         GPUSYNC__LOCK(q);
         gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
         while (slot && gpusync__state_of(slot) == GPUSYNC__OPEN)
-            slot = gpusync__flight_next(q, slot); /* goes with its plan */
+            slot = gpusync__flight_next(q, slot); /* goes with its submission */
         bool armed = slot && gpusync__state_of(slot) == GPUSYNC__ARMED;
         if (armed)
             slot->looks++;
@@ -6896,13 +6916,14 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
         gpusync__linger(q->device, &rounds);
 }
 
-/* Step 7. The queue is off the device's list: tell every callback and every need that is about a
-   ticket of it.
+/* Step 7. The queue is off the device's list: tell every callback and every dependency that is
+   about a ticket of it.
 
        a ticket that has ended         The thread that ended it is about to tell.
        a submission that has not       The thread that has it among its deferred work ends it. What
                                        waits for it stays, and so does this.
-       ... needed by an abandoned plan That plan does not care how, and is told at once. Else two
+       ... needed by an abandoned submission That submission does not care how, and is told at once.
+       Else two
                                        queues that go at the same time could wait for each other.
        any other                       It fails: the queue was destroyed. */
 GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred)
@@ -6928,8 +6949,8 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         }
         left = gpusync__first_told(&q->waits, 0) != NULL;
         GPUSYNC__UNLOCK(q);
-        if (others.needs)
-            upper->over(others.needs, &error, deferred);
+        if (others.dependencies)
+            upper->over(others.dependencies, &error, deferred);
         if (deferred->busy)
             upper->work(q->device, deferred);
         if (left && !taken)
@@ -7002,7 +7023,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     if (left || q->kept)
         four->leave(q, left);
     gpusync__pay(dev, &q->owing, NULL);
-    if (q->free_plans)
+    if (q->free_submissions)
         upper->close(q);
     gpusync__lock(&dev->lock);
     gpusync__add_stats(&dev->gone, q);
@@ -7163,124 +7184,130 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
 /* -- the structures of the second floor */
 
-/* Where a need stands:
+/* Where a dependency stands:
      AWAITED  the signal was not submitted: what needs it is held on the host
      COMING   work that signals it is on the device
      ABROAD   others signal it, which is not seen here
      OVER     reached, or it never will be */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
-/* A value or a ticket that a plan needs. Where the plan is `listed`, and until it is over, it is on
-   the list of the timeline or queue, under the lock of its wait list; the thread that takes it off
-   tells the plan. */
-struct gpusync__need {
-    gpusync__node node;         /* first; the number is that of the ticket, or the value */
-    struct gpusync__plan *plan; /* that needs it */
-    gpusync_queue *queue;       /* of a ticket, else NULL; may be gone once the need is over */
-    gpusync_timeline *timeline; /* of a value, else NULL */
+/* A value or a ticket that a submission waits for. Where the submission is `listed`, and until it
+   is over, it is on the list of the timeline or queue, under the lock of its wait list; the thread
+   that takes it off tells the submission. */
+struct gpusync__dependency {
+    gpusync__node node;                     /* first; the number is that of the ticket, or the value */
+    struct gpusync__submission *submission; /* that waits for it */
+    gpusync_queue *queue;                   /* of a ticket, else NULL; may be gone once the dependency is over */
+    gpusync_timeline *timeline;             /* of a value, else NULL */
     void *event;                /* what the device waits for: the timeline's, or one that stands for the ticket */
     uint64_t raw, queue_number; /* the value of that event; of a ticket: tells whether the queue is gone */
     uint32_t stage, rank;       /* GPUSYNC__AWAITED and the others; of several that fail the first counts */
     /* encoded: in one of the program's command buffers.
-       any_end: the promise of that value is to end, however it does: see gpusync__goes_after.
+       any_end: the pending signal of that value is to end, however it does: see
+       gpusync__goes_after.
        far: a ticket whose end may be a long way off, or seen late.
-       blocks: counted in the plan's `missing`. queued: a Metal 4 queue waits for it. */
+       blocks: counted in the submission's `missing`. queued: a Metal 4 queue waits for it. */
     bool encoded, any_end, far, blocks, queued;
-    struct gpusync__need *next, *along; /* taken off a wait list with it; the plan's next */
+    struct gpusync__dependency *next, *along; /* taken off a wait list with it; the submission's next */
 };
 
-/* A value that a plan will signal. On the list of its timeline until the plan is over. */
-typedef struct gpusync__promise {
-    gpusync__node node;         /* first; the number is the value */
-    struct gpusync__plan *plan; /* that keeps or breaks it */
-    gpusync_timeline *timeline; /* with a reference */
-    /* going: the plan is issued, or just about to be. issued: the device has the plan, or gets it
-       without a wait. overtaken: the device may signal a higher value first. followed: others go
-       after it.
+/* A value that a submission will signal. On the list of its timeline until the submission is
+   over. */
+typedef struct gpusync__pending_signal {
+    gpusync__node node;                     /* first; the number is the value */
+    struct gpusync__submission *submission; /* whose end decides about it */
+    gpusync_timeline *timeline;             /* with a reference */
+    /* going: the submission is issued, or just about to be. issued: the device has the submission,
+       or gets it without a wait. overtaken: the device may signal a higher value first. followed:
+       others go after it.
        encoded: the device signals it. */
     bool going, issued, overtaken, followed, encoded;
-    uint64_t largest_before;        /* its timeline's `largest`, before it was going */
-    struct gpusync__promise *along; /* the plan's next */
-} gpusync__promise;
+    uint64_t largest_before;               /* its timeline's `largest`, before it was going */
+    struct gpusync__pending_signal *along; /* the submission's next */
+} gpusync__pending_signal;
 
 #define GPUSYNC__FEW 4
 
-/* Whose error a plan has: of the need with that number, or */
+/* Whose error a submission has: of the dependency with that number, or */
 #define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
 #define GPUSYNC__RANK_NONE UINT32_MAX
 
-/* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its needs end. */
+/* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its dependencies end. */
 enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
 
-/* The life of a submission's plan. Its memory stays as long as the device, as a slot's stays for
-   ever.
+/* The life of a submission's submission. Its memory stays as long as the device, as a slot's stays
+   for ever.
 
-     1. gpusync__plan_new takes it off a free list: two references, `missing` 1 and `unresolved` 1.
-     2. Waits become needs, signals become promises. Or it is the plan of an open command buffer,
-        which gpusync_encode_wait and gpusync_encode_signal make: a commit goes on with 3.,
-        gpusync_submit joins it to its own plan. One that is joined only keeps the memory of its
-        needs and promises.
-     3. It comes in, as one step under the order lock (gpusync__enter_plan): its command buffers
-        become parts, its needs are listed, unless the device has all that they need already, then
-        its promises. It gets its ticket. Where nothing holds it, it is issued there and then.
+     1. gpusync__submission_new takes it off a free list: two references, `missing` 1 and
+        `unresolved` 1.
+     2. Waits become dependencies, signals become pending signals. Or it is the submission of an
+        open command buffer, which gpusync_encode_wait and gpusync_encode_signal make: a commit goes
+        on with 3., gpusync_submit joins it to its own submission. One that is joined only keeps the
+        memory of its dependencies and pending signals.
+     3. It comes in, as one step under the order lock (gpusync__enter_submission): its command
+        buffers become parts, its dependencies are listed, unless the device has all that they need
+        already, then its pending signals. It gets its ticket. Where nothing holds it, it is issued
+        there and then.
      4. Else it is held, in its queue's line: also where an earlier one is. The thread that ends a
-        need, or sees its signal go to the device, counts `missing` down; the last stirs the plan,
-        and gpusync__pump issues it.
+        dependency, or sees its signal go to the device, counts `missing` down; the last marks the
+        submission ready, and gpusync__issue_ready issues it.
      5. Issue: `running` is set, the slot is ARMED, the parts are committed. gpusync__announce
         follows without the lock: what waits for its signals can go to the device, too. It gives
         back one of the two references.
-     6. Each part that ends counts `running` down. With the last the needs are listed, if they were
-        not yet, and `unresolved` goes down by one.
-     7. `unresolved` 0: gpusync__publish keeps or breaks the promises, marks the ticket, and gives
-        back the other reference.
-     8. The last reference frees it: gpusync__plan_free.
+     6. Each part that ends counts `running` down. With the last the dependencies are listed, if
+        they were not yet, and `unresolved` goes down by one.
+     7. `unresolved` 0: gpusync__publish ends the pending signals, marks the ticket, and gives back
+        the other reference.
+     8. The last reference frees it: gpusync__submission_free.
 
    One that is doomed before its issue is abandoned: out of the line and, without 5. and 6., on to
-   7. A call that fails before there is a ticket undoes all (gpusync__undo_plan). */
-struct gpusync__plan {
+   7. A call that fails before there is a ticket undoes all (gpusync__undo_submission). */
+struct gpusync__submission {
     gpusync__due due;       /* first; its place among what is due, from its end on */
     gpusync__slot work;     /* where it is found by its ticket */
     uint32_t refs;          /* of its issue, of its end, and of each thread that looks at it */
     gpusync_device *device; /* for good */
-    /* missing: needs that keep it from being issued, + 1 while it comes in.
-       unresolved: needs that are not over, + 1 for its command buffers.
+    /* missing: dependencies that keep it from being issued, + 1 while it comes in.
+       unresolved: dependencies that are not over, + 1 for its command buffers.
        running: command buffers that have not ended, + 1 until it is announced. From its issue on.
        doomed: GPUSYNC__IS_DOOMED, GPUSYNC__IS_GIVEN_UP. flags: of the submission. */
     uint32_t missing, unresolved, running, doomed, flags;
-    /* need_count, promise_count: in its own memory.
+    /* dependency_count, signal_count: in its own memory.
        part_count, first_part: of `parts`; 1 where the first, which is `front`, is left out.
-       rank: of the error. Under the device's plan lock, with the error and the outcome.
-       listed: its needs are, or were: not while the device has all that they need, before it is
-       through.
+       rank: of the error. Under the device's submission lock, with the error and the outcome.
+       listed: its dependencies are, or were: not while the device has all that they need, before it
+       is through.
        depth: on the queue's free list: how many there are from here on. */
-    uint32_t need_count, promise_count, part_count, first_part, rank, listed, depth;
+    uint32_t dependency_count, signal_count, part_count, first_part, rank, listed, depth;
     /* disowned: its command buffers may still run.
-       lined, stirred: in the line, and something about it has changed. Under the plan lock. */
-    bool disowned, lined, stirred;
+       lined, ready: in the line, and on the queue's list `ready`: it may be issued by now, or must
+       be ended. Under the submission lock. */
+    bool disowned, lined, ready;
     void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
     void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
     void **buffers;     /* of Metal 4: what it commits, which its one part retains */
     size_t buffer_count;
-    gpusync__need *needs, **needs_end, *own_needs; /* what it waits for; where the next is linked; memory for its own */
-    gpusync__promise *promises, **promises_end, *own_promises; /* what it signals; the same for that */
-    gpusync__need before;                                      /* a promise that is to end first; no timeline: none */
-    gpusync__slot **parts; /* in the order of their commits; NULL: it is free. Of an open buffer: its slot */
-    void *open_buffer;     /* of that: the buffer, for a report */
-    void *memory;          /* own needs, own promises, parts and buffers, where they are many */
-    size_t memory_size;    /* bytes of it */
-    /* joined: the plans of open buffers that are parts now, the last first.
+    gpusync__dependency *dependencies, **dependencies_end,
+        *own_dependencies; /* what it waits for; where the next is linked; memory for its own */
+    gpusync__pending_signal *signals, **signals_end, *own_signals; /* what it signals; the same for that */
+    gpusync__dependency before; /* a pending signal that is to end first; no timeline: none */
+    gpusync__slot **parts;      /* in the order of their commits; NULL: it is free. Of an open buffer: its slot */
+    void *open_buffer;          /* of that: the buffer, for a report */
+    void *memory;               /* own dependencies, own pending signals, parts and buffers, where they are many */
+    size_t memory_size;         /* bytes of it */
+    /* joined: the submissions of open buffers that are parts now, the last first.
        next, previous: in the queue's line; next: also on a free list, and of joined ones.
-       next_stirred, previous_stirred: in the queue's `stirred`. next_ended, next_issued: among
+       next_ready, previous_ready: in the queue's `ready`. next_ended, next_issued: among
        deferred work. */
-    struct gpusync__plan *joined, *next, *previous, *next_stirred, *previous_stirred, *next_ended, *next_issued;
+    struct gpusync__submission *joined, *next, *previous, *next_ready, *previous_ready, *next_ended, *next_issued;
     uint64_t mark;             /* of Metal 4: its signals are made once the queue's mark stands there; 0: it has none */
-    double gpu_start, gpu_end; /* of all parts: the first start, the last end; 0: unknown. Under the plan lock */
+    double gpu_start, gpu_end; /* of all parts: the first start, the last end; 0: unknown. Under the submission lock */
     char label[64];            /* the submission's, or empty */
-    gpusync__need few_needs[GPUSYNC__FEW];       /* own_needs, in most plans */
-    gpusync__promise few_promises[GPUSYNC__FEW]; /* own_promises, in most plans */
-    gpusync__slot *few_parts[GPUSYNC__FEW + 2];  /* parts, in most plans; with two of our own */
-    void *few_buffers[GPUSYNC__FEW];             /* buffers, in most plans */
-    gpusync_error error;                         /* of all that failed the first, by `rank` */
+    gpusync__dependency few_dependencies[GPUSYNC__FEW]; /* own_dependencies, in most submissions */
+    gpusync__pending_signal few_signals[GPUSYNC__FEW];  /* own_signals, in most submissions */
+    gpusync__slot *few_parts[GPUSYNC__FEW + 2];         /* parts, in most submissions; with two of our own */
+    void *few_buffers[GPUSYNC__FEW];                    /* buffers, in most submissions */
+    gpusync_error error;                                /* of all that failed the first, by `rank` */
 };
 
 /* The life of a registration with an event, for one value and all waits for it. It cannot be taken
@@ -7306,23 +7333,23 @@ typedef struct gpusync__listening {
 } gpusync__listening;
 
 /* Has the device got it? */
-static bool gpusync__is_issued(const gpusync__plan *plan)
+static bool gpusync__is_issued(const gpusync__submission *s)
 {
-    return GPUSYNC__LOAD_SEQ(&plan->work.state) == GPUSYNC__ARMED;
+    return GPUSYNC__LOAD_SEQ(&s->work.state) == GPUSYNC__ARMED;
 }
 
-static bool gpusync__is_loose(const gpusync__plan *plan)
+static bool gpusync__is_loose(const gpusync__submission *s)
 {
-    return (plan->flags & GPUSYNC_UNORDERED) != 0;
+    return (s->flags & GPUSYNC_UNORDERED) != 0;
 }
 
 /* Will it not be issued? */
-static bool gpusync__is_doomed(const gpusync__plan *plan)
+static bool gpusync__is_doomed(const gpusync__submission *s)
 {
-    return GPUSYNC__LOAD_SEQ(&plan->doomed) != 0;
+    return GPUSYNC__LOAD_SEQ(&s->doomed) != 0;
 }
 
-static bool gpusync__is_given_up(const gpusync__plan *p)
+static bool gpusync__is_given_up(const gpusync__submission *p)
 {
     return GPUSYNC__LOAD_SEQ(&p->doomed) & GPUSYNC__IS_GIVEN_UP;
 }
@@ -7341,234 +7368,237 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
 }
 
 /* What stands further down and is called from above it on the second floor. */
-static void gpusync__plan_free(gpusync__plan *plan); /* >>submit: its last reference went */
-static bool gpusync__look_plan(gpusync__plan *plan); /* >>submit: asks Metal about its parts */
-static void gpusync__hook_in(gpusync_device *dev);   /* >>submit: its first submission comes */
+static void gpusync__submission_free(gpusync__submission *s); /* >>submit: its last reference went */
+static bool gpusync__look_submission(gpusync__submission *s); /* >>submit: asks Metal about its parts */
+static void gpusync__hook_in(gpusync_device *dev);            /* >>submit: its first submission comes */
 
-/* One more reference. The caller has one, or knows of a lock that keeps the plan. */
-static void gpusync__plan_keep(gpusync__plan *plan)
+/* One more reference. The caller has one, or knows of a lock that keeps the submission. */
+static void gpusync__submission_keep(gpusync__submission *s)
 {
-    GPUSYNC__ADD_SEQ(&plan->refs, 1);
+    GPUSYNC__ADD_SEQ(&s->refs, 1);
 }
 
 /* The last reference frees it; then no lock is held. */
-GPUSYNC__INLINE void gpusync__plan_unref(gpusync__plan *plan)
+GPUSYNC__INLINE void gpusync__submission_unref(gpusync__submission *s)
 {
-    if (GPUSYNC__SUB_SEQ(&plan->refs, 1) == 1)
-        gpusync__plan_free(plan);
+    if (GPUSYNC__SUB_SEQ(&s->refs, 1) == 1)
+        gpusync__submission_free(s);
 }
 
-/* Each plan of a list, by `next`. No lock is held. */
-GPUSYNC__RARE void gpusync__unref_plans(gpusync__plan *plan)
+/* Each submission of a list, by `next`. No lock is held. */
+GPUSYNC__RARE void gpusync__unref_submissions(gpusync__submission *s)
 {
-    for (gpusync__plan *next; plan; plan = next) {
-        next = plan->next;
-        gpusync__plan_unref(plan);
+    for (gpusync__submission *next; s; s = next) {
+        next = s->next;
+        gpusync__submission_unref(s);
     }
 }
 
 /* Under the lock of its wait list, or while no other thread finds it. */
-static void gpusync__set_stage(gpusync__need *need, uint32_t stage)
+static void gpusync__set_stage(gpusync__dependency *dep, uint32_t stage)
 {
-    GPUSYNC__STORE_SEQ(&need->stage, stage);
+    GPUSYNC__STORE_SEQ(&dep->stage, stage);
 }
 
-static bool gpusync__is_over(const gpusync__need *need)
+static bool gpusync__is_over(const gpusync__dependency *dep)
 {
-    return GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__OVER;
+    return GPUSYNC__LOAD_SEQ(&dep->stage) == GPUSYNC__OVER;
 }
 
-static gpusync__mutex *gpusync__need_lock(const gpusync__need *need)
+static gpusync__mutex *gpusync__dependency_lock(const gpusync__dependency *dep)
 {
-    return &gpusync__waits_of(need->queue, need->timeline)->lock;
+    return &gpusync__waits_of(dep->queue, dep->timeline)->lock;
 }
 
-/* `told` of a need: its plan is told without the lock (gpusync__needs_over). */
-static void gpusync__need_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
-                               gpusync__deferred *deferred)
+/* `told` of a dependency: its submission is told without the lock (gpusync__dependencies_over). */
+static void gpusync__dependency_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
+                                     gpusync__deferred *deferred)
 {
-    gpusync__need *need = (gpusync__need *)(void *)node;
+    gpusync__dependency *dep = (gpusync__dependency *)(void *)node;
     (void)error;
     (void)deferred;
-    gpusync__set_stage(need, GPUSYNC__OVER);
-    need->next = NULL;
-    *(caught->needs ? &caught->last_need->next : &caught->needs) = need;
-    caught->last_need = need;
+    gpusync__set_stage(dep, GPUSYNC__OVER);
+    dep->next = NULL;
+    *(caught->dependencies ? &caught->last_dependency->next : &caught->dependencies) = dep;
+    caught->last_dependency = dep;
 }
 
-/* Under the wait list's lock. The caller looks after it whether the need is over. */
-static void gpusync__link_need(gpusync__need *need)
+/* Under the wait list's lock. The caller looks after it whether the dependency is over. */
+static void gpusync__link_dependency(gpusync__dependency *dep)
 {
-    gpusync__wait_list *waits = gpusync__waits_of(need->queue, need->timeline);
-    need->node.told = gpusync__need_told;
-    gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], &need->node);
+    gpusync__wait_list *waits = gpusync__waits_of(dep->queue, dep->timeline);
+    dep->node.told = gpusync__dependency_told;
+    gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], &dep->node);
 }
 
-/* Under the wait list's lock. For a thread that knows by itself that the need is over: its plan is
-   not told. */
-static void gpusync__unlink_need(gpusync__need *need)
+/* Under the wait list's lock. For a thread that knows by itself that the dependency is over: its
+   submission is not told. */
+static void gpusync__unlink_dependency(gpusync__dependency *dep)
 {
-    gpusync__wait_list *waits = gpusync__waits_of(need->queue, need->timeline);
-    gpusync__list_remove(&waits->lists[GPUSYNC__BY_NUMBER], &need->node);
-    gpusync__set_stage(need, GPUSYNC__OVER);
+    gpusync__wait_list *waits = gpusync__waits_of(dep->queue, dep->timeline);
+    gpusync__list_remove(&waits->lists[GPUSYNC__BY_NUMBER], &dep->node);
+    gpusync__set_stage(dep, GPUSYNC__OVER);
 }
 
-/* The first need from this node on: waits and callbacks are on the same list. Under the wait list's
-   lock. NULL: there is none from here on. */
-static gpusync__need *gpusync__need_from(gpusync__node *node)
+/* The first dependency from this node on: waits and callbacks are on the same list. Under the wait
+   list's lock. NULL: there is none from here on. */
+static gpusync__dependency *gpusync__dependency_from(gpusync__node *node)
 {
-    while (node && node->told != gpusync__need_told)
+    while (node && node->told != gpusync__dependency_told)
         node = node->beside[1];
-    return (gpusync__need *)(void *)node;
+    return (gpusync__dependency *)(void *)node;
 }
 
-static gpusync__need *gpusync__need_after(const gpusync__need *need)
+static gpusync__dependency *gpusync__dependency_after(const gpusync__dependency *dep)
 {
-    return gpusync__need_from(need->node.beside[1]);
+    return gpusync__dependency_from(dep->node.beside[1]);
 }
 
-static gpusync__need *gpusync__first_need(const gpusync__wait_list *waits, uint64_t number)
+static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *waits, uint64_t number)
 {
-    return gpusync__need_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
+    return gpusync__dependency_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
 }
 
-/* Held work of the queue can go, or must be ended. The queue is there: the plan that says so is not
-   over. `wanted` comes first: a thread that has the queue among deferred work (`is_deferred`) pumps
-   it after that. A thread with the order lock looks at `wanted` at the unlock (gpusync__is_wanted).
-   The swap goes with gpusync__run, which clears `is_deferred` before it pumps. A queue that closes
-   ends by itself what it has held. */
+/* Held work of the queue can go, or must be ended. The queue is there: the submission that says so
+   is not over. `wanted` comes first: a thread that has the queue among deferred work
+   (`is_deferred`) issues what is held there after that. A thread with the order lock looks at
+   `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears
+   `is_deferred` before it issues. A queue that closes ends by itself what it has held. */
 static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
     __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
     if (!gpusync__swap32(&q->is_deferred, 0, 1))
         return;
     if (gpusync__enter(q)) {
-        q->next_pump = deferred->pumps;
-        deferred->pumps = q;
+        q->next_to_issue = deferred->to_issue;
+        deferred->to_issue = q;
         deferred->busy = true;
     } else {
         GPUSYNC__STORE_SEQ(&q->is_deferred, 0);
     }
 }
 
-/* Under the plan lock. The pump looks at the plans of this list alone, not at all that are held. */
-static void gpusync__list_stirred(gpusync__plan *plan)
+/* Under the submission lock. gpusync__issue_ready looks at the submissions of this list alone, not
+   at all that are held. */
+static void gpusync__list_ready(gpusync__submission *s)
 {
-    gpusync_queue *q = plan->work.queue;
-    if (!plan->lined || plan->stirred)
+    gpusync_queue *q = s->work.queue;
+    if (!s->lined || s->ready)
         return;
-    plan->stirred = true;
-    plan->next_stirred = NULL;
-    plan->previous_stirred = q->last_stirred;
-    if (q->last_stirred)
-        q->last_stirred->next_stirred = plan;
+    s->ready = true;
+    s->next_ready = NULL;
+    s->previous_ready = q->last_ready;
+    if (q->last_ready)
+        q->last_ready->next_ready = s;
     else
-        q->stirred = plan;
-    q->last_stirred = plan;
+        q->ready = s;
+    q->last_ready = s;
 }
 
-/* Under the plan lock. */
-static void gpusync__unlist_stirred(gpusync__plan *plan)
+/* Under the submission lock. */
+static void gpusync__unlist_ready(gpusync__submission *s)
 {
-    gpusync_queue *q = plan->work.queue;
-    if (!plan->stirred)
+    gpusync_queue *q = s->work.queue;
+    if (!s->ready)
         return;
-    plan->stirred = false;
-    if (plan->next_stirred)
-        plan->next_stirred->previous_stirred = plan->previous_stirred;
+    s->ready = false;
+    if (s->next_ready)
+        s->next_ready->previous_ready = s->previous_ready;
     else
-        q->last_stirred = plan->previous_stirred;
-    if (plan->previous_stirred)
-        plan->previous_stirred->next_stirred = plan->next_stirred;
+        q->last_ready = s->previous_ready;
+    if (s->previous_ready)
+        s->previous_ready->next_ready = s->next_ready;
     else
-        q->stirred = plan->next_stirred;
+        q->ready = s->next_ready;
 }
 
-/* What keeps the plan on the host has changed; it is not over. One that is still coming in is not
+/* What keeps the submission on the host has changed; it is not over. One that is still coming in is
+   not
    in the line yet: its own call looks at it then (gpusync__line_up). A wait list's lock may be
    held. */
-static void gpusync__stir(gpusync__plan *plan, gpusync__deferred *deferred)
+static void gpusync__mark_ready(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync__lock(&plan->device->plan_lock);
-    gpusync__list_stirred(plan);
-    gpusync__unlock(&plan->device->plan_lock);
-    gpusync__want(plan->work.queue, deferred);
+    gpusync__lock(&s->device->submission_lock);
+    gpusync__list_ready(s);
+    gpusync__unlock(&s->device->submission_lock);
+    gpusync__want(s->work.queue, deferred);
 }
 
-/* Nothing of the plan is open any more: gpusync__run publishes it, in the order in which plans come
-   here. */
-static void gpusync__push_ended(gpusync__plan *plan, gpusync__deferred *deferred)
+/* Nothing of the submission is open any more: gpusync__run publishes it, in the order in which
+   submissions come here. */
+static void gpusync__push_ended(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    plan->next_ended = NULL;
+    s->next_ended = NULL;
     if (deferred->ended)
-        deferred->last_ended->next_ended = plan;
+        deferred->last_ended->next_ended = s;
     else
-        deferred->ended = plan;
-    deferred->last_ended = plan;
+        deferred->ended = s;
+    deferred->last_ended = s;
     deferred->busy = true;
 }
 
 /* Under the wait list's lock. The signal need not be submitted any more: the device can wait for
-   it. Only a plan that is STRICT, or that goes after a promise, waits on the host for the end
-   itself. A callback keeps nothing back. */
-static void gpusync__turn_need(gpusync__need *need, uint32_t stage, gpusync__deferred *deferred)
+   it. Only a submission that is STRICT, or that goes after a pending signal, waits on the host for
+   the end itself. A callback keeps nothing back. */
+static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, gpusync__deferred *deferred)
 {
-    gpusync__plan *plan = need->plan;
-    gpusync__set_stage(need, stage);
-    if (!need->blocks || need->any_end || plan->flags & GPUSYNC_STRICT)
+    gpusync__submission *s = dep->submission;
+    gpusync__set_stage(dep, stage);
+    if (!dep->blocks || dep->any_end || s->flags & GPUSYNC_STRICT)
         return;
-    need->blocks = false;
-    if (GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1)
-        gpusync__stir(plan, deferred);
+    dep->blocks = false;
+    if (GPUSYNC__SUB_SEQ(&s->missing, 1) == 1)
+        gpusync__mark_ready(s, deferred);
 }
 
 /* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
-static void gpusync__blame(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
+static void gpusync__blame(gpusync__submission *s, uint32_t rank, const gpusync_error *error)
 {
-    gpusync__lock(&plan->device->plan_lock);
-    if (rank < plan->rank) {
-        plan->rank = rank;
-        plan->error = *error;
+    gpusync__lock(&s->device->submission_lock);
+    if (rank < s->rank) {
+        s->rank = rank;
+        s->error = *error;
     }
-    gpusync__unlock(&plan->device->plan_lock);
+    gpusync__unlock(&s->device->submission_lock);
 }
 
-/* The plan must not be issued any more. The error comes first: a thread that sees the flag finds
-   it. */
-static void gpusync__doom(gpusync__plan *plan, uint32_t rank, const gpusync_error *error)
+/* The submission must not be issued any more. The error comes first: a thread that sees the flag
+   finds it. */
+static void gpusync__doom(gpusync__submission *s, uint32_t rank, const gpusync_error *error)
 {
-    gpusync__blame(plan, rank, error);
-    gpusync__set_flag(&plan->doomed, GPUSYNC__IS_DOOMED);
+    gpusync__blame(s, rank, error);
+    gpusync__set_flag(&s->doomed, GPUSYNC__IS_DOOMED);
 }
 
 /* The event that stands for a ticket: let the device go on. No lock is held, for this sends a
    message. */
-static void gpusync__signal_need(gpusync__need *need)
+static void gpusync__signal_dependency(gpusync__dependency *dep)
 {
-    if (!need->queue || !need->event || !need->plan)
+    if (!dep->queue || !dep->event || !dep->submission)
         return;
     void *pool = gpusync__pool_push();
-    GPUSYNC__AS1(void, uint64_t)(need->event, gpusync__sel.setSignaledValue, need->raw);
+    GPUSYNC__AS1(void, uint64_t)(dep->event, gpusync__sel.setSignaledValue, dep->raw);
     gpusync__pool_pop(pool);
 }
 
-/* Needs of plans that were taken off a wait list: over with this error, or, where that is NULL,
-   well. needs may be NULL. No lock is held. Counting `unresolved` down is the last touch of a need,
-   unless it was the last that was open: then the plan is among the deferred work, and stays until
-   that is done. */
-static void gpusync__needs_over(gpusync__need *needs, const gpusync_error *error, gpusync__deferred *deferred)
+/* Dependencies of submissions that were taken off a wait list: over with this error, or, where that
+   is NULL, well. dependencies may be NULL. No lock is held. Counting `unresolved` down is the last
+   touch of a dependency, unless it was the last that was open: then the submission is among the
+   deferred work, and stays until that is done. */
+static void gpusync__dependencies_over(gpusync__dependency *dependencies, const gpusync_error *error,
+                                       gpusync__deferred *deferred)
 {
-    for (gpusync__need *need = needs, *next; need; need = next) {
-        gpusync__plan *plan = need->plan;
-        bool fails = error && !need->any_end && !gpusync__is_given_up(plan);
-        next = need->next;
-        gpusync__signal_need(need);
+    for (gpusync__dependency *dep = dependencies, *next; dep; dep = next) {
+        gpusync__submission *s = dep->submission;
+        bool fails = error && !dep->any_end && !gpusync__is_given_up(s);
+        next = dep->next;
+        gpusync__signal_dependency(dep);
         if (fails)
-            gpusync__doom(plan, need->rank, error);
-        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) || (fails && !gpusync__is_issued(plan)))
-            gpusync__stir(plan, deferred);
-        if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
-            gpusync__push_ended(plan, deferred);
+            gpusync__doom(s, dep->rank, error);
+        if ((dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1) || (fails && !gpusync__is_issued(s)))
+            gpusync__mark_ready(s, deferred);
+        if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
+            gpusync__push_ended(s, deferred);
     }
 }
 
@@ -7583,20 +7613,22 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
    A timeline is a shared event of Metal, with a value in front of it that gpusync keeps. The life
    of a value:
 
-     1. promised   A plan that will signal it lists the promise (gpusync__link_promise).
-     2. going      The plan is issued now, and goes after no lower promise of another queue
-                   (gpusync__set_out).
-     3. issued     The device has the plan: what needs the value can go there too
-                   (gpusync__issue_promise).
-     4. kept       The plan has ended well (gpusync__publish). What the host signals begins here.
-     5. reached    No promise is open at or below it: `value` rises, and what needs it is told
-                   (gpusync__raise_unlock).
+     1. pending    A submission that will signal it lists the pending signal (gpusync__link_signal).
+     2. going      The submission is issued now, and goes after no lower pending signal of another
+                   queue (gpusync__set_out).
+     3. issued     The device has the submission: what needs the value can go there too
+                   (gpusync__issue_signal).
+     4. kept       The submission has ended well (gpusync__publish). What the host signals begins
+                   here.
+     5. reached    No pending signal is open at or below it: `value` rises, and what needs it is
+                   told (gpusync__raise_unlock).
 
-   A plan that fails ends the timelines that it has promised a value of (gpusync__publish): then
-   `value` is GPUSYNC__FAILED_VALUE for good. The promise of a plan that never goes is taken back
-   (gpusync__take_back): the value is free again.
+   A submission that fails ends the timelines that it was to signal (gpusync__publish): then
+   `value` is GPUSYNC__FAILED_VALUE for good. The pending signal of a submission that never goes is
+   taken back (gpusync__take_back): the value is free again.
 
-   The lock of the wait list is over all of this. `value`, `coming`, `on_event` and `promised` are
+   The lock of the wait list is over all of this. `value`, `coming`, `on_event` and `signal_count`
+   are
    read without it, too: so they are written with GPUSYNC__STORE_SEQ. */
 
 /* A message is sent, so there is a pool around it, and no lock is held. */
@@ -7619,9 +7651,11 @@ static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__c
     }
 }
 
-/* `kept` has risen, or a promise is gone: let `value` follow as far as no promise is open. The
-   event is written with it and not before: so a signal of the host does not get past an open
-   promise on the device either. The caller has the wait list's lock, which this unlocks: unparking
+/* `kept` has risen, or a pending signal is gone: let `value` follow as far as no pending signal is
+   open. The event is written with it and not before: so a signal of the host does not get past an
+   open pending signal on the device either. The caller has the wait list's lock, which this
+   unlocks:
+   unparking
    runs a hook. */
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
 {
@@ -7629,8 +7663,8 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferr
     gpusync__catch caught;
     bool writes = false;
     gpusync__catch_nothing(&caught);
-    if (t->promised && t->promises.end[0]->number <= value)
-        value = t->promises.end[0]->number - 1;
+    if (t->signal_count && t->signals.end[0]->number <= value)
+        value = t->signals.end[0]->number - 1;
     if (value > t->value) { /* and it has not failed: a failed one is above every other */
         GPUSYNC__STORE_SEQ(&t->value, value);
         gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);
@@ -7644,7 +7678,7 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferr
     if (writes)
         gpusync__write_event(t, value + t->base);
     gpusync__wake_numbers(t, value, &caught, deferred);
-    gpusync__needs_over(caught.needs, NULL, deferred);
+    gpusync__dependencies_over(caught.dependencies, NULL, deferred);
 }
 
 /* Keep the first failure, and end with it whatever needs the timeline. False: there was one. No
@@ -7672,7 +7706,7 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
     gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, deferred);
     if (t->fail_writes_event)
         gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
-    gpusync__needs_over(caught.needs, &t->error, deferred);
+    gpusync__dependencies_over(caught.dependencies, &t->error, deferred);
     return true;
 }
 
@@ -7860,11 +7894,11 @@ static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
     gpusync__listen(&goal);
 }
 
-/* Is the device not asked to wait for the need, or is it a callback, and does no event tell of it?
-   Then the caller has to. Under the wait list's lock. */
+/* Is the device not asked to wait for the dependency, or is it a callback, and does no event tell
+   of it? Then the caller has to. Under the wait list's lock. */
 static bool gpusync__claim_listening(gpusync__node *node)
 {
-    if (node->heard || (node->told == gpusync__need_told && !((gpusync__need *)(void *)node)->blocks))
+    if (node->heard || (node->told == gpusync__dependency_told && !((gpusync__dependency *)(void *)node)->blocks))
         return false;
     node->heard = true;
     return true;
@@ -7916,99 +7950,102 @@ static void gpusync__timeline_unref(gpusync_timeline *t)
     gpusync__free(t->device, t, sizeof *t);
 }
 
-/* -- promises */
+/* -- pending signals */
 
-/* The promise that decides about the value: the smallest that is not below it. Under the wait
-   list's lock. */
-static gpusync__promise *gpusync__cover(const gpusync_timeline *t, uint64_t value)
+/* The pending signal that decides about the value: the smallest that is not below it. Under the
+   wait list's lock. */
+static gpusync__pending_signal *gpusync__cover(const gpusync_timeline *t, uint64_t value)
 {
-    return (gpusync__promise *)(void *)gpusync__list_from(&t->promises, value);
+    return (gpusync__pending_signal *)(void *)gpusync__list_from(&t->signals, value);
 }
 
-/* Has another plan than the one that needs the value promised it? Under the wait list's lock. */
-static bool gpusync__is_promised(const gpusync__need *need)
+/* Will another submission than the one that waits for the value signal it? Under the wait list's
+   lock. */
+static bool gpusync__is_pending(const gpusync__dependency *dep)
 {
-    const gpusync__promise *cover = gpusync__cover(need->timeline, need->node.number);
-    return cover && cover->plan != need->plan;
+    const gpusync__pending_signal *cover = gpusync__cover(dep->timeline, dep->node.number);
+    return cover && cover->submission != dep->submission;
 }
 
-/* May the value be promised, or signalled by the host? Under the wait list's lock. */
+/* May a submission be to signal the value, or the host signal it? Under the wait list's lock. */
 static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
 {
-    const gpusync__promise *cover = gpusync__cover(t, value);
+    const gpusync__pending_signal *cover = gpusync__cover(t, value);
     if (t->value == GPUSYNC__FAILED_VALUE)
         return t->error.result;
     return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
 /* What needs a value up to this one does not need the host any more: it is turned to the stage.
-   Only needs that the promise `cover` decides about are turned: those above the promise below it.
-   NULL: those above all promises. Under the wait list's lock. */
-GPUSYNC__RARE void gpusync__turn_needs(gpusync_timeline *t, uint32_t stage, uint64_t value, const gpusync__node *cover,
-                                       gpusync__deferred *deferred)
+   Only dependencies that the pending signal `cover` decides about are turned: those above the
+   pending signal below it. NULL: those above all pending signals. Under the wait list's lock. */
+GPUSYNC__RARE void gpusync__turn_dependencies(gpusync_timeline *t, uint32_t stage, uint64_t value,
+                                              const gpusync__node *cover, gpusync__deferred *deferred)
 {
-    const gpusync__node *below = cover ? cover->beside[0] : t->promises.end[1];
+    const gpusync__node *below = cover ? cover->beside[0] : t->signals.end[1];
     uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
-    gpusync__need *need = gpusync__first_need(&t->waits, low + 1);
-    for (; need && need->node.number <= value; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED)
-            gpusync__turn_need(need, stage, deferred);
+    gpusync__dependency *dep = gpusync__first_dependency(&t->waits, low + 1);
+    for (; dep && dep->node.number <= value; dep = gpusync__dependency_after(dep))
+        if (dep->stage == GPUSYNC__AWAITED)
+            gpusync__turn_dependency(dep, stage, deferred);
 }
 
-/* Raise `coming` from this promise on, as far as the device has them all and keeps their order.
-   Every promise below this one is issued. Under the wait list's lock. */
+/* Raise `coming` from this pending signal on, as far as the device has them all and keeps their
+   order. Every pending signal below this one is issued. Under the wait list's lock. */
 static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
     for (; node; node = node->beside[1]) {
-        const gpusync__promise *promise = (const gpusync__promise *)(const void *)node;
-        if (!promise->issued || promise->overtaken)
+        const gpusync__pending_signal *signal = (const gpusync__pending_signal *)(const void *)node;
+        if (!signal->issued || signal->overtaken)
             return;
         GPUSYNC__STORE_SEQ(&t->coming, node->number);
     }
 }
 
-/* The device does not have this promise, or not in its order: `coming` ends below it. Under the
-   wait list's lock. */
-GPUSYNC__RARE void gpusync__let_come_below(const gpusync__promise *promise)
+/* The device does not have this pending signal, or not in its order: `coming` ends below it. Under
+   the wait list's lock. */
+GPUSYNC__RARE void gpusync__let_come_below(const gpusync__pending_signal *signal)
 {
-    gpusync_timeline *t = promise->timeline;
-    const gpusync__node *below = promise->node.beside[0];
-    if (promise->node.number <= t->coming)
+    gpusync_timeline *t = signal->timeline;
+    const gpusync__node *below = signal->node.beside[0];
+    if (signal->node.number <= t->coming)
         GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
 }
 
-/* The device has the plan, or is about to: what needs the value can go there too. Where the device
+/* The device has the submission, or is about to: what needs the value can go there too. Where the
+   device
    may signal a higher value first, it would let go too early: then what needs this one is held
-   until the promise is kept. Under the wait list's lock. */
-GPUSYNC__INLINE void gpusync__issue_promise(gpusync__promise *promise, gpusync__deferred *deferred)
+   until the pending signal is kept. Under the wait list's lock. */
+GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    gpusync_timeline *t = promise->timeline;
-    const gpusync__node *below = promise->node.beside[0];
-    promise->issued = true;
-    if (promise->overtaken)
-        gpusync__let_come_below(promise);
+    gpusync_timeline *t = signal->timeline;
+    const gpusync__node *below = signal->node.beside[0];
+    signal->issued = true;
+    if (signal->overtaken)
+        gpusync__let_come_below(signal);
     else if (!below || below->number <= t->coming)
-        gpusync__let_come(t, &promise->node);
-    if (t->waits.lists[GPUSYNC__BY_NUMBER].root && !promise->overtaken)
-        gpusync__turn_needs(t, GPUSYNC__COMING, promise->node.number, &promise->node, deferred);
+        gpusync__let_come(t, &signal->node);
+    if (t->waits.lists[GPUSYNC__BY_NUMBER].root && !signal->overtaken)
+        gpusync__turn_dependencies(t, GPUSYNC__COMING, signal->node.number, &signal->node, deferred);
 }
 
-/* The lower promise of another queue that this one goes after, or 0. The device signals in the
-   order of a queue (unverified: README, "Status"), and in no order of several. A higher value would
-   let go what waits there for a lower one. A promise that is not going is passed: its plan may wait
-   for this one, and is overtaken then. Under the wait list's lock. */
-GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
+/* The lower pending signal of another queue that this one goes after, or 0. The device signals in
+   the order of a queue (unverified: README, "Status"), and in no order of several. A higher value
+   would let go what waits there for a lower one. A pending signal that is not going is passed: its
+   submission may wait for this one, and is overtaken then. Under the wait list's lock. */
+GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal)
 {
-    const gpusync__plan *plan = promise->plan;
-    if (promise->timeline->value == GPUSYNC__FAILED_VALUE)
+    const gpusync__submission *s = signal->submission;
+    if (signal->timeline->value == GPUSYNC__FAILED_VALUE)
         return 0; /* no wait is left */
-    for (gpusync__node *node = promise->node.beside[0]; node; node = node->beside[0]) {
-        gpusync__promise *below = (gpusync__promise *)(void *)node;
-        /* A plan that needs the lower value, or one above it, goes after that promise anyway. */
-        for (const gpusync__need *need = plan->needs; need; need = need->along)
-            if (need->timeline == promise->timeline && need->node.number >= node->number)
+    for (gpusync__node *node = signal->node.beside[0]; node; node = node->beside[0]) {
+        gpusync__pending_signal *below = (gpusync__pending_signal *)(void *)node;
+        /* A submission that needs the lower value, or one above it, goes after that pending signal
+           anyway. */
+        for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+            if (dep->timeline == signal->timeline && dep->node.number >= node->number)
                 return 0;
-        if (!below->going || below->plan->work.queue == plan->work.queue)
+        if (!below->going || below->submission->work.queue == s->work.queue)
             continue;
         below->followed = true;
         return node->number;
@@ -8016,99 +8053,99 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__promise *promise)
     return 0;
 }
 
-/* The promise's plan is to be issued; with the last one of a plan it is. Returns 0, or the value
-   that the promise goes after: then it is not going yet. Under the order lock and the wait
-   list's. */
-GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__promise *promise, gpusync__deferred *deferred)
+/* The pending signal's submission is to be issued; with the last one of a submission it is. Returns
+   0, or the value that the pending signal goes after: then it is not going yet. Under the order
+   lock and the wait list's. */
+GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    gpusync_timeline *t = promise->timeline;
-    uint64_t after = t->mixed && promise->node.beside[0] ? gpusync__goes_after(promise) : 0;
+    gpusync_timeline *t = signal->timeline;
+    uint64_t after = t->mixed && signal->node.beside[0] ? gpusync__goes_after(signal) : 0;
     if (after)
         return after;
-    promise->going = true;
-    promise->overtaken = promise->node.number < t->largest;
-    if (!promise->overtaken) {
-        promise->largest_before = t->largest;
-        t->largest = promise->node.number;
+    signal->going = true;
+    signal->overtaken = signal->node.number < t->largest;
+    if (!signal->overtaken) {
+        signal->largest_before = t->largest;
+        t->largest = signal->node.number;
     }
-    if (!promise->along)
-        gpusync__issue_promise(promise, deferred);
+    if (!signal->along)
+        gpusync__issue_signal(signal, deferred);
     return 0;
 }
 
-/* Set out with a promise that is listed already. Returns what gpusync__set_out does. Under the
-   order lock. */
-static uint64_t gpusync__set_out_too(gpusync__promise *promise, gpusync__deferred *deferred)
+/* Set out with a pending signal that is listed already. Returns what gpusync__set_out does. Under
+   the order lock. */
+static uint64_t gpusync__set_out_too(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    if (promise->going)
+    if (signal->going)
         return 0; /* changes under the order lock only */
-    GPUSYNC__LOCK_TIMELINE(promise->timeline);
-    uint64_t after = gpusync__set_out(promise, deferred);
-    GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
+    GPUSYNC__LOCK_TIMELINE(signal->timeline);
+    uint64_t after = gpusync__set_out(signal, deferred);
+    GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
     return after;
 }
 
-/* List the promise. going: nothing keeps its plan on the host but this, which may be its last
-   promise. NOT_READY: the promise is listed, and goes after another. An error: it is not listed. A
-   promise that is not issued ends `coming` below it, whatever is issued above. Under the order
-   lock. */
-static gpusync_result gpusync__link_promise(gpusync__promise *promise, bool going, gpusync__deferred *deferred)
+/* List the pending signal. going: nothing keeps its submission on the host but this, which may be
+   its last pending signal. NOT_READY: the pending signal is listed, and goes after another. An
+   error: it is not listed. A pending signal that is not issued ends `coming` below it, whatever is
+   issued above. Under the order lock. */
+static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool going, gpusync__deferred *deferred)
 {
-    gpusync_timeline *t = promise->timeline;
+    gpusync_timeline *t = signal->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
-    gpusync_result result = gpusync__may_rise(t, promise->node.number);
+    gpusync_result result = gpusync__may_rise(t, signal->node.number);
     if (result == GPUSYNC_OK) {
-        const gpusync__promise *first = (const gpusync__promise *)(const void *)t->promises.end[0];
+        const gpusync__pending_signal *first = (const gpusync__pending_signal *)(const void *)t->signals.end[0];
         if (!first)
             t->mixed = false;
-        else if (first->plan->work.queue != promise->plan->work.queue)
+        else if (first->submission->work.queue != signal->submission->work.queue)
             t->mixed = true;
-        gpusync__list_add(&t->promises, &promise->node);
-        GPUSYNC__STORE_SEQ(&t->promised, t->promised + 1);
-        if (going && gpusync__set_out(promise, deferred))
+        gpusync__list_add(&t->signals, &signal->node);
+        GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
+        if (going && gpusync__set_out(signal, deferred))
             result = GPUSYNC_NOT_READY;
-        if (!promise->issued)
-            gpusync__let_come_below(promise);
+        if (!signal->issued)
+            gpusync__let_come_below(signal);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
     return result;
 }
 
-/* Take off the wait list what goes after this promise. Returns the needs: they are told when the
-   lock is unlocked. Under the wait list's lock. */
-GPUSYNC__RARE gpusync__need *gpusync__take_followers(gpusync__promise *promise, gpusync__deferred *deferred)
+/* Take off the wait list what goes after this pending signal. Returns the dependencies: they are
+   told when the lock is unlocked. Under the wait list's lock. */
+GPUSYNC__RARE gpusync__dependency *gpusync__take_followers(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    gpusync__wait_list *waits = &promise->timeline->waits;
-    gpusync__need *need = gpusync__first_need(waits, promise->node.number), *next;
+    gpusync__wait_list *waits = &signal->timeline->waits;
+    gpusync__dependency *dep = gpusync__first_dependency(waits, signal->node.number), *next;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
-    for (; need && need->node.number == promise->node.number; need = next) {
-        next = gpusync__need_after(need);
-        if (need->any_end)
-            gpusync__take_told(waits, &need->node, NULL, &caught, deferred);
+    for (; dep && dep->node.number == signal->node.number; dep = next) {
+        next = gpusync__dependency_after(dep);
+        if (dep->any_end)
+            gpusync__take_told(waits, &dep->node, NULL, &caught, deferred);
     }
-    return caught.needs;
+    return caught.dependencies;
 }
 
-/* The plan does not go after all, or not yet: nothing goes after its promise. No wait list's lock
-   is held. */
-GPUSYNC__RARE void gpusync__stay(gpusync__promise *promise, gpusync__deferred *deferred)
+/* The submission does not go after all, or not yet: nothing goes after its pending signal. No wait
+   list's lock is held. */
+GPUSYNC__RARE void gpusync__stay(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    gpusync_timeline *t = promise->timeline;
+    gpusync_timeline *t = signal->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
-    gpusync__need *followers = promise->followed ? gpusync__take_followers(promise, deferred) : NULL;
-    if (promise->going && t->largest == promise->node.number)
-        t->largest = promise->largest_before;
-    promise->going = promise->followed = false;
+    gpusync__dependency *followers = signal->followed ? gpusync__take_followers(signal, deferred) : NULL;
+    if (signal->going && t->largest == signal->node.number)
+        t->largest = signal->largest_before;
+    signal->going = signal->followed = false;
     GPUSYNC__UNLOCK_TIMELINE(t);
-    gpusync__needs_over(followers, NULL, deferred);
+    gpusync__dependencies_over(followers, NULL, deferred);
 }
 
 static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
 
-/* The timeline goes, and no call can promise anything any more. What is held for a value that is
-   not promised fails, and every callback that is left does. No lock is held. */
-static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__deferred *deferred)
+/* The timeline goes, and no call can list a pending signal any more. What is held for a value that
+   no pending signal covers fails, and every callback that is left does. No lock is held. */
+static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync_error error;
@@ -8116,93 +8153,95 @@ static void gpusync__end_unpromised(gpusync_timeline *t, gpusync__deferred *defe
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK_TIMELINE(t);
     for (gpusync__node *node = gpusync__first_told(&t->waits, 0), *next; node; node = next) {
-        const gpusync__need *need = node->told == gpusync__need_told ? (gpusync__need *)(void *)node : NULL;
+        const gpusync__dependency *dep =
+            node->told == gpusync__dependency_told ? (gpusync__dependency *)(void *)node : NULL;
         next = gpusync__told_from(node->beside[1]);
-        if (!need || (need->blocks && node->number > t->kept && !gpusync__is_promised(need)))
+        if (!dep || (dep->blocks && node->number > t->kept && !gpusync__is_pending(dep)))
             gpusync__take_told(&t->waits, node, &error, &caught, deferred);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
-    gpusync__needs_over(caught.needs, &error, deferred);
+    gpusync__dependencies_over(caught.dependencies, &error, deferred);
 }
 
-/* The promise is over. kept: the value is reached as soon as those below it are. Else the values
-   that the promise hid are seen, and `coming` may rise to promises behind it. What goes after the
-   promise is told without the lock. No wait list's lock is held. */
-static void gpusync__end_promise(gpusync__promise *promise, bool kept, gpusync__deferred *deferred)
+/* The pending signal is over. kept: the value is reached as soon as those below it are. Else the
+   values that the pending signal hid are seen, and `coming` may rise to pending signals behind it.
+   What goes after the pending signal is told without the lock. No wait list's lock is held. */
+static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpusync__deferred *deferred)
 {
-    gpusync_timeline *t = promise->timeline;
-    uint64_t value = promise->node.number;
-    gpusync__need *followers = NULL;
+    gpusync_timeline *t = signal->timeline;
+    uint64_t value = signal->node.number;
+    gpusync__dependency *followers = NULL;
     GPUSYNC__LOCK_TIMELINE(t);
-    if (promise->node.linked) {
-        gpusync__list_remove(&t->promises, &promise->node);
-        GPUSYNC__STORE_SEQ(&t->promised, t->promised - 1);
-        if (promise->followed)
-            followers = gpusync__take_followers(promise, deferred);
+    if (signal->node.linked) {
+        gpusync__list_remove(&t->signals, &signal->node);
+        GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count - 1);
+        if (signal->followed)
+            followers = gpusync__take_followers(signal, deferred);
     }
     if (kept && value > t->kept)
         t->kept = value;
-    if (kept && value > t->on_event && promise->encoded)
+    if (kept && value > t->on_event && signal->encoded)
         GPUSYNC__STORE_SEQ(&t->on_event, value);
     if (!kept)
-        gpusync__let_come(t, t->promises.end[0]);
+        gpusync__let_come(t, t->signals.end[0]);
     gpusync__raise_unlock(t, deferred);
-    gpusync__needs_over(followers, NULL, deferred);
+    gpusync__dependencies_over(followers, NULL, deferred);
 }
 
-/* The plan will not signal the value. Where the timeline goes, no other will. */
-GPUSYNC__RARE void gpusync__take_back(gpusync__promise *promise, gpusync__deferred *deferred)
+/* The submission will not signal the value. Where the timeline goes, no other will. */
+GPUSYNC__RARE void gpusync__take_back(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    gpusync__end_promise(promise, false, deferred);
-    if (GPUSYNC__LOAD_SEQ(&promise->timeline->flags) & GPUSYNC__CLOSING)
-        gpusync__end_unpromised(promise->timeline, deferred);
+    gpusync__end_signal(signal, false, deferred);
+    if (GPUSYNC__LOAD_SEQ(&signal->timeline->flags) & GPUSYNC__CLOSING)
+        gpusync__end_unsignalled(signal->timeline, deferred);
 }
 
-/* The value follows the promises in their order: look at the plan of the lowest one. Where that has
-   ended the plan, another promise is the lowest: look at that plan then. The caller is inside the
-   timeline. */
+/* The value follows the pending signals in their order: look at the submission of the lowest one.
+   Where that has ended the submission, another pending signal is the lowest: look at that
+   submission then. The caller is inside the timeline. */
 static void gpusync__look_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
-    gpusync__plan *plan, *last = NULL;
+    gpusync__submission *s, *last = NULL;
     gpusync__look_timeline(t);
-    for (bool again = true; again && GPUSYNC__LOAD_SEQ(&t->promised); last = plan) {
+    for (bool again = true; again && GPUSYNC__LOAD_SEQ(&t->signal_count); last = s) {
         GPUSYNC__LOCK_TIMELINE(t);
-        plan = t->promised ? gpusync__cover(t, 0)->plan : NULL;
-        if (plan && GPUSYNC__LOAD_SEQ(&plan->work.ticket) == 0)
-            plan = NULL; /* still coming in */
-        if (plan)
-            gpusync__plan_keep(plan); /* it is not over, so the count is not zero */
+        s = t->signal_count ? gpusync__cover(t, 0)->submission : NULL;
+        if (s && GPUSYNC__LOAD_SEQ(&s->work.ticket) == 0)
+            s = NULL; /* still coming in */
+        if (s)
+            gpusync__submission_keep(s); /* it is not over, so the count is not zero */
         GPUSYNC__UNLOCK_TIMELINE(t);
-        if (!plan)
+        if (!s)
             return;
-        again = plan != last;
-        if (again && gpusync__enter(plan->work.queue)) { /* which is there as long as the plan, but may be closing */
-            gpusync__look_plan(plan);
-            gpusync__leave(plan->work.queue);
+        again = s != last;
+        if (again && gpusync__enter(s->work.queue)) { /* which is there as long as the submission, but may be closing */
+            gpusync__look_submission(s);
+            gpusync__leave(s->work.queue);
         }
-        gpusync__plan_unref(plan);
+        gpusync__submission_unref(s);
     }
 }
 
-/* By the work that has promised the value. What stands on the timeline's list stays under the lock;
-   after that the reference keeps the plan, and the plan its queue, which may be closing. */
+/* By the work that is to signal the value. What stands on the timeline's list stays under the lock;
+   after that the reference keeps the submission, and the submission its queue, which may be
+   closing. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
     gpusync__forecast f = {0, 0, 0};
     GPUSYNC__LOCK_TIMELINE(t);
-    const gpusync__promise *cover = gpusync__cover(t, goal->ticket);
-    gpusync__plan *plan = cover ? cover->plan : NULL;
-    if (plan)
-        gpusync__plan_keep(plan);
+    const gpusync__pending_signal *cover = gpusync__cover(t, goal->ticket);
+    gpusync__submission *s = cover ? cover->submission : NULL;
+    if (s)
+        gpusync__submission_keep(s);
     GPUSYNC__UNLOCK_TIMELINE(t);
-    if (plan && gpusync__enter(plan->work.queue)) {
-        f = gpusync__forecast_of(plan->work.queue, GPUSYNC__LOAD_SEQ(&plan->work.ticket));
-        gpusync__leave(plan->work.queue);
+    if (s && gpusync__enter(s->work.queue)) {
+        f = gpusync__forecast_of(s->work.queue, GPUSYNC__LOAD_SEQ(&s->work.ticket));
+        gpusync__leave(s->work.queue);
     }
-    if (plan)
-        gpusync__plan_unref(plan);
+    if (s)
+        gpusync__submission_unref(s);
     return f;
 }
 
@@ -8319,7 +8358,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
      5. What is held for it fails, and callbacks are due.
      6. The callbacks are called.
 
-   Plans may have references still: the last reference frees the memory. */
+   Submissions may have references still: the last reference frees the memory. */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -8349,7 +8388,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
                 gpusync__linger(dev, &rounds);
             gpusync__listening_unref(listening);
         }
-    gpusync__end_unpromised(t, &deferred);
+    gpusync__end_unsignalled(t, &deferred);
     gpusync__do_deferred(dev, &deferred);
     gpusync__pay(dev, &t->owing, NULL);
     gpusync__timeline_unref(t);
@@ -8384,8 +8423,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     return result;
 }
 
-/* Others may have signalled more: so the event is read first. Under the lock a promise of the same
-   value, or a failure, cannot come in between. */
+/* Others may have signalled more: so the event is read first. Under the lock a pending signal of
+   the same value, or a failure, cannot come in between. */
 GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -8429,7 +8468,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     GPUSYNC__LOCK_TIMELINE(timeline);
     if (value > timeline->expected)
         timeline->expected = value;
-    gpusync__turn_needs(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &deferred);
+    gpusync__turn_dependencies(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &deferred);
     GPUSYNC__UNLOCK_TIMELINE(timeline);
     if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
         gpusync__wake_waits(timeline->device, &timeline->waits, true);
@@ -8555,14 +8594,14 @@ GPUSYNC__INLINE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *c
 /* Is one of them held? Then its recording has still to be committed. Under the order lock. */
 GPUSYNC__RARE bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t count)
 {
-    const gpusync__plan *plan = q->line.first ? q->line.first : q->loose.first;
-    while (plan) {
-        for (size_t i = 0; i < plan->buffer_count; i++)
+    const gpusync__submission *s = q->line.first ? q->line.first : q->loose.first;
+    while (s) {
+        for (size_t i = 0; i < s->buffer_count; i++)
             for (size_t k = 0; k < count; k++)
-                if (plan->buffers[i] == buffers[k])
+                if (s->buffers[i] == buffers[k])
                     return true;
-        bool last = !plan->next && !gpusync__is_loose(plan);
-        plan = last ? q->loose.first : plan->next;
+        bool last = !s->next && !gpusync__is_loose(s);
+        s = last ? q->loose.first : s->next;
     }
     return false;
 }
@@ -8584,14 +8623,14 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
     return failed ? GPUSYNC__STATUS_ERROR : GPUSYNC__STATUS_COMPLETED;
 }
 
-/* Add the events that the device may still use of the plan. */
-static void gpusync__add_events(void *array, const gpusync__plan *plan)
+/* Add the events that the device may still use of the submission. */
+static void gpusync__add_events(void *array, const gpusync__submission *s)
 {
-    for (const gpusync__need *need = plan->needs; need; need = need->along)
-        if (need->event)
-            gpusync__send_void_id(array, gpusync__sel.addObject, need->event);
-    for (const gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        gpusync__send_void_id(array, gpusync__sel.addObject, promise->timeline->event);
+    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+        if (dep->event)
+            gpusync__send_void_id(array, gpusync__sel.addObject, dep->event);
+    for (const gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+        gpusync__send_void_id(array, gpusync__sel.addObject, signal->timeline->event);
 }
 
 /* With Metal 4 a signal stands behind its commit, and may come after the feedback; nor does
@@ -8635,24 +8674,24 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot)
             continue;
-        if (slot->kind == GPUSYNC__PLAN)
-            gpusync__add_events(array, slot->plan);
+        if (slot->kind == GPUSYNC__SUBMISSION)
+            gpusync__add_events(array, slot->submission);
         gpusync__ticket_end(q, slot);
     }
     gpusync__pool_pop(pool);
     return array;
 }
 
-/* Step 8, when no thread publishes any more: have that, and what the plans signal that are kept,
-   kept until the device is past it. Where a part of this cannot be had, or the last mark never
-   comes, they are kept for good. Only for a device that is lost, and has nothing in flight, there
-   is nothing to keep. */
+/* Step 8, when no thread publishes any more: have that, and what the submissions signal that are
+   kept, kept until the device is past it. Where a part of this cannot be had, or the last mark
+   never comes, they are kept for good. Only for a device that is lost, and has nothing in flight,
+   there is nothing to keep. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
     void *pool = gpusync__pool_push(), *listener = gpusync__listener(q->device);
     void *array = left ? left : gpusync__new_object("NSMutableArray");
-    for (const gpusync__plan *plan = q->kept; plan; plan = plan->next)
-        gpusync__add_events(array, plan);
+    for (const gpusync__submission *s = q->kept; s; s = s->next)
+        gpusync__add_events(array, s);
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
     if (!q->mark)
         q->mark = gpusync__event_take(q->device, &q->marks);
@@ -8673,7 +8712,7 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
         gpusync__release(array);
     }
     gpusync__pool_pop(pool);
-    gpusync__unref_plans(q->kept);
+    gpusync__unref_submissions(q->kept);
 }
 
 static const gpusync__metal4 gpusync__fours = {gpusync__feedback_status, gpusync__gather_events, gpusync__leave_behind};
@@ -8771,192 +8810,197 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
 }
 
 /* ------------------------------------------------------------------------------- >>submit --
-   A submission is a plan. What it waits for are its needs, what it signals are its promises. Each
-   need and each promise is on a list of the timeline or queue that it is about.
+   What a submission waits for are its dependencies, what it signals are its pending signals. Each
+   dependency and each pending signal is on a list of the timeline or queue that it is about.
 
-   The life of a plan stands above gpusync__plan. Where the device has all that a plan needs at its
-   issue, the plan lists its needs only when the work is over: that keeps the locks of other wait
-   lists out of such an issue. A plan of an open command buffer lists its promises at once. It does
-   not list its needs: it is not known yet whether the buffer will be committed.
+   The life of a submission stands above gpusync__submission. Where the device has all that a
+   submission needs at its issue, the submission lists its dependencies only when the work is over:
+   that keeps the locks of other wait lists out of such an issue. A submission of an open command
+   buffer lists its pending signals at once. It does not list its dependencies: it is not known yet
+   whether the buffer will be committed.
 
    What follows from a change goes among deferred work, and gpusync__run does that without a lock.
-   So no plan ends or issues the next one in a call inside its own. Neither a long chain of plans
-   nor Metal's small stacks matter. */
+   So no submission ends or issues the next one in a call inside its own. Neither a long chain of
+   submissions nor Metal's small stacks matter. */
 
-/* -- the pool of plans
-   Plans live in stores of the device. A free one is on the list of a queue, which needs no lock, or
-   on that of the device, under the plan lock. */
+/* -- the pool of submissions
+   Submissions live in stores of the device. A free one is on the list of a queue, which needs no
+   lock, or on that of the device, under the submission lock. */
 
-#define GPUSYNC__STORE_PLANS 8   /* made at once; also the most that a queue takes from the device at once */
-#define GPUSYNC__QUEUE_PLANS 128 /* the most that stay on the free list of a queue */
+#define GPUSYNC__STORE_SUBMISSIONS 8   /* made at once; also the most that a queue takes from the device at once */
+#define GPUSYNC__QUEUE_SUBMISSIONS 128 /* the most that stay on the free list of a queue */
 
-/* Make the plan as a free one is. Most submissions leave most of it so, which is why this is not
-   done on the way in. */
-static void gpusync__plan_clear(gpusync__plan *plan)
+/* Make the submission as a free one is. Most submissions leave most of it so, which is why this is
+   not done on the way in. */
+static void gpusync__submission_clear(gpusync__submission *s)
 {
-    plan->needs = NULL;
-    plan->needs_end = &plan->needs;
-    plan->before.timeline = NULL;
-    plan->promises = NULL;
-    plan->promises_end = &plan->promises;
-    plan->own_needs = plan->few_needs;
-    plan->own_promises = plan->few_promises;
-    plan->parts = plan->few_parts;
-    plan->memory = plan->front = plan->back = plan->options = NULL; /* `buffers` counts with the options alone */
-    plan->joined = NULL;
-    plan->need_count = plan->promise_count = plan->part_count = plan->first_part = 0;
-    plan->rank = GPUSYNC__RANK_NONE;
-    plan->listed = plan->disowned = false;
-    plan->due.fn = NULL;
-    plan->gpu_start = plan->gpu_end = 0;
-    plan->mark = 0;
-    plan->label[0] = '\0';
-    plan->flags = 0;
-    GPUSYNC__STORE_RELAXED(&plan->doomed, 0);
-    GPUSYNC__STORE_RELAXED(&plan->work.state, (uint8_t)GPUSYNC__OPEN);
-    GPUSYNC__STORE_RELAXED(&plan->work.ticket, 0);
-    plan->work.queue = NULL;
-    plan->work.back = NULL;
-    plan->work.traits = 0;
+    s->dependencies = NULL;
+    s->dependencies_end = &s->dependencies;
+    s->before.timeline = NULL;
+    s->signals = NULL;
+    s->signals_end = &s->signals;
+    s->own_dependencies = s->few_dependencies;
+    s->own_signals = s->few_signals;
+    s->parts = s->few_parts;
+    s->memory = s->front = s->back = s->options = NULL; /* `buffers` counts with the options alone */
+    s->joined = NULL;
+    s->dependency_count = s->signal_count = s->part_count = s->first_part = 0;
+    s->rank = GPUSYNC__RANK_NONE;
+    s->listed = s->disowned = false;
+    s->due.fn = NULL;
+    s->gpu_start = s->gpu_end = 0;
+    s->mark = 0;
+    s->label[0] = '\0';
+    s->flags = 0;
+    GPUSYNC__STORE_RELAXED(&s->doomed, 0);
+    GPUSYNC__STORE_RELAXED(&s->work.state, (uint8_t)GPUSYNC__OPEN);
+    GPUSYNC__STORE_RELAXED(&s->work.ticket, 0);
+    s->work.queue = NULL;
+    s->work.back = NULL;
+    s->work.traits = 0;
 }
 
-/* Put a list of plans on the free list of the device. */
-GPUSYNC__RARE void gpusync__plans_return(gpusync_device *dev, gpusync__plan *plan)
+/* Put a list of submissions on the free list of the device. */
+GPUSYNC__RARE void gpusync__submissions_return(gpusync_device *dev, gpusync__submission *s)
 {
-    gpusync__lock(&dev->plan_lock);
-    while (plan) {
-        gpusync__plan *next = plan->next;
-        plan->next = dev->free_plans;
-        dev->free_plans = plan;
-        plan = next;
+    gpusync__lock(&dev->submission_lock);
+    while (s) {
+        gpusync__submission *next = s->next;
+        s->next = dev->free_submissions;
+        dev->free_submissions = s;
+        s = next;
     }
-    gpusync__unlock(&dev->plan_lock);
+    gpusync__unlock(&dev->submission_lock);
 }
 
-/* Put a plan on the free list of the queue, or of the device, where the queue has enough. How many
-   the queue has is a guess: the first one may have been taken meanwhile. gpusync__plan_new takes
-   the whole list at once. */
-static void gpusync__plan_put(gpusync_queue *q, gpusync__plan *plan)
+/* Put a submission on the free list of the queue, or of the device, where the queue has enough. How
+   many
+   the queue has is a guess: the first one may have been taken meanwhile. gpusync__submission_new
+   takes the whole list at once. */
+static void gpusync__submission_put(gpusync_queue *q, gpusync__submission *s)
 {
-    plan->next = GPUSYNC__LOAD_SEQ(&q->free_plans);
+    s->next = GPUSYNC__LOAD_SEQ(&q->free_submissions);
     do {
-        uint32_t depth = plan->next ? GPUSYNC__LOAD_SEQ(&plan->next->depth) + 1 : 1;
-        if (depth > GPUSYNC__QUEUE_PLANS) {
-            plan->next = NULL;
-            gpusync__plans_return(q->device, plan);
+        uint32_t depth = s->next ? GPUSYNC__LOAD_SEQ(&s->next->depth) + 1 : 1;
+        if (depth > GPUSYNC__QUEUE_SUBMISSIONS) {
+            s->next = NULL;
+            gpusync__submissions_return(q->device, s);
             return;
         }
-        GPUSYNC__STORE_SEQ(&plan->depth, depth);
-    } while (!GPUSYNC__SWAP_SEQ(&q->free_plans, &plan->next, plan));
+        GPUSYNC__STORE_SEQ(&s->depth, depth);
+    } while (!GPUSYNC__SWAP_SEQ(&q->free_submissions, &s->next, s));
 }
 
-/* `done` of a plan that is due: its callback has run. */
-static void gpusync__plan_called(gpusync__due *due)
+/* `done` of a submission that is due: its callback has run. */
+static void gpusync__submission_called(gpusync__due *due)
 {
-    gpusync__plan_unref((gpusync__plan *)(void *)due);
+    gpusync__submission_unref((gpusync__submission *)(void *)due);
 }
 
-/* A few plans onto the free list of this queue: free ones of the device, or as many new ones.
+/* A few submissions onto the free list of this queue: free ones of the device, or as many new ones.
    False: no memory. */
-GPUSYNC__RARE bool gpusync__plans_make(gpusync_queue *q)
+GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    gpusync__plan *plans = NULL, *made = NULL;
-    gpusync__lock(&dev->plan_lock);
+    gpusync__submission *submissions = NULL, *made = NULL;
+    gpusync__lock(&dev->submission_lock);
     gpusync__hook_in(dev);
-    if (!dev->free_plans)
-        made = (gpusync__plan *)gpusync__store_new(dev, GPUSYNC__STORE_PLANS * sizeof *made);
-    for (uint32_t i = 0; i < GPUSYNC__STORE_PLANS && (made || dev->free_plans); i++) {
-        gpusync__plan *plan = made ? &made[i] : dev->free_plans;
+    if (!dev->free_submissions)
+        made = (gpusync__submission *)gpusync__store_new(dev, GPUSYNC__STORE_SUBMISSIONS * sizeof *made);
+    for (uint32_t i = 0; i < GPUSYNC__STORE_SUBMISSIONS && (made || dev->free_submissions); i++) {
+        gpusync__submission *s = made ? &made[i] : dev->free_submissions;
         if (!made) {
-            dev->free_plans = plan->next;
+            dev->free_submissions = s->next;
         } else {
-            plan->device = dev;
-            plan->due.done = gpusync__plan_called;
-            plan->work.kind = GPUSYNC__PLAN;
-            plan->work.plan = plan;
-            gpusync__plan_clear(plan);
+            s->device = dev;
+            s->due.done = gpusync__submission_called;
+            s->work.kind = GPUSYNC__SUBMISSION;
+            s->work.submission = s;
+            gpusync__submission_clear(s);
         }
-        plan->due.owing = &q->owing;
-        plan->next = plans;
-        plans = plan;
+        s->due.owing = &q->owing;
+        s->next = submissions;
+        submissions = s;
     }
-    gpusync__unlock(&dev->plan_lock);
-    if (!plans)
+    gpusync__unlock(&dev->submission_lock);
+    if (!submissions)
         return false;
-    for (gpusync__plan *next; plans; plans = next) {
-        next = plans->next;
-        gpusync__plan_put(q, plans);
+    for (gpusync__submission *next; submissions; submissions = next) {
+        next = submissions->next;
+        gpusync__submission_put(q, submissions);
     }
     return true;
 }
 
-/* Give the plan memory for so many needs, promises and parts: one block, which gpusync__plan_free
-   frees. False: no memory, or the sum does not fit a size_t. */
-GPUSYNC__RARE bool gpusync__plan_room(gpusync__plan *plan, size_t needs, size_t promises, size_t parts)
+/* Give the submission memory for so many dependencies, pending signals and parts: one block, which
+   gpusync__submission_free frees. False: no memory, or the sum does not fit a size_t. */
+GPUSYNC__RARE bool gpusync__submission_room(gpusync__submission *s, size_t dependencies, size_t signals, size_t parts)
 {
-    size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__need) + sizeof(gpusync__promise));
-    if ((needs | promises | parts) > limit)
+    size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__dependency) + sizeof(gpusync__pending_signal));
+    if ((dependencies | signals | parts) > limit)
         return false;
-    plan->memory_size =
-        needs * sizeof *plan->own_needs + promises * sizeof *plan->own_promises + parts * sizeof *plan->parts;
-    plan->memory = gpusync__allocate(plan->device, plan->memory_size, 16);
-    if (!plan->memory)
+    s->memory_size =
+        dependencies * sizeof *s->own_dependencies + signals * sizeof *s->own_signals + parts * sizeof *s->parts;
+    s->memory = gpusync__allocate(s->device, s->memory_size, 16);
+    if (!s->memory)
         return false;
-    plan->own_needs = (gpusync__need *)plan->memory;
-    plan->own_promises = (gpusync__promise *)(void *)(plan->own_needs + needs);
-    plan->parts = (gpusync__slot **)(void *)(plan->own_promises + promises);
+    s->own_dependencies = (gpusync__dependency *)s->memory;
+    s->own_signals = (gpusync__pending_signal *)(void *)(s->own_dependencies + dependencies);
+    s->parts = (gpusync__slot **)(void *)(s->own_signals + signals);
     return true;
 }
 
-/* A plan off the free list of this queue. The caller is inside the queue. `missing` and
-   `unresolved` start at 1: the plan is neither issued nor published while it comes in. NULL: there
-   is none; gpusync__plans_make makes some. */
-static gpusync__plan *gpusync__plan_pop(gpusync_queue *q)
+/* A submission off the free list of this queue. The caller is inside the queue. `missing` and
+   `unresolved` start at 1: the submission is neither issued nor published while it comes in. NULL:
+   there is none; gpusync__submissions_make makes some. */
+static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
 {
     /* The list is taken whole: one that another thread takes from and gives back to is not mistaken
        for it. */
-    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, __ATOMIC_SEQ_CST), *rest = NULL;
-    if (plan && plan->next)
-        rest = __atomic_exchange_n(&q->free_plans, plan->next, __ATOMIC_SEQ_CST);
+    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST),
+                        *rest = NULL;
+    if (s && s->next)
+        rest = __atomic_exchange_n(&q->free_submissions, s->next, __ATOMIC_SEQ_CST);
     if (rest)
-        gpusync__plans_return(q->device, rest); /* others freed these meanwhile */
-    if (!plan)
+        gpusync__submissions_return(q->device, rest); /* others freed these meanwhile */
+    if (!s)
         return NULL;
-    plan->work.queue = q;
-    GPUSYNC__STORE_RELAXED(&plan->missing, 1);
-    GPUSYNC__STORE_RELAXED(&plan->unresolved, 1);
-    GPUSYNC__STORE_RELAXED(&plan->refs, 2);
-    GPUSYNC__ADD_SEQ(&q->owing, 1); /* gpusync__plan_free takes it back */
-    return plan;
+    s->work.queue = q;
+    GPUSYNC__STORE_RELAXED(&s->missing, 1);
+    GPUSYNC__STORE_RELAXED(&s->unresolved, 1);
+    GPUSYNC__STORE_RELAXED(&s->refs, 2);
+    GPUSYNC__ADD_SEQ(&q->owing, 1); /* gpusync__submission_free takes it back */
+    return s;
 }
 
-/* The same, with room for so many needs, promises and command buffers of the program. NULL: no
-   memory. No lock is held. */
-static gpusync__plan *gpusync__plan_new(gpusync_queue *q, size_t needs, size_t promises, size_t buffers)
+/* The same, with room for so many dependencies, pending signals and command buffers of the program.
+   NULL: no memory. No lock is held. */
+static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t dependencies, size_t signals,
+                                                    size_t buffers)
 {
-    gpusync__plan *plan;
-    while ((plan = gpusync__plan_pop(q)) == NULL)
-        if (!gpusync__plans_make(q))
+    gpusync__submission *s;
+    while ((s = gpusync__submission_pop(q)) == NULL)
+        if (!gpusync__submissions_make(q))
             return NULL;
-    if ((needs > GPUSYNC__FEW || promises > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
-        !gpusync__plan_room(plan, needs, promises, (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
-        gpusync__plan_put(q, plan);
+    if ((dependencies > GPUSYNC__FEW || signals > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
+        !gpusync__submission_room(s, dependencies, signals,
+                                  (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
+        gpusync__submission_put(q, s);
         GPUSYNC__SUB_SEQ(&q->owing, 1);
         return NULL;
     }
-    return plan;
+    return s;
 }
 
 /* Take the first `count` parts, which were not committed, out of flight: they are the caller's
    alone after that, as a list. One that a report looks at stays for that look, which frees it.
    Their room comes back. Under the queue's lock. */
-GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__plan *plan, uint32_t count,
+GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__submission *s, uint32_t count,
                                                 gpusync__catch *caught)
 {
     gpusync__slot *parts = NULL;
     for (uint32_t i = 0; i < count; i++) {
-        gpusync__slot *slot = plan->parts[i];
+        gpusync__slot *slot = s->parts[i];
         slot->traits |= GPUSYNC__HANDLED; /* no handler will come */
         if (slot->looks) {
             *slot->back = NULL;
@@ -8987,227 +9031,229 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Give back what the need refers to. An event of its own stood for a ticket: it can serve again,
-   unless the device may still wait for it (disowned). */
-static void gpusync__need_free(gpusync_device *dev, const gpusync__need *need, bool disowned)
+/* Give back what the dependency refers to. An event of its own stood for a ticket: it can serve
+   again, unless the device may still wait for it (disowned). */
+static void gpusync__dependency_free(gpusync_device *dev, const gpusync__dependency *dep, bool disowned)
 {
-    if (need->timeline)
-        gpusync__timeline_unref(need->timeline);
-    else if (need->event)
-        gpusync__event_keep(dev, need->event, !disowned);
+    if (dep->timeline)
+        gpusync__timeline_unref(dep->timeline);
+    else if (dep->event)
+        gpusync__event_keep(dev, dep->event, !disowned);
 }
 
-/* Drop a plan that has no ticket: it is neither published nor announced, so both references go
-   here. */
-static void gpusync__plan_drop(gpusync__plan *plan)
+/* Drop a submission that has no ticket: it is neither published nor announced, so both references
+   go here. */
+static void gpusync__submission_drop(gpusync__submission *s)
 {
-    gpusync__plan_unref(plan);
-    gpusync__plan_unref(plan);
+    gpusync__submission_unref(s);
+    gpusync__submission_unref(s);
 }
 
-/* The last reference is gone: free what the plan and those joined to it have, and put them on the
-   free list. No lock is held. */
-static void gpusync__plan_free(gpusync__plan *plan)
+/* The last reference is gone: free what the submission and those joined to it have, and put them on
+   the free list. No lock is held. */
+static void gpusync__submission_free(gpusync__submission *s)
 {
-    gpusync_device *dev = plan->device;
-    gpusync_queue *q = plan->work.queue;
-    while (plan->joined) {
-        gpusync__plan *joined = plan->joined;
-        plan->joined = joined->next;
-        joined->disowned = plan->disowned;
-        gpusync__plan_drop(joined); /* which others may just count a reference of, and give it back */
+    gpusync_device *dev = s->device;
+    gpusync_queue *q = s->work.queue;
+    while (s->joined) {
+        gpusync__submission *joined = s->joined;
+        s->joined = joined->next;
+        joined->disowned = s->disowned;
+        gpusync__submission_drop(joined); /* which others may just count a reference of, and give it back */
     }
-    for (uint32_t i = 0; i < plan->need_count; i++)
-        gpusync__need_free(dev, &plan->own_needs[i], plan->disowned);
-    for (uint32_t i = 0; i < plan->promise_count; i++)
-        gpusync__timeline_unref(plan->own_promises[i].timeline);
-    gpusync__free(dev, plan->memory, plan->memory_size); /* NULL: the few of its own were enough */
-    if (plan->options)
-        gpusync__release_pooled(plan->options);
-    gpusync__plan_clear(plan);
-    gpusync__plan_put(q, plan);
+    for (uint32_t i = 0; i < s->dependency_count; i++)
+        gpusync__dependency_free(dev, &s->own_dependencies[i], s->disowned);
+    for (uint32_t i = 0; i < s->signal_count; i++)
+        gpusync__timeline_unref(s->own_signals[i].timeline);
+    gpusync__free(dev, s->memory, s->memory_size); /* NULL: the few of its own were enough */
+    if (s->options)
+        gpusync__release_pooled(s->options);
+    gpusync__submission_clear(s);
+    gpusync__submission_put(q, s);
     GPUSYNC__SUB_SEQ(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
-/* -- needs
+/* -- dependencies
 
-       1. gpusync__need_point makes a need: AWAITED, or OVER at once, where nothing is left to wait
-          for.
+       1. gpusync__dependency_point makes a dependency: AWAITED, or OVER at once, where nothing is
+          left to wait for.
        2. gpusync__seek lists it and finds its stage. It counts in `unresolved`; one that blocks
           counts in `missing`.
-       3. gpusync__turn_need makes it COMING or ABROAD once the device can wait for it. It does not
-          block any more.
+       3. gpusync__turn_dependency makes it COMING or ABROAD once the device can wait for it. It
+          does not block any more.
        4. The thread that ends what it is about takes it off its list: it is OVER.
-          gpusync__needs_over counts it down in the plan.
+          gpusync__dependencies_over counts it down in the submission.
 
-   A need that is not listed when its plan is issued goes from 1 to 2 when the work is over. Under
-   the lock of its wait list `stage`, `blocks`, `heard` and `node` change. The thread that unlinks a
-   need, and no other, counts it down. */
+   A dependency that is not listed when its submission is issued goes from 1 to 2 when the work is
+   over. Under the lock of its wait list `stage`, `blocks`, `heard` and `node` change. The thread
+   that unlinks a dependency, and no other, counts it down. */
 
-/* Where does the need stand? Under the lock of its wait list.
+/* Where does the dependency stand? Under the lock of its wait list.
 
        a ticket    AWAITED while its own submission is held, or its end is far. Else the device can
                    wait for it.
-       a value     OVER once it is reached. Else the promise that covers it decides. With none,
-                   others may signal it (ABROAD), or that was not said yet (AWAITED).
-       an order    AWAITED while just that promise is open. How it ends does not matter. */
-static uint32_t gpusync__stage_of(const gpusync__need *need)
+       a value     OVER once it is reached. Else the pending signal that covers it decides. With
+                   none, others may signal it (ABROAD), or that was not said yet (AWAITED).
+       an order    AWAITED while just that pending signal is open. How it ends does not matter. */
+static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
 {
-    const gpusync_timeline *t = need->timeline;
-    uint64_t number = need->node.number;
+    const gpusync_timeline *t = dep->timeline;
+    uint64_t number = dep->node.number;
     if (!t) { /* OPEN with a ticket: held */
-        bool held = gpusync__is_submission(need->queue, number, GPUSYNC__OPEN);
-        return need->far || held ? GPUSYNC__AWAITED : GPUSYNC__COMING;
+        bool held = gpusync__is_submission(dep->queue, number, GPUSYNC__OPEN);
+        return dep->far || held ? GPUSYNC__AWAITED : GPUSYNC__COMING;
     }
     if (t->value >= number)
         return GPUSYNC__OVER;
-    const gpusync__promise *cover = gpusync__cover(t, number);
-    if (need->any_end)
+    const gpusync__pending_signal *cover = gpusync__cover(t, number);
+    if (dep->any_end)
         return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
     if (number <= t->on_event)
-        return GPUSYNC__AWAITED; /* a promise is open: the device would not wait for it */
+        return GPUSYNC__AWAITED; /* a pending signal is open: the device would not wait for it */
     if (cover)
         return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
-/* List the need, or find that it is over, and doom the plan where it failed. The queue of a ticket
-   may be gone, for a wait at the head of a command buffer does not keep it. Work that was issued
+/* List the dependency, or find that it is over, and doom the submission where it failed. The queue
+   of a ticket may be gone, for a wait at the head of a command buffer does not keep it. Work that
+   was issued
    before its timeline failed may have got the value: what was reached before is no error of such
    work. No lock but the order lock is held. */
-static void gpusync__seek(gpusync__need *need)
+static void gpusync__seek(gpusync__dependency *dep)
 {
-    const gpusync_timeline *t = need->timeline;
-    gpusync__plan *plan = need->plan;
-    gpusync_queue *q = need->queue ? gpusync__next_queue(plan->device, NULL, need->queue_number) : NULL;
+    const gpusync_timeline *t = dep->timeline;
+    gpusync__submission *s = dep->submission;
+    gpusync_queue *q = dep->queue ? gpusync__next_queue(s->device, NULL, dep->queue_number) : NULL;
     gpusync_error error;
-    bool issued = gpusync__is_issued(plan);
-    if (need->queue && !(q && q->place.number == need->queue_number)) {
+    bool issued = gpusync__is_issued(s);
+    if (dep->queue && !(q && q->place.number == dep->queue_number)) {
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-        gpusync__set_stage(need, GPUSYNC__OVER);
-        gpusync__doom(plan, need->rank, &error);
+        gpusync__set_stage(dep, GPUSYNC__OVER);
+        gpusync__doom(s, dep->rank, &error);
         if (q)
             gpusync__leave(q); /* another queue, with a higher number */
         return;
     }
-    gpusync__lock(gpusync__need_lock(need));
-    GPUSYNC__ADD_SEQ(&plan->unresolved, 1);
-    gpusync__link_need(need);
-    gpusync__set_stage(need, gpusync__stage_of(need));
-    bool failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || need->node.number > t->last);
-    bool gone = t && need->stage == GPUSYNC__AWAITED && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING &&
-                need->node.number > t->kept && !gpusync__is_promised(need);
-    bool over = gone || need->stage == GPUSYNC__OVER || (!t && gpusync__has_ended(need->queue, need->node.number));
+    gpusync__lock(gpusync__dependency_lock(dep));
+    GPUSYNC__ADD_SEQ(&s->unresolved, 1);
+    gpusync__link_dependency(dep);
+    gpusync__set_stage(dep, gpusync__stage_of(dep));
+    bool failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || dep->node.number > t->last);
+    bool gone = t && dep->stage == GPUSYNC__AWAITED && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING &&
+                dep->node.number > t->kept && !gpusync__is_pending(dep);
+    bool over = gone || dep->stage == GPUSYNC__OVER || (!t && gpusync__has_ended(dep->queue, dep->node.number));
     if (over)
-        gpusync__unlink_need(need);
-    need->blocks =
-        !over && !issued && (need->stage == GPUSYNC__AWAITED || need->any_end || plan->flags & GPUSYNC_STRICT);
-    if (need->blocks)
-        GPUSYNC__ADD_SEQ(&plan->missing, 1);
-    gpusync__unlock(gpusync__need_lock(need));
+        gpusync__unlink_dependency(dep);
+    dep->blocks = !over && !issued && (dep->stage == GPUSYNC__AWAITED || dep->any_end || s->flags & GPUSYNC_STRICT);
+    if (dep->blocks)
+        GPUSYNC__ADD_SEQ(&s->missing, 1);
+    gpusync__unlock(gpusync__dependency_lock(dep));
     if (over) {
         if (failed)
             error = t->error; /* written once, before the value that tells of the failure */
         else if (gone)
             gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
         else if (!t)
-            failed = gpusync__ticket_result(need->queue, need->node.number, &error) != GPUSYNC_OK;
-        if ((failed || gone) && !need->any_end)
-            gpusync__doom(plan, need->rank, &error);
-        if (need->encoded)
-            gpusync__signal_need(need);
-        GPUSYNC__SUB_SEQ(&plan->unresolved, 1); /* never the last: the work counts too */
+            failed = gpusync__ticket_result(dep->queue, dep->node.number, &error) != GPUSYNC_OK;
+        if ((failed || gone) && !dep->any_end)
+            gpusync__doom(s, dep->rank, &error);
+        if (dep->encoded)
+            gpusync__signal_dependency(dep);
+        GPUSYNC__SUB_SEQ(&s->unresolved, 1); /* never the last: the work counts too */
     }
     if (q)
         gpusync__leave(q);
 }
 
-/* List all needs of the plan, once: the device cannot have them all yet, or it is through with the
-   work. `listed` is swapped, because the end of the work and gpusync__disown may both come here. */
-static void gpusync__seek_needs(gpusync__plan *plan)
+/* List all dependencies of the submission, once: the device cannot have them all yet, or it is
+   through with the work. `listed` is swapped, because the end of the work and gpusync__disown may
+   both come here. */
+static void gpusync__seek_dependencies(gpusync__submission *s)
 {
     uint32_t rank = 0;
-    if (!gpusync__swap32(&plan->listed, 0, 1))
+    if (!gpusync__swap32(&s->listed, 0, 1))
         return;
-    for (gpusync__need *need = plan->needs; need; need = need->along) {
-        need->plan = plan;
-        need->rank = rank++; /* of several needs that fail the first one tells why */
-        gpusync__seek(need);
+    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        dep->submission = s;
+        dep->rank = rank++; /* of several dependencies that fail the first one tells why */
+        gpusync__seek(dep);
     }
 }
 
-/* Take the need off its list, unless another thread has done that. */
-static void gpusync__unlist_need(gpusync__need *need)
+/* Take the dependency off its list, unless another thread has done that. */
+static void gpusync__unlist_dependency(gpusync__dependency *dep)
 {
-    gpusync__lock(gpusync__need_lock(need));
-    bool linked = need->node.linked;
+    gpusync__lock(gpusync__dependency_lock(dep));
+    bool linked = dep->node.linked;
     if (linked)
-        gpusync__unlink_need(need);
-    gpusync__unlock(gpusync__need_lock(need));
+        gpusync__unlink_dependency(dep);
+    gpusync__unlock(gpusync__dependency_lock(dep));
     if (linked)
-        GPUSYNC__SUB_SEQ(&need->plan->unresolved, 1); /* never the last: the caller keeps one open */
+        GPUSYNC__SUB_SEQ(&dep->submission->unresolved, 1); /* never the last: the caller keeps one open */
 }
 
-/* Take the plan's needs off their lists: no thread will end them any more. A need that a thread is
-   just ending stays counted. So does a need of a queue that is gone from the device's list:
-   gpusync__end_listed ends it. */
-GPUSYNC__RARE void gpusync__forget_needs(gpusync__plan *plan)
+/* Take the submission's dependencies off their lists: no thread will end them any more. A
+   dependency that a thread is just ending stays counted. So does a dependency of a queue that is
+   gone from the device's list: gpusync__end_listed ends it. */
+GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
 {
-    gpusync_device *dev = plan->device;
-    for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (need->queue)
+    gpusync_device *dev = s->device;
+    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        if (dep->queue)
             gpusync__lock(&dev->lock); /* what is on the list stays meanwhile, also a closing queue */
-        const gpusync__node *place = need->queue ? gpusync__list_from(&dev->queues, need->queue_number) : NULL;
-        if (need->timeline || (place && place->number == need->queue_number))
-            gpusync__unlist_need(need);
-        if (need->queue)
+        const gpusync__node *place = dep->queue ? gpusync__list_from(&dev->queues, dep->queue_number) : NULL;
+        if (dep->timeline || (place && place->number == dep->queue_number))
+            gpusync__unlist_dependency(dep);
+        if (dep->queue)
             gpusync__unlock(&dev->lock);
     }
-    if (plan->before.timeline)
-        gpusync__unlist_need(&plan->before);
+    if (s->before.timeline)
+        gpusync__unlist_dependency(&s->before);
 }
 
-/* -- the end of a plan
+/* -- the end of a submission
    `running`, then `unresolved`: the thread that counts one down to 0 does what comes next, and no
-   other does. A thread touches the plan for the last time when it counts down, unless it has a
-   reference. */
+   other does. A thread touches the submission for the last time when it counts down, unless it has
+   a reference. */
 
-/* The command buffers are over, or there are none. The needs tell now how they went. An ABROAD need
-   let the device pass: the event tells whether it was reached. Where only lower promises hide the
-   value, it is kept and COMING. Killed work does not wait for that: what hides the value may wait
-   for this very work. */
-GPUSYNC__RARE void gpusync__work_over(gpusync__plan *plan, gpusync__deferred *deferred)
+/* The command buffers are over, or there are none. The dependencies tell now how they went. An
+   ABROAD dependency let the device pass: the event tells whether it was reached. Where only lower
+   pending signals hide the value, it is kept and COMING. Killed work does not wait for that: what
+   hides the value may wait for this very work. */
+GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync__lock(&plan->device->plan_lock);
-    bool failed = plan->rank != GPUSYNC__RANK_NONE; /* by itself, or through what it waited for */
-    gpusync__unlock(&plan->device->plan_lock);
-    gpusync__seek_needs(plan);
-    for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (GPUSYNC__LOAD_SEQ(&need->stage) != GPUSYNC__ABROAD)
+    gpusync__lock(&s->device->submission_lock);
+    bool failed = s->rank != GPUSYNC__RANK_NONE; /* by itself, or through what it waited for */
+    gpusync__unlock(&s->device->submission_lock);
+    gpusync__seek_dependencies(s);
+    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        if (GPUSYNC__LOAD_SEQ(&dep->stage) != GPUSYNC__ABROAD)
             continue;
-        gpusync__read_event(need->timeline, deferred);
-        gpusync__lock(gpusync__need_lock(need));
-        if (!failed && need->node.linked && need->node.number <= need->timeline->kept)
-            gpusync__set_stage(need, GPUSYNC__COMING);
-        gpusync__unlock(gpusync__need_lock(need));
-        if (GPUSYNC__LOAD_SEQ(&need->stage) == GPUSYNC__ABROAD)
-            gpusync__unlist_need(need);
+        gpusync__read_event(dep->timeline, deferred);
+        gpusync__lock(gpusync__dependency_lock(dep));
+        if (!failed && dep->node.linked && dep->node.number <= dep->timeline->kept)
+            gpusync__set_stage(dep, GPUSYNC__COMING);
+        gpusync__unlock(gpusync__dependency_lock(dep));
+        if (GPUSYNC__LOAD_SEQ(&dep->stage) == GPUSYNC__ABROAD)
+            gpusync__unlist_dependency(dep);
     }
-    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
-        gpusync__push_ended(plan, deferred);
+    if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
+        gpusync__push_ended(s, deferred);
     else
-        deferred->busy = deferred->sweep = true; /* its needs are listed from here on, and the sweep looks at them */
+        deferred->busy = deferred->sweep =
+            true; /* its dependencies are listed from here on, and the sweep looks at them */
 }
 
 /* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later
-   work run, and says nothing (documented). The plan has the events. A value that has come since is
-   not noticed. */
+   work run, and says nothing (documented). The submission has the events. A value that has come
+   since is not noticed. */
 GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
-    const gpusync__need *need = slot->plan->needs;
-    while (need && (!need->queued || GPUSYNC__AS(uint64_t)(need->event, gpusync__sel.signaledValue) >= need->raw))
-        need = need->along;
-    if (!need)
+    const gpusync__dependency *dep = slot->submission->dependencies;
+    while (dep && (!dep->queued || GPUSYNC__AS(uint64_t)(dep->event, gpusync__sel.signaledValue) >= dep->raw))
+        dep = dep->along;
+    if (!dep)
         return false;
     gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
@@ -9217,351 +9263,358 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     return true;
 }
 
-/* A part of a plan has ended. The times of the plan go from the
+/* A part of a submission has ended. The times of the submission go from the
    first start to the last end. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
                                 gpusync__deferred *deferred)
 {
-    gpusync__plan *plan = slot->plan;
+    gpusync__submission *s = slot->submission;
     double start = outcome->gpu_start, end = outcome->gpu_end;
     const gpusync_error *error = outcome->error;
     gpusync_error own;
-    if (!error && report != slot->buffer && gpusync__wait_was_cut(plan->work.queue, slot, &own))
+    if (!error && report != slot->buffer && gpusync__wait_was_cut(s->work.queue, slot, &own))
         error = &own;
     if (error)
-        gpusync__blame(plan, GPUSYNC__RANK_OWN, error);
-    gpusync__lock(&plan->device->plan_lock);
-    if (start > 0 && (start < plan->gpu_start || plan->gpu_start <= 0))
-        plan->gpu_start = start;
-    if (end > plan->gpu_end)
-        plan->gpu_end = end;
-    gpusync__unlock(&plan->device->plan_lock);
-    if (GPUSYNC__SUB_SEQ(&plan->running, 1) == 1)
-        gpusync__work_over(plan, deferred); /* last: as in gpusync__announce */
+        gpusync__blame(s, GPUSYNC__RANK_OWN, error);
+    gpusync__lock(&s->device->submission_lock);
+    if (start > 0 && (start < s->gpu_start || s->gpu_start <= 0))
+        s->gpu_start = start;
+    if (end > s->gpu_end)
+        s->gpu_end = end;
+    gpusync__unlock(&s->device->submission_lock);
+    if (GPUSYNC__SUB_SEQ(&s->running, 1) == 1)
+        gpusync__work_over(s, deferred); /* last: as in gpusync__announce */
 }
 
 /* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, or
-   even of the work behind it. So a plan that has ended keeps the events that it signals until the
-   queue's mark shows that they are signalled (gpusync__set_mark): Metal hands the signals of a
+   even of the work behind it. So a submission that has ended keeps the events that it signals until
+   the queue's mark shows that they are signalled (gpusync__set_mark): Metal hands the signals of a
    queue to the kernel in their order (known from Apple's code; what the kernel does is open:
-   README, "Status"). This takes the caller's reference, and gives back those of plans whose signals
-   have come. The queue may go after that: gpusync__destroy waits for all plans but those that are
-   kept. */
-GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__plan *plan)
+   README, "Status"). This takes the caller's reference, and gives back those of submissions whose
+   signals have come. The queue may go after that: gpusync__destroy waits for all submissions but
+   those that are kept. */
+GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
 {
     gpusync_device *dev = q->device;
     uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
-    gpusync__plan **link = &q->kept, *gone = NULL;
+    gpusync__submission **link = &q->kept, *gone = NULL;
     uint32_t more = 1;
-    gpusync__lock(&dev->plan_lock);
-    plan->next = q->kept;
-    q->kept = plan;
-    while ((plan = *link) != NULL) {
-        if (plan->mark > made) {
-            link = &plan->next;
+    gpusync__lock(&dev->submission_lock);
+    s->next = q->kept;
+    q->kept = s;
+    while ((s = *link) != NULL) {
+        if (s->mark > made) {
+            link = &s->next;
             continue;
         }
-        *link = plan->next;
-        plan->next = gone;
-        gone = plan;
+        *link = s->next;
+        s->next = gone;
+        gone = s;
         more--;
     }
     GPUSYNC__ADD_SEQ(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
-    gpusync__unlock(&dev->plan_lock);
-    gpusync__unref_plans(gone);
+    gpusync__unlock(&dev->submission_lock);
+    gpusync__unref_submissions(gone);
 }
 
 /* Under the queue's lock, in one hold: a failure (NULL: none) goes on record, the callback is due
    (so that none that is registered after the end comes first), the room of command buffers that
-   were not committed comes back, and the ticket ends. No thread finds the plan by its ticket any
-   more, nor the plan its parts: their handlers may come when it serves other work. Returns the
+   were not committed comes back, and the ticket ends. No thread finds the submission by its ticket
+   any
+   more, nor the submission its parts: their handlers may come when it serves other work. Returns
+   the
    slots of parts that were not committed: gpusync__parts_free. */
-static gpusync__slot *gpusync__end_plan(gpusync__plan *plan, gpusync_error *error, uint32_t rest,
-                                        const gpusync__outcome *outcome, gpusync__catch *caught,
-                                        gpusync__deferred *deferred)
+static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_error *error, uint32_t rest,
+                                              const gpusync__outcome *outcome, gpusync__catch *caught,
+                                              gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    uint64_t ticket = plan->work.ticket;
+    gpusync_queue *q = s->work.queue;
+    uint64_t ticket = s->work.ticket;
     if (error) {
-        error->dropped = plan->rank != GPUSYNC__RANK_OWN; /* read by gpusync__was_given_up */
+        error->dropped = s->rank != GPUSYNC__RANK_OWN; /* read by gpusync__was_given_up */
         gpusync__record(q, error);
         error->dropped = 0;
     }
-    if (gpusync__is_issued(plan))
-        gpusync__learn(q, ticket, plan->work.since_ns, outcome);
-    if (error || plan->work.traits & GPUSYNC__IS_DELAYED)
+    if (gpusync__is_issued(s))
+        gpusync__learn(q, ticket, s->work.since_ns, outcome);
+    if (error || s->work.traits & GPUSYNC__IS_DELAYED)
         q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
-    gpusync__slot *parts = rest ? gpusync__parts_out(q, plan, rest, caught) : NULL;
-    for (uint32_t i = rest; i < plan->part_count; i++) {
-        if (plan->parts[i])
-            plan->parts[i]->back = NULL;
-        plan->parts[i] = NULL;
+    gpusync__slot *parts = rest ? gpusync__parts_out(q, s, rest, caught) : NULL;
+    for (uint32_t i = rest; i < s->part_count; i++) {
+        if (s->parts[i])
+            s->parts[i]->back = NULL;
+        s->parts[i] = NULL;
     }
-    if (plan->work.back)
-        *plan->work.back = NULL;
+    if (s->work.back)
+        *s->work.back = NULL;
     gpusync__write_end(q, ticket, outcome);
-    if (plan->due.fn)
-        gpusync__push_due(plan->device, &plan->due, deferred);
+    if (s->due.fn)
+        gpusync__push_due(s->device, &s->due, deferred);
     gpusync__take_ended(q, ticket, error, caught, deferred);
     return parts;
 }
 
-/* The plan's error is that of its ticket, with the labels of the plan where there are no others: a
-   failure that came from elsewhere keeps what it says. */
-GPUSYNC__RARE void gpusync__name_failure(gpusync__plan *plan)
+/* The submission's error is that of its ticket, with the labels of the submission where there are
+   no others: a failure that came from elsewhere keeps what it says. */
+GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
 {
-    gpusync_error *error = &plan->error;
-    error->ticket = plan->work.ticket;
-    if (error->label[0] || (plan->rank != GPUSYNC__RANK_OWN && error->queue_label[0]))
+    gpusync_error *error = &s->error;
+    error->ticket = s->work.ticket;
+    if (error->label[0] || (s->rank != GPUSYNC__RANK_OWN && error->queue_label[0]))
         return;
-    gpusync__copy_text(error->label, sizeof error->label, plan->label);
-    gpusync__copy_text(error->queue_label, sizeof error->queue_label, plan->work.queue->label);
+    gpusync__copy_text(error->label, sizeof error->label, s->label);
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
 }
 
-/* Nothing is open any more: tell how it went. No lock is held. The promises are kept or broken
+/* Nothing is open any more: tell how it went. No lock is held. The pending signals end
    first: a thread that sees the ticket ended knows the rest. */
-static void gpusync__publish(gpusync__plan *plan, gpusync__deferred *deferred)
+static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    gpusync_error *error = plan->rank != GPUSYNC__RANK_NONE ? &plan->error : NULL; /* it changes no more */
-    uint64_t ticket = plan->work.ticket;
-    uint32_t rest = gpusync__is_issued(plan) ? plan->first_part : plan->part_count; /* were not committed */
+    gpusync_queue *q = s->work.queue;
+    gpusync_error *error = s->rank != GPUSYNC__RANK_NONE ? &s->error : NULL; /* it changes no more */
+    uint64_t ticket = s->work.ticket;
+    uint32_t rest = gpusync__is_issued(s) ? s->first_part : s->part_count; /* were not committed */
     gpusync__outcome outcome;
     gpusync__catch caught;
     if (error) {
-        gpusync__name_failure(plan);
+        gpusync__name_failure(s);
         gpusync__make_log(q);
     }
-    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
-        gpusync_timeline *t = promise->timeline;
+    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along) {
+        gpusync_timeline *t = signal->timeline;
         if (error) {
-            /* The timeline fails first: else taking the promise back would let higher values be
-               reached. */
+            /* The timeline fails first: else taking the pending signal back would let higher values
+               be reached. */
             gpusync__fail_timeline(t, error, deferred);
-            gpusync__take_back(promise, deferred);
+            gpusync__take_back(signal, deferred);
             continue;
         }
-        gpusync__end_promise(promise, true, deferred);
+        gpusync__end_signal(signal, true, deferred);
         if (q->device->trace)
-            q->device->trace->signal(t, promise->node.number);
-        gpusync__read_event(t, deferred); /* others may have signalled more, which this promise hid */
+            q->device->trace->signal(t, signal->node.number);
+        gpusync__read_event(t, deferred); /* others may have signalled more, which this pending signal hid */
     }
-    outcome.gpu_start = plan->gpu_start;
-    outcome.gpu_end = plan->gpu_end;
+    outcome.gpu_start = s->gpu_start;
+    outcome.gpu_end = s->gpu_end;
     outcome.error = error;
     if (q->device->trace)
-        q->device->trace->end(q, ticket, plan->label, &outcome);
-    plan->due.error = error;
-    if (plan->due.fn)
-        gpusync__plan_keep(plan); /* gpusync__plan_called takes it back */
+        q->device->trace->end(q, ticket, s->label, &outcome);
+    s->due.error = error;
+    if (s->due.fn)
+        gpusync__submission_keep(s); /* gpusync__submission_called takes it back */
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
-    gpusync__slot *parts = gpusync__end_plan(plan, error, rest, &outcome, &caught, deferred);
+    gpusync__slot *parts = gpusync__end_submission(s, error, rest, &outcome, &caught, deferred);
     GPUSYNC__UNLOCK(q);
     if (parts)
         gpusync__parts_free(q, parts);
     gpusync__tell(q, ticket, &caught, deferred);
     if (error)
         gpusync__log_failures(q);
-    /* Last: with its last plan the queue may go. */
-    if (plan->mark && !plan->disowned)
-        gpusync__keep_signaller(q, plan);
+    /* Last: with its last submission the queue may go. */
+    if (s->mark && !s->disowned)
+        gpusync__keep_signaller(q, s);
     else
-        gpusync__plan_unref(plan);
+        gpusync__submission_unref(s);
 }
 
-/* The ticket is on the device now: needs of it that were AWAITED can go there too. Under the
+/* The ticket is on the device now: dependencies on it that were AWAITED can go there too. Under the
    queue's lock. */
 GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__deferred *deferred)
 {
-    gpusync__need *need = gpusync__first_need(&q->waits, ticket);
-    for (; need && need->node.number == ticket; need = gpusync__need_after(need))
-        if (need->stage == GPUSYNC__AWAITED)
-            gpusync__turn_need(need, GPUSYNC__COMING, deferred);
+    gpusync__dependency *dep = gpusync__first_dependency(&q->waits, ticket);
+    for (; dep && dep->node.number == ticket; dep = gpusync__dependency_after(dep))
+        if (dep->stage == GPUSYNC__AWAITED)
+            gpusync__turn_dependency(dep, GPUSYNC__COMING, deferred);
 }
 
-/* The last step of an issue: what needs a promise of the plan can go to the device too. No lock is
-   held. `running` counts this step, so the plan is not over meanwhile. */
-static void gpusync__announce(gpusync__plan *plan, gpusync__deferred *deferred)
+/* The last step of an issue: what needs a pending signal of the submission can go to the device
+   too. No lock is held. `running` counts this step, so the submission is not over meanwhile. */
+static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    if (plan->device->trace)
-        plan->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, plan->work.ticket, plan->label, plan->work.since_ns);
-    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along) {
-        if (promise->issued)
-            continue; /* it was, with its plan */
-        GPUSYNC__LOCK_TIMELINE(promise->timeline);
-        if (promise->node.linked)
-            gpusync__issue_promise(promise, deferred); /* not over already */
-        GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
+    gpusync_queue *q = s->work.queue;
+    if (s->device->trace)
+        s->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, s->work.ticket, s->label, s->work.since_ns);
+    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along) {
+        if (signal->issued)
+            continue; /* it was, with its submission */
+        GPUSYNC__LOCK_TIMELINE(signal->timeline);
+        if (signal->node.linked)
+            gpusync__issue_signal(signal, deferred); /* not over already */
+        GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
     }
-    if (GPUSYNC__SUB_SEQ(&plan->running, 1) == 1)
-        gpusync__work_over(plan, deferred);
-    gpusync__plan_unref(plan);
+    if (GPUSYNC__SUB_SEQ(&s->running, 1) == 1)
+        gpusync__work_over(s, deferred);
+    gpusync__submission_unref(s);
 }
 
-/* -- held plans, and the pump. Under the order lock
+/* -- held submissions, and their issue. Under the order lock
 
-   A held plan stands in the line of its queue, or, if it is UNORDERED, in that of the loose ones.
-   In the first line only the first plan may go. A thread that changes a held plan lists it as
-   stirred, under the plan lock, and sets `wanted`: it may not wait for the order lock. The thread
-   that gets the order lock pumps. */
+   A held submission stands in the line of its queue, or, if it is UNORDERED, in that of the loose
+   ones. In the first line only the first submission may go. A thread that changes a held submission
+   lists
+   it as ready, under the submission lock, and sets `wanted`: it may not wait for the order lock.
+   The thread that gets the order lock issues what can go. */
 
-/* Put the plan at the end of its line. A change that came before `lined` is seen here, a later one
-   lists the plan as stirred (gpusync__stir). */
-static void gpusync__line_up(gpusync_queue *q, gpusync__plan *plan)
+/* Put the submission at the end of its line. A change that came before `lined` is seen here, a
+   later one lists the submission as ready (gpusync__mark_ready). */
+static void gpusync__line_up(gpusync_queue *q, gpusync__submission *s)
 {
-    gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
-    plan->next = NULL;
-    plan->previous = line->last;
+    gpusync__line *line = gpusync__is_loose(s) ? &q->loose : &q->line;
+    s->next = NULL;
+    s->previous = line->last;
     if (line->last)
-        line->last->next = plan;
+        line->last->next = s;
     else
-        line->first = plan;
-    line->last = plan;
+        line->first = s;
+    line->last = s;
     GPUSYNC__ADD_SEQ(&q->lined, 1); /* gpusync__sweep_queue looks at it without the lock */
-    if (!gpusync__is_loose(plan))
+    if (!gpusync__is_loose(s))
         q->lined_ordered++;
-    q->held_buffers += plan->part_count;
+    q->held_buffers += s->part_count;
     GPUSYNC__COUNT_RELAXED(&q->stats.held);
-    gpusync__lock(&q->device->plan_lock);
-    plan->lined = true;
-    if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
-        gpusync__list_stirred(plan);
+    gpusync__lock(&q->device->submission_lock);
+    s->lined = true;
+    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__is_doomed(s)) {
+        gpusync__list_ready(s);
         __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* gpusync__is_wanted reads it behind the order lock */
     }
-    gpusync__unlock(&q->device->plan_lock);
+    gpusync__unlock(&q->device->submission_lock);
 }
 
-/* Take the plan out of its line, before it is issued or abandoned. No thread stirs it any more. */
-static void gpusync__leave_line(gpusync_queue *q, gpusync__plan *plan)
+/* Take the submission out of its line, before it is issued or abandoned. No thread marks it ready
+   any more. */
+static void gpusync__leave_line(gpusync_queue *q, gpusync__submission *s)
 {
-    gpusync__line *line = gpusync__is_loose(plan) ? &q->loose : &q->line;
-    if (plan->next)
-        plan->next->previous = plan->previous;
+    gpusync__line *line = gpusync__is_loose(s) ? &q->loose : &q->line;
+    if (s->next)
+        s->next->previous = s->previous;
     else
-        line->last = plan->previous;
-    if (plan->previous)
-        plan->previous->next = plan->next;
+        line->last = s->previous;
+    if (s->previous)
+        s->previous->next = s->next;
     else
-        line->first = plan->next;
+        line->first = s->next;
     GPUSYNC__SUB_SEQ(&q->lined, 1);
-    if (!gpusync__is_loose(plan))
+    if (!gpusync__is_loose(s))
         q->lined_ordered--;
-    q->held_buffers -= plan->part_count;
-    gpusync__lock(&q->device->plan_lock);
-    gpusync__unlist_stirred(plan);
-    plan->lined = false;
-    gpusync__unlock(&q->device->plan_lock);
+    q->held_buffers -= s->part_count;
+    gpusync__lock(&q->device->submission_lock);
+    gpusync__unlist_ready(s);
+    s->lined = false;
+    gpusync__unlock(&q->device->submission_lock);
 }
 
-/* The device signals the promise at this place of the command buffer. */
-static void gpusync__encode_promise(gpusync__promise *promise, void *buffer)
+/* The device signals the pending signal at this place of the command buffer. */
+static void gpusync__encode_signal(gpusync__pending_signal *signal, void *buffer)
 {
-    gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, promise->timeline->event,
-                    promise->node.number + promise->timeline->base);
-    GPUSYNC__STORE_SEQ(&promise->encoded, true); /* a report reads it */
+    gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, signal->timeline->event,
+                    signal->node.number + signal->timeline->base);
+    GPUSYNC__STORE_SEQ(&signal->encoded, true); /* a report reads it */
 }
 
-#define GPUSYNC__MARK_EVERY 4 /* plans that signal: a mark costs as much as a signal of theirs */
+#define GPUSYNC__MARK_EVERY 4 /* submissions that signal: a mark costs as much as a signal of theirs */
 
-/* The signals of the plan have gone to the Metal 4 queue. Now and then the queue signals its mark
-   behind them. Under the order lock. */
-static void gpusync__set_mark(gpusync_queue *q, gpusync__plan *plan)
+/* The signals of the submission have gone to the Metal 4 queue. Now and then the queue signals its
+   mark behind them. Under the order lock. */
+static void gpusync__set_mark(gpusync_queue *q, gpusync__submission *s)
 {
-    plan->mark = ++q->marks;
+    s->mark = ++q->marks;
     if (q->marks % GPUSYNC__MARK_EVERY == 0)
         gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
 }
 
-/* The device gets the plan now: in one hold its ticket and its parts turn ARMED, and what needs the
-   ticket can go to the device, too. delayed: the device waits in it; for forecasts. ticket: where
-   the plan gets its ticket here; NULL: it was held, and has one. Under the order lock. */
-GPUSYNC__INLINE void gpusync__arm_plan(gpusync__plan *plan, uint64_t now, bool delayed, gpusync_ticket *ticket,
-                                       gpusync__deferred *deferred)
+/* The device gets the submission now: in one hold its ticket and its parts turn ARMED, and what
+   needs the ticket can go to the device, too. delayed: the device waits in it; for forecasts.
+   ticket: where
+   the submission gets its ticket here; NULL: it was held, and has one. Under the order lock. */
+GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t now, bool delayed, gpusync_ticket *ticket,
+                                             gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    GPUSYNC__STORE_SEQ(&plan->running,
-                       plan->part_count - plan->first_part + 1); /* + 1: gpusync__announce takes it back */
+    gpusync_queue *q = s->work.queue;
+    GPUSYNC__STORE_SEQ(&s->running, s->part_count - s->first_part + 1); /* + 1: gpusync__announce takes it back */
     GPUSYNC__LOCK(q);
     if (ticket) {
-        *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__ARMED, now);
+        *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__ARMED, now);
     } else {
-        GPUSYNC__STORE_RELAXED(&plan->work.since_ns, now);
-        GPUSYNC__STORE_SEQ(&plan->work.state, (uint8_t)GPUSYNC__ARMED);
-        gpusync__announce_ticket(q, plan->work.ticket, deferred);
+        GPUSYNC__STORE_RELAXED(&s->work.since_ns, now);
+        GPUSYNC__STORE_SEQ(&s->work.state, (uint8_t)GPUSYNC__ARMED);
+        gpusync__announce_ticket(q, s->work.ticket, deferred);
     }
-    plan->work.traits = delayed ? GPUSYNC__IS_DELAYED : 0;
-    for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
-        gpusync__slot *slot = plan->parts[i];
-        GPUSYNC__STORE_RELAXED(&slot->ticket, plan->work.ticket);
+    s->work.traits = delayed ? GPUSYNC__IS_DELAYED : 0;
+    for (uint32_t i = s->first_part; i < s->part_count; i++) {
+        gpusync__slot *slot = s->parts[i];
+        GPUSYNC__STORE_RELAXED(&slot->ticket, s->work.ticket);
         GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__ARMED);
     }
     GPUSYNC__UNLOCK(q);
 }
 
-/* gpusync__issue_plan for a Metal 4 queue. Waits and signals are operations of the queue, before
+/* gpusync__issue_submission for a Metal 4 queue. Waits and signals are operations of the queue,
+   before
    and behind the commit: all that is committed later waits, too. */
-GPUSYNC__RARE void gpusync__issue_plan4(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket,
-                                        gpusync__deferred *deferred)
+GPUSYNC__RARE void gpusync__issue_submission4(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
+                                              gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    gpusync__slot *slot = plan->parts[0];
+    gpusync_queue *q = s->work.queue;
+    gpusync__slot *slot = s->parts[0];
     bool delayed = false;
-    for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (gpusync__is_over(need))
+    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        if (gpusync__is_over(dep))
             continue;
-        gpusync__encode(q->metal, gpusync__sel.waitForEvent, need->event, need->raw);
-        need->queued = true; /* gpusync__wait_was_cut */
+        gpusync__encode(q->metal, gpusync__sel.waitForEvent, dep->event, dep->raw);
+        dep->queued = true; /* gpusync__wait_was_cut */
         delayed = true;
     }
-    gpusync__arm_plan(plan, now, delayed, ticket, deferred);
-    gpusync__send4(q, slot, plan->options, plan->buffers, plan->buffer_count);
-    gpusync__release(plan->options);
-    plan->options = NULL;
-    if (plan->flags & GPUSYNC_STRICT)
+    gpusync__arm_submission(s, now, delayed, ticket, deferred);
+    gpusync__send4(q, slot, s->options, s->buffers, s->buffer_count);
+    gpusync__release(s->options);
+    s->options = NULL;
+    if (s->flags & GPUSYNC_STRICT)
         return;
     /* Not noted as encoded: the host writes the event, too, for the signal may come later than the
        feedback. */
-    for (const gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        gpusync__encode(q->metal, gpusync__sel.signalEvent, promise->timeline->event,
-                        promise->node.number + promise->timeline->base);
-    if (plan->promises)
-        gpusync__set_mark(q, plan);
+    for (const gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+        gpusync__encode(q->metal, gpusync__sel.signalEvent, signal->timeline->event,
+                        signal->node.number + signal->timeline->base);
+    if (s->signals)
+        gpusync__set_mark(q, s);
 }
 
-/* Commit the command buffers of the plan. ticket: see gpusync__arm_plan. The caller has a pool, and
-   announces the plan without the lock. A command buffer of our own in front is left out where all
-   its waits are over by now. It stays where it is the only one and carries the signals. Handlers
-   may run from the first commit on: all that they read of the plan is written before. */
-static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticket *ticket, gpusync__deferred *deferred)
+/* Commit the command buffers of the submission. ticket: see gpusync__arm_submission. The caller has
+   a pool, and announces the submission without the lock. A command buffer of our own in front is
+   left out where all its waits are over by now. It stays where it is the only one and carries the
+   signals. Handlers
+   may run from the first commit on: all that they read of the submission is written before. */
+static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
+                                      gpusync__deferred *deferred)
 {
-    gpusync__slot **part = plan->parts, **end = part + plan->part_count;
-    const gpusync__tracing *trace = plan->device->trace;
+    gpusync__slot **part = s->parts, **end = part + s->part_count;
+    const gpusync__tracing *trace = s->device->trace;
     unsigned waits = 0, encoded = 0;
-    if (plan->options) {
-        gpusync__issue_plan4(plan, now, ticket, deferred);
+    if (s->options) {
+        gpusync__issue_submission4(s, now, ticket, deferred);
         return;
     }
-    for (const gpusync__need *need = plan->needs; need; need = need->along) {
-        if (gpusync__is_over(need))
+    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        if (gpusync__is_over(dep))
             continue;
-        encoded += need->encoded;
-        if (need->encoded || !plan->front)
+        encoded += dep->encoded;
+        if (dep->encoded || !s->front)
             continue;
-        gpusync__encode(plan->front, gpusync__sel.encodeWaitForEvent, need->event, need->raw);
+        gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, dep->event, dep->raw);
         waits++;
     }
-    if (plan->front && !waits && (plan->part_count > 1 || !plan->promises)) {
-        plan->first_part = 1;
+    if (s->front && !waits && (s->part_count > 1 || !s->signals)) {
+        s->first_part = 1;
         part++;
-        GPUSYNC__COUNT_RELAXED(&plan->work.queue->stats.buffers_saved);
+        GPUSYNC__COUNT_RELAXED(&s->work.queue->stats.buffers_saved);
     }
-    if (!(plan->flags & GPUSYNC_STRICT))
-        for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-            if (!promise->encoded)
-                gpusync__encode_promise(promise, end[-1]->buffer);
-    gpusync__arm_plan(plan, now, waits + encoded != 0, ticket, deferred);
+    if (!(s->flags & GPUSYNC_STRICT))
+        for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+            if (!signal->encoded)
+                gpusync__encode_signal(signal, end[-1]->buffer);
+    gpusync__arm_submission(s, now, waits + encoded != 0, ticket, deferred);
     for (; part != end; part++) {
         gpusync__slot *slot = *part;
         void *buffer = slot->buffer;
@@ -9572,58 +9625,58 @@ static void gpusync__issue_plan(gpusync__plan *plan, uint64_t now, gpusync_ticke
     }
 }
 
-/* The plan will not be issued: its work is over, and it is published as soon as no thread is ending
-   one of its needs. */
-GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__plan *plan, gpusync__deferred *deferred)
+/* The submission will not be issued: its work is over, and it is published as soon as no thread is
+   ending one of its dependencies. */
+GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
-    if (plan->lined)
-        gpusync__leave_line(q, plan); /* `lined` changes under the order lock only */
-    gpusync__set_flag(&plan->doomed, GPUSYNC__IS_GIVEN_UP);
-    gpusync__forget_needs(plan);
-    GPUSYNC__STORE_SEQ(&plan->running, 0);
-    gpusync__plan_unref(plan); /* it is not announced. Not the last reference: that goes when it is published */
-    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
-        gpusync__push_ended(plan, deferred);
+    if (s->lined)
+        gpusync__leave_line(q, s); /* `lined` changes under the order lock only */
+    gpusync__set_flag(&s->doomed, GPUSYNC__IS_GIVEN_UP);
+    gpusync__forget_dependencies(s);
+    GPUSYNC__STORE_SEQ(&s->running, 0);
+    gpusync__submission_unref(s); /* it is not announced. Not the last reference: that goes when it is published */
+    if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
+        gpusync__push_ended(s, deferred);
 }
 
-/* Abandon every held plan of the queue, for this reason. */
+/* Abandon every held submission of the queue, for this reason. */
 GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why,
                                         gpusync__deferred *deferred)
 {
-    gpusync__plan *plan;
+    gpusync__submission *s;
     gpusync_error error;
     if (!q->lined)
         return;
     gpusync__own_error(&error, result, why);
-    while ((plan = q->line.first ? q->line.first : q->loose.first) != NULL) {
-        gpusync__doom(plan, GPUSYNC__RANK_OWN, &error);
-        gpusync__abandon(q, plan, deferred);
+    while ((s = q->line.first ? q->line.first : q->loose.first) != NULL) {
+        gpusync__doom(s, GPUSYNC__RANK_OWN, &error);
+        gpusync__abandon(q, s, deferred);
     }
 }
 
-/* Issue the held plan, if nothing keeps it; it is announced from the deferred work. True: it was
-   issued. A promise may have to stay behind a lower one of another queue (gpusync__goes_after).
-   Then no promise of the plan is going, and the end of that lower one becomes the need `before`.
-   That may be over at once: then this tries again. */
-static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__deferred *deferred)
+/* Issue the held submission, if nothing keeps it; it is announced from the deferred work. True: it
+   was issued. A pending signal may have to stay behind a lower one of another queue
+   (gpusync__goes_after). Then no pending signal of the submission is going, and the end of that
+   lower one becomes the dependency `before`. That may be over at once: then this tries again. */
+static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
-    while (!GPUSYNC__LOAD_SEQ(&plan->missing) && !gpusync__is_doomed(plan)) {
-        gpusync__need *before = &plan->before;
-        gpusync__promise *late = plan->promises;
+    while (!GPUSYNC__LOAD_SEQ(&s->missing) && !gpusync__is_doomed(s)) {
+        gpusync__dependency *before = &s->before;
+        gpusync__pending_signal *late = s->signals;
         uint64_t after = 0;
         while (late && (after = gpusync__set_out_too(late, deferred)) == 0)
             late = late->along;
         if (!late) {
-            gpusync__leave_line(q, plan);
-            gpusync__issue_plan(plan, gpusync_now_ns(), NULL, deferred);
-            plan->next_issued = deferred->issued;
-            deferred->issued = plan;
+            gpusync__leave_line(q, s);
+            gpusync__issue_submission(s, gpusync_now_ns(), NULL, deferred);
+            s->next_issued = deferred->issued;
+            deferred->issued = s;
             deferred->busy = true;
             return true;
         }
-        for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-            gpusync__stay(promise, deferred);
-        before->plan = plan; /* all else is as in a new plan, or gpusync__seek sets it */
+        for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+            gpusync__stay(signal, deferred);
+        before->submission = s; /* all else is as in a new submission, or gpusync__seek sets it */
         before->any_end = true;
         before->node.heard = false;
         GPUSYNC__STORE_RELAXED(&before->node.number, after);
@@ -9636,48 +9689,48 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__plan *plan, gpusync__d
 /* Issue what can go, and abandon what is doomed. This takes the order lock, but never waits for it:
    the thread that has it looks at `wanted` after the unlock (gpusync__order_end), and comes in
    here. */
-static void gpusync__pump(gpusync_queue *q, gpusync__deferred *deferred)
+static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
 {
     while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
         void *pool = gpusync__pool_push();
-        gpusync__plan *plan;
+        gpusync__submission *s;
         (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* first: gpusync__want may set it again */
         if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
             gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", deferred);
         do {
-            gpusync__lock(&q->device->plan_lock);
-            if ((plan = q->stirred) != NULL)
-                gpusync__unlist_stirred(plan); /* a thread that changes more lists it again */
-            gpusync__unlock(&q->device->plan_lock);
-            if (plan && gpusync__is_doomed(plan))
-                gpusync__abandon(q, plan, deferred);
-            else if (plan && gpusync__is_loose(plan))
-                gpusync__try_issue(q, plan, deferred);
-        } while (plan);
-        while ((plan = q->line.first) != NULL && gpusync__try_issue(q, plan, deferred)) {}
+            gpusync__lock(&q->device->submission_lock);
+            if ((s = q->ready) != NULL)
+                gpusync__unlist_ready(s); /* a thread that changes more lists it again */
+            gpusync__unlock(&q->device->submission_lock);
+            if (s && gpusync__is_doomed(s))
+                gpusync__abandon(q, s, deferred);
+            else if (s && gpusync__is_loose(s))
+                gpusync__try_issue(q, s, deferred);
+        } while (s);
+        while ((s = q->line.first) != NULL && gpusync__try_issue(q, s, deferred)) {}
         gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
     }
 }
 
-/* Do deferred work, but for the callbacks. What ended comes first, then what was issued, then the
-   pumps: each step may put more among the deferred work. No lock is held. Of the program's code
-   only hooks run. */
+/* Do deferred work, but for the callbacks. What ended comes first, then what was issued, then
+   the queues with work to issue: each step may put more among the deferred work. No lock is held.
+   Of the program's code only hooks run. */
 static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 {
     while (deferred->busy) {
-        gpusync__plan *plan;
+        gpusync__submission *s;
         gpusync_queue *q;
-        if ((plan = deferred->ended) != NULL) {
-            deferred->ended = plan->next_ended;
-            gpusync__publish(plan, deferred);
-        } else if ((plan = deferred->issued) != NULL) {
-            deferred->issued = plan->next_issued;
-            gpusync__announce(plan, deferred);
-        } else if ((q = deferred->pumps) != NULL) {
-            deferred->pumps = q->next_pump;
-            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* before the pump: gpusync__want lists it again */
-            gpusync__pump(q, deferred);
+        if ((s = deferred->ended) != NULL) {
+            deferred->ended = s->next_ended;
+            gpusync__publish(s, deferred);
+        } else if ((s = deferred->issued) != NULL) {
+            deferred->issued = s->next_issued;
+            gpusync__announce(s, deferred);
+        } else if ((q = deferred->to_issue) != NULL) {
+            deferred->to_issue = q->next_to_issue;
+            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* first: gpusync__want lists it again */
+            gpusync__issue_ready(q, deferred);
             gpusync__leave(q); /* gpusync__want entered it */
         } else {
             if (deferred->sweep)
@@ -9689,46 +9742,45 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 
 /* The slot of a part, for a look at its buffer: gpusync__look_end ends that. NULL: its handler has
    run. No lock is held. */
-static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__plan *plan, uint32_t part)
+static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__submission *s, uint32_t part)
 {
     GPUSYNC__LOCK(q);
-    gpusync__slot *slot = plan->parts[part];
+    gpusync__slot *slot = s->parts[part];
     if (slot)
         slot->looks++;
     GPUSYNC__UNLOCK(q);
     return slot;
 }
 
-/* Do for the plan what a handler or a pump that was lost would have done. The caller has a
-   reference. True:
-   it has a callback, for which the sweep is to come again. */
-static bool gpusync__look_plan(gpusync__plan *plan)
+/* Do for the submission what a handler or an issue that was lost would have done. The caller has a
+   reference. True: it has a callback, for which the sweep is to come again. */
+static bool gpusync__look_submission(gpusync__submission *s)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync_queue *q = plan->work.queue;
-    if (gpusync__is_issued(plan)) {
-        for (uint32_t i = plan->first_part; i < plan->part_count; i++) {
-            gpusync__slot *slot = gpusync__part_begin(q, plan, i);
+    gpusync_queue *q = s->work.queue;
+    if (gpusync__is_issued(s)) {
+        for (uint32_t i = s->first_part; i < s->part_count; i++) {
+            gpusync__slot *slot = gpusync__part_begin(q, s, i);
             if (!slot)
                 continue;
             gpusync__look_slot(q, slot);
             gpusync__look_end(q, slot);
         }
-    } else if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {
-        gpusync__stir(plan, &deferred);
-        gpusync__do_deferred(plan->device, &deferred);
+    } else if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__is_doomed(s)) {
+        gpusync__mark_ready(s, &deferred);
+        gpusync__do_deferred(s->device, &deferred);
     }
-    return plan->due.fn != NULL;
+    return s->due.fn != NULL;
 }
 
-/* -- making a plan
+/* -- making a submission
    What may fail comes first: memory, room, command buffers of our own. What others can see comes
    under the order lock, and there the commits are last: after the first commit nothing can fail any
    more. */
 
-/* A reference of a need or promise to the timeline, which then outlives its destroy. False: that
-   has begun. The reference comes before the look at the flag: gpusync_timeline_destroy sets the
-   flag first, and frees only with the last one. */
+/* A reference of a dependency or pending signal to the timeline, which then outlives its destroy.
+   False: that has begun. The reference comes before the look at the flag: gpusync_timeline_destroy
+   sets the flag first, and frees only with the last one. */
 static bool gpusync__timeline_ref(gpusync_timeline *t)
 {
     GPUSYNC__ADD_SEQ(&t->refs, 1);
@@ -9738,10 +9790,11 @@ static bool gpusync__timeline_ref(gpusync_timeline *t)
     return false;
 }
 
-/* Make a need of a ticket. OVER stays where the ticket has ended well. One that ended badly is a
-   need like any other: its plan takes the error over. STRICT needs no event, for the host waits. */
-GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                                  gpusync__need *need)
+/* Make a dependency of a ticket. OVER stays where the ticket has ended well. One that ended badly
+   is a dependency like any other: its submission takes the error over. STRICT needs no event, for
+   the host waits. */
+GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                                        gpusync__dependency *dep)
 {
     gpusync_queue *q = point->queue;
     gpusync__goal goal;
@@ -9762,48 +9815,48 @@ GPUSYNC__RARE gpusync_result gpusync__need_ticket(gpusync_device *dev, const gpu
             result = gpusync__stop_reason(&goal);
     }
     if (!well && result == GPUSYNC_OK && !strict) {
-        need->event = gpusync__event_take(dev, &need->raw);
-        if (!need->event)
+        dep->event = gpusync__event_take(dev, &dep->raw);
+        if (!dep->event)
             result = GPUSYNC_ERROR_METAL_NIL;
     }
     if (well || result != GPUSYNC_OK) {
         gpusync__leave(q);
         return result;
     }
-    need->raw++;
-    need->stage = GPUSYNC__AWAITED;
-    need->queue = q;
-    need->queue_number = q->place.number;
-    need->node.number = point->ticket;
+    dep->raw++;
+    dep->stage = GPUSYNC__AWAITED;
+    dep->queue = q;
+    dep->queue_number = q->place.number;
+    dep->node.number = point->ticket;
     /* The owner of a tracked buffer has yet to commit it, perhaps behind what waits. No handler
        tells the end of an external one. Neither is for the device to wait for, with the watchdog at
        its back. */
     gpusync__slot *slot = gpusync__ticket_begin(q, point->ticket);
-    need->far = slot && (slot->kind == GPUSYNC__EXTERNAL ||
-                         (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED));
+    dep->far = slot && (slot->kind == GPUSYNC__EXTERNAL ||
+                        (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED));
     if (slot)
         gpusync__ticket_end(q, slot);
     gpusync__leave(q);
     return GPUSYNC_OK;
 }
 
-/* Make a need of a point, which gpusync__need_free takes back. OK, and the need is AWAITED; or it
-   is OVER and refers to nothing: the point has been reached. strict: the host is to wait, and the
-   listener of the device has to tell it. */
-static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                          gpusync__need *need)
+/* Make a dependency of a point, which gpusync__dependency_free takes back. OK, and the dependency
+   is AWAITED; or it is OVER and refers to nothing: the point has been reached. strict: the host is
+   to wait, and the listener of the device has to tell it. */
+static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusync_point *point, bool strict,
+                                                gpusync__dependency *dep)
 {
     gpusync_timeline *t = point->timeline;
     uint64_t value = point->value;
-    need->stage = GPUSYNC__OVER;
-    need->timeline = NULL;
-    need->queue = NULL;
-    need->event = NULL;
-    need->raw = 0;
-    need->encoded = need->any_end = need->far = need->blocks = need->queued = false;
-    need->node.linked = need->node.heard = false;
+    dep->stage = GPUSYNC__OVER;
+    dep->timeline = NULL;
+    dep->queue = NULL;
+    dep->event = NULL;
+    dep->raw = 0;
+    dep->encoded = dep->any_end = dep->far = dep->blocks = dep->queued = false;
+    dep->node.linked = dep->node.heard = false;
     if (!t)
-        return gpusync__need_ticket(dev, point, strict, need);
+        return gpusync__dependency_ticket(dev, point, strict, dep);
     uint64_t present = gpusync__value_of(t);
     if (t->device != dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -9815,48 +9868,51 @@ static gpusync_result gpusync__need_point(gpusync_device *dev, const gpusync_poi
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (!gpusync__timeline_ref(t))
         return GPUSYNC_ERROR_DESTROYED;
-    need->stage = GPUSYNC__AWAITED;
-    need->timeline = t;
-    need->node.number = value;
-    need->event = t->event;
-    need->raw = value + t->base;
+    dep->stage = GPUSYNC__AWAITED;
+    dep->timeline = t;
+    dep->node.number = value;
+    dep->event = t->event;
+    dep->raw = value + t->base;
     return GPUSYNC_OK;
 }
 
-/* Hang the need behind those of the plan. Their order is that of the ranks: the first that fails
-   tells why. */
-static void gpusync__append_need(gpusync__plan *plan, gpusync__need *need)
+/* Hang the dependency behind those of the submission. Their order is that of the ranks: the first
+   that fails tells why. */
+static void gpusync__append_dependency(gpusync__submission *s, gpusync__dependency *dep)
 {
-    need->along = NULL;
-    *plan->needs_end = need;
-    plan->needs_end = &need->along;
+    dep->along = NULL;
+    *s->dependencies_end = dep;
+    s->dependencies_end = &dep->along;
 }
 
-/* Hang the promise behind those of the plan. Their order is that in which the device signals. */
-static void gpusync__append_promise(gpusync__plan *plan, gpusync__promise *promise)
+/* Hang the pending signal behind those of the submission. Their order is that in which the device
+   signals. */
+static void gpusync__append_signal(gpusync__submission *s, gpusync__pending_signal *signal)
 {
-    promise->along = NULL;
-    *plan->promises_end = promise;
-    plan->promises_end = &promise->along;
+    signal->along = NULL;
+    *s->signals_end = signal;
+    s->signals_end = &signal->along;
 }
 
-/* May this plan, which has all its needs, make this promise as its next one? Not if it needs the
-   value, or one above it: that wait would have no end. Nor below an earlier promise of its own: the
-   device signals them in this order. Under the order lock. */
-static gpusync_result gpusync__check_promise(const gpusync__plan *plan, const gpusync__promise *promise)
+/* May this submission, which has all its dependencies, make this pending signal as its next one?
+   Not if it needs the value, or one above it: that wait would have no end. Nor below an earlier
+   pending signal of its own: the device signals them in this order. Under the order lock. */
+static gpusync_result gpusync__check_signal(const gpusync__submission *s, const gpusync__pending_signal *signal)
 {
-    for (const gpusync__need *need = plan->needs; need; need = need->along)
-        if (need->timeline == promise->timeline && need->node.number >= promise->node.number)
+    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+        if (dep->timeline == signal->timeline && dep->node.number >= signal->node.number)
             return GPUSYNC_ERROR_NOT_RISING;
-    for (const gpusync__promise *other = plan->promises; other && other != promise; other = other->along)
-        if (other->timeline == promise->timeline && other->node.number >= promise->node.number)
+    for (const gpusync__pending_signal *other = s->signals; other && other != signal; other = other->along)
+        if (other->timeline == signal->timeline && other->node.number >= signal->node.number)
             return GPUSYNC_ERROR_NOT_RISING;
     return GPUSYNC_OK;
 }
 
-/* Make a promise of a point, with a reference to its timeline. It is not on the timeline's list
-   yet: that is gpusync__link_promise. */
-static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_point *point, gpusync__promise *promise)
+/* Make a pending signal of a point, with a reference to its timeline. It is not on the timeline's
+   list
+   yet: that is gpusync__link_signal. */
+static gpusync_result gpusync__signal_point(gpusync_device *dev, const gpusync_point *point,
+                                            gpusync__pending_signal *signal)
 {
     gpusync_timeline *t = point->timeline;
     if (!t || t->device != dev)
@@ -9865,10 +9921,10 @@ static gpusync_result gpusync__promise_point(gpusync_device *dev, const gpusync_
         return GPUSYNC_ERROR_NOT_RISING;
     if (!gpusync__timeline_ref(t))
         return GPUSYNC_ERROR_DESTROYED;
-    promise->timeline = t;
-    promise->node.number = point->value;
-    promise->going = promise->issued = promise->overtaken = promise->followed = promise->encoded = false;
-    promise->node.linked = false;
+    signal->timeline = t;
+    signal->node.number = point->value;
+    signal->going = signal->issued = signal->overtaken = signal->followed = signal->encoded = false;
+    signal->node.linked = false;
     if (gpusync__is_outside(t))
         gpusync__look_timeline(t);
     return GPUSYNC_OK;
@@ -9893,20 +9949,20 @@ static bool gpusync__take_rooms_now(gpusync_queue *q, uint32_t count)
 
 /* There was no room for command buffers of our own: wait for it. It is taken for all of them or for
    none, so that no two submissions wait for each other's. QUEUE_FULL, without a wait: as far as its
-   own needs tell, the plan would have to be held, and no more may be. */
-GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusync__plan *plan,
-                                                   const gpusync_submission *s, uint32_t count)
+   own dependencies tell, the submission would have to be held, and no more may be. */
+GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusync__submission *s,
+                                                   const gpusync_submission *desc, uint32_t count)
 {
-    uint64_t deadline = gpusync__deadline(s->timeout_ns ? *s->timeout_ns : GPUSYNC_FOREVER);
+    uint64_t deadline = gpusync__deadline(desc->timeout_ns ? *desc->timeout_ns : GPUSYNC_FOREVER);
     gpusync__lock(&q->order);
-    bool full = !gpusync__may_hold_more(q, s->command_buffer_count + count);
-    bool held = q->lined_ordered && !gpusync__is_loose(plan);
-    for (const gpusync__need *need = plan->needs; full && !held && need; need = need->along) {
-        if (!need->timeline)
+    bool full = !gpusync__may_hold_more(q, desc->command_buffer_count + count);
+    bool held = q->lined_ordered && !gpusync__is_loose(s);
+    for (const gpusync__dependency *dep = s->dependencies; full && !held && dep; dep = dep->along) {
+        if (!dep->timeline)
             continue;
-        GPUSYNC__LOCK_TIMELINE(need->timeline);
-        held = gpusync__stage_of(need) == GPUSYNC__AWAITED;
-        GPUSYNC__UNLOCK_TIMELINE(need->timeline);
+        GPUSYNC__LOCK_TIMELINE(dep->timeline);
+        held = gpusync__stage_of(dep) == GPUSYNC__AWAITED;
+        GPUSYNC__UNLOCK_TIMELINE(dep->timeline);
     }
     gpusync__order_end(q);
     if ((full && held) || count > q->limit)
@@ -9941,121 +9997,122 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
 
 /* Make command buffers of our own, with room for them. In the one in front of the work the device
    waits, in the one behind it the device signals. Without work one does both. Metal 4 needs none,
-   but the options of its commit. On an error gpusync__undo_plan releases what was made. */
-static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+   but the options of its commit. On an error gpusync__undo_submission releases what was made. */
+static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
     if (q->metal4) {
-        if (s->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
+        if (desc->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
             return GPUSYNC_ERROR_METAL_NIL;
         void *pool = gpusync__pool_push();
-        plan->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
+        s->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
         gpusync__pool_pop(pool);
-        return plan->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+        return s->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
     }
-    if (s->flags & GPUSYNC_STRICT)
+    if (desc->flags & GPUSYNC_STRICT)
         return GPUSYNC_OK;
-    bool front = plan->need_count != 0, back = s->signal_count && (!front || s->command_buffer_count);
+    bool front = s->dependency_count != 0, back = desc->signal_count && (!front || desc->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
-    if (!front && s->wait_count)
+    if (!front && desc->wait_count)
         GPUSYNC__COUNT_RELAXED(&q->stats.buffers_saved);
     if (!count)
         return GPUSYNC_OK;
     if (!gpusync__take_rooms_now(q, count)) {
-        gpusync_result result = gpusync__room_for_own(q, plan, s, count);
+        gpusync_result result = gpusync__room_for_own(q, s, desc, count);
         if (result != GPUSYNC_OK)
             return result;
     }
     void *pool = gpusync__pool_push();
     if (front)
-        plan->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
+        s->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, desc->label);
     if (back)
-        plan->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, s->label);
+        s->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, desc->label);
     gpusync__pool_pop(pool);
-    uint32_t made = (uint32_t)(plan->front != NULL) + (plan->back != NULL);
+    uint32_t made = (uint32_t)(s->front != NULL) + (s->back != NULL);
     if (made < count)
         gpusync__give_room(q, count - made, NULL);
     return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Give the plan what the submission says, and command buffers of our own. No lock is held.
-   need_count and promise_count count what has a reference: on an error gpusync__undo_plan frees
-   just that. */
-static gpusync_result gpusync__describe_plan(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+/* Give the submission what the submission says, and command buffers of our own. No lock is held.
+   dependency_count and signal_count count what has a reference: on an error
+   gpusync__undo_submission frees just that. */
+static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__submission *s,
+                                                   const gpusync_submission *desc)
 {
     gpusync_result result = GPUSYNC_OK;
-    plan->flags = s->flags;
-    plan->due.fn = s->on_complete;
-    plan->due.user = s->user;
-    if (s->label)
-        gpusync__copy_text(plan->label, sizeof plan->label, s->label);
-    for (size_t i = 0; i < s->wait_count && result == GPUSYNC_OK; i++) {
-        gpusync__need *need = &plan->own_needs[plan->need_count];
-        result = gpusync__need_point(q->device, &s->waits[i], s->flags & GPUSYNC_STRICT, need);
-        if (result != GPUSYNC_OK || need->stage == GPUSYNC__OVER)
+    s->flags = desc->flags;
+    s->due.fn = desc->on_complete;
+    s->due.user = desc->user;
+    if (desc->label)
+        gpusync__copy_text(s->label, sizeof s->label, desc->label);
+    for (size_t i = 0; i < desc->wait_count && result == GPUSYNC_OK; i++) {
+        gpusync__dependency *dep = &s->own_dependencies[s->dependency_count];
+        result = gpusync__dependency_point(q->device, &desc->waits[i], desc->flags & GPUSYNC_STRICT, dep);
+        if (result != GPUSYNC_OK || dep->stage == GPUSYNC__OVER)
             continue;
-        plan->need_count++;
-        gpusync__append_need(plan, need);
+        s->dependency_count++;
+        gpusync__append_dependency(s, dep);
     }
-    if (plan->need_count != s->wait_count)
-        __atomic_fetch_add(&q->stats.waits_skipped, s->wait_count - plan->need_count, __ATOMIC_RELAXED);
-    for (size_t i = 0; i < s->signal_count && result == GPUSYNC_OK; i++) {
-        gpusync__promise *promise = &plan->own_promises[plan->promise_count];
-        result = gpusync__promise_point(q->device, &s->signals[i], promise);
+    if (s->dependency_count != desc->wait_count)
+        __atomic_fetch_add(&q->stats.waits_skipped, desc->wait_count - s->dependency_count, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < desc->signal_count && result == GPUSYNC_OK; i++) {
+        gpusync__pending_signal *signal = &s->own_signals[s->signal_count];
+        result = gpusync__signal_point(q->device, &desc->signals[i], signal);
         if (result != GPUSYNC_OK)
             continue;
-        promise->plan = plan;
-        plan->promise_count++; /* gpusync__take_parts appends it: behind those of the command buffers */
+        signal->submission = s;
+        s->signal_count++; /* gpusync__take_parts appends it: behind those of the command buffers */
     }
-    return result == GPUSYNC_OK ? gpusync__own_buffers(q, plan, s) : result;
+    return result == GPUSYNC_OK ? gpusync__own_buffers(q, s, desc) : result;
 }
 
-/* -- command buffers, and joined plans. Under the order lock */
+/* -- command buffers, and joined submissions. Under the order lock */
 
-/* The promises of one plan belong to another one from here on. The lock of the wait list is for
-   those who find the promise there and ask it for its plan. */
-static void gpusync__promises_of(gpusync__plan *from, gpusync__plan *plan)
+/* The pending signals of one submission belong to another one from here on. The lock of the wait
+   list is for those who find the pending signal there and ask it for its submission. */
+static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *s)
 {
-    for (gpusync__promise *promise = from->promises; promise; promise = promise->along) {
-        GPUSYNC__LOCK_TIMELINE(promise->timeline);
-        promise->plan = plan;
-        GPUSYNC__UNLOCK_TIMELINE(promise->timeline);
+    for (gpusync__pending_signal *signal = from->signals; signal; signal = signal->along) {
+        GPUSYNC__LOCK_TIMELINE(signal->timeline);
+        signal->submission = s;
+        GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
     }
 }
 
-/* What has been encoded into a command buffer becomes the plan's: the lists of the other plan are
-   hung behind its own. gpusync__undo_plan cuts them off again, where `needs_end` and `promises_end`
-   of the other still point. */
-GPUSYNC__RARE void gpusync__join(gpusync__plan *plan, gpusync__plan *more)
+/* What has been encoded into a command buffer becomes the submission's: the lists of the other
+   submission are hung behind its own. gpusync__undo_submission cuts them off again, where
+   `dependencies_end` and `signals_end` of the other still point. */
+GPUSYNC__RARE void gpusync__join(gpusync__submission *s, gpusync__submission *more)
 {
-    gpusync__promises_of(more, plan);
-    if (more->needs) {
-        *plan->needs_end = more->needs;
-        plan->needs_end = more->needs_end;
+    gpusync__signals_of(more, s);
+    if (more->dependencies) {
+        *s->dependencies_end = more->dependencies;
+        s->dependencies_end = more->dependencies_end;
     }
-    if (more->promises) {
-        *plan->promises_end = more->promises;
-        plan->promises_end = more->promises_end;
+    if (more->signals) {
+        *s->signals_end = more->signals;
+        s->signals_end = more->signals_end;
     }
-    more->next = plan->joined;
-    plan->joined = more;
+    more->next = s->joined;
+    s->joined = more;
 }
 
-/* The slot is the next part of the plan, and in flight. Under the queue's lock. */
-GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__plan *plan, gpusync__slot *slot)
+/* The slot is the next part of the submission, and in flight. Under the queue's lock. */
+GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__submission *s, gpusync__slot *slot)
 {
     slot->kind = GPUSYNC__PART;
-    slot->plan = plan;
-    slot->back = &plan->parts[plan->part_count];
-    plan->parts[plan->part_count++] = slot;
+    slot->submission = s;
+    slot->back = &s->parts[s->part_count];
+    s->parts[s->part_count++] = slot;
     gpusync__flight_add(q, slot);
 }
 
 /* The same, for a command buffer that has no slot yet. There is a free one. */
-GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__plan *plan, void *buffer, uint8_t traits)
+GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission *s, void *buffer, uint8_t traits)
 {
     gpusync__slot *slot = gpusync__slot_take(q);
     gpusync__slot_open(q, slot, buffer, GPUSYNC__PART, traits);
-    gpusync__add_part(q, plan, slot);
+    gpusync__add_part(q, s, slot);
 }
 
 /* So many free slots, and a place for a ticket? No other thread takes a place while this one has
@@ -10069,164 +10126,166 @@ GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
 }
 
 /* For Metal 4: the command buffers are one commit, and one part. */
-GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__submission *s,
+                                                  const gpusync_submission *desc)
 {
-    void *all = gpusync__all_of(s->command_buffers, s->command_buffer_count);
+    void *all = gpusync__all_of(desc->command_buffers, desc->command_buffer_count);
     if (!all)
         return GPUSYNC_ERROR_METAL_NIL;
-    if (q->lined && gpusync__holds(q, s->command_buffers, s->command_buffer_count))
+    if (q->lined && gpusync__holds(q, desc->command_buffers, desc->command_buffer_count))
         return GPUSYNC_ERROR_ALREADY_TRACKED;
     if (!q->four)
         q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
     GPUSYNC__LOCK(q);
     bool ready = gpusync__is_ready(q, 1);
     if (ready) {
-        gpusync__add_new_part(q, plan, all, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4);
+        gpusync__add_new_part(q, s, all, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4);
         gpusync__room_for_stranger(q, NULL);
     }
     GPUSYNC__UNLOCK(q);
     if (!ready)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync__retain(all);
-    plan->buffer_count = s->command_buffer_count;
-    plan->buffers = plan->memory ? (void **)(void *)(plan->parts + plan->buffer_count) : plan->few_buffers;
-    memcpy(plan->buffers, s->command_buffers, plan->buffer_count * sizeof *plan->buffers);
+    s->buffer_count = desc->command_buffer_count;
+    s->buffers = s->memory ? (void **)(void *)(s->parts + s->buffer_count) : s->few_buffers;
+    memcpy(s->buffers, desc->command_buffers, s->buffer_count * sizeof *s->buffers);
     return GPUSYNC_OK;
 }
 
 /* All that the command buffers can be refused for. *needed rises by the slots that strangers
    need. */
-GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpusync_submission *s, size_t *needed)
+GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpusync_submission *desc, size_t *needed)
 {
     gpusync_result result = GPUSYNC_OK;
-    for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++) {
-        gpusync__slot *slot = *gpusync__find_open(q, s->command_buffers[i]);
-        result = gpusync__check_buffer(q, s->command_buffers[i], GPUSYNC__PART, slot);
+    for (size_t i = 0; i < desc->command_buffer_count && result == GPUSYNC_OK; i++) {
+        gpusync__slot *slot = *gpusync__find_open(q, desc->command_buffers[i]);
+        result = gpusync__check_buffer(q, desc->command_buffers[i], GPUSYNC__PART, slot);
         *needed += !slot;
     }
     return result;
 }
 
-/* All command buffers of the plan come in, in the order of their commits. Those of the program
-   bring what was encoded into them. What the buffers can be refused for comes first: an error,
-   OUT_OF_MEMORY too, leaves all as it was. Needs a pool. */
-static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__plan *plan, const gpusync_submission *s)
+/* All command buffers of the submission come in, in the order of their commits. Those of the
+   program bring what was encoded into them. What the buffers can be refused for comes first: an
+   error, OUT_OF_MEMORY too, leaves all as it was. Needs a pool. */
+static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
-    size_t needed = (size_t)(plan->front != NULL) + (plan->back != NULL), first = plan->front != NULL;
-    gpusync__plan *encoded = NULL, **end = &encoded, *next;
-    if (plan->options)
-        return gpusync__take_parts4(q, plan, s);
-    gpusync_result result = gpusync__check_parts(q, s, &needed);
+    size_t needed = (size_t)(s->front != NULL) + (s->back != NULL), first = s->front != NULL;
+    gpusync__submission *encoded = NULL, **end = &encoded, *next;
+    if (s->options)
+        return gpusync__take_parts4(q, s, desc);
+    gpusync_result result = gpusync__check_parts(q, desc, &needed);
     if (result != GPUSYNC_OK)
         return result;
     GPUSYNC__LOCK(q);
     bool ready = gpusync__is_ready(q, needed);
-    if (ready && plan->front)
-        gpusync__add_new_part(q, plan, plan->front, GPUSYNC__HAS_ROOM);
-    for (size_t i = 0; i < s->command_buffer_count && ready; i++) {
-        gpusync__slot **open = gpusync__find_open(q, s->command_buffers[i]), *slot = *open;
+    if (ready && s->front)
+        gpusync__add_new_part(q, s, s->front, GPUSYNC__HAS_ROOM);
+    for (size_t i = 0; i < desc->command_buffer_count && ready; i++) {
+        gpusync__slot **open = gpusync__find_open(q, desc->command_buffers[i]), *slot = *open;
         if (!slot) {
-            gpusync__add_new_part(q, plan, s->command_buffers[i], GPUSYNC__HAS_ROOM);
+            gpusync__add_new_part(q, s, desc->command_buffers[i], GPUSYNC__HAS_ROOM);
             gpusync__room_for_stranger(q, NULL);
             continue;
         }
-        if (slot->plan) {
-            *end = slot->plan;
-            end = &slot->plan->next;
+        if (slot->submission) {
+            *end = slot->submission;
+            end = &slot->submission->next;
         }
-        gpusync__add_part(q, plan, gpusync__take_open(q, open));
+        gpusync__add_part(q, s, gpusync__take_open(q, open));
     }
-    if (ready && plan->back)
-        gpusync__add_new_part(q, plan, plan->back, GPUSYNC__HAS_ROOM);
+    if (ready && s->back)
+        gpusync__add_new_part(q, s, s->back, GPUSYNC__HAS_ROOM);
     GPUSYNC__UNLOCK(q);
     if (!ready)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < s->command_buffer_count; i++)
-        if (!(plan->parts[first + i]->traits & GPUSYNC__WAS_OPEN))
-            gpusync__retain(s->command_buffers[i]);
+    for (size_t i = 0; i < desc->command_buffer_count; i++)
+        if (!(s->parts[first + i]->traits & GPUSYNC__WAS_OPEN))
+            gpusync__retain(desc->command_buffers[i]);
     for (*end = NULL; encoded; encoded = next) {
         next = encoded->next;
-        gpusync__join(plan, encoded);
+        gpusync__join(s, encoded);
     }
     return GPUSYNC_OK;
 }
 
-/* Put the promises in order. Those that the device signals in the work come first, the submission's
-   own behind them. */
-static gpusync_result gpusync__order_promises(gpusync__plan *plan)
+/* Put the pending signals in order. Those that the device signals in the work come first, the
+   submission's own behind them. */
+static gpusync_result gpusync__order_signals(gpusync__submission *s)
 {
     gpusync_result result = GPUSYNC_OK;
-    for (gpusync__promise *promise = plan->promises; promise && result == GPUSYNC_OK; promise = promise->along)
-        result = gpusync__check_promise(plan, promise);
-    for (uint32_t k = 0; k < plan->promise_count && result == GPUSYNC_OK; k++) {
-        result = gpusync__check_promise(plan, &plan->own_promises[k]);
+    for (gpusync__pending_signal *signal = s->signals; signal && result == GPUSYNC_OK; signal = signal->along)
+        result = gpusync__check_signal(s, signal);
+    for (uint32_t k = 0; k < s->signal_count && result == GPUSYNC_OK; k++) {
+        result = gpusync__check_signal(s, &s->own_signals[k]);
         if (result == GPUSYNC_OK)
-            gpusync__append_promise(plan, &plan->own_promises[k]);
+            gpusync__append_signal(s, &s->own_signals[k]);
     }
     return result;
 }
 
-/* -- taking a plan back. No lock is held */
+/* -- taking a submission back. No lock is held */
 
-/* Undo gpusync__seek_needs and what made promises go, for a plan that will not be entered. Another
-   thread may just be ending one of its needs. That thread must be through with the need before the
-   command buffers, whose waits these may be, are the program's again. The deferred work is done
-   meanwhile: that thread may be destroying the queue of a plan that is on it (gpusync__end_listed),
-   and waits for the plan to be published. */
-static void gpusync__unseek(gpusync__plan *plan, gpusync__deferred *deferred)
+/* Undo gpusync__seek_dependencies and what made pending signals go, for a submission that will not
+   be entered. Another thread may just be ending one of its dependencies. That thread must be
+   through with the dependency before the command buffers, whose waits these may be, are the
+   program's again. The deferred work is done
+   meanwhile: that thread may be destroying the queue of a submission that is on it
+   (gpusync__end_listed), and waits for the submission to be published. */
+static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
-    gpusync__forget_needs(plan);
-    while (GPUSYNC__LOAD_SEQ(&plan->unresolved) > 1) { /* gpusync__needs_over counts it down */
-        gpusync__run(plan->device, deferred);
-        gpusync__linger(plan->device, &rounds);
+    gpusync__forget_dependencies(s);
+    while (GPUSYNC__LOAD_SEQ(&s->unresolved) > 1) { /* gpusync__dependencies_over counts it down */
+        gpusync__run(s->device, deferred);
+        gpusync__linger(s->device, &rounds);
     }
-    for (gpusync__need *need = plan->needs; need; need = need->along)
-        gpusync__set_stage(need, GPUSYNC__AWAITED);
-    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        gpusync__stay(promise, deferred);
+    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+        gpusync__set_stage(dep, GPUSYNC__AWAITED);
+    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+        gpusync__stay(signal, deferred);
 }
 
-/* The submission has failed, and nothing has happened. Its own promises are taken back. Open
-   command buffers are open again, with plans of their own. The others are released, and the plan
-   ends. */
-GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *deferred)
+/* The submission has failed, and nothing has happened. Its own pending signals are taken back. Open
+   command buffers are open again, with submissions of their own. The others are released, and the
+   submission ends. */
+GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    bool came_in = plan->part_count != 0;
-    void *buffers[2] = {came_in ? NULL : plan->front, came_in ? NULL : plan->back}; /* else their slots have them */
+    gpusync_queue *q = s->work.queue;
+    bool came_in = s->part_count != 0;
+    void *buffers[2] = {came_in ? NULL : s->front, came_in ? NULL : s->back}; /* else their slots have them */
     gpusync__deferred nothing = GPUSYNC__NOTHING;
     gpusync__catch caught;
     uint32_t rest = 0;
-    for (uint32_t i = plan->promise_count; i--;)
-        if (plan->own_promises[i].node.linked)
-            gpusync__take_back(&plan->own_promises[i], deferred);
-    gpusync__unseek(plan, deferred);
+    for (uint32_t i = s->signal_count; i--;)
+        if (s->own_signals[i].node.linked)
+            gpusync__take_back(&s->own_signals[i], deferred);
+    gpusync__unseek(s, deferred);
     gpusync__catch_nothing(&caught);
     gpusync__lock(&q->order);
     GPUSYNC__LOCK(q);
-    for (uint32_t i = 0; i < plan->part_count; i++) {
-        gpusync__slot *slot = plan->parts[i];
-        slot->plan = NULL;
+    for (uint32_t i = 0; i < s->part_count; i++) {
+        gpusync__slot *slot = s->parts[i];
+        slot->submission = NULL;
         if (slot->traits & GPUSYNC__WAS_OPEN) {
             gpusync__flight_remove(q, slot);
             slot->back = NULL;
             gpusync__add_open(q, slot);
         } else {
-            slot->back = &plan->parts[rest];
-            plan->parts[rest++] = slot;
+            slot->back = &s->parts[rest];
+            s->parts[rest++] = slot;
         }
     }
-    plan->part_count = rest;
-    gpusync__slot *parts = gpusync__parts_out(q, plan, rest, &caught);
+    s->part_count = rest;
+    gpusync__slot *parts = gpusync__parts_out(q, s, rest, &caught);
     GPUSYNC__UNLOCK(q);
-    while (plan->joined) { /* the last first: each one cuts off its own lists */
-        gpusync__plan *more = plan->joined;
-        plan->joined = more->next;
-        *more->needs_end = NULL;
-        *more->promises_end = NULL;
-        gpusync__promises_of(more, more);
-        more->parts[0]->plan = more;
+    while (s->joined) { /* the last first: each one cuts off its own lists */
+        gpusync__submission *more = s->joined;
+        s->joined = more->next;
+        *more->dependencies_end = NULL;
+        *more->signals_end = NULL;
+        gpusync__signals_of(more, more);
+        more->parts[0]->submission = more;
     }
     gpusync__order_end(q);
     gpusync__parts_free(q, parts);
@@ -10237,33 +10296,35 @@ GPUSYNC__RARE void gpusync__undo_plan(gpusync__plan *plan, gpusync__deferred *de
         gpusync__release_pooled(buffers[i]);
         gpusync__give_room(q, 1, NULL);
     }
-    gpusync__plan_drop(plan);
+    gpusync__submission_drop(s);
 }
 
-/* The command buffer of the plan will not be committed: take back its promises, and end the plan.
-   error: its queue goes. The plan has no ticket that could tell of the failure, so its timelines
-   fail. */
-static void gpusync__discard_plan(gpusync__plan *plan, const gpusync_error *error, gpusync__deferred *deferred)
+/* The command buffer of the submission will not be committed: take back its pending signals, and
+   end the submission. error: its queue goes. The submission has no ticket that could tell of the
+   failure, so its timelines fail. */
+static void gpusync__discard_submission(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
 {
-    for (gpusync__promise *promise = error ? plan->promises : NULL; promise; promise = promise->along)
-        gpusync__fail_timeline(promise->timeline, error, deferred);
-    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        gpusync__take_back(promise, deferred);
-    gpusync__plan_drop(plan);
+    for (gpusync__pending_signal *signal = error ? s->signals : NULL; signal; signal = signal->along)
+        gpusync__fail_timeline(signal->timeline, error, deferred);
+    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+        gpusync__take_back(signal, deferred);
+    gpusync__submission_drop(s);
 }
 
-/* -- entering a plan. Under the order lock, with a pool
+/* -- entering a submission. Under the order lock, with a pool
 
-   OK from here means that the device has the plan, NOT_READY that it is held or given up. An error
-   means that the plan has no ticket: the caller undoes it without the lock. */
+   OK from here means that the device has the submission, NOT_READY that it is held or given up. An
+   error
+   means that the submission has no ticket: the caller undoes it without the lock. */
 
-/* Does the device have, for every need, the work that signals the value, and all that is promised
-   below it? Then no need has to be listed. The value is read first, for it may follow meanwhile. */
-static bool gpusync__all_coming(const gpusync__plan *plan)
+/* Does the device have, for every dependency, the work that signals the value, and all that is to
+   be signalled below it? Then no dependency has to be listed. The value is read first, for it may
+   follow meanwhile. */
+static bool gpusync__all_coming(const gpusync__submission *s)
 {
-    for (const gpusync__need *need = plan->needs; need; need = need->along) {
-        const gpusync_timeline *t = need->timeline;
-        uint64_t number = need->node.number;
+    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        const gpusync_timeline *t = dep->timeline;
+        uint64_t number = dep->node.number;
         if (!t || gpusync__value_of(t) >= number || GPUSYNC__LOAD_SEQ(&t->coming) < number ||
             GPUSYNC__LOAD_SEQ(&t->on_event) >= number)
             return false;
@@ -10271,41 +10332,42 @@ static bool gpusync__all_coming(const gpusync__plan *plan)
     return true;
 }
 
-/* List the needs, and see whether the plan can go. stays: a promise keeps it back, whatever the
-   needs say. OK: it goes. NOT_READY: it is to be held, or is doomed. */
-GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__plan *plan, bool stays, gpusync__deferred *deferred)
+/* List the dependencies, and see whether the submission can go. stays: a pending signal keeps it
+   back, whatever the dependencies say. OK: it goes. NOT_READY: it is to be held, or is doomed. */
+GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stays, gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    if (q->lined_ordered && !gpusync__is_loose(plan))
+    gpusync_queue *q = s->work.queue;
+    if (q->lined_ordered && !gpusync__is_loose(s))
         stays = true; /* others wait in the line before it */
     deferred->busy = deferred->sweep = true;
-    gpusync__seek_needs(plan);
-    bool goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) ==
-                              1; /* read first: a thread that fails a need dooms, and then counts */
-    if (gpusync__is_doomed(plan))
+    gpusync__seek_dependencies(s);
+    bool goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) ==
+                              1; /* read first: a thread that fails a dependency dooms, and then counts */
+    if (gpusync__is_doomed(s))
         return GPUSYNC_NOT_READY;
     if (goes)
         return GPUSYNC_OK;
-    if (!gpusync__may_hold_more(q, plan->part_count))
+    if (!gpusync__may_hold_more(q, s->part_count))
         return GPUSYNC_ERROR_QUEUE_FULL;
-    for (uint32_t i = 0; i < plan->part_count && !q->metal4; i++)
-        if (gpusync__status(plan->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED)
+    for (uint32_t i = 0; i < s->part_count && !q->metal4; i++)
+        if (gpusync__status(s->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED)
             return GPUSYNC_ERROR_ENQUEUED;
     return GPUSYNC_NOT_READY;
 }
 
-/* Put the promises on the lists of their timelines; those that are encoded are there already.
-   going: nothing else keeps the plan from the device. NOT_READY: a promise does. Only the last
-   promise of a plan may be issued with this (gpusync__link_promise): on an error gpusync__undo_plan
-   takes the promises back without the order lock. */
-GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool going, gpusync__deferred *deferred)
+/* Put the pending signals on the lists of their timelines; those that are encoded are there
+   already.
+   going: nothing else keeps the submission from the device. NOT_READY: a pending signal does. Only
+   the last pending signal of a submission may be issued with this (gpusync__link_signal): on an
+   error gpusync__undo_submission takes the pending signals back without the order lock. */
+GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, bool going, gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK, one;
-    for (gpusync__promise *promise = plan->promises; promise && result >= GPUSYNC_OK; promise = promise->along) {
-        if (!promise->node.linked)
-            one = gpusync__link_promise(promise, going, deferred);
+    for (gpusync__pending_signal *signal = s->signals; signal && result >= GPUSYNC_OK; signal = signal->along) {
+        if (!signal->node.linked)
+            one = gpusync__link_signal(signal, going, deferred);
         else
-            one = going && gpusync__set_out_too(promise, deferred) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
+            one = going && gpusync__set_out_too(signal, deferred) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
         if (one == GPUSYNC_OK)
             continue;
         result = one;
@@ -10314,172 +10376,175 @@ GPUSYNC__INLINE gpusync_result gpusync__make_promises(gpusync__plan *plan, bool 
     return result;
 }
 
-/* The device does not get the plan now: it gets its ticket, and is held, or, if it is doomed,
+/* The device does not get the submission now: it gets its ticket, and is held, or, if it is doomed,
    abandoned. The device's listener is to tell of values that others signal, for the device is not
    asked to wait for them. */
-GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__plan *plan, gpusync_ticket *ticket,
+GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync_ticket *ticket,
                                                  gpusync__deferred *deferred)
 {
-    gpusync_queue *q = plan->work.queue;
-    gpusync_result result = gpusync__make_promises(plan, false, deferred);
+    gpusync_queue *q = s->work.queue;
+    gpusync_result result = gpusync__list_signals(s, false, deferred);
     if (result != GPUSYNC_OK)
         return result;
     GPUSYNC__LOCK(q);
-    *ticket = gpusync__enter_ring(q, &plan->work, GPUSYNC__OPEN, gpusync_now_ns());
+    *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__OPEN, gpusync_now_ns());
     GPUSYNC__UNLOCK(q);
-    GPUSYNC__SUB_SEQ(&plan->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
-    if (gpusync__is_doomed(plan)) {
-        gpusync__abandon(q, plan, deferred);
+    GPUSYNC__SUB_SEQ(&s->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
+    if (gpusync__is_doomed(s)) {
+        gpusync__abandon(q, s, deferred);
         return GPUSYNC_NOT_READY;
     }
-    gpusync__line_up(q, plan);
-    deferred->held_ns = plan->work.since_ns;
-    for (gpusync__need *need = plan->needs; need; need = need->along) {
-        gpusync_timeline *t = need->timeline;
+    gpusync__line_up(q, s);
+    deferred->held_ns = s->work.since_ns;
+    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        gpusync_timeline *t = dep->timeline;
         if (!t || !gpusync__is_outside(t))
             continue;
         GPUSYNC__LOCK_TIMELINE(t);
-        bool listens = need->node.linked && gpusync__claim_listening(&need->node);
+        bool listens = dep->node.linked && gpusync__claim_listening(&dep->node);
         GPUSYNC__UNLOCK_TIMELINE(t);
         if (listens)
-            gpusync__listen_for_value(t, need->node.number);
+            gpusync__listen_for_value(t, dep->node.number);
     }
     if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
         gpusync__want(q, deferred); /* gpusync__lose came first */
     return GPUSYNC_NOT_READY;
 }
 
-/* Enter a plan that has its command buffers, and for whose ticket there is a place, as one step of
-   the queue's order:
+/* Enter a submission that has its command buffers, and for whose ticket there is a place, as one
+   step of the queue's order:
 
-       1. Its needs are listed, unless the device has all that it needs. It may be doomed or kept
-          back by that.
-       2. It makes its promises. One may have to stay behind that of another queue, which keeps the
-          plan back too.
+       1. Its dependencies are listed, unless the device has all that it needs. It may be doomed or
+          kept back by that.
+       2. It makes its pending signals. One may have to stay behind that of another queue, which
+          keeps the submission back too.
        3. It gets its ticket. Up to here an error leaves nothing that the caller could not undo.
        4. It is issued, or, if anything keeps it back, held. */
-static gpusync_result gpusync__enter_plan(gpusync_queue *q, gpusync__plan *plan, gpusync_ticket *ticket,
-                                          gpusync__deferred *deferred)
+static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__submission *s, gpusync_ticket *ticket,
+                                                gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK;
-    if (!gpusync__all_coming(plan) || q->lined_ordered || plan->flags & GPUSYNC_STRICT)
-        result = gpusync__seek_all(plan, false, deferred);
+    if (!gpusync__all_coming(s) || q->lined_ordered || s->flags & GPUSYNC_STRICT)
+        result = gpusync__seek_all(s, false, deferred);
     if (result == GPUSYNC_OK) {
-        result = gpusync__make_promises(plan, true, deferred);
+        result = gpusync__list_signals(s, true, deferred);
         if (result == GPUSYNC_NOT_READY)
-            result = gpusync__seek_all(plan, true, deferred);
+            result = gpusync__seek_all(s, true, deferred);
     }
     if (result == GPUSYNC_NOT_READY)
-        return gpusync__enter_held(plan, ticket, deferred);
+        return gpusync__enter_held(s, ticket, deferred);
     if (result == GPUSYNC_OK)
-        gpusync__issue_plan(plan, gpusync_now_ns(), ticket, deferred);
+        gpusync__issue_submission(s, gpusync_now_ns(), ticket, deferred);
     return result;
 }
 
 /* -- the calls */
 
-/* Make a plan of the submission, and enter it. The caller is inside the queue, and does the
-   deferred work. From the unlock on a plan with a ticket is on its own. An issued one stays until
-   it is announced; a held one may be over. */
-static gpusync_result gpusync__submit_plan(gpusync_queue *q, const gpusync_submission *s, gpusync_ticket *ticket,
-                                           gpusync__deferred *deferred)
+/* Make a submission of the submission, and enter it. The caller is inside the queue, and does the
+   deferred work. From the unlock on a submission with a ticket is on its own. An issued one stays
+   until it is announced; a held one may be over. */
+static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submission *desc, gpusync_ticket *ticket,
+                                          gpusync__deferred *deferred)
 {
-    gpusync__plan *plan = gpusync__plan_new(q, s->wait_count, s->signal_count, s->command_buffer_count);
-    if (!plan)
+    gpusync__submission *s =
+        gpusync__submission_new(q, desc->wait_count, desc->signal_count, desc->command_buffer_count);
+    if (!s)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (s->on_complete)
+    if (desc->on_complete)
         deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
-    gpusync_result result = gpusync__describe_plan(q, plan, s);
+    gpusync_result result = gpusync__describe_submission(q, s, desc);
     if (result == GPUSYNC_OK) {
         bool ready;
         do {
             void *pool = gpusync__pool_push();
             gpusync__lock(&q->order);
-            result = gpusync__take_parts(q, plan, s);
+            result = gpusync__take_parts(q, s, desc);
             ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
             if (result == GPUSYNC_OK)
-                result = gpusync__order_promises(plan);
+                result = gpusync__order_signals(s);
             if (result == GPUSYNC_OK)
-                result = gpusync__enter_plan(q, plan, ticket, deferred);
+                result = gpusync__enter_submission(q, s, ticket, deferred);
             gpusync__order_end_pool(q, pool);
-        } while (!ready && gpusync__make_ready(q, (uint32_t)s->command_buffer_count + 2));
+        } while (!ready && gpusync__make_ready(q, (uint32_t)desc->command_buffer_count + 2));
         if (result == GPUSYNC_OK)
-            gpusync__announce(plan, deferred);
+            gpusync__announce(s, deferred);
         if (result >= GPUSYNC_OK)
             return GPUSYNC_OK;
     }
-    gpusync__undo_plan(plan, deferred);
+    gpusync__undo_submission(s, deferred);
     return result;
 }
 
-/* An open command buffer with a plan of its own becomes the one part of that. OUT_OF_MEMORY: there
-   is no place for the ticket. Under the order lock. */
-static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__plan *plan, gpusync__slot **open)
+/* An open command buffer with a submission of its own becomes the one part of that. OUT_OF_MEMORY:
+   there is no place for the ticket. Under the order lock. */
+static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__submission *s, gpusync__slot **open)
 {
     GPUSYNC__LOCK(q);
     bool ready = gpusync__ring_is_ready(q);
-    plan->part_count = 0;
+    s->part_count = 0;
     if (ready)
-        gpusync__add_part(q, plan, gpusync__take_open(q, open));
+        gpusync__add_part(q, s, gpusync__take_open(q, open));
     GPUSYNC__UNLOCK(q);
     return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
-/* Its commit has failed: the command buffer is open again, with its plan as it was before. No lock
-   is held. */
-GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__plan *plan)
+/* Its commit has failed: the command buffer is open again, with its submission as it was before. No
+   lock is held. */
+GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__submission *s)
 {
-    gpusync__slot *slot = plan->parts[0];
-    GPUSYNC__STORE_SEQ(&plan->missing, 1);
-    GPUSYNC__STORE_SEQ(&plan->doomed, 0);
-    GPUSYNC__STORE_SEQ(&plan->listed, 0);
-    plan->rank = GPUSYNC__RANK_NONE;
+    gpusync__slot *slot = s->parts[0];
+    GPUSYNC__STORE_SEQ(&s->missing, 1);
+    GPUSYNC__STORE_SEQ(&s->doomed, 0);
+    GPUSYNC__STORE_SEQ(&s->listed, 0);
+    s->rank = GPUSYNC__RANK_NONE;
     gpusync__lock(&q->order);
     GPUSYNC__LOCK(q);
     gpusync__flight_remove(q, slot);
     GPUSYNC__UNLOCK(q);
     slot->back = NULL;
-    plan->parts[0] = slot;
+    s->parts[0] = slot;
     gpusync__add_open(q, slot);
     gpusync__order_end(q);
 }
 
 /* A commit that is no plain one. Waits or signals were encoded into the command buffer, and it has
-   a plan. Or it has to go behind held plans, as a submission. *held_ns: when it was held, or 0. */
+   a submission. Or it has to go behind held submissions, as a submission. *held_ns: when it was
+   held, or 0. */
 static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffers, size_t count,
                                             gpusync_ticket *ticket, uint64_t *held_ns)
 {
     void *buffer = buffers[0];
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_result result = GPUSYNC_OK;
-    gpusync__plan *plan;
+    gpusync__submission *s;
     bool ready;
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
         gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
-        plan = slot ? slot->plan : NULL;
-        result = plan ? gpusync__check_status(buffer, GPUSYNC__PART) : GPUSYNC_OK;
-        if (plan && result == GPUSYNC_OK)
-            result = gpusync__take_part(q, plan, open);
+        s = slot ? slot->submission : NULL;
+        result = s ? gpusync__check_status(buffer, GPUSYNC__PART) : GPUSYNC_OK;
+        if (s && result == GPUSYNC_OK)
+            result = gpusync__take_part(q, s, open);
         ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
         if (result != GPUSYNC_OK)
-            plan = NULL; /* the command buffer is open as before, with its plan */
-        if (plan)
-            result = gpusync__enter_plan(q, plan, ticket, &deferred);
+            s = NULL; /* the command buffer is open as before, with its submission */
+        if (s)
+            result = gpusync__enter_submission(q, s, ticket, &deferred);
         gpusync__order_end_pool(q, pool);
     } while (!ready && gpusync__make_ready(q, 0));
-    if (plan && result == GPUSYNC_OK) {
-        gpusync__announce(plan, &deferred);
-    } else if (plan && result < GPUSYNC_OK) {
-        gpusync__unseek(plan, &deferred); /* the command buffer is open again, its plan as it was. Its promises stand */
-        gpusync__reopen(q, plan);
-    } else if (!plan && result == GPUSYNC_OK) {
-        gpusync_submission s;
-        memset(&s, 0, sizeof s); /* no waits, no signals: it goes behind what is held */
-        s.command_buffers = buffers;
-        s.command_buffer_count = count;
-        result = gpusync__submit_plan(q, &s, ticket, &deferred);
+    if (s && result == GPUSYNC_OK) {
+        gpusync__announce(s, &deferred);
+    } else if (s && result < GPUSYNC_OK) {
+        gpusync__unseek(
+            s, &deferred); /* the command buffer is open again, its submission as it was. Its pending signals stand */
+        gpusync__reopen(q, s);
+    } else if (!s && result == GPUSYNC_OK) {
+        gpusync_submission desc;
+        memset(&desc, 0, sizeof desc); /* no waits, no signals: it goes behind what is held */
+        desc.command_buffers = buffers;
+        desc.command_buffer_count = count;
+        result = gpusync__submit_new(q, &desc, ticket, &deferred);
     }
     *held_ns = deferred.held_ns;
     gpusync__do_deferred(q->device, &deferred);
@@ -10487,41 +10552,43 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
 }
 
 /* Not part of gpusync_submit: there each submission would pay for the loop. */
-GPUSYNC__RARE gpusync_result gpusync__check_submission4(gpusync_queue *q, const gpusync_submission *s)
+GPUSYNC__RARE gpusync_result gpusync__check_submission4(gpusync_queue *q, const gpusync_submission *desc)
 {
-    return gpusync__check_classes4(q, s->command_buffers, s->command_buffer_count);
+    return gpusync__check_classes4(q, desc->command_buffers, desc->command_buffer_count);
 }
 
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                           gpusync_ticket *ticket)
 {
-    const gpusync_submission *s = submission;
+    const gpusync_submission *desc = submission;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
     if (!ticket)
         ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !s)
+    if (!queue || !desc)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK)
         return result;
-    if ((!s->waits && s->wait_count) || (!s->signals && s->signal_count) ||
-        (!s->command_buffers && s->command_buffer_count) || (s->command_buffer_count == 1 && !s->command_buffers[0]) ||
-        s->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED) ||
-        (s->wait_count | s->signal_count | s->command_buffer_count) > UINT32_MAX / 2) /* they fit the plan's counts */
+    if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
+        (!desc->command_buffers && desc->command_buffer_count) ||
+        (desc->command_buffer_count == 1 && !desc->command_buffers[0]) ||
+        desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED) ||
+        (desc->wait_count | desc->signal_count | desc->command_buffer_count) >
+            UINT32_MAX / 2) /* they fit the submission's counts */
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (s->command_buffer_count > 1)
-        result = gpusync__check_buffers(queue->device, s->command_buffers, s->command_buffer_count);
+    else if (desc->command_buffer_count > 1)
+        result = gpusync__check_buffers(queue->device, desc->command_buffers, desc->command_buffer_count);
     if (queue->metal4 && result == GPUSYNC_OK)
-        result = gpusync__check_submission4(queue, s);
+        result = gpusync__check_submission4(queue, desc);
     if (result == GPUSYNC_OK) {
         uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
-        result = gpusync__submit_plan(queue, s, ticket, &deferred);
+        result = gpusync__submit_new(queue, desc, ticket, &deferred);
         if (began && result == GPUSYNC_OK) {
-            queue->device->trace->ticket(queue, GPUSYNC_TRACE_SUBMIT, *ticket, s->label, began);
+            queue->device->trace->ticket(queue, GPUSYNC_TRACE_SUBMIT, *ticket, desc->label, began);
             if (deferred.held_ns)
-                queue->device->trace->ticket(queue, GPUSYNC_TRACE_HOLD, *ticket, s->label, deferred.held_ns);
+                queue->device->trace->ticket(queue, GPUSYNC_TRACE_HOLD, *ticket, desc->label, deferred.held_ns);
         }
         gpusync__do_deferred(queue->device, &deferred);
     }
@@ -10531,44 +10598,44 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 
 /* -- what is encoded into open command buffers */
 
-/* Put a need, or a promise (the other one is NULL), into the plan of an open command buffer, and
-   encode it. The first makes the plan; the memory of a full plan is followed by that of another
-   one, which is joined to it. made: such a plan, or NULL: there is memory. Under the order lock,
-   with a pool. On an error the caller frees the need or promise, and `made`, and nothing was
-   encoded. */
-static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__need *need,
-                                           const gpusync__promise *promise, gpusync__plan *made)
+/* Put a dependency, or a pending signal (the other one is NULL), into the submission of an open
+   command buffer, and encode it. The first makes the submission; the memory of a full submission is
+   followed by that of another one, which is joined to it. made: such a submission, or NULL: there
+   is memory. Under the order lock, with a pool. On an error the caller frees the dependency or
+   pending signal, and `made`, and nothing was encoded. */
+static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__dependency *dep,
+                                           const gpusync__pending_signal *signal, gpusync__submission *made)
 {
-    gpusync__plan *plan = slot->plan ? slot->plan : made;
-    gpusync__plan *place = made ? made : plan->joined ? plan->joined : plan;
+    gpusync__submission *s = slot->submission ? slot->submission : made;
+    gpusync__submission *place = made ? made : s->joined ? s->joined : s;
     gpusync_result result = GPUSYNC_OK;
-    if (plan == made)
-        plan->open_buffer = slot->buffer; /* first: a report that finds the promise reads it */
-    if (need) {
-        gpusync__need *to = &place->own_needs[place->need_count++];
-        *to = *need;
+    if (s == made)
+        s->open_buffer = slot->buffer; /* first: a report that finds the pending signal reads it */
+    if (dep) {
+        gpusync__dependency *to = &place->own_dependencies[place->dependency_count++];
+        *to = *dep;
         to->encoded = true;
         gpusync__encode(slot->buffer, gpusync__sel.encodeWaitForEvent, to->event, to->raw);
-        gpusync__append_need(plan, to);
+        gpusync__append_dependency(s, to);
     } else {
-        gpusync__promise *to = &place->own_promises[place->promise_count];
-        *to = *promise;
-        to->plan = plan;
-        result = gpusync__check_promise(plan, to);
+        gpusync__pending_signal *to = &place->own_signals[place->signal_count];
+        *to = *signal;
+        to->submission = s;
+        result = gpusync__check_signal(s, to);
         if (result == GPUSYNC_OK)
-            result = gpusync__link_promise(to, false, NULL);
+            result = gpusync__link_signal(to, false, NULL);
         if (result != GPUSYNC_OK)
             return result;
-        place->promise_count++;
-        gpusync__encode_promise(to, slot->buffer);
-        gpusync__append_promise(plan, to);
+        place->signal_count++;
+        gpusync__encode_signal(to, slot->buffer);
+        gpusync__append_signal(s, to);
     }
-    if (made && plan == made) {
-        plan->parts[0] = slot;
-        slot->plan = plan;
+    if (made && s == made) {
+        s->parts[0] = slot;
+        slot->submission = s;
     } else if (made) {
-        made->next = plan->joined;
-        plan->joined = made;
+        made->next = s->joined;
+        s->joined = made;
     }
     return GPUSYNC_OK;
 }
@@ -10590,23 +10657,23 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
 }
 
 /* gpusync__encode_point, under the order lock and with a pool. *ready is false: there is no free
-   slot or plan, or the index is too small. *stranger: the slot of a buffer that others made, which
-   the caller gives back on an error. *full: there are more open buffers than lists. */
-static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, const gpusync__need *need,
-                                              const gpusync__promise *promise, gpusync__slot **stranger, bool *full,
-                                              bool *ready)
+   slot or submission, or the index is too small. *stranger: the slot of a buffer that others made,
+   which the caller gives back on an error. *full: there are more open buffers than lists. */
+static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, const gpusync__dependency *dep,
+                                              const gpusync__pending_signal *signal, gpusync__slot **stranger,
+                                              bool *full, bool *ready)
 {
     gpusync__slot *slot = *gpusync__find_open(q, buffer);
-    gpusync__plan *plan = slot ? slot->plan : NULL, *place = plan && plan->joined ? plan->joined : plan, *made = NULL;
+    gpusync__submission *s = slot ? slot->submission : NULL, *place = s && s->joined ? s->joined : s, *made = NULL;
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
-    bool skips = need && need->stage == GPUSYNC__OVER;
+    bool skips = dep && dep->stage == GPUSYNC__OVER;
     *ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK && need && plan && plan->promises)
+    if (result == GPUSYNC_OK && dep && s && s->signals)
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result != GPUSYNC_OK)
         return result; /* waits come before signals */
-    if (!skips && (!place || (need ? place->need_count : place->promise_count) >= GPUSYNC__FEW)) {
-        made = gpusync__plan_pop(q);
+    if (!skips && (!place || (dep ? place->dependency_count : place->signal_count) >= GPUSYNC__FEW)) {
+        made = gpusync__submission_pop(q);
         *ready = made != NULL;
         if (!made)
             return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -10617,9 +10684,9 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, co
     if (!slot)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     else if (!skips)
-        result = gpusync__encode_into(slot, need, promise, made);
+        result = gpusync__encode_into(slot, dep, signal, made);
     if (result != GPUSYNC_OK && made)
-        gpusync__plan_drop(made);
+        gpusync__submission_drop(made);
     if (result == GPUSYNC_OK && *stranger)
         *full = gpusync__add_open(q, slot);
     return result;
@@ -10629,8 +10696,8 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, co
    becomes an open one with that; on an error it is left as it was. */
 static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool waits)
 {
-    gpusync__need need;
-    gpusync__promise promise;
+    gpusync__dependency dep;
+    gpusync__pending_signal signal;
     gpusync__slot *stranger = NULL;
     bool full = false, ready;
     if (!q || !buffer)
@@ -10638,16 +10705,17 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync_result result = gpusync__enter_working(q);
     if (result != GPUSYNC_OK)
         return result;
-    result = waits ? gpusync__need_point(q->device, point, false, &need)
-                   : gpusync__promise_point(q->device, point, &promise);
+    result = waits ? gpusync__dependency_point(q->device, point, false, &dep)
+                   : gpusync__signal_point(q->device, point, &signal);
     if (result == GPUSYNC_OK) {
         do {
             void *pool = gpusync__pool_push();
             gpusync__lock(&q->order);
-            result = gpusync__encode_ordered(q, buffer, waits ? &need : NULL, waits ? NULL : &promise, &stranger, &full,
+            result = gpusync__encode_ordered(q, buffer, waits ? &dep : NULL, waits ? NULL : &signal, &stranger, &full,
                                              &ready);
             gpusync__order_end_pool(q, pool);
-        } while (!ready && gpusync__make_ready(q, 1) && (GPUSYNC__LOAD_SEQ(&q->free_plans) || gpusync__plans_make(q)));
+        } while (!ready && gpusync__make_ready(q, 1) &&
+                 (GPUSYNC__LOAD_SEQ(&q->free_submissions) || gpusync__submissions_make(q)));
         if (full)
             gpusync__more_places(q);
         if (result != GPUSYNC_OK && stranger) {
@@ -10655,10 +10723,10 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
             gpusync__give_room(q, 1, stranger);
         }
         if (result != GPUSYNC_OK && waits)
-            gpusync__need_free(q->device, &need, false);
+            gpusync__dependency_free(q->device, &dep, false);
         else if (result != GPUSYNC_OK)
-            gpusync__timeline_unref(promise.timeline);
-        else if (waits && need.stage == GPUSYNC__OVER)
+            gpusync__timeline_unref(signal.timeline);
+        else if (waits && dep.stage == GPUSYNC__OVER)
             GPUSYNC__COUNT_RELAXED(&q->stats.waits_skipped);
     }
     gpusync__leave(q);
@@ -10694,97 +10762,99 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 
 /* The order lock was locked when held work could go: it was left to this thread, which has unlocked
    it. No lock is held: this runs hooks. */
-GPUSYNC__RARE void gpusync__pump_for_others(gpusync_queue *q)
+GPUSYNC__RARE void gpusync__issue_for_others(gpusync_queue *q)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__pump(q, &deferred);
+    gpusync__issue_ready(q, &deferred);
     gpusync__do_deferred(q->device, &deferred);
 }
 
-/* The plan of this need does not care any more how its needs end. */
-static bool gpusync__need_may_end(const gpusync__node *node)
+/* The submission of this dependency does not care any more how its dependencies end. */
+static bool gpusync__dependency_may_end(const gpusync__node *node)
 {
-    return node->told == gpusync__need_told && gpusync__is_given_up(((const gpusync__need *)(const void *)node)->plan);
+    return node->told == gpusync__dependency_told &&
+           gpusync__is_given_up(((const gpusync__dependency *)(const void *)node)->submission);
 }
 
 /* The device may still use the events of work that is left in flight. Nothing else keeps them once
-   the plan is gone, so the orphan does, until its handler has come: as an array, +1. The caller is
-   counted in the slot. NULL: the part has ended; until then its plan stays. */
+   the submission is gone, so the orphan does, until its handler has come: as an array, +1. The
+   caller is counted in the slot. NULL: the part has ended; until then its submission stays. */
 GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *slot)
 {
     GPUSYNC__LOCK(q);
-    gpusync__plan *plan = slot->traits & GPUSYNC__ENDED ? NULL : slot->plan;
-    if (plan)
-        gpusync__plan_keep(plan);
+    gpusync__submission *s = slot->traits & GPUSYNC__ENDED ? NULL : slot->submission;
+    if (s)
+        gpusync__submission_keep(s);
     GPUSYNC__UNLOCK(q);
-    if (!plan)
+    if (!s)
         return NULL;
     void *pool = gpusync__pool_push(), *events = gpusync__new_object("NSMutableArray");
-    gpusync__add_events(events, plan);
+    gpusync__add_events(events, s);
     gpusync__pool_pop(pool);
-    gpusync__plan_unref(plan);
+    gpusync__submission_unref(s);
     return events;
 }
 
-/* Step 7, for a plan whose command buffers were left to themselves: it ends here, unless it is
-   ending already.
-     1. `unresolved` rises by one, so no other thread publishes the plan meanwhile. At 0 one does so
-        just now.
-     2. The plan gets its error. How its needs end does not matter any more.
+/* Step 7, for a submission whose command buffers were left to themselves: it ends here, unless it
+   is ending already.
+     1. `unresolved` rises by one, so no other thread publishes the submission meanwhile. At 0 one
+        does so just now.
+     2. The submission gets its error. How its dependencies end does not matter any more.
      3. Its timelines' events are not used again: the device may still signal them. Where a command
         buffer waits on the device for a ticket, it is let go on, for it will not be told later.
-     4. The needs are listed, which finds those that have failed by now, and are taken off again.
+     4. The dependencies are listed, which finds those that have failed by now, and are taken off
+        again.
      5. `running` becomes 0, against a thread that counts down the last command buffer just now. The
         exchange and that subtraction see each other: exactly one of the two takes the work's part
         off `unresolved`.
-     6. The one of step 1 is taken off. Where it was the last, the plan goes among the deferred
-        work. */
-GPUSYNC__RARE void gpusync__disown(gpusync__plan *plan, gpusync__deferred *deferred)
+     6. The one of step 1 is taken off. Where it was the last, the submission goes among the
+        deferred work. */
+GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    uint32_t open = GPUSYNC__LOAD_SEQ(&plan->unresolved);
+    uint32_t open = GPUSYNC__LOAD_SEQ(&s->unresolved);
     gpusync_error error;
     do
         if (open == 0)
             return;
-    while (!GPUSYNC__SWAP_SEQ(&plan->unresolved, &open, open + 1));
+    while (!GPUSYNC__SWAP_SEQ(&s->unresolved, &open, open + 1));
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
-    gpusync__blame(plan, GPUSYNC__RANK_OWN, &error);
-    gpusync__set_flag(&plan->doomed, GPUSYNC__IS_GIVEN_UP);
-    plan->disowned = true;
-    for (gpusync__promise *promise = plan->promises; promise; promise = promise->along)
-        GPUSYNC__STORE_SEQ(&promise->timeline->handed_out, true);
-    for (gpusync__need *need = plan->needs; need; need = need->along) {
-        if (need->timeline)
-            GPUSYNC__STORE_SEQ(&need->timeline->handed_out, true);
-        gpusync__signal_need(need);
+    gpusync__blame(s, GPUSYNC__RANK_OWN, &error);
+    gpusync__set_flag(&s->doomed, GPUSYNC__IS_GIVEN_UP);
+    s->disowned = true;
+    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+        GPUSYNC__STORE_SEQ(&signal->timeline->handed_out, true);
+    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+        if (dep->timeline)
+            GPUSYNC__STORE_SEQ(&dep->timeline->handed_out, true);
+        gpusync__signal_dependency(dep);
     }
-    gpusync__seek_needs(plan);
-    gpusync__forget_needs(plan);
-    if (__atomic_exchange_n(&plan->running, 0, __ATOMIC_SEQ_CST))
-        GPUSYNC__SUB_SEQ(&plan->unresolved, 1);
-    if (GPUSYNC__SUB_SEQ(&plan->unresolved, 1) == 1)
-        gpusync__push_ended(plan, deferred);
+    gpusync__seek_dependencies(s);
+    gpusync__forget_dependencies(s);
+    if (__atomic_exchange_n(&s->running, 0, __ATOMIC_SEQ_CST))
+        GPUSYNC__SUB_SEQ(&s->unresolved, 1);
+    if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
+        gpusync__push_ended(s, deferred);
 }
 
-/* Step 7. No thread looks at the command buffers any more that did not end by now. What the plans'
-   tickets and promises have to tell comes first. */
-GPUSYNC__RARE void gpusync__disown_plans(gpusync_queue *q, gpusync__deferred *deferred)
+/* Step 7. No thread looks at the command buffers any more that did not end by now. What the
+   submissions' tickets and pending signals have to tell comes first. */
+GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot)
             continue;
-        if (slot->kind == GPUSYNC__PLAN)
-            gpusync__disown(slot->plan, deferred);
+        if (slot->kind == GPUSYNC__SUBMISSION)
+            gpusync__disown(slot->submission, deferred);
         gpusync__ticket_end(q, slot);
     }
     gpusync__run(q->device, deferred);
 }
 
-static void gpusync__plan_unkeep(gpusync__plan *plan)
+static void gpusync__submission_unkeep(gpusync__submission *s)
 {
-    gpusync__plan_unref(plan);
+    gpusync__submission_unref(s);
 }
 
 /* Under the order lock. */
@@ -10793,19 +10863,30 @@ GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *de
     gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", deferred);
 }
 
-GPUSYNC__RARE void gpusync__close_plans(gpusync_queue *q)
+GPUSYNC__RARE void gpusync__close_submissions(gpusync_queue *q)
 {
-    gpusync__plans_return(q->device, q->free_plans);
+    gpusync__submissions_return(q->device, q->free_submissions);
 }
 
-/* Under the plan lock. A device that has the table gets the same one again. */
+/* Under the submission lock. A device that has the table gets the same one again. */
 static void gpusync__hook_in(gpusync_device *dev)
 {
     static const gpusync__upper submissions = {
-        gpusync__run,          gpusync__needs_over,   gpusync__plan_keep,       gpusync__plan_unkeep,
-        gpusync__need_may_end, gpusync__want,         gpusync__pump_for_others, gpusync__submit_plain,
-        gpusync__discard_plan, gpusync__part_ended,   gpusync__look_plan,       gpusync__give_up_held,
-        gpusync__events_of,    gpusync__disown_plans, gpusync__close_plans,
+        gpusync__run,
+        gpusync__dependencies_over,
+        gpusync__submission_keep,
+        gpusync__submission_unkeep,
+        gpusync__dependency_may_end,
+        gpusync__want,
+        gpusync__issue_for_others,
+        gpusync__submit_plain,
+        gpusync__discard_submission,
+        gpusync__part_ended,
+        gpusync__look_submission,
+        gpusync__give_up_held,
+        gpusync__events_of,
+        gpusync__disown_submissions,
+        gpusync__close_submissions,
     };
     GPUSYNC__STORE_SEQ(&dev->upper, &submissions);
 }
@@ -11109,8 +11190,8 @@ static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync
     return valid;
 }
 
-/* *out is set before anything begins: a job may ask for the warm-up. With `blocking` this tells only
-   whether all is done; later waits tell how it went. */
+/* *out is set before anything begins: a job may ask for the warm-up. With `blocking` this tells
+   only whether all is done; later waits tell how it went. */
 GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
                                                 gpusync_warmup **out)
 {
@@ -11314,13 +11395,13 @@ GPUSYNC__RARE void gpusync__trace_signal(const gpusync_timeline *t, uint64_t val
 /* A callback is about to run: of a submission, or one that was registered. */
 GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__due *due)
 {
-    const gpusync__plan *plan = due->done ? (const gpusync__plan *)(const void *)due : NULL;
+    const gpusync__submission *s = due->done ? (const gpusync__submission *)(const void *)due : NULL;
     const gpusync__callback *callback =
         (const gpusync__callback *)(const void *)((const char *)due - offsetof(gpusync__callback, due));
     gpusync_trace_event event =
-        plan ? gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, plan->work.queue, NULL, plan->work.ticket, plan->label)
-             : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->queue, callback->timeline, callback->node.number,
-                                    NULL);
+        s ? gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, s->work.queue, NULL, s->work.ticket, s->label)
+          : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->queue, callback->timeline, callback->node.number,
+                                 NULL);
     event.result = due->error ? due->error->result : GPUSYNC_OK;
     dev->trace_fn(dev->trace_user, &event);
 }
@@ -11400,7 +11481,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
          queue 1 'label': ...                 every queue that does not close, one after the other,
                                               entered
            ticket 7 'label': ...              what has not ended, counted in its slot
-             waits for value 3 of ...         of a plan; its command buffers come before that
+             waits for value 3 of ...         of a submission; its command buffers come before that
            a wait for ...                     that sleeps, under the wait list's lock
          timeline 1 'label': ...              every timeline, under the device's lock
            a wait for ...
@@ -11440,7 +11521,7 @@ static double gpusync__ms_since(uint64_t since_ns)
     return (double)(gpusync_now_ns() - since_ns) / 1e6;
 }
 
-/* A command buffer with a ticket of its own, or, indented once more, of a plan. The caller is
+/* A command buffer with a ticket of its own, or, indented once more, of a submission. The caller is
    counted in it. The names are those of MTLCommandBufferStatus. */
 GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
 {
@@ -11451,81 +11532,82 @@ GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
     char label[64];
     gpusync__read_label(q, slot, label, sizeof label);
-    gpusync__write(
-        out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind],
-        (unsigned long long)GPUSYNC__LOAD_SEQ(&slot->ticket), label, status <= 5 ? states[status] : "?",
-        gpusync__ms_since(GPUSYNC__LOAD_SEQ(kind == GPUSYNC__PART ? &slot->plan->work.since_ns : &slot->since_ns)));
+    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind],
+                   (unsigned long long)GPUSYNC__LOAD_SEQ(&slot->ticket), label, status <= 5 ? states[status] : "?",
+                   gpusync__ms_since(
+                       GPUSYNC__LOAD_SEQ(kind == GPUSYNC__PART ? &slot->submission->work.since_ns : &slot->since_ns)));
 }
 
-/* What is to signal the value; `waits` is the plan that waits for it, which may promise more on the
-   same timeline. Under the wait list's lock: what stands on the timeline's list stays, with its
-   plan. */
-GPUSYNC__RARE void gpusync__write_promise(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
-                                          const gpusync__plan *waits)
+/* What is to signal the value; `waits` is the submission that waits for it, which may have pending
+   signals of its own on the same timeline. Under the wait list's lock: what stands on the
+   timeline's list stays, with its submission. */
+GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
+                                         const gpusync__submission *waits)
 {
-    bool kept = value <= t->kept && t->promised; /* signalled; the lowest promise keeps it back */
-    const gpusync__promise *cover = gpusync__cover(t, kept ? 0 : value);
-    const gpusync__plan *plan = cover ? cover->plan : NULL;
+    bool kept = value <= t->kept && t->signal_count; /* signalled; the lowest pending signal keeps it back */
+    const gpusync__pending_signal *cover = gpusync__cover(t, kept ? 0 : value);
+    const gpusync__submission *s = cover ? cover->submission : NULL;
     if (kept)
         gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
-    if (plan && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&plan->work.ticket))
+    if (s && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&s->work.ticket))
         gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
-                       (unsigned long long)plan->work.queue->place.number, plan->open_buffer);
-    else if (plan && (kept || plan != waits))
+                       (unsigned long long)s->work.queue->place.number, s->open_buffer);
+    else if (s && (kept || s != waits))
         gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
-                       (unsigned long long)GPUSYNC__LOAD_SEQ(&plan->work.ticket),
-                       (unsigned long long)plan->work.queue->place.number, cover->issued ? "" : ", which is held");
+                       (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
+                       (unsigned long long)s->work.queue->place.number, cover->issued ? "" : ", which is held");
     else
         gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "nobody has promised it\n");
 }
 
-/* What a plan still waits for. The caller has a reference to the plan's slot, so the need and its
-   timeline stay. */
-GPUSYNC__RARE void gpusync__write_need(gpusync__writer *out, const gpusync__plan *plan, const gpusync__need *need)
+/* What a submission still waits for. The caller has a reference to the submission's slot, so the
+   dependency and its timeline stay. */
+GPUSYNC__RARE void gpusync__write_dependency(gpusync__writer *out, const gpusync__submission *s,
+                                             const gpusync__dependency *dep)
 {
-    gpusync_timeline *t = GPUSYNC__LOAD_SEQ(&need->timeline);
-    unsigned long long number = GPUSYNC__LOAD_SEQ(&need->node.number);
-    if (gpusync__is_over(need) || (t && gpusync__value_of(t) >= number))
+    gpusync_timeline *t = GPUSYNC__LOAD_SEQ(&dep->timeline);
+    unsigned long long number = GPUSYNC__LOAD_SEQ(&dep->node.number);
+    if (gpusync__is_over(dep) || (t && gpusync__value_of(t) >= number))
         return;
     if (t) {
         GPUSYNC__LOCK_TIMELINE(t);
         gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", number,
                        (unsigned long long)t->place.number, t->label);
-        gpusync__write_promise(out, t, number, plan);
+        gpusync__write_signal(out, t, number, s);
         GPUSYNC__UNLOCK_TIMELINE(t);
     } else {
         gpusync__write(out, "      waits for ticket %llu of queue %llu\n", number,
-                       (unsigned long long)need->queue_number);
+                       (unsigned long long)dep->queue_number);
     }
 }
 
 /* A submission: held, or on the device with those of its command buffers that have not ended. One
    that is held and has no label of its own has that of its first command buffer. The caller has a
    reference to it. */
-GPUSYNC__RARE void gpusync__write_plan(gpusync__writer *out, gpusync__plan *plan)
+GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__submission *s)
 {
-    const gpusync__slot *work = &plan->work;
-    bool issued = gpusync__is_issued(plan);
+    const gpusync__slot *work = &s->work;
+    bool issued = gpusync__is_issued(s);
     char label[64];
-    gpusync__copy_text(label, sizeof label, plan->label);
-    gpusync__slot *part = !issued && !label[0] && plan->part_count ? gpusync__part_begin(work->queue, plan, 0) : NULL;
+    gpusync__copy_text(label, sizeof label, s->label);
+    gpusync__slot *part = !issued && !label[0] && s->part_count ? gpusync__part_begin(work->queue, s, 0) : NULL;
     if (part) {
         gpusync__read_label(work->queue, part, label, sizeof label);
         gpusync__look_end(work->queue, part);
     }
     gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
                    issued ? "submitted" : "held", gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
-    for (uint32_t i = issued ? plan->first_part : plan->part_count; i < plan->part_count; i++) {
-        part = gpusync__part_begin(work->queue, plan, i);
+    for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
+        part = gpusync__part_begin(work->queue, s, i);
         if (!part)
             continue;
         gpusync__write_slot(out, work->queue, part);
         gpusync__look_end(work->queue, part);
     }
-    for (const gpusync__need *need = plan->needs; need; need = need->along)
-        gpusync__write_need(out, plan, need);
-    if (GPUSYNC__LOAD_SEQ(&plan->before.timeline))
-        gpusync__write_need(out, plan, &plan->before);
+    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+        gpusync__write_dependency(out, s, dep);
+    if (GPUSYNC__LOAD_SEQ(&s->before.timeline))
+        gpusync__write_dependency(out, s, &s->before);
 }
 
 /* A wait that sleeps. The texts are in the order of the kinds of a goal. */
@@ -11540,7 +11622,7 @@ GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal
     if (!t)
         return;
     GPUSYNC__LOCK_TIMELINE(t);
-    gpusync__write_promise(out, t, goal->ticket, NULL);
+    gpusync__write_signal(out, t, goal->ticket, NULL);
     GPUSYNC__UNLOCK_TIMELINE(t);
 }
 
@@ -11554,9 +11636,10 @@ static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint
     return node;
 }
 
-/* The waits that sleep on a wait list. Needs and callbacks are on its lists too: a plan tells of
-   its needs itself. In each hold of the wait list's lock a few are copied, which are written
-   without it. The next hold goes on behind as many with the last number as were seen. */
+/* The waits that sleep on a wait list. Dependencies and callbacks are on its lists too: a
+   submission tells of its dependencies itself. In each hold of the wait list's lock a few are
+   copied, which are written without it. The next hold goes on behind as many with the last number
+   as were seen. */
 static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits)
 {
     gpusync__goal goals[16];
@@ -11609,8 +11692,8 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot)
             continue;
-        if (slot->kind == GPUSYNC__PLAN)
-            gpusync__write_plan(out, slot->plan);
+        if (slot->kind == GPUSYNC__SUBMISSION)
+            gpusync__write_submission(out, slot->submission);
         else
             gpusync__write_slot(out, q, slot);
         gpusync__ticket_end(q, slot);

@@ -35,7 +35,7 @@ enum {
     LOCKS_MALLOC = 64     /* the C library is asked for memory */
 };
 
-enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_QUEUE, LOCKS_WAITS, LOCKS_PLAN, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
+enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_QUEUE, LOCKS_WAITS, LOCKS_SUBMISSION, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
 
 /* In the order in which they are taken: a thread that holds one takes none of a row above it, and no second one of its
    row; a queue's and a timeline's count as one row. What a thread does is allowed by the row of every lock that it holds. */
@@ -47,7 +47,7 @@ static const struct {
     {"device", LOCKS_MESSAGE},    /* its listener is made */
     {"queue", 0},                 /* over its tickets */
     {"wait list", LOCKS_MALLOC},  /* of a timeline, or whichever: registrations are made */
-    {"plan", LOCKS_ALLOCATOR},    /* submissions and callbacks are made */
+    {"submission", LOCKS_ALLOCATOR}, /* submissions and callbacks are made */
     {"waiter", LOCKS_ALLOCATOR},  /* waiters are made */
     {"global", LOCKS_MALLOC},     /* slots and registrations are made */
 };
@@ -167,8 +167,8 @@ static __attribute__((unused)) int locks_kind(const char *name)
         int kind;
     } kinds[] = {{"order", LOCKS_ORDER},         {"(t)->waits", LOCKS_WAITS},
                  {"timeline)->waits", LOCKS_WAITS}, {")->waits.lock", LOCKS_QUEUE},
-                 {"waits", LOCKS_WAITS},         {"need_lock", LOCKS_WAITS},
-                 {"plan_lock", LOCKS_PLAN},       {"waiter_lock", LOCKS_WAITER}, {"gpusync__global.lock", LOCKS_GLOBAL},
+                 {"waits", LOCKS_WAITS},         {"dependency_lock", LOCKS_WAITS},
+                 {"submission_lock", LOCKS_SUBMISSION}, {"waiter_lock", LOCKS_WAITER}, {"gpusync__global.lock", LOCKS_GLOBAL},
                  {"device->lock", LOCKS_DEVICE}, {"dev->lock", LOCKS_DEVICE}};
     size_t i;
     for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

@@ -120,7 +120,7 @@ static bool probe_is_listed(gpusync_timeline *timeline);
 
 /* How many submissions' memory the queue and its device have to spare, and how many references there are to that. While
    nothing runs. */
-static unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *references);
+static unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references);
 
 /* -- how it is found out: private names from here on ------------------------------------------------------------ */
 
@@ -135,8 +135,8 @@ static const char *const probe_functions[] = {
     [PROBE_NEED_LISTS] = "gpusync__seek",
     [PROBE_LISTENS] = "gpusync__listen",
     [PROBE_CALLBACK_LISTS] = "gpusync__list_callback",
-    [PROBE_SIGNAL_LISTS] = "gpusync__link_promise",
-    [PROBE_SIGNAL_MOVES] = "gpusync__promises_of",
+    [PROBE_SIGNAL_LISTS] = "gpusync__link_signal",
+    [PROBE_SIGNAL_MOVES] = "gpusync__signals_of",
     [PROBE_QUEUES_LISTED] = "gpusync_device_wait_ex",
 };
 enum { PROBE_EACH = PROBE_TIMELINE + 1, PROBE_AMID_EACH };
@@ -281,20 +281,20 @@ static PROBE bool probe_is_listed(gpusync_timeline *timeline)
     return listed;
 }
 
-static PROBE unsigned probe_spare_plans(gpusync_queue *queue, uint32_t *references)
+static PROBE unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references)
 {
-    const gpusync__plan *lists[2], *plan;
+    const gpusync__submission *lists[2], *s;
     unsigned count = 0, i;
-    gpusync__lock(&queue->device->plan_lock);
-    lists[0] = GPUSYNC__LOAD_SEQ(&queue->free_plans);
-    lists[1] = queue->device->free_plans;
+    gpusync__lock(&queue->device->submission_lock);
+    lists[0] = GPUSYNC__LOAD_SEQ(&queue->free_submissions);
+    lists[1] = queue->device->free_submissions;
     *references = 0;
     for (i = 0; i < 2; i++)
-        for (plan = lists[i]; plan; plan = plan->next) {
-            *references += GPUSYNC__LOAD_SEQ(&plan->refs);
+        for (s = lists[i]; s; s = s->next) {
+            *references += GPUSYNC__LOAD_SEQ(&s->refs);
             count++;
         }
-    gpusync__unlock(&queue->device->plan_lock);
+    gpusync__unlock(&queue->device->submission_lock);
     return count;
 }
 

@@ -1372,7 +1372,7 @@ static void assert_spare(gpusync_queue *queue)
 {
     uint32_t references = 99;
     assert_true(softmetal_dispatched(SECONDS(20)));
-    assert_true(probe_spare_plans(queue, &references) > 0);
+    assert_true(probe_spare_submissions(queue, &references) > 0);
     assert_int_equal(references, 0);
 }
 

@@ -812,7 +812,7 @@ static void test_what_is_held_is_refused_before_the_wait_for_room(void **state)
     close_stage(&s);
 }
 
-/* More buffers, waits and signals than a plan has places for. */
+/* More buffers, waits and signals than a submission has places for. */
 static void test_many_of_everything(void **state)
 {
     gpusync_point waits[12], signals[12];

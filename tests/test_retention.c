@@ -829,7 +829,7 @@ static void sleep_once(rig *r)
 }
 
 /* Eight at a time, after which everything is over. First four times as many, which all stand behind one that hangs, and
-   from then on nothing is allocated. Twice as many would not do: a free plan that comes back while its queue takes one
+   from then on nothing is allocated. Twice as many would not do: a free submission that comes back while its queue takes one
    goes to the device, from where the other queue takes up to eight, besides those that it has in flight. */
 static void test_submissions_in_the_steady_state_allocate_nothing(void **state)
 {

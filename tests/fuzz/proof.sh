@@ -28,16 +28,16 @@ passed=0 failed=0
 # exchanged, and it has to be there exactly once.
 faults=(
     lost_error fuzz "a submission is not told that a ticket it waited for has failed"
-    '        if ((failed || gone) && !need->any_end)'
-    '        if (gone && !need->any_end)'
+    '        if ((failed || gone) && !dep->any_end)'
+    '        if (gone && !dep->any_end)'
 
     leaked_buffer fuzz "the command buffers of its own that a submission made before it failed are not released"
     '        gpusync__release_pooled(buffers[i]);'
     '        (void)buffers[i];'
 
-    early_value fuzz "a value is known before a promise below it was kept"
-    '    if (t->promised && t->promises.end[0]->number <= value)'
-    '    if (t->promised && t->promises.end[0]->number == 0)'
+    early_value fuzz "a value is known while a signal below it is pending"
+    '    if (t->signal_count && t->signals.end[0]->number <= value)'
+    '    if (t->signal_count && t->signals.end[0]->number == 0)'
 
     late_record fuzz "a ticket is marked before its failure is on record"
     '            gpusync__record(q, &error);'

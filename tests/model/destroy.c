@@ -18,7 +18,7 @@ static void overwrite_queue(void)
     for (int i = 0; i < GPUSYNC__LISTS; i++) q->waits.lists[i].root = NULL;
     q->open_count = q->lined = 99;
     q->refused = true;
-    q->free_plans = q->kept = NULL;
+    q->free_submissions = q->kept = NULL;
     q->log_count = q->logged = q->covered = q->last_failed = 99;
     q->place.beside[1] = NULL;
 }
@@ -28,7 +28,7 @@ static void overwrite_timeline(void)
     t->device = NULL;
     t->event = NULL;
     t->value = t->kept = t->on_event = 99;
-    t->flags = t->inside = t->refs = t->owing = t->promised = 99;
+    t->flags = t->inside = t->refs = t->owing = t->signal_count = 99;
     t->listenings[0] = NULL;
     t->place.beside[1] = NULL;
 }
@@ -188,39 +188,39 @@ static void metal4(void)
 
 /* A queue of Metal 4 goes, while two submissions are published that keep their events. Two earlier ones have what they
    signal by then: one of the publishers lets go of them, or the queue does. */
-#define PLANS 4
-static void *publishes(void *plan)
+#define SUBMISSIONS 4
+static void *publishes(void *s)
 {
-    gpusync__keep_signaller(&Q, (gpusync__plan *)plan);
+    gpusync__keep_signaller(&Q, (gpusync__submission *)s);
     return NULL;
 }
-static void kept_plans(void)
+static void kept_submissions(void)
 {
     int count = 0;
     D.allocator.release = overwrite;
     Q.metal4 = true;
     Q.mark = &event_value;
     STORE(&event_value, 1);
-    have_plans(PLANS);
+    have_submissions(SUBMISSIONS);
     Q.four = &gpusync__fours;
-    for (int i = 0; i < PLANS; i++) {
-        plans[i].refs = 1;
-        plans[i].work.queue = &Q;
-        plans[i].mark = i < 2 ? 1 : 2;
-        plans[i].next = i == 0 ? &plans[1] : NULL;
+    for (int i = 0; i < SUBMISSIONS; i++) {
+        submissions[i].refs = 1;
+        submissions[i].work.queue = &Q;
+        submissions[i].mark = i < 2 ? 1 : 2;
+        submissions[i].next = i == 0 ? &submissions[1] : NULL;
     }
-    Q.free_plans = NULL;
-    Q.kept = &plans[0];
+    Q.free_submissions = NULL;
+    Q.kept = &submissions[0];
     Q.kept_count = 2;
-    Q.owing = PLANS;
-    pthread_t one = start(publishes, (long)&plans[2]), two = start(publishes, (long)&plans[3]);
+    Q.owing = SUBMISSIONS;
+    pthread_t one = start(publishes, (long)&submissions[2]), two = start(publishes, (long)&submissions[3]);
     pthread_t three = start(destroyer, 0);
     join(one);
     join(two);
     join(three);
     assert(freed == 1);
-    for (gpusync__plan *plan = D.free_plans; plan; plan = plan->next) assert(count++ < PLANS);
-    assert(count == PLANS);
+    for (gpusync__submission *s = D.free_submissions; s; s = s->next) assert(count++ < SUBMISSIONS);
+    assert(count == SUBMISSIONS);
 }
 
 /* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)

@@ -52,7 +52,7 @@ EDITS = [
     ("    *error = q->log[at % q->log_size];", "    copy_error(error, &q->log[at % q->log_size]);"),
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
-    ("        plan->error = *error;", "        copy_error(&plan->error, error);"),
+    ("        s->error = *error;", "        copy_error(&s->error, error);"),
     ("        if (failed)\n"
      "            error = t->error;", "        if (failed) copy_error(&error, &t->error);"),
     ("wait->error)\n"
@@ -73,7 +73,7 @@ EDITS = [
      "    double seconds = 0;\n    return;\n"),
     ("        if (failed || slot->kind != GPUSYNC__WORK)\n"
      "            q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
-    ("    if (error || plan->work.traits & GPUSYNC__IS_DELAYED)\n"
+    ("    if (error || s->work.traits & GPUSYNC__IS_DELAYED)\n"
      "        q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
     # Smaller, so that loops end soon.
     ("#define GPUSYNC__SLAB_SLOTS 63", "#define GPUSYNC__SLAB_SLOTS MODEL_SLOTS"),

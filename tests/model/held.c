@@ -1,6 +1,6 @@
 /* held.c - held work goes, or ends, whoever comes first
 
-   The pump tries the order lock: so these run with WEAK_LOCK, which is acquire and release and no more. */
+   gpusync__issue_ready tries the order lock: so these run with WEAK_LOCK, which is acquire and release and no more. */
 
 #include "rig.h"
 
@@ -32,11 +32,11 @@ static void *fails(void *unused)
 static void nothing_is_left(void)
 {
     assert(gpusync_is_idle(&Q) && Q.owing == 0 && T.refs == 1 && !gpusync__has_listed(&T.waits));
-    assert(!Q.wanted && !Q.is_deferred && !Q.lined && !Q.line.first && !Q.stirred && !Q.held_buffers);
+    assert(!Q.wanted && !Q.is_deferred && !Q.lined && !Q.line.first && !Q.ready && !Q.held_buffers);
 }
 static void against_signal(void)
 {
-    have_plans(1);
+    have_submissions(1);
     B[0].status = 0;
     pthread_t one = start(submits, (long)&strict), other = start(signals, 0);
     join(one);
@@ -54,7 +54,7 @@ static void has_failed(void)
 }
 static void against_failure(void)
 {
-    have_plans(1);
+    have_submissions(1);
     B[0].status = 0;
     pthread_t one = start(submits, (long)&strict), other = start(fails, 0);
     join(one);
@@ -63,7 +63,7 @@ static void against_failure(void)
 }
 static void against_both(void)
 {
-    have_plans(1);
+    have_submissions(1);
     B[0].status = 0;
     pthread_t one = start(submits, (long)&strict), two = start(signals, 0), three = start(fails, 0);
     join(one);
@@ -96,7 +96,7 @@ static void *submits_or_not(void *unused)
 static void against_loss(void)
 {
     D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL; /* the loss tells the queue alone */
-    have_plans(1);
+    have_submissions(1);
     B[0].status = 0;
     pthread_t one = start(submits_or_not, 0), other = start(loses, 0);
     join(one);
@@ -105,12 +105,12 @@ static void against_loss(void)
     nothing_is_left();
 }
 
-/* Something about a held plan changes. Whoever changes it has the queue pumped, while another thread has the order
-   lock, or does the same for another plan. In the end the pump has looked at each, and nothing is wanted. */
+/* Something about a held submission changes. Whoever changes it has what is held issued, while another thread has the order
+   lock, or does the same for another submission. In the end gpusync__issue_ready has looked at each, and nothing is wanted. */
 static void *stirs(void *i)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__stir(&plans[(long)i], &deferred);
+    gpusync__mark_ready(&submissions[(long)i], &deferred);
     gpusync__run(&D, &deferred);
     return NULL;
 }
@@ -120,31 +120,31 @@ static void *orders(void *unused)
     gpusync__order_end(&Q);
     return unused;
 }
-static void hold(gpusync__plan *plan)
+static void hold(gpusync__submission *s)
 {
     gpusync__hook_in(&D);
-    plan->device = &D;
-    plan->work.queue = &Q;
-    plan->flags = GPUSYNC_UNORDERED;
-    plan->lined = true;
-    plan->missing = 1; /* it stays where it is */
+    s->device = &D;
+    s->work.queue = &Q;
+    s->flags = GPUSYNC_UNORDERED;
+    s->lined = true;
+    s->missing = 1; /* it stays where it is */
 }
-static void pump(void)
+static void issue_held(void)
 {
-    hold(&plans[0]);
+    hold(&submissions[0]);
     pthread_t one = start(stirs, 0), other = start(orders, 0);
     join(one);
     join(other);
-    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.stirred);
+    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.ready);
 }
-static void two_pumps(void)
+static void two_issues(void)
 {
-    hold(&plans[0]);
-    hold(&plans[1]);
+    hold(&submissions[0]);
+    hold(&submissions[1]);
     pthread_t one = start(stirs, 0), other = start(stirs, 1);
     join(one);
     join(other);
-    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.stirred);
+    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.ready);
 }
 
 /* Work that signals 1 is on the device. A submission that waits for 1 comes in while that work ends well. It is issued,
@@ -162,7 +162,7 @@ static void *ends(void *unused)
 }
 static void on_the_device(void)
 {
-    have_plans(2);
+    have_submissions(2);
     for (int i = 0; i < 4; i++) B[i].status = 0;
     made = 2;
     submits(&first);
@@ -174,7 +174,7 @@ static void on_the_device(void)
     if (B[3].status == 2) finish(3, WELL); /* our own, with the wait */
     finish(1, WELL);
     gpusync_result result = gpusync_wait(&Q, 1, 0), result2 = gpusync_wait(&Q, 2, 0);
-    assert(result == GPUSYNC_OK && result2 == GPUSYNC_OK && Q.log_count == 0 && T.value == 1 && !T.promised);
+    assert(result == GPUSYNC_OK && result2 == GPUSYNC_OK && Q.log_count == 0 && T.value == 1 && !T.signal_count);
     nothing_is_left();
 }
 

@@ -159,7 +159,7 @@ green external prefix external_work
 # Used again
 green slot-again reuse slot
 green ring-grows reuse ring_grows -DRING=2 -DMODEL_SLOTS=3
-green plan-list reuse plan_list
+green submission-list reuse submission_list
 green orphan reuse orphan
 green orphan-kept reuse orphan_kept
 # Failure
@@ -176,8 +176,8 @@ green held-signalled held against_signal -DWEAK_LOCK
 green held-failed held against_failure -DWEAK_LOCK
 green held-both held against_both -DWEAK_LOCK
 green held-device-lost held against_loss -DWEAK_LOCK
-green pump held pump -DWEAK_LOCK
-green two-pumps held two_pumps -DWEAK_LOCK
+green issue-held held issue_held -DWEAK_LOCK
+green two-issues held two_issues -DWEAK_LOCK
 green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
 green room-that-is-stuck held stuck -DWEAK_LOCK
 # Callbacks, sweeps
@@ -196,7 +196,7 @@ green destroy-now-sleeper destroy queue_with_sleeper
 green destroy-now-sweep destroy swept
 green destroy-now-tracked destroy tracked
 green destroy-now-feedback destroy metal4
-green destroy-now-kept-plans destroy kept_plans
+green destroy-now-kept-submissions destroy kept_submissions
 green close-callbacks destroy closed_post
 green close-sweeps destroy closed_post -DASKED=sweeper
 green destroy-timeline-listener destroy listened
@@ -221,18 +221,18 @@ mutant completed-stored-relaxed failure-known-first
 mutant done-stored-relaxed failure-out-of-order
 mutant ring-stored-relaxed ring-grows
 mutant handler-frees-under-a-look slot-again
-mutant plans-taken-one-by-one plan-list
-mutant plans-lost plan-list
+mutant submissions-taken-one-by-one submission-list
+mutant submissions-lost submission-list
 mutant begun-without-a-swap destroy-now-handler
 mutant given-up-without-a-swap destroy-now-handler
 mutant queue-touched-before-the-swap destroy-now-handler
 mutant orphan-seen-before-the-lock orphan
-mutant wanted-is-only-read pump
-mutant wanted-not-looked-at pump
+mutant wanted-is-only-read issue-held
+mutant wanted-not-looked-at issue-held
 mutant counted-before-doomed held-failed
 mutant doomed-read-before-missing held-failed
 mutant lined-up-without-a-look held-signalled
-mutant deferred-cleared-after-the-pump two-pumps
+mutant deferred-cleared-after-the-issue two-issues
 mutant loss-not-looked-at held-device-lost
 mutant inside-counted-relaxed destroy-now-sweep
 mutant closing-read-first destroy-now-sweep
@@ -243,8 +243,8 @@ mutant leaving-counted-after-the-lock destroy-now-handler
 mutant leaving-let-go-relaxed destroy-now-handler
 mutant leaving-let-go-first destroy-now-handler
 mutant slots-lost destroy-now-handler
-mutant kept-counted-before-the-walk destroy-now-kept-plans
-mutant kept-read-first destroy-now-kept-plans
+mutant kept-counted-before-the-walk destroy-now-kept-submissions
+mutant kept-read-first destroy-now-kept-submissions
 mutant sleepers-not-woken destroy-now-sleeper
 mutant sleepers-of-values-not-woken destroy-timeline-waiter
 mutant listening-not-orphaned destroy-timeline-listener

@@ -70,15 +70,15 @@ MUTANTS = {
     "completed-looked-at-once": [
         ("    return ticket <= gpusync__ended_to(q); /* its entry may", "    return false; /* its entry may"),
     ],
-    "plans-taken-one-by-one": [
-        ("    gpusync__plan *plan = __atomic_exchange_n(&q->free_plans, (gpusync__plan *)NULL, "
-         "__ATOMIC_SEQ_CST), *rest = NULL;",
-         "    gpusync__plan *plan = GPUSYNC__LOAD_SEQ(&q->free_plans), *rest = NULL;\n"
-         "    while (plan && !GPUSYNC__SWAP_SEQ(&q->free_plans, &plan, plan->next)) {}\n    if (plan) return plan;"),
+    "submissions-taken-one-by-one": [
+        ("    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST),\n"
+         "                        *rest = NULL;",
+         "    gpusync__submission *s = GPUSYNC__LOAD_SEQ(&q->free_submissions), *rest = NULL;\n"
+         "    while (s && !GPUSYNC__SWAP_SEQ(&q->free_submissions, &s, s->next)) {}\n    if (s) return s;"),
     ],
-    "plans-lost": [
+    "submissions-lost": [
         ("    if (rest)\n"
-         "        gpusync__plans_return(q->device, rest); /* others freed these meanwhile */", "    "
+         "        gpusync__submissions_return(q->device, rest); /* others freed these meanwhile */", "    "
          "(void)rest;"),
     ],
     "handler-frees-under-a-look": [
@@ -113,35 +113,35 @@ MUTANTS = {
     ],
     "wanted-not-looked-at": [
         ("    if (gpusync__is_wanted(q))\n"
-         "        gpusync__upper_of(q)->pump(q);", "    (void)q;"),
+         "        gpusync__upper_of(q)->issue(q);", "    (void)q;"),
     ],
     "doomed-read-before-missing": [
-        ("    if (gpusync__is_doomed(plan))\n"
+        ("    if (gpusync__is_doomed(s))\n"
          "        return GPUSYNC_NOT_READY;\n"
          "    if (goes)\n"
          "        return GPUSYNC_OK;\n",
-         "    if (gpusync__is_doomed(plan)) return GPUSYNC_NOT_READY;\n"
-         "    goes = !stays && GPUSYNC__LOAD_SEQ(&plan->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
+         "    if (gpusync__is_doomed(s)) return GPUSYNC_NOT_READY;\n"
+         "    goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
         ("        if (fails)\n"
-         "            gpusync__doom(plan, need->rank, error);\n"
-         "        if ((need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1) ||",
-         "        bool last = need->blocks && GPUSYNC__SUB_SEQ(&plan->missing, 1) == 1;\n"
+         "            gpusync__doom(s, dep->rank, error);\n"
+         "        if ((dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1) ||",
+         "        bool last = dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1;\n"
          "        if (fails)\n"
-         "            gpusync__doom(plan, need->rank, error);\n"
+         "            gpusync__doom(s, dep->rank, error);\n"
          "        if (last ||"),
     ],
     "lined-up-without-a-look": [
-        ("    if (GPUSYNC__LOAD_SEQ(&plan->missing) == 0 || gpusync__is_doomed(plan)) {\n        "
-         "gpusync__list_stirred(plan);",
-         "    if (gpusync__is_doomed(plan)) {\n        gpusync__list_stirred(plan);"),
+        ("    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__is_doomed(s)) {\n        "
+         "gpusync__list_ready(s);",
+         "    if (gpusync__is_doomed(s)) {\n        gpusync__list_ready(s);"),
     ],
     # -- a queue on an deferred
-    "deferred-cleared-after-the-pump": [
-        ("            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* before the pump: gpusync__want lists it again */\n"
-         "            gpusync__pump(q, deferred);\n",
-         "            gpusync__pump(q, deferred);\n            GPUSYNC__STORE_SEQ(&q->is_deferred, 0);\n"),
+    "deferred-cleared-after-the-issue": [
+        ("            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* first: gpusync__want lists it again */\n"
+         "            gpusync__issue_ready(q, deferred);\n",
+         "            gpusync__issue_ready(q, deferred);\n            GPUSYNC__STORE_SEQ(&q->is_deferred, 0);\n"),
     ],
     # -- a device is lost
     "loss-not-looked-at": [
@@ -250,9 +250,9 @@ MUTANTS = {
          "    if (dev) gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__STORE_SEQ(&post->asked, 0);\n"),
     ],
     "due-not-asked-for": [
-        ("    gpusync__append_due(dev, due, deferred);\n    gpusync__unlock(&dev->plan_lock);\n}",
+        ("    gpusync__append_due(dev, due, deferred);\n    gpusync__unlock(&dev->submission_lock);\n}",
          "    gpusync__append_due(dev, due, deferred);\n    deferred->calls = dev->due == due && !dev->calling;\n"
-         "    gpusync__unlock(&dev->plan_lock);\n    if (dev->post->asked) deferred->calls = false;\n}"),
+         "    gpusync__unlock(&dev->submission_lock);\n    if (dev->post->asked) deferred->calls = false;\n}"),
     ],
     "two-callbacks-at-once": [
         ("    if (dev->calling) {\n        dev->turned_away = true;\n        due = NULL;\n    }\n", ""),

@@ -1,4 +1,4 @@
-/* reuse.c - slots, plans and rings are used again, and nobody takes them for what they were */
+/* reuse.c - slots, submissions and rings are used again, and nobody takes them for what they were */
 
 #include "rig.h"
 
@@ -80,39 +80,39 @@ static void ring_grows(void)
 }
 
 /* Plans: the queue's list has two. Two threads take one each, and one of them gives its own back; so does a third one,
-   which has had one before. A plan has one owner, and none is lost. */
+   which has had one before. A submission has one owner, and none is lost. */
 static int owned[3];
 static void *takes(void *gives)
 {
-    gpusync__plan *plan = gpusync__plan_new(&Q, 0, 0, 0);
-    if (!plan) return NULL;
-    assert(__atomic_exchange_n(&owned[plan - plans], 1, __ATOMIC_RELAXED) == 0);
-    plan->need_count++; /* plain: nobody else has it */
+    gpusync__submission *s = gpusync__submission_new(&Q, 0, 0, 0);
+    if (!s) return NULL;
+    assert(__atomic_exchange_n(&owned[s - submissions], 1, __ATOMIC_RELAXED) == 0);
+    s->dependency_count++; /* plain: nobody else has it */
     if (gives) {
-        STORE(&owned[plan - plans], 0);
-        gpusync__plan_put(&Q, plan);
+        STORE(&owned[s - submissions], 0);
+        gpusync__submission_put(&Q, s);
     }
     return NULL;
 }
 static void *gives(void *unused)
 {
-    plans[0].need_count++;
+    submissions[0].dependency_count++;
     STORE(&owned[0], 0);
-    gpusync__plan_put(&Q, &plans[0]);
+    gpusync__submission_put(&Q, &submissions[0]);
     return unused;
 }
-static void plan_list(void)
+static void submission_list(void)
 {
     int there = 0;
-    have_plans(3);
-    Q.free_plans = &plans[1];
+    have_submissions(3);
+    Q.free_submissions = &submissions[1];
     owned[0] = 1;
     pthread_t one = start(takes, 0), two = start(takes, 1), three = start(gives, 0);
     join(one);
     join(two);
     join(three);
-    for (gpusync__plan *p = Q.free_plans; p; p = p->next, there++) assert(there < 3 && !owned[p - plans]);
-    for (gpusync__plan *p = D.free_plans; p; p = p->next, there++) assert(there < 3 && !owned[p - plans]);
+    for (gpusync__submission *p = Q.free_submissions; p; p = p->next, there++) assert(there < 3 && !owned[p - submissions]);
+    for (gpusync__submission *p = D.free_submissions; p; p = p->next, there++) assert(there < 3 && !owned[p - submissions]);
     assert(there + owned[0] + owned[1] + owned[2] == 3);
 }
 

@@ -11,7 +11,7 @@
      MODEL_SLOTS   slots of the only slab; default 2
      RING          entries of the queue's ring, a power of two; default 4
      LIMIT         command buffers that the queue allows; default 64
-     WEAK_LOCK     a lock of C atomics. GenMC's own never fails in a trylock, so where the pump tries a lock it is this */
+     WEAK_LOCK     a lock of C atomics. GenMC's own never fails in a trylock, so where gpusync__issue_ready tries a lock it is this */
 
 #include <assert.h>
 #include <genmc.h>
@@ -484,22 +484,22 @@ static void have_log(void)
     Q.log_size = Q.log_most = 2;
 }
 
-/* Free plans, as gpusync__plans_take has them. */
-static gpusync__plan plans[4];
-static void have_plans(int count)
+/* Free submissions, as gpusync__submissions_make has them. */
+static gpusync__submission submissions[4];
+static void have_submissions(int count)
 {
     for (int i = 0; i < count; i++) {
-        gpusync__plan *plan = &plans[i];
-        plan->device = &D;
-        plan->due.done = gpusync__plan_called;
-        plan->due.owing = &Q.owing;
-        plan->work.kind = GPUSYNC__PLAN;
-        plan->work.plan = plan;
-        gpusync__plan_clear(plan);
-        plan->depth = (uint32_t)(count - i);
-        plan->next = i + 1 < count ? &plans[i + 1] : NULL;
+        gpusync__submission *s = &submissions[i];
+        s->device = &D;
+        s->due.done = gpusync__submission_called;
+        s->due.owing = &Q.owing;
+        s->work.kind = GPUSYNC__SUBMISSION;
+        s->work.submission = s;
+        gpusync__submission_clear(s);
+        s->depth = (uint32_t)(count - i);
+        s->next = i + 1 < count ? &submissions[i + 1] : NULL;
     }
-    Q.free_plans = plans;
+    Q.free_submissions = submissions;
     gpusync__hook_in(&D);
 }
 
