@@ -88,7 +88,7 @@
                within 250 us, or briefly where nothing is known. Else, or then, it sleeps in one piece until the
                completed handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
-   Promised    A value that encoded, submitted or committed work is to signal (a pending signal).
+   Pending     A signal that encoded, submitted or committed work will make, until that work has ended.
    Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
    External    Committed by other code. gpusync knows such work when it is named: >>api-external.
 
@@ -140,7 +140,7 @@
      the kernel refuses that (known from Apple's code, never observed): no C code can catch it, and the process ends.
    * What other code commits is unknown until it is named (>>api-external): is_idle and the waits speak of the rest.
    * No two gpusync queues for one Metal queue: each would know and count only what went through it.
-   * A commit that failed changed nothing: the buffer is still yours, its promises stand. Discard it or commit it later:
+   * A commit that failed changed nothing: the buffer is still yours, its signals stay pending. Discard it or commit it later:
      what gpusync made takes room in the queue.
    * Tickets count the commit calls. The queue has that order, but enqueued buffers keep theirs, and cannot be held.
    * When what it waited for fails, work that the device has already runs all the same, on whatever its input holds. Its
@@ -148,7 +148,7 @@
    * Held work is not committed: never call waitUntilCompleted on it. Cancelled or failed, it never is. Then handlers
      that the program added run when Metal deallocates it (known from Apple's code): use gpusync_on_done.
    * In one command buffer waits come before signals.
-   * Promise the values of a timeline in rising order. If work that signals 5 depends, directly or through other work,
+   * Signal the values of a timeline in rising order. If work that signals 5 depends, directly or through other work,
      on 5 or 6 of that timeline, neither is reached, and nothing detects that. gpusync_timeline_fail ends it. Call that
      before you destroy the timeline: after that gpusync_queue_destroy does not return.
    * Work that waits for a signal from behind it on its own queue is held for ever, until gpusync_cancel_held.
@@ -287,7 +287,7 @@ extern "C" {
     X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                         \
     X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait")           \
     X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
-    X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or promised already, or out of range") \
+    X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or pending already, or out of range")  \
     X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held back or not committed")       \
     X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held back")                       \
     X(ERROR_COMPILE, -22, "a shader does not compile")
@@ -321,7 +321,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_DESTROYED = -16,        /**< What the call is about is being destroyed, or was. */
     GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< Inside a callback, where nothing may wait. */
     GPUSYNC_ERROR_IN_USE = -18,           /**< The device still has queues, timelines or warm-ups. */
-    GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or promised already, or out of range. */
+    GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or pending already, or out of range. */
     GPUSYNC_ERROR_QUEUE_FULL = -20,       /**< The queue allows no more buffers that are held or not committed. */
     GPUSYNC_ERROR_ENQUEUED = -21,         /**< The command buffer is enqueued already and cannot be held. */
     GPUSYNC_ERROR_COMPILE = -22           /**< A shader does not compile. */
@@ -405,8 +405,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
 /** Give back a buffer that will not be committed.
 
     command_buffer  One of gpusync_command_buffer, or of yours that gpusync_encode_wait or gpusync_encode_signal kept.
-    What it was to signal is promised no more. Work that is held for that stays held until somebody else signals it, or
-    it is cancelled.
+    What it was to signal is pending no more. Work that is held for that stays held until the host or other work signals
+    it, or it is cancelled.
     Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync or discarded already, or never kept here;
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
@@ -593,7 +593,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     Without one (NULL) the wait decides. Each queue knows how long its last 16 tickets took, but for failed ones, those
     of the track calls, and those that waited on the device. If the end, with the usual deviation, is expected within
     250 us, the wait spins until 50 to 250 us after it; else it sleeps at once. Where nothing is known (no history, a
-    value that nobody has promised, work that is held or not counted) it spins for 20 us. After n >= 2 spins in vain in
+    value that no work is to signal, work that is held or not counted) it spins for 20 us. After n >= 2 spins in vain in
     a row the next 2^n, at most 64, are left out: for a queue, a timeline, or gpusync_wait_many. It looks twice a
     microsecond at most, and calls the CPU's pause in between, or again and again the program's yield hook. */
 typedef struct gpusync_spin {
@@ -914,8 +914,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
 
 /** Destroy a timeline. Waits that sleep or spin in it return ERROR_DESTROYED.
 
-    Work that names it goes on with its event, committed or not. What is held, then or later, for a value that nobody
-    else has promised ends with ERROR_DESTROYED.
+    Work that names it goes on with its event, committed or not. What is held, then or later, for a value that no
+    other work is to signal ends with ERROR_DESTROYED.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done.
     Threads one, see >>threads   Blocks until waits have left and its callbacks have run   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
@@ -929,26 +929,26 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
 
 /** Read the present value: up to it all has been signalled.
 
-    It stays below the lowest promise that is not kept yet, whatever was signalled above: so it may be less than the
-    value of the event. When others may signal the event, this reads it.
+    It stays below the lowest value that is pending, whatever was signalled above: so it may be less than the value of
+    the event. When others may signal the event, this reads it.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
 /** Raise the timeline from the host. Wakes who waits for it, on the host and on the device.
 
-    value  Up to GPUSYNC_MAX_VALUE. A value that is promised cannot be signalled.
-    While a lower value is promised, the signal is kept back, on the host and on the device. It comes when that promise
-    is kept or taken back; when that work fails, the timeline fails. Held work that waited for it is committed here.
+    value  Up to GPUSYNC_MAX_VALUE. A value whose signal is pending cannot be signalled.
+    While the signal of a lower value is pending, this one is kept back, on the host and on the device. It comes when
+    that work has ended well, or is discarded; when that work fails, the timeline fails. Held work that waited for it is committed here.
     Returns  OK; ERROR_NOT_RISING: the timeline is unchanged: it is there already (another thread may have been first),
-             or the value is promised; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+             or its signal is pending; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
 /** Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
 
     value  Up to GPUSYNC_MAX_VALUE.
-    Work that waits for values up to this one is sent to the device, not held. It is not a promise: the host may signal
+    Work that waits for values up to this one is sent to the device, not held. It is not a pending signal: the host may signal
     the value too, and nothing takes it back but gpusync_timeline_fail. From here on gpusync reads the event itself, as
     it does for desc->shared_event.
     Returns  OK; ERROR_NOT_RISING: out of range; the result of the failure; ERROR_DESTROYED.
@@ -1010,8 +1010,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 
    From queue to queue use a timeline: the GPU waits for the GPU. A ticket works too: the host tells the GPU of its end.
 
-   Promises. What is to signal a value promises it: from gpusync_encode_signal, or the submission, on. The value is
-   reached when that work has ended well and every promise below it was kept. When the work ends badly, the timeline
+   Pending signals. A signal is pending from gpusync_encode_signal, or the submission, on. The value is reached when
+   that work has ended well and no signal below it is pending any more. When the work ends badly, the timeline
    fails with the error of the work. Then the tickets of all that waits for it fail, and so do the timelines which that
    was to signal. Danger: work that the device has already is let go, and runs on whatever its input holds; only held
    work never runs. Where a timeline has failed, work that was to signal it ends well all the same.
@@ -1024,7 +1024,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    Order. The GPU compares numbers: a wait for 3 also passes when the event shows 5. So gpusync holds work that signals
    5 while another queue has work on the device that will signal 3. It is held until that work has ended, well or badly;
    not if it waits for 3 or more itself. Where 5 went to the device first, work that waits for 3 is held until 3 is
-   reached. Promise the values of a timeline in rising order.
+   reached. Signal the values of a timeline in rising order.
 
    Gates. Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource.
    gpusync_submit has to put a wait in a command buffer of its own in front, and a signal in one behind. So work may
@@ -1050,16 +1050,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
                                                                  gpusync_point point);
 
-/** Have the device signal the value when it gets here in the command buffer, and promise it now.
+/** Have the device signal the value when it gets here in the command buffer. The signal is pending from now on.
 
     command_buffer  As gpusync_encode_wait.
     point           A value of a timeline.
-    For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails the value stays
-    promised: commit again, or discard. gpusync_command_buffer_discard takes the promise back; work that is held for it
-    stays held. If the queue is destroyed before the buffer is committed, the timeline fails with ERROR_CANCELLED.
+    For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails the signal stays
+    pending: commit again, or discard. gpusync_command_buffer_discard takes it back; work that is held for it stays
+    held. If the queue is destroyed before the buffer is committed, the timeline fails with ERROR_CANCELLED.
     Returns  as gpusync_encode_wait. The result of the failure, when the timeline has failed, through other work:
              nothing was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why.
-             ERROR_NOT_RISING: the value is not above what was signalled, is promised already, is waited for by this
+             ERROR_NOT_RISING: the value is not above what was signalled, is pending already, is waited for by this
              buffer, or is below another that it signals. ERROR_INVALID_ARGUMENT also: the point is a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
@@ -1097,7 +1097,7 @@ typedef struct gpusync_submission {
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
                  called.
              As gpusync_commit, for any of its command buffers.
-             ERROR_NOT_RISING: a signal is not above what was signalled, or is promised already; one of its buffers, or
+             ERROR_NOT_RISING: a signal is not above what was signalled, or is pending already; one of its buffers, or
                  the submission, waits for a value that it signals itself; its signals of one timeline do not rise.
              The result of the failure of a timeline that is to be signalled.
              ERROR_QUEUE_FULL: it would have to be held, and too many are, whatever timeout_ns says.
@@ -1283,7 +1283,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
                                              void *GPUSYNC_OPT user);
 
 /** Write what to print when a program hangs. Every queue, and what its tickets take; every unfinished command buffer
-    (ticket, label, status, age); what is held or in flight, what it waits for, who has promised that; every wait.
+    (ticket, label, status, age); what is held or in flight, what it waits for, what is to signal that; every wait.
     buffer  Gets the text, cut to size - 1 bytes, terminated. NULL: nothing is written. Empty for a NULL device.
     Returns  the length of the whole text without its terminator, as snprintf does.
     Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
@@ -11550,14 +11550,14 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
     if (kept)
         gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
     if (s && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&s->work.ticket))
-        gpusync__write(out, "promised by a command buffer of queue %llu (%p) that is not committed\n",
+        gpusync__write(out, "to be signalled by a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)s->work.queue->place.number, s->open_buffer);
     else if (s && (kept || s != waits))
-        gpusync__write(out, "promised by ticket %llu of queue %llu%s\n",
+        gpusync__write(out, "to be signalled by ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
                        (unsigned long long)s->work.queue->place.number, cover->issued ? "" : ", which is held");
     else
-        gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "nobody has promised it\n");
+        gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "no work is to signal it\n");
 }
 
 /* What a submission still waits for. The caller has a reference to the submission's slot, so the
@@ -11880,6 +11880,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            The report says of a submission that was held for how long the device has had it, not since its call.
            gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
            also where a poll or a wait has found it, and the completed handler has not come yet.
+           What was called a promise is a pending signal: in the report, and in the text of ERROR_NOT_RISING.
            Mended: an allocator that waits for a thread in gpusync_commit hung. A limited commit of a command buffer
            that other code made was counted twice for a moment. A thread that was stopped in the middle of telling an
            end let gpusync_is_done say no after a wait had returned.

@@ -153,7 +153,7 @@ static void run_frame(unsigned frame)
     if (most_under_way < frame - over) most_under_way = (unsigned)(frame - over);
 }
 
-/* The last stages are submitted first: nobody has promised yet what they wait for. Then the upload fails. */
+/* The last stages are submitted first: no work is to signal yet what they wait for. Then the upload fails. */
 static void fail_frame(unsigned frame)
 {
     gpusync_ticket tickets[STAGES] = {0};
