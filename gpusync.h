@@ -9115,55 +9115,90 @@ static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
-/* List the dependency, or find that it is over, and doom the submission where it failed. The queue
-   of a ticket may be gone, for a wait at the head of a command buffer does not keep it. Work that
-   was issued
-   before its timeline failed may have got the value: what was reached before is no error of such
-   work. No lock but the order lock is held. */
-static void gpusync__seek(gpusync__dependency *dep)
+/* Will no work signal the value any more, for its timeline is being destroyed? Under the wait
+   list's lock. */
+static bool gpusync__is_abandoned(const gpusync__dependency *dep)
+{
+    const gpusync_timeline *t = dep->timeline;
+    return t && dep->stage == GPUSYNC__AWAITED && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING &&
+           dep->node.number > t->kept && !gpusync__is_pending(dep);
+}
+
+/* What gpusync__list_dependency finds: there is something to wait for; or the dependency is over,
+   for its ticket or value was reached, its timeline failed, or no work will signal the value. */
+typedef enum gpusync__found {
+    GPUSYNC__FOUND_OPEN,
+    GPUSYNC__FOUND_ENDED,
+    GPUSYNC__FOUND_FAILED,
+    GPUSYNC__FOUND_ABANDONED
+} gpusync__found;
+
+/* List the dependency, and find its stage. One that is over is taken off again. issued: the device
+   has the submission. Then nothing is left to block, and what the timeline reached before it failed
+   is no error: the work may have got the value. */
+static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool issued)
 {
     const gpusync_timeline *t = dep->timeline;
     gpusync__submission *s = dep->submission;
-    gpusync_queue *q = dep->queue ? gpusync__next_queue(s->device, NULL, dep->queue_number) : NULL;
-    gpusync_error error;
-    bool issued = gpusync__is_issued(s);
-    if (dep->queue && !(q && q->place.number == dep->queue_number)) {
-        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-        gpusync__set_stage(dep, GPUSYNC__OVER);
-        gpusync__doom(s, dep->rank, &error);
-        if (q)
-            gpusync__leave(q); /* another queue, with a higher number */
-        return;
-    }
+    gpusync__found found = GPUSYNC__FOUND_OPEN;
     gpusync__lock(gpusync__dependency_lock(dep));
     GPUSYNC__ADD_SEQ(&s->unresolved, 1);
     gpusync__link_dependency(dep);
     gpusync__set_stage(dep, gpusync__stage_of(dep));
-    bool failed = t && t->value == GPUSYNC__FAILED_VALUE && (!issued || dep->node.number > t->last);
-    bool gone = t && dep->stage == GPUSYNC__AWAITED && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING &&
-                dep->node.number > t->kept && !gpusync__is_pending(dep);
-    bool over = gone || dep->stage == GPUSYNC__OVER || (!t && gpusync__has_ended(dep->queue, dep->node.number));
-    if (over)
+    if (t && t->value == GPUSYNC__FAILED_VALUE && (!issued || dep->node.number > t->last))
+        found = GPUSYNC__FOUND_FAILED;
+    else if (gpusync__is_abandoned(dep))
+        found = GPUSYNC__FOUND_ABANDONED;
+    else if (dep->stage == GPUSYNC__OVER || (!t && gpusync__has_ended(dep->queue, dep->node.number)))
+        found = GPUSYNC__FOUND_ENDED;
+    if (found != GPUSYNC__FOUND_OPEN)
         gpusync__unlink_dependency(dep);
-    dep->blocks = !over && !issued && (dep->stage == GPUSYNC__AWAITED || dep->any_end || s->flags & GPUSYNC_STRICT);
+    dep->blocks = found == GPUSYNC__FOUND_OPEN && !issued &&
+                  (dep->stage == GPUSYNC__AWAITED || dep->any_end || s->flags & GPUSYNC_STRICT);
     if (dep->blocks)
         GPUSYNC__ADD_SEQ(&s->missing, 1);
     gpusync__unlock(gpusync__dependency_lock(dep));
-    if (over) {
-        if (failed)
-            error = t->error; /* written once, before the value that tells of the failure */
-        else if (gone)
-            gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-        else if (!t)
-            failed = gpusync__ticket_result(dep->queue, dep->node.number, &error) != GPUSYNC_OK;
-        if ((failed || gone) && !dep->any_end)
-            gpusync__doom(s, dep->rank, &error);
-        if (dep->encoded)
-            gpusync__signal_dependency(dep);
-        GPUSYNC__SUB_SEQ(&s->unresolved, 1); /* never the last: the work counts too */
+    return found;
+}
+
+/* The dependency was over when it was listed: doom the submission where it failed. No lock but the
+   order lock is held. */
+GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found found)
+{
+    gpusync__submission *s = dep->submission;
+    gpusync_error error;
+    bool failed = true;
+    if (found == GPUSYNC__FOUND_FAILED)
+        error = dep->timeline->error; /* written once, before the value that tells of the failure */
+    else if (found == GPUSYNC__FOUND_ABANDONED)
+        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
+    else
+        failed = dep->queue && gpusync__ticket_result(dep->queue, dep->node.number, &error) != GPUSYNC_OK;
+    if (failed && !dep->any_end)
+        gpusync__doom(s, dep->rank, &error);
+    if (dep->encoded)
+        gpusync__signal_dependency(dep);
+    GPUSYNC__SUB_SEQ(&s->unresolved, 1); /* never the last: the work counts too */
+}
+
+/* List the dependency, or find that it is over. The queue of a ticket may be gone: a wait that is
+   encoded into a command buffer does not keep it. No lock but the order lock is held. */
+static void gpusync__seek(gpusync__dependency *dep)
+{
+    gpusync__submission *s = dep->submission;
+    gpusync_queue *q = dep->queue ? gpusync__next_queue(s->device, NULL, dep->queue_number) : NULL;
+    if (dep->queue && !(q && q->place.number == dep->queue_number)) {
+        gpusync_error error;
+        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+        gpusync__set_stage(dep, GPUSYNC__OVER);
+        gpusync__doom(s, dep->rank, &error);
+    } else {
+        gpusync__found found = gpusync__list_dependency(dep, gpusync__is_issued(s));
+        if (found != GPUSYNC__FOUND_OPEN)
+            gpusync__found_over(dep, found);
     }
     if (q)
-        gpusync__leave(q);
+        gpusync__leave(q); /* the ticket's, or, where that is gone, the device's next one */
 }
 
 /* List all dependencies of the submission, once: the device cannot have them all yet, or it is
@@ -9366,8 +9401,26 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
 }
 
-/* Nothing is open any more: tell how it went. No lock is held. The pending signals end
-   first: a thread that sees the ticket ended knows the rest. */
+/* The submission has ended, and its pending signals with it. After a failure each timeline fails
+   first: else taking the signal back would let higher values be reached. No lock is held. */
+static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
+{
+    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along) {
+        gpusync_timeline *t = signal->timeline;
+        if (error) {
+            gpusync__fail_timeline(t, error, deferred);
+            gpusync__take_back(signal, deferred);
+            continue;
+        }
+        gpusync__end_signal(signal, true, deferred);
+        if (s->device->trace)
+            s->device->trace->signal(t, signal->node.number);
+        gpusync__read_event(t, deferred); /* others may have signalled more, which this pending signal hid */
+    }
+}
+
+/* Nothing is open any more: tell how it went. No lock is held. The pending signals end first: a
+   thread that sees the ticket ended knows the rest. */
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -9380,20 +9433,7 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
         gpusync__name_failure(s);
         gpusync__make_log(q);
     }
-    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along) {
-        gpusync_timeline *t = signal->timeline;
-        if (error) {
-            /* The timeline fails first: else taking the pending signal back would let higher values
-               be reached. */
-            gpusync__fail_timeline(t, error, deferred);
-            gpusync__take_back(signal, deferred);
-            continue;
-        }
-        gpusync__end_signal(signal, true, deferred);
-        if (q->device->trace)
-            q->device->trace->signal(t, signal->node.number);
-        gpusync__read_event(t, deferred); /* others may have signalled more, which this pending signal hid */
-    }
+    gpusync__end_signals(s, error, deferred);
     outcome.gpu_start = s->gpu_start;
     outcome.gpu_end = s->gpu_end;
     outcome.error = error;
@@ -10246,24 +10286,11 @@ static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
         gpusync__stay(signal, deferred);
 }
 
-/* The submission has failed, and nothing has happened. Its own pending signals are taken back. Open
-   command buffers are open again, with submissions of their own. The others are released, and the
-   submission ends. */
-GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__deferred *deferred)
+/* The parts of a submission that is undone: a command buffer that was open is open again. Returns
+   the others: gpusync__parts_free. Under the order lock and the queue's. */
+GPUSYNC__RARE gpusync__slot *gpusync__undo_parts(gpusync_queue *q, gpusync__submission *s, gpusync__catch *caught)
 {
-    gpusync_queue *q = s->work.queue;
-    bool came_in = s->part_count != 0;
-    void *buffers[2] = {came_in ? NULL : s->front, came_in ? NULL : s->back}; /* else their slots have them */
-    gpusync__deferred nothing = GPUSYNC__NOTHING;
-    gpusync__catch caught;
     uint32_t rest = 0;
-    for (uint32_t i = s->signal_count; i--;)
-        if (s->own_signals[i].node.linked)
-            gpusync__take_back(&s->own_signals[i], deferred);
-    gpusync__unseek(s, deferred);
-    gpusync__catch_nothing(&caught);
-    gpusync__lock(&q->order);
-    GPUSYNC__LOCK(q);
     for (uint32_t i = 0; i < s->part_count; i++) {
         gpusync__slot *slot = s->parts[i];
         slot->submission = NULL;
@@ -10277,9 +10304,14 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
         }
     }
     s->part_count = rest;
-    gpusync__slot *parts = gpusync__parts_out(q, s, rest, &caught);
-    GPUSYNC__UNLOCK(q);
-    while (s->joined) { /* the last first: each one cuts off its own lists */
+    return gpusync__parts_out(q, s, rest, caught);
+}
+
+/* The submissions of open command buffers have their lists and pending signals to themselves again:
+   the last first, for each cuts its lists off where it was hung. Under the order lock. */
+GPUSYNC__RARE void gpusync__part_joined(gpusync__submission *s)
+{
+    while (s->joined) {
         gpusync__submission *more = s->joined;
         s->joined = more->next;
         *more->dependencies_end = NULL;
@@ -10287,6 +10319,28 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
         gpusync__signals_of(more, more);
         more->parts[0]->submission = more;
     }
+}
+
+/* The submission has failed, and nothing has happened. Its own pending signals are taken back. Open
+   command buffers are open again, with submissions of their own. The others are released, and the
+   submission ends. */
+GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__deferred *deferred)
+{
+    gpusync_queue *q = s->work.queue;
+    bool came_in = s->part_count != 0;
+    void *buffers[2] = {came_in ? NULL : s->front, came_in ? NULL : s->back}; /* else their slots have them */
+    gpusync__deferred nothing = GPUSYNC__NOTHING;
+    gpusync__catch caught;
+    for (uint32_t i = s->signal_count; i--;)
+        if (s->own_signals[i].node.linked)
+            gpusync__take_back(&s->own_signals[i], deferred);
+    gpusync__unseek(s, deferred);
+    gpusync__catch_nothing(&caught);
+    gpusync__lock(&q->order);
+    GPUSYNC__LOCK(q);
+    gpusync__slot *parts = gpusync__undo_parts(q, s, &caught);
+    GPUSYNC__UNLOCK(q);
+    gpusync__part_joined(s);
     gpusync__order_end(q);
     gpusync__parts_free(q, parts);
     gpusync__tell(q, 0, &caught, &nothing);
@@ -10557,6 +10611,19 @@ GPUSYNC__RARE gpusync_result gpusync__check_submission4(gpusync_queue *q, const 
     return gpusync__check_classes4(q, desc->command_buffers, desc->command_buffer_count);
 }
 
+/* What a submission can be refused for before anything is looked up. The counts have to fit those
+   of gpusync__submission. */
+GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc)
+{
+    if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
+        (!desc->command_buffers && desc->command_buffer_count))
+        return false;
+    if (desc->command_buffer_count == 1 && !desc->command_buffers[0])
+        return false;
+    return !(desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
+           (desc->wait_count | desc->signal_count | desc->command_buffer_count) <= UINT32_MAX / 2;
+}
+
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                           gpusync_ticket *ticket)
 {
@@ -10571,12 +10638,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result = gpusync__enter_working(queue);
     if (result != GPUSYNC_OK)
         return result;
-    if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
-        (!desc->command_buffers && desc->command_buffer_count) ||
-        (desc->command_buffer_count == 1 && !desc->command_buffers[0]) ||
-        desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED) ||
-        (desc->wait_count | desc->signal_count | desc->command_buffer_count) >
-            UINT32_MAX / 2) /* they fit the submission's counts */
+    if (!gpusync__submission_is_valid(desc))
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else if (desc->command_buffer_count > 1)
         result = gpusync__check_buffers(queue->device, desc->command_buffers, desc->command_buffer_count);
@@ -10598,6 +10660,35 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 
 /* -- what is encoded into open command buffers */
 
+/* Encode the wait, and hang the dependency behind those of the submission. place: has the memory. */
+static void gpusync__encode_dependency(gpusync__submission *s, gpusync__submission *place, void *buffer,
+                                       const gpusync__dependency *dep)
+{
+    gpusync__dependency *to = &place->own_dependencies[place->dependency_count++];
+    *to = *dep;
+    to->encoded = true;
+    gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, to->event, to->raw);
+    gpusync__append_dependency(s, to);
+}
+
+/* The same for a signal, which is pending from here on. On an error nothing was encoded. */
+static gpusync_result gpusync__encode_pending(gpusync__submission *s, gpusync__submission *place, void *buffer,
+                                              const gpusync__pending_signal *signal)
+{
+    gpusync__pending_signal *to = &place->own_signals[place->signal_count];
+    *to = *signal;
+    to->submission = s;
+    gpusync_result result = gpusync__check_signal(s, to);
+    if (result == GPUSYNC_OK)
+        result = gpusync__link_signal(to, false, NULL);
+    if (result != GPUSYNC_OK)
+        return result;
+    place->signal_count++;
+    gpusync__encode_signal(to, buffer);
+    gpusync__append_signal(s, to);
+    return GPUSYNC_OK;
+}
+
 /* Put a dependency, or a pending signal (the other one is NULL), into the submission of an open
    command buffer, and encode it. The first makes the submission; the memory of a full submission is
    followed by that of another one, which is joined to it. made: such a submission, or NULL: there
@@ -10611,29 +10702,16 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__d
     gpusync_result result = GPUSYNC_OK;
     if (s == made)
         s->open_buffer = slot->buffer; /* first: a report that finds the pending signal reads it */
-    if (dep) {
-        gpusync__dependency *to = &place->own_dependencies[place->dependency_count++];
-        *to = *dep;
-        to->encoded = true;
-        gpusync__encode(slot->buffer, gpusync__sel.encodeWaitForEvent, to->event, to->raw);
-        gpusync__append_dependency(s, to);
-    } else {
-        gpusync__pending_signal *to = &place->own_signals[place->signal_count];
-        *to = *signal;
-        to->submission = s;
-        result = gpusync__check_signal(s, to);
-        if (result == GPUSYNC_OK)
-            result = gpusync__link_signal(to, false, NULL);
-        if (result != GPUSYNC_OK)
-            return result;
-        place->signal_count++;
-        gpusync__encode_signal(to, slot->buffer);
-        gpusync__append_signal(s, to);
-    }
-    if (made && s == made) {
+    if (dep)
+        gpusync__encode_dependency(s, place, slot->buffer, dep);
+    else
+        result = gpusync__encode_pending(s, place, slot->buffer, signal);
+    if (result != GPUSYNC_OK || !made)
+        return result;
+    if (s == made) {
         s->parts[0] = slot;
         slot->submission = s;
-    } else if (made) {
+    } else {
         made->next = s->joined;
         s->joined = made;
     }

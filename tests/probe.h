@@ -67,7 +67,7 @@ typedef enum probe_place {
     PROBE_WAITER_LISTS,   /* a waiter has seen that what it waits for has not come, and lists itself: it looks again then */
     PROBE_WAITER_LEAVES,  /* a waiter takes itself off the list of what it waited for */
     PROBE_END_IS_TOLD,    /* a thread has found the end of a ticket: it ends that, and tells what waits for it, in one step */
-    PROBE_NEED_LISTS,     /* a submission has asked for what it waits for, and lists itself there: it looks again then */
+    PROBE_DEPENDENCY_LISTS, /* a submission has asked for what it waits for, and lists itself there: it looks again then */
     PROBE_LISTENS,        /* the event of a timeline is to tell of a value that others signal: it is asked to */
     PROBE_CALLBACK_LISTS, /* a callback is listed at what it is about */
     PROBE_SIGNAL_LISTS,   /* a signal of a submission is listed as pending, or is refused: the value does not rise */
@@ -132,7 +132,7 @@ static const char *const probe_functions[] = {
     [PROBE_WAITER_LISTS] = "gpusync__enlist",
     [PROBE_WAITER_LEAVES] = "gpusync__delist_one",
     [PROBE_END_IS_TOLD] = "gpusync__leave_slot gpusync__settle gpusync__publish",
-    [PROBE_NEED_LISTS] = "gpusync__seek",
+    [PROBE_DEPENDENCY_LISTS] = "gpusync__list_dependency",
     [PROBE_LISTENS] = "gpusync__listen",
     [PROBE_CALLBACK_LISTS] = "gpusync__list_callback",
     [PROBE_SIGNAL_LISTS] = "gpusync__link_signal",

@@ -851,7 +851,7 @@ static bool goes_at(probe_place place, int n)
     wait = at(d.timeline, 7);
     assert_ok(make_behind(d.r.queue, NULL, &wait, !metal4_run(), &buffer));
     if (place) probe_at(place, d.timeline, n, destroy_it_now, &d);
-    else if (metal4_run()) probe_at(PROBE_NEED_LISTS, d.timeline, 1, destroy_it_after_this, &d);
+    else if (metal4_run()) probe_at(PROBE_DEPENDENCY_LISTS, d.timeline, 1, destroy_it_after_this, &d);
     else probe_amid_each(n, destroy_it_up_to_the_timeline, &d);
     if (metal4_run()) ticket = SUBMIT(d.r.queue, WAITS(wait), BUFFERS(buffer));
     else ticket = commit_to(d.r.queue, buffer);
@@ -870,7 +870,7 @@ static void test_interleaving_17_a_timeline_goes_before_held_work_registers_with
 {
     int n = 1;
     (void)state;
-    assert_true(goes_at(PROBE_NEED_LISTS, 1));
+    assert_true(goes_at(PROBE_DEPENDENCY_LISTS, 1));
     assert_true(goes_at(PROBE_LISTENS, 1));
     while (goes_at(PROBE_TIMELINE, n)) n++;
     assert_true(n > 1);

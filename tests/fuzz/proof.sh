@@ -28,8 +28,8 @@ passed=0 failed=0
 # exchanged, and it has to be there exactly once.
 faults=(
     lost_error fuzz "a submission is not told that a ticket it waited for has failed"
-    '        if ((failed || gone) && !dep->any_end)'
-    '        if (gone && !dep->any_end)'
+    '    if (failed && !dep->any_end)'
+    '    if (found != GPUSYNC__FOUND_ENDED && !dep->any_end)'
 
     leaked_buffer fuzz "the command buffers of its own that a submission made before it failed are not released"
     '        gpusync__release_pooled(buffers[i]);'

@@ -53,8 +53,7 @@ EDITS = [
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
     ("        s->error = *error;", "        copy_error(&s->error, error);"),
-    ("        if (failed)\n"
-     "            error = t->error;", "        if (failed) copy_error(&error, &t->error);"),
+    ("        error = dep->timeline->error;", "        copy_error(&error, &dep->timeline->error);"),
     ("wait->error)\n"
      "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
