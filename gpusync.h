@@ -140,8 +140,8 @@
      the kernel refuses that (known from Apple's code, never observed): no C code can catch it, and the process ends.
    * What other code commits is unknown until it is named (>>api-external): is_idle and the waits speak of the rest.
    * No two gpusync queues for one Metal queue: each would know and count only what went through it.
-   * A commit that failed changed nothing: the buffer is still yours, its signals stay pending. Discard it or commit it later:
-     what gpusync made takes room in the queue.
+   * A commit that failed changed nothing: the buffer is still yours, its signals stay pending. Discard it or commit it
+     later: what gpusync made takes room in the queue.
    * Tickets count the commit calls. The queue has that order, but enqueued buffers keep theirs, and cannot be held.
    * When what it waited for fails, work that the device has already runs all the same, on whatever its input holds. Its
      ticket fails.
@@ -454,8 +454,8 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
     uint64_t completed;
     if (!head)
         return false;
-    /* completed first: read the other way round, a commit and its completion in between would make a queue look
-       idle that never was. */
+    /* Interleaving 7: completed first. Read the other way round, a commit and its completion in between would make a
+       queue look idle that never was. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
     return completed == __atomic_load_n(&head->committed, __ATOMIC_RELAXED);
 #else
@@ -939,7 +939,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_time
 
     value  Up to GPUSYNC_MAX_VALUE. A value whose signal is pending cannot be signalled.
     While the signal of a lower value is pending, this one is kept back, on the host and on the device. It comes when
-    that work has ended well, or is discarded; when that work fails, the timeline fails. Held work that waited for it is committed here.
+    that work has ended well, or is discarded; when that work fails, the timeline fails. Held work that waited for it
+    is committed here.
     Returns  OK; ERROR_NOT_RISING: the timeline is unchanged: it is there already (another thread may have been first),
              or its signal is pending; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
@@ -948,9 +949,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
 
     value  Up to GPUSYNC_MAX_VALUE.
-    Work that waits for values up to this one is sent to the device, not held. It is not a pending signal: the host may signal
-    the value too, and nothing takes it back but gpusync_timeline_fail. From here on gpusync reads the event itself, as
-    it does for desc->shared_event.
+    Work that waits for values up to this one is sent to the device, not held. It is not a pending signal: the host may
+    signal the value too, and nothing takes it back but gpusync_timeline_fail. From here on gpusync reads the event
+    itself, as it does for desc->shared_event.
     Returns  OK; ERROR_NOT_RISING: out of range; the result of the failure; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
@@ -1394,99 +1395,62 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 /* How it works, on one page. Names of functions in brackets.
 
    TWO FLOORS
-
      The ground floor commits, looks, waits, calls back, keeps failures and destroys. It ends at >>second: you can stop
      reading there, and a program that calls nothing of what follows links nothing of it. On the second floor are
-     timelines, submissions, Metal 4, the warm-up, the trace and the report. The tables by which the ground floor calls
-     them are gpusync__upper, gpusync__valued, gpusync__metal4 and gpusync__tracing.
+     timelines, submissions, Metal 4, the warm-up, the trace and the report. The ground floor calls them through `told`
+     of a node, `done` of a callback, and four tables that are NULL until their first use: gpusync__upper and
+     gpusync__tracing of a device, gpusync__metal4 of a queue, gpusync__valued of a timeline.
 
    OBJECTS, AND WHO OWNS WHAT
-
-     device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, what is due. It
-                goes last.
-     queue      a ring of entries, one for each ticket in flight; its open command buffers; its line of held
-                submissions.
+     device     pools (waiters, submissions, callbacks, events), queues and timelines, what is due. It goes last.
+     queue      a ring of entries, one for each ticket in flight; open command buffers; its line of held submissions.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
                 handler: from the commit on it is in flight until the handler has come, and each look at its buffer has
-                ended. Slabs of slots are never freed.
+                ended. Slabs of slots are never freed. Rules of the lock over slots and tickets: >>slots.
      submission what it waits for (dependencies), what it signals (pending signals), its command buffers. The ring's
                 entry leads to a slot inside the submission. It owns a reference to each timeline that it names.
      wait list  of a queue or timeline: what is to be told when something is over. Wait entries (sleeping waits),
-                dependencies and callbacks (releases, too) are listed by ticket or value. The thread that lists a node
-                owns it.
+                dependencies and callbacks are listed by ticket or value. The thread that lists a node owns it.
      listening  one registration with a shared event, for all waits for that value. Metal's block has a reference.
      deferred   work that a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
      post       what a device has asked a dispatch queue for. It outlives the device.
 
-   THE LIFE OF WORK
+   THE LIFE OF A TICKET
+     1. gpusync_command_buffer takes room and a slot: OPEN.
+     2. gpusync_commit takes the order lock. The slot gets its ticket in one hold of the queue's lock: ARMED. Then Metal
+        gets the slot as the completed handler, and commits the buffer [gpusync__commit].
+     3. The handler finds the end [gpusync__completed], or a look does: a poll, a wait or a sweep reads the status
+        [gpusync__look_slot], which Metal 4 has not.
+     4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: a failure goes on
+        record, the ring's entry tells how it ended, `completed` moves over all that has ended up to there
+        [gpusync__end_ticket], and what waits for that is taken off the wait list [gpusync__take_ended].
+     5. Without the lock waiters are unparked, and dependencies count their submissions down [gpusync__tell]. Callbacks
+        run on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
+     6. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
 
-      1. gpusync_command_buffer takes room and a slot: OPEN.
-      2. gpusync_encode_wait and _signal give the open buffer a submission; its pending signals are listed at once.
-      3. gpusync_commit or gpusync_submit takes the order lock. A submission is held where a dependency is not on its
-         way, where an earlier submission of the line is held, where a pending signal follows one of another queue, or
-         where the host is to wait (STRICT). It gets its ticket and stands in the queue's line [gpusync__enter_held].
-      4. Otherwise the slot gets its ticket and handler, and the buffer is committed: ARMED. Held submissions come here
-         later, by the thread that issues what is ready [gpusync__issue_ready], once the last dependency that keeps them
-         has changed [gpusync__mark_ready].
-      5. The end is found by the handler [gpusync__completed], or by a look: a poll, a wait or a sweep reads the status
-         [gpusync__look_slot], which Metal 4 has not.
-      6. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: a failure goes
-         on record, the ring's entry tells how it ended, `completed` moves over all that has ended up to there
-         [gpusync__end_ticket], and what waits for that is taken off the wait list [gpusync__take_ended].
-         A submission ends in the same way when its buffers and its dependencies are over [gpusync__publish].
-      7. Without the lock waiters are unparked, dependencies count their submissions down [gpusync__tell]. Callbacks run
-         on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
-      8. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
+   THE LIFE OF A SUBMISSION (its steps in full: gpusync__submission)
+     1. gpusync_submit makes one of its description. gpusync_encode_wait and _signal give one to an open buffer, whose
+        signals are pending at once; gpusync_commit goes on with that, and gpusync_submit joins it to its own.
+     2. It comes in under the order lock [gpusync__enter_submission], and gets its ticket. It is held, in the queue's
+        line, where a dependency is not on its way, an earlier one of the line is held, a pending signal follows one of
+        another queue, or the host is to wait (STRICT) [gpusync__enter_held].
+     3. Otherwise its command buffers are committed, each as a part [gpusync__issue_submission]. A held one is issued
+        once the last dependency that keeps it has changed [gpusync__mark_ready, gpusync__issue_ready].
+     4. It ends when its parts and its dependencies are over: its signals, then its ticket [gpusync__publish].
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
+     order    of a queue: ticket order is queue order. Commits wait for it; gpusync__issue_ready tries it.
+     device   its lists
+     list     of a queue: all that is known of its tickets, slots in flight, room, failures, and what waits for them.
+              Of a timeline: its values, its pending signals, and what waits for them.
+     submission, waiter   of a device: free ones, what is due, held submissions that may go
+     global   slabs, registrations, selectors, calls in progress
 
-       order    of a queue: ticket order is queue order. Commits wait for it, those of callbacks too.
-                gpusync__issue_ready tries it.
-       device   its lists
-       list     of a queue or timeline. Of a queue: all that is known of its tickets, slots in flight, room,
-                failures, and what waits for them. Of a timeline: its values, what waits for them, and
-                pending signals
-       submission, waiter  of a device: free ones, what is due, held submissions that may go
-       global   slabs, registrations, selectors, calls in progress
+     No message, hook, callback, log or trace function, release or dispatch call comes under any of them but the order
+     lock, under which a commit and an encoded wait or signal send theirs. The allocator is called under the submission
+     and the waiter lock, malloc under the global one and a timeline's; neither under a queue's [gpusync__make_ready].
 
-   No message, hook, callback, log or trace function, release or dispatch call comes under any of them but the order
-   lock. Under that come the messages that a commit sends, and those that encode a wait or a signal; and gpusync
-   releases a command buffer that the program still has, and its own options of a Metal 4 commit. The device's listener
-   is made under the device's lock. The allocator is called under the submission and the waiter lock, malloc under the
-   global one and a timeline's. What a queue needs of memory is made ready without a lock [gpusync__make_ready]. The
-   callback of a submission becomes due under the submission lock, in the hold that ends its ticket.
-
-   RULES OF A QUEUE'S LOCK
-
-     1. A thread that locks a queue is inside it (`inside`, `owing`), or runs a slot of it, or is destroy. A handler
-        counts in `leaving` before it unlocks for the last time, and counts down as its last touch of anything.
-     2. A thread that frees a slot, or gives it up, clears in the same hold all that leads to it: the ring's entry or
-        the submission's part, the index, the waits for its handler. Until then the entry of an ended ticket leads to
-        the slot, unless it has gone on to a later ticket.
-     3. A slot is in flight from the hold in which its buffer comes in to that hold. A walk over the list that unlocks
-        is counted in a slot, and goes on behind that one, or from the first where it was given up
-        [gpusync__next_armed].
-     4. To give a slot up takes the global lock inside the queue's. From then on its looks and its handler are under the
-        global lock. The last look releases the buffer, the last of all frees the slot, to all queues
-        [gpusync__orphan_leave].
-     5. A part of a submission leads to its submission while that has not ended, and the submission to the part while
-        that is in flight. The end of either cuts both [gpusync__end_submission, gpusync__flight_remove].
-     6. A submission that is issued at once gets its ticket and turns ARMED in one hold. A held one turns ARMED in a
-        hold that also turns the dependencies of its ticket [gpusync__arm_submission]. A thread that finds a submission
-        by its ticket takes a reference to it before it unlocks [gpusync__ticket_begin].
-     7. For a lost handler the sweep gives the room back, once. The slot stays ARMED [gpusync__sweep_slots].
-     8. Under a timeline's lock nothing of a queue is read but its number and label, and a submission's ticket and
-        state, which are atomic. The forecast of a value takes a reference to the submission, and unlocks
-        [gpusync__forecast_value].
-     9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a queue that is being
-        destroyed [gpusync__let_out].
-    10. One hold takes off a few of what waits for a ticket, however many there are: others get the queue in between
-        [gpusync__take_ended]. A callback for an ended ticket with earlier ones still listed is listed behind them
-        [gpusync__list_callback].
-
-   READ WITHOUT THE QUEUE'S LOCK, each written under it. `completed` and `committed` are published with sequential
-   consistency: gpusync_is_idle reads the first before the second.
-
+   READ WITHOUT THE QUEUE'S LOCK, each written under it; `completed` and `committed` with sequential consistency.
      completed       is_done, the waits                every record of a failure up to there was written before
      committed       which tickets there are           the entry leads to the slot before
      an entry's done has one ticket ended              its failure was on record before
@@ -1498,10 +1462,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      a slot's state  the handler, or a thread that gives it up one compare and swap from ARMED decides
 
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
-
      held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
-                          [gpusync__want, gpusync__issue_ready]                    read-modify-write
-                          [gpusync__order_end]
+                          [gpusync__want, gpusync__issue_ready]             read-modify-write [gpusync__order_end]
      an issue is deferred set `wanted`, then `is_deferred` [gpusync__want]  clear `is_deferred`, then issue
                                                                             [gpusync__run]
      a device is lost     set LOST, then read `upper`, and want each queue  set `upper`, line up, then read LOST
@@ -1515,49 +1477,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      callbacks are due    clear `asked`, then look at them                  append, then set `asked`
                           [gpusync__answer]                                 [gpusync__ask_for_calls]
      others may signal    set OUTSIDE, then look at the wait list           list, then read OUTSIDE [gpusync__listen,
-                          [gpusync_timeline_expect]                         gpusync__list_callback]
-
-   INTERLEAVINGS, and what answers them. tests/test_interleavings*.c force each, under its number.
-
-      1. A poll sees the end, tickets go on, then the late handler comes: the slot is the handler's until it has run,
-         and ENDED tells the handler that the ticket has ended [gpusync__settle].
-      2. A poller is about to read the status while the handler leaves the slot: the poller is counted in `looks`, and
-         the buffer stays for it [gpusync__slot_leave].
-      3. Handler and poller both see Error: the first to lock the queue records [gpusync__settle].
-      4. A handler ends the last ticket, destroy sees an idle queue: it waits until no slot is in flight, and then until
-         no handler is on its way out [gpusync__orphan_slots].
-      5. A handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all it touches [gpusync__give_up].
-      6. Two handlers end neighbours: each ends its ticket in one hold, and `completed` moves over both
-         [gpusync__end_ticket].
-      7. A commit and its end come between the two loads of is_idle: `completed` is read first [gpusync_is_idle].
-      8. Unpark comes before park: a permit stays [gpusync__default_unpark].
-      9. A fiber parks on one thread and goes on on another: no lock, pool or thread-local value is kept in a park
-         [gpusync__in_callback].
-     10. A wait returns by the status, handler and callback come later: the slot is the handler's until it has run, and
-         `owing` counts the callback [gpusync__completed, gpusync__run_one_due].
-     11. The last waiter lists itself while the handler looks for waiters: both do so under the lock [gpusync__enlist,
-         gpusync__take_ended].
-     12. The work of a lower pending signal fails, that of a higher one ends well: the timeline fails before the lower
-         [gpusync__publish].
-     13. A consumer ends before its killed producer's handler: it is not over before its dependencies are
-         [gpusync__work_over].
-     14. A timed-out wait, then the late signal: the listening finds no wait listed [gpusync__listener_invoke].
-     15. A thread has the order lock while a callback has held work to issue: see "held work may go".
-     16. A submission's second signal is refused while the first one's timeline is raised: pending signals are taken
-         back without the order lock [gpusync__undo_submission].
-     17. A timeline goes while held work registers: registering looks again under the wait list's lock
-         [gpusync__listen].
-     18. A callback runs for seconds: it has a dispatch queue, handlers of other queues go on [gpusync__ask_for_calls].
-     19. A wait times out as it is told, and its waiter serves another wait: the unpark is one too many, a wait looks
-         again [gpusync__take_entry, gpusync__sleep].
-     20. A poller that has seen the end is descheduled: until it locks the queue it has changed nothing, and the handler
-         goes on [gpusync__look_slot].
-     21. An entry goes on to a later ticket while the handler of the earlier one is about to end that: ENDED tells it,
-         and wait lists know tickets, not entries [gpusync__settle, gpusync__take_numbers].
-     22. Room is given to a waiter that has timed out: one that does not take it passes it on [gpusync__wait_below].
-     23. A timeline goes while a handler has taken a callback off its list: destroy pays what it owes [gpusync__pay].
-     24. A wait on the device is for a ticket whose handler is lost, and no thread sleeps: what is listed arms the sweep
-         [gpusync__run]. */
+                          [gpusync_timeline_expect]                         gpusync__list_callback] */
 
 #include <errno.h>
 #include <pthread.h>
@@ -1899,6 +1819,7 @@ static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t d
     pthread_mutex_unlock(&w->mutex);
 }
 
+/* Interleaving 8: unpark comes before park: a permit stays. */
 static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
 {
     gpusync__waiter *w = (gpusync__waiter *)(void *)waiter;
@@ -2604,7 +2525,9 @@ static void gpusync__user_end(gpusync__call *call)
 }
 
 /* Is this thread in a callback? Then a wait could be for that very callback. Where no thread is in
-   one, this takes no lock. */
+   one, this takes no lock.
+   Interleaving 9: a fiber parks on one thread and goes on on another: no lock, pool or thread-local
+   value is kept in a park. */
 static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
     if (GPUSYNC__LOAD_SEQ(&gpusync__global.call_count) == 0)
@@ -2645,7 +2568,39 @@ static void gpusync__sweep(void *context);
      3. Under the lock it counts itself out (gpusync__look_end). Where the handler has left
         meanwhile, the last look frees the slot, and releases the buffer after the unlock.
    A handler is not counted: while the state is RUNNING the slot is its own. It leaves in
-   gpusync__leave_slot. */
+   gpusync__leave_slot.
+
+   Rules of a queue's lock, which is over its tickets, slots in flight, room and wait list:
+
+     1. A thread that locks a queue is inside it (`inside`, `owing`), or runs a slot of it, or is
+        destroy. A handler counts in `leaving` before it unlocks for the last time, and counts down
+        as its last touch of anything.
+     2. A thread that frees a slot, or gives it up, clears in the same hold all that leads to it:
+        the ring's entry or the submission's part, the index, the waits for its handler. Until then
+        the entry of an ended ticket leads to the slot, unless it has gone on to a later ticket.
+     3. A slot is in flight from the hold in which its buffer comes in to that hold. A walk over the
+        list that unlocks is counted in a slot, and goes on behind that one, or from the first where
+        it was given up [gpusync__next_armed].
+     4. To give a slot up takes the global lock inside the queue's. From then on its looks and its
+        handler are under the global lock. The last look releases the buffer, the last of all frees
+        the slot, to all queues [gpusync__orphan_leave].
+     5. A part of a submission leads to its submission while that has not ended, and the submission
+        to the part while that is in flight. The end of either cuts both [gpusync__end_submission,
+        gpusync__flight_remove].
+     6. A submission that is issued at once gets its ticket and turns ARMED in one hold. A held one
+        turns ARMED in a hold that also turns the dependencies of its ticket
+        [gpusync__arm_submission]. A thread that finds a submission by its ticket takes a reference
+        to it before it unlocks [gpusync__ticket_begin].
+     7. For a lost handler the sweep gives the room back, once. The slot stays ARMED
+        [gpusync__sweep_slots].
+     8. Under a timeline's lock nothing of a queue is read but its number and label, and a
+        submission's ticket and state, which are atomic. The forecast of a value takes a reference
+        to the submission, and unlocks [gpusync__forecast_value].
+     9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a
+        queue that is being destroyed [gpusync__let_out].
+    10. One hold takes off a few of what waits for a ticket, however many there are: others get the
+        queue in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones
+        still listed is listed behind them [gpusync__list_callback]. */
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
@@ -2790,7 +2745,9 @@ GPUSYNC__INLINE void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slo
 }
 
 /* After the handler, or a look, has left: the last of them frees the slot. Returns the buffer then,
-   which the caller releases without the lock; else NULL. */
+   which the caller releases without the lock; else NULL.
+   Interleaving 2: a poller is about to read the status while the handler leaves the slot: the
+   poller is counted in `looks`, and the buffer stays for it. */
 GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
 {
     if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))
@@ -3770,7 +3727,9 @@ static bool gpusync__may_have_failed(const gpusync__goal *goal)
 
 /* Under the wait list's lock. A waiter sleeps on until the last of its wait entries is taken,
    unless it waits for any of them, or for a failure. always: wake it, whatever else it waits for.
-   Where the batch is full the wait entry stays listed. */
+   Where the batch is full the wait entry stays listed.
+   Interleaving 19: a wait times out as it is told, and its waiter serves another wait: the unpark
+   is one too many, a wait looks again. */
 static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync__catch *caught)
 {
     if (caught->count == GPUSYNC__WAKE_BATCH) {
@@ -4246,7 +4205,9 @@ static void gpusync__answer(void *context)
 }
 
 /* Where something is due: have it called, by the dispatch queue or the program. One call on its way
-   (`asked`) is enough for all that is due. No lock is held. */
+   (`asked`) is enough for all that is due. No lock is held.
+   Interleaving 18: a callback runs for seconds: it has a dispatch queue, handlers of other queues
+   go on. */
 static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred)
 {
     if (!deferred->calls)
@@ -4306,7 +4267,9 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 
 /* Call what is due of something that is to be destroyed, until nothing is owed any more. While
    another thread calls it lingers: that may be the last. kept: counts the submissions that are not
-   waited for; NULL: there are none. */
+   waited for; NULL: there are none.
+   Interleaving 23: a timeline goes while a handler has taken a callback off its list: destroy pays
+   what it owes. */
 static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept)
 {
     unsigned rounds = 0;
@@ -4428,7 +4391,9 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
 
 /* The same, and take off the wait list what waits for the ticket. Waits and callbacks look at the
    entry and at `completed`: those are written first. A submission's own callback comes between the
-   two (gpusync__end_submission), and so before those that were registered for its ticket. */
+   two (gpusync__end_submission), and so before those that were registered for its ticket.
+   Interleaving 6: two handlers end neighbours: each ends its ticket in one hold, and `completed`
+   moves over both. */
 static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
                                        gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -4463,7 +4428,12 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
 
 /* The slot's work has ended: its buffer is terminal, or its handler runs, which means the same.
    report: what has the error and the times, the buffer or the feedback. The caller is the handler,
-   or is counted in the slot, and works off the deferred work. No lock is held. */
+   or is counted in the slot, and works off the deferred work. No lock is held.
+   Interleaving 1: a poll sees the end, tickets go on, then the late handler comes: the slot is the
+   handler's until it has run, and ENDED tells the handler that the ticket has ended.
+   Interleaving 3: handler and poller both see Error: the first to lock the queue records.
+   Interleaving 21: an entry goes on to a later ticket while the handler of the earlier one is about
+   to end that: ENDED tells it, and wait lists know tickets, not entries. */
 static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
                             gpusync__deferred *deferred)
 {
@@ -4512,7 +4482,9 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
 /* Leave the slot to its handler, which may never come. The caller is counted in it, and ends its
    look after this. The slot keeps the events (+1, or NULL). False: the handler has begun. Under the
    queue's lock. The global one is for the handler: it finds ORPHANED, and then a slot that is all
-   its own. */
+   its own.
+   Interleaving 5: a handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all
+   it touches. */
 GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void *events, gpusync__catch *caught)
 {
     uint8_t armed = GPUSYNC__ARMED;
@@ -4607,7 +4579,9 @@ GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slo
 /* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing
    but the slot may be touched: the queue may be gone. `object` is the feedback of a Metal 4 commit,
    valid during the call. Else it is not looked at: tools that check or capture put objects of their
-   own around Metal's. Metal gives the thread no pending signal of a pool. */
+   own around Metal's. Metal promises the thread no pool.
+   Interleaving 10: a wait returns by the status, handler and callback come later: the slot is the
+   handler's until it has run, and `owing` counts the callback. */
 static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
@@ -4645,7 +4619,9 @@ static void gpusync__completed(void *block, void *object)
 
 /* Read the status of a command buffer, in whose slot the caller is counted, and end its work where
    that is terminal. True: it has ended. A Metal 4 commit has no status: its feedback is all that
-   there is. */
+   there is.
+   Interleaving 20: a poller that has seen the end is descheduled: until it locks the queue it has
+   changed nothing, and the handler goes on. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -5209,7 +5185,9 @@ static void gpusync__block_goal(const gpusync__goal *goal)
 /* List every wait entry that is not over. A wait does so again after a hint, and when the room that
    it was woken for went to another thread. True: one was not there. Room that is there now may be
    gone before this sleeps: a wait for it is listed whatever it sees. Waits for handlers list
-   themselves (gpusync__handled). */
+   themselves (gpusync__handled).
+   Interleaving 11: the last waiter lists itself while the handler looks for waiters: both do so
+   under the lock. */
 static bool gpusync__enlist(gpusync__wait *wait)
 {
     bool was_off = false;
@@ -5947,7 +5925,9 @@ static bool gpusync__is_stuck(gpusync_queue *q)
 
 /* Wait until fewer than `limit` command buffers take room. This takes no room. The caller may have
    been told of some that another waiter would take: it wakes that one, and where the result is not
-   OK this has done so. QUEUE_FULL: the queue is stuck. */
+   OK this has done so. QUEUE_FULL: the queue is stuck.
+   Interleaving 22: room is given to a waiter that has timed out: one that does not take it passes
+   it on. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
     gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL};
@@ -6881,7 +6861,9 @@ static void gpusync__drain(gpusync_queue *q)
 
 /* Step 6. A slot that is given up belongs to the handler from here on, and the handler touches
    nothing else: it may come when the queue is long gone. One that has begun uses the queue, so this
-   waits until it is through. */
+   waits until it is through.
+   Interleaving 4: a handler ends the last ticket, destroy sees an idle queue: it waits until no
+   slot is in flight, and then until no handler is on its way out. */
 GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
 {
     unsigned rounds = 0;
@@ -7463,7 +7445,9 @@ static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *
    is not over. `wanted` comes first: a thread that has the queue among deferred work
    (`is_deferred`) issues what is held there after that. A thread with the order lock looks at
    `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears
-   `is_deferred` before it issues. A queue that closes ends by itself what it has held. */
+   `is_deferred` before it issues. A queue that closes ends by itself what it has held.
+   Interleaving 15: a thread has the order lock while a callback has held work to issue: one of the
+   two issues it. */
 static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
     __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
@@ -7776,7 +7760,8 @@ static void gpusync__listener_dispose(const void *block)
 
 /* On the listener's thread. The value in the call may be above the one that was asked for: so the
    event is read again. Until the state is RUNNING nothing but the registration may be touched: the
-   timeline may be gone. While it is RUNNING gpusync_timeline_destroy waits. */
+   timeline may be gone. While it is RUNNING gpusync_timeline_destroy waits.
+   Interleaving 14: a timed-out wait, then the late signal: the listening finds no wait listed. */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
     gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
@@ -7861,7 +7846,9 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
 }
 
 /* Be told when the event reaches the goal. Metal copies the block, which lies on this stack. No
-   lock is held. */
+   lock is held.
+   Interleaving 17: a timeline goes while held work registers: registering looks again under the
+   wait list's lock. */
 static void gpusync__listen(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
@@ -9255,7 +9242,9 @@ GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
 /* The command buffers are over, or there are none. The dependencies tell now how they went. An
    ABROAD dependency let the device pass: the event tells whether it was reached. Where only lower
    pending signals hide the value, it is kept and COMING. Killed work does not wait for that: what
-   hides the value may wait for this very work. */
+   hides the value may wait for this very work.
+   Interleaving 13: a consumer ends before its killed producer's handler: it is not over before its
+   dependencies are. */
 GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync__lock(&s->device->submission_lock);
@@ -9420,7 +9409,9 @@ static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *er
 }
 
 /* Nothing is open any more: tell how it went. No lock is held. The pending signals end first: a
-   thread that sees the ticket ended knows the rest. */
+   thread that sees the ticket ended knows the rest.
+   Interleaving 12: the work of a lower pending signal fails, that of a higher one ends well: the
+   timeline fails before the lower. */
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -9755,7 +9746,9 @@ static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
 
 /* Do deferred work, but for the callbacks. What ended comes first, then what was issued, then
    the queues with work to issue: each step may put more among the deferred work. No lock is held.
-   Of the program's code only hooks run. */
+   Of the program's code only hooks run.
+   Interleaving 24: a wait on the device is for a ticket whose handler is lost, and no thread
+   sleeps: what is listed arms the sweep. */
 static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 {
     while (deferred->busy) {
@@ -10323,7 +10316,9 @@ GPUSYNC__RARE void gpusync__part_joined(gpusync__submission *s)
 
 /* The submission has failed, and nothing has happened. Its own pending signals are taken back. Open
    command buffers are open again, with submissions of their own. The others are released, and the
-   submission ends. */
+   submission ends.
+   Interleaving 16: a submission's second signal is refused while the first one's timeline is
+   raised: pending signals are taken back without the order lock. */
 GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -10660,7 +10655,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 
 /* -- what is encoded into open command buffers */
 
-/* Encode the wait, and hang the dependency behind those of the submission. place: has the memory. */
+/* Encode the wait, and hang the dependency behind those of the submission. place: has the
+   memory. */
 static void gpusync__encode_dependency(gpusync__submission *s, gpusync__submission *place, void *buffer,
                                        const gpusync__dependency *dep)
 {
