@@ -88,7 +88,7 @@
                within 250 us, or briefly where nothing is known. Else, or then, it sleeps in one piece until the
                completed handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
-   Pending     A signal that encoded, submitted or committed work will make, until that work has ended.
+   Pending     A signal that encoded, submitted or committed work is to make, until that work has ended or is discarded.
    Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
    External    Committed by other code. gpusync knows such work when it is named: >>api-external.
 
@@ -405,8 +405,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
 /** Give back a buffer that will not be committed.
 
     command_buffer  One of gpusync_command_buffer, or of yours that gpusync_encode_wait or gpusync_encode_signal kept.
-    What it was to signal is pending no more. Work that is held for that stays held until the host or other work signals
-    it, or it is cancelled.
+    What it was to signal is pending no more. Work that is held for that stays held until something else signals it, or
+    it is cancelled.
     Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync or discarded already, or never kept here;
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
@@ -929,8 +929,8 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
 
 /** Read the present value: up to it all has been signalled.
 
-    It stays below the lowest value that is pending, whatever was signalled above: so it may be less than the value of
-    the event. When others may signal the event, this reads it.
+    It stays below the lowest value whose signal is pending, whatever was signalled above: so it may be less than the
+    value of the event. When others may signal the event, this reads it.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -938,9 +938,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_time
 /** Raise the timeline from the host. Wakes who waits for it, on the host and on the device.
 
     value  Up to GPUSYNC_MAX_VALUE. A value whose signal is pending cannot be signalled.
-    While the signal of a lower value is pending, this one is kept back, on the host and on the device. It comes when
-    that work has ended well, or is discarded; when that work fails, the timeline fails. Held work that waited for it
-    is committed here.
+    While the signal of a lower value is pending, this one is kept back, on the host and on the device. The signal
+    comes once that work has ended well, or was discarded; if the work fails, the timeline fails. Held work that waited
+    for it is committed here.
     Returns  OK; ERROR_NOT_RISING: the timeline is unchanged: it is there already (another thread may have been first),
              or its signal is pending; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
@@ -1392,17 +1392,19 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
 #if GPUSYNC_OBJC
 
-/* How it works, on one page. Names of functions in brackets.
+/* How it works, on one page. Names of functions in brackets. `Interleaving N:` in a comment further down names an
+   order of events between threads, and what answers it; tests/test_interleavings*.c force each, under its number.
 
    TWO FLOORS
      The ground floor commits, looks, waits, calls back, keeps failures and destroys. It ends at >>second: you can stop
      reading there, and a program that calls nothing of what follows links nothing of it. On the second floor are
      timelines, submissions, Metal 4, the warm-up, the trace and the report. The ground floor calls them through `told`
-     of a node, `done` of a callback, and four tables that are NULL until their first use: gpusync__upper and
-     gpusync__tracing of a device, gpusync__metal4 of a queue, gpusync__valued of a timeline.
+     of a node, `done` of a callback, and four tables: gpusync__upper of a device, from its first submission on;
+     gpusync__metal4 of a queue, from its first commit on; gpusync__tracing of a device, while it traces; and
+     gpusync__valued of a timeline.
 
    OBJECTS, AND WHO OWNS WHAT
-     device     pools (waiters, submissions, callbacks, events), queues and timelines, what is due. It goes last.
+     device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, what is due.
      queue      a ring of entries, one for each ticket in flight; open command buffers; its line of held submissions.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
                 handler: from the commit on it is in flight until the handler has come, and each look at its buffer has
@@ -1417,8 +1419,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
 
    THE LIFE OF A TICKET
      1. gpusync_command_buffer takes room and a slot: OPEN.
-     2. gpusync_commit takes the order lock. The slot gets its ticket in one hold of the queue's lock: ARMED. Then Metal
-        gets the slot as the completed handler, and commits the buffer [gpusync__commit].
+     2. gpusync_commit takes the order lock. In one hold of the queue's lock the slot gets its ticket and turns ARMED.
+        Then Metal gets the slot as the completed handler, and commits the buffer [gpusync__commit].
      3. The handler finds the end [gpusync__completed], or a look does: a poll, a wait or a sweep reads the status
         [gpusync__look_slot], which Metal 4 has not.
      4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: a failure goes on
@@ -1429,14 +1431,15 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      6. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
 
    THE LIFE OF A SUBMISSION (its steps in full: gpusync__submission)
-     1. gpusync_submit makes one of its description. gpusync_encode_wait and _signal give one to an open buffer, whose
-        signals are pending at once; gpusync_commit goes on with that, and gpusync_submit joins it to its own.
+     1. gpusync_submit makes one of its description; gpusync_commit does, too, behind held work. gpusync_encode_wait and
+        _signal give one to an open buffer, whose signals are pending at once: a commit goes on with it, a submission
+        joins it to its own.
      2. It comes in under the order lock [gpusync__enter_submission], and gets its ticket. It is held, in the queue's
         line, where a dependency is not on its way, an earlier one of the line is held, a pending signal follows one of
         another queue, or the host is to wait (STRICT) [gpusync__enter_held].
      3. Otherwise its command buffers are committed, each as a part [gpusync__issue_submission]. A held one is issued
         once the last dependency that keeps it has changed [gpusync__mark_ready, gpusync__issue_ready].
-     4. It ends when its parts and its dependencies are over: its signals, then its ticket [gpusync__publish].
+     4. When its parts and its dependencies are over it ends: first its signals do, then its ticket [gpusync__publish].
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
      order    of a queue: ticket order is queue order. Commits wait for it; gpusync__issue_ready tries it.
@@ -1446,9 +1449,10 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      submission, waiter   of a device: free ones, what is due, held submissions that may go
      global   slabs, registrations, selectors, calls in progress
 
-     No message, hook, callback, log or trace function, release or dispatch call comes under any of them but the order
-     lock, under which a commit and an encoded wait or signal send theirs. The allocator is called under the submission
-     and the waiter lock, malloc under the global one and a timeline's; neither under a queue's [gpusync__make_ready].
+     No message, hook, callback, log or trace function, release or dispatch call comes under any of them, with two
+     exceptions: the messages and releases of a commit, or of an encoded wait or signal, come under the order lock, and
+     the listener is made under the device's [gpusync__listener]. The allocator is called under the submission and the
+     waiter lock, malloc under the global one and a timeline's; neither under a queue's [gpusync__make_ready].
 
    READ WITHOUT THE QUEUE'S LOCK, each written under it; `completed` and `committed` with sequential consistency.
      completed       is_done, the waits                every record of a failure up to there was written before
@@ -1884,13 +1888,13 @@ typedef struct gpusync__block {
    ARMED for ORPHANED: one of them finds the other's value and leaves the queue, or the slot, to the
    other.
 
-   A submission has a slot too, inside its submission and without a buffer, which the ring leads to:
+   A submission has a slot too, inside it and without a buffer, which the ring leads to:
    OPEN while it comes in or is held, ARMED from its issue on. It is not in flight, and nothing is
    counted in it. What object the handler is given does not matter: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 /* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL:
-   committed by other code. PART: a command buffer of a submission. PLAN: a submission's own. All
-   but PART have a ticket of their own. */
+   committed by other code. PART: a command buffer of a submission. SUBMISSION: that of a
+   submission. All but PART have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__SUBMISSION };
 /* What is known of a slot. HAS_ROOM: a command buffer of it is counted in `outstanding`. WAS_OPEN:
    it is open again when its submission fails. ENDED: a thread has found the end, and tells it.
@@ -1909,11 +1913,11 @@ typedef struct gpusync__slot {
     bool traced;                     /* its scheduled handler is to come: on that list. Under the global lock */
     void *buffer;                    /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
     gpusync_queue *queue;            /* NULL: FREE or ORPHANED */
-    uint64_t ticket, since_ns;       /* 0: none yet; when it got that; of PLAN: its issue, after that. Not of PART */
+    uint64_t ticket, since_ns;       /* 0: none yet; when it got that, or was issued. Not of PART */
     struct gpusync__slot *next;      /* on a free list, among the open buffers, or in the index of those in flight */
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
     struct gpusync__submission
-        *submission;                /* of PART and PLAN; of an OPEN slot: what has been encoded into it, or NULL */
+        *submission;                /* of PART and SUBMISSION; of an OPEN slot: what is encoded into it, or NULL */
     struct gpusync__slot **back;    /* the ring's entry that led here, or the submission's part; NULL: there is none */
     union {                         /* under the global lock */
         struct gpusync__slot *next; /* traced: on that list */
@@ -2526,7 +2530,7 @@ static void gpusync__user_end(gpusync__call *call)
 
 /* Is this thread in a callback? Then a wait could be for that very callback. Where no thread is in
    one, this takes no lock.
-   Interleaving 9: a fiber parks on one thread and goes on on another: no lock, pool or thread-local
+   Interleaving 9: a fiber parks on one thread and resumes on another: no lock, pool or thread-local
    value is kept in a park. */
 static __attribute__((noinline)) bool gpusync__in_callback(void)
 {
@@ -2570,7 +2574,8 @@ static void gpusync__sweep(void *context);
    A handler is not counted: while the state is RUNNING the slot is its own. It leaves in
    gpusync__leave_slot.
 
-   Rules of a queue's lock, which is over its tickets, slots in flight, room and wait list:
+   Rules of the locks over slots and tickets. A queue's is over its tickets, slots in flight, room,
+   failures and wait list.
 
      1. A thread that locks a queue is inside it (`inside`, `owing`), or runs a slot of it, or is
         destroy. A handler counts in `leaving` before it unlocks for the last time, and counts down
@@ -4206,8 +4211,9 @@ static void gpusync__answer(void *context)
 
 /* Where something is due: have it called, by the dispatch queue or the program. One call on its way
    (`asked`) is enough for all that is due. No lock is held.
-   Interleaving 18: a callback runs for seconds: it has a dispatch queue, handlers of other queues
-   go on. */
+   Interleaving 18: a callback runs for seconds: it runs on a dispatch queue, or in
+   gpusync_dispatch,
+   never in a handler: so the handlers go on. */
 static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred)
 {
     if (!deferred->calls)
@@ -4483,8 +4489,8 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
    look after this. The slot keeps the events (+1, or NULL). False: the handler has begun. Under the
    queue's lock. The global one is for the handler: it finds ORPHANED, and then a slot that is all
    its own.
-   Interleaving 5: a handler comes after gpusync_queue_destroy_now: its slot is an orphan, and all
-   it touches. */
+   Interleaving 5: a handler comes after gpusync_queue_destroy_now: its slot is an orphan, and the
+   only thing that it touches. */
 GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void *events, gpusync__catch *caught)
 {
     uint8_t armed = GPUSYNC__ARMED;
@@ -6904,9 +6910,8 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
        a ticket that has ended         The thread that ended it is about to tell.
        a submission that has not       The thread that has it among its deferred work ends it. What
                                        waits for it stays, and so does this.
-       ... needed by an abandoned submission That submission does not care how, and is told at once.
-       Else two
-                                       queues that go at the same time could wait for each other.
+       ... for a given-up submission   It is told at once, for the result does not matter to it. Two
+                                       queues that go at the same time would wait for each other.
        any other                       It fails: the queue was destroyed. */
 GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred)
 {
@@ -7217,8 +7222,7 @@ typedef struct gpusync__pending_signal {
 /* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its dependencies end. */
 enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
 
-/* The life of a submission's submission. Its memory stays as long as the device, as a slot's stays
-   for ever.
+/* The life of a submission. Its memory stays as long as the device; a slot's stays for ever.
 
      1. gpusync__submission_new takes it off a free list: two references, `missing` 1 and
         `unresolved` 1.
@@ -7446,8 +7450,8 @@ static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *
    (`is_deferred`) issues what is held there after that. A thread with the order lock looks at
    `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears
    `is_deferred` before it issues. A queue that closes ends by itself what it has held.
-   Interleaving 15: a thread has the order lock while a callback has held work to issue: one of the
-   two issues it. */
+   Interleaving 15: a thread has the order lock while a callback finds held work that can go: the
+   callback issues it, or that thread does after its unlock (gpusync__order_end). */
 static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
     __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
@@ -7497,8 +7501,7 @@ static void gpusync__unlist_ready(gpusync__submission *s)
 }
 
 /* What keeps the submission on the host has changed; it is not over. One that is still coming in is
-   not
-   in the line yet: its own call looks at it then (gpusync__line_up). A wait list's lock may be
+   not in the line yet: its own call looks at it then (gpusync__line_up). A wait list's lock may be
    held. */
 static void gpusync__mark_ready(gpusync__submission *s, gpusync__deferred *deferred)
 {
@@ -7521,9 +7524,9 @@ static void gpusync__push_ended(gpusync__submission *s, gpusync__deferred *defer
     deferred->busy = true;
 }
 
-/* Under the wait list's lock. The signal need not be submitted any more: the device can wait for
-   it. Only a submission that is STRICT, or that goes after a pending signal, waits on the host for
-   the end itself. A callback keeps nothing back. */
+/* The device can wait for the dependency now: COMING or ABROAD. The dependency stops blocking its
+   submission, unless the host has to wait for the end itself: the submission is STRICT, or goes
+   after a pending signal (`any_end`). Under the wait list's lock. */
 static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, gpusync__deferred *deferred)
 {
     gpusync__submission *s = dep->submission;
@@ -7612,8 +7615,7 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
    taken back (gpusync__take_back): the value is free again.
 
    The lock of the wait list is over all of this. `value`, `coming`, `on_event` and `signal_count`
-   are
-   read without it, too: so they are written with GPUSYNC__STORE_SEQ. */
+   are read without it, too: so they are written with GPUSYNC__STORE_SEQ. */
 
 /* A message is sent, so there is a pool around it, and no lock is held. */
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
@@ -7635,12 +7637,10 @@ static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__c
     }
 }
 
-/* `kept` has risen, or a pending signal is gone: let `value` follow as far as no pending signal is
-   open. The event is written with it and not before: so a signal of the host does not get past an
-   open pending signal on the device either. The caller has the wait list's lock, which this
-   unlocks:
-   unparking
-   runs a hook. */
+/* `kept` has risen, or a pending signal is gone: raise `value` to `kept`, or to just below the
+   lowest pending signal, and tell what waits for it. The host writes the event only then: on the
+   device, too, a value that the host signals does not pass a lower pending signal. The caller holds
+   the wait list's lock. This function unlocks it, because unparking runs a hook. */
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     uint64_t value = t->kept;
@@ -7788,8 +7788,8 @@ static const struct gpusync__listener_descriptor {
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
 #define GPUSYNC__SLAB_LISTENINGS 32
 
-/* The device's listener, made when it is first needed. NULL: Metal has none. The device's lock is
-   over the making, so there is only one; a load without it sees a listener that is whole. */
+/* The device's listener, created at its first use. NULL: Metal has none. The device's lock makes
+   sure that only one is created; a load without the lock sees NULL or the finished listener. */
 static void *gpusync__listener(gpusync_device *dev)
 {
     void *listener = GPUSYNC__LOAD_SEQ(&dev->listener);
@@ -7845,10 +7845,10 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     return listening;
 }
 
-/* Be told when the event reaches the goal. Metal copies the block, which lies on this stack. No
-   lock is held.
-   Interleaving 17: a timeline goes while held work registers: registering looks again under the
-   wait list's lock. */
+/* If others may signal the timeline, register with its event for the goal. Metal copies the block,
+   which is on this stack. No lock is held.
+   Interleaving 17: a timeline is destroyed while held work registers: this function checks the goal
+   again under the wait list's lock. */
 static void gpusync__listen(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
@@ -7881,8 +7881,8 @@ static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
     gpusync__listen(&goal);
 }
 
-/* Is the device not asked to wait for the dependency, or is it a callback, and does no event tell
-   of it? Then the caller has to. Under the wait list's lock. */
+/* True: the node is a callback, or a dependency that blocks, and nothing listens for it yet. It is
+   marked as `heard`, and the caller has to listen. Under the wait list's lock. */
 static bool gpusync__claim_listening(gpusync__node *node)
 {
     if (node->heard || (node->told == gpusync__dependency_told && !((gpusync__dependency *)(void *)node)->blocks))
@@ -7911,8 +7911,8 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
     return event;
 }
 
-/* Keep an event for the next that needs one (making one takes Metal 80 to 180 us: MoltenVK issue
-   1472), or release it. reusable: nothing else may still use it, and it is not used up. */
+/* Put the event into the device's pool (a new one costs Metal 80 to 180 us: MoltenVK issue 1472),
+   or release it if the pool is full. reusable: nothing else may use it, and it has values left. */
 static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
 {
     if (reusable) {
@@ -7999,10 +7999,9 @@ GPUSYNC__RARE void gpusync__let_come_below(const gpusync__pending_signal *signal
         GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
 }
 
-/* The device has the submission, or is about to: what needs the value can go there too. Where the
-   device
-   may signal a higher value first, it would let go too early: then what needs this one is held
-   until the pending signal is kept. Under the wait list's lock. */
+/* The device has the submission, or is about to: what waits for the value can go there too. Where
+   the device may signal a higher value first, it would let go too early: then what waits for this
+   one is held until its work has ended. Under the wait list's lock. */
 GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8150,9 +8149,9 @@ static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *def
     gpusync__dependencies_over(caught.dependencies, &error, deferred);
 }
 
-/* The pending signal is over. kept: the value is reached as soon as those below it are. Else the
-   values that the pending signal hid are seen, and `coming` may rise to pending signals behind it.
-   What goes after the pending signal is told without the lock. No wait list's lock is held. */
+/* End the pending signal. kept: its value is reached once no lower signal is pending. Otherwise
+   `coming` may rise to the pending signals above it. Either way `value` rises to what this one hid.
+   Submissions that go after it are told without the lock. No wait list's lock is held. */
 static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8175,7 +8174,8 @@ static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpus
     gpusync__dependencies_over(followers, NULL, deferred);
 }
 
-/* The submission will not signal the value. Where the timeline goes, no other will. */
+/* The submission will not signal the value. If its timeline is being destroyed, no later submission
+   can: what no other pending signal covers fails. No lock is held. */
 GPUSYNC__RARE void gpusync__take_back(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync__end_signal(signal, false, deferred);
@@ -8210,9 +8210,9 @@ static void gpusync__look_value(const gpusync__goal *goal)
     }
 }
 
-/* By the work that is to signal the value. What stands on the timeline's list stays under the lock;
-   after that the reference keeps the submission, and the submission its queue, which may be
-   closing. */
+/* Forecast the value by the ticket of the submission that is to signal it; zero: there is none. The
+   lock keeps that submission until this thread has a reference. The reference keeps the submission,
+   and the submission its queue, which may be closing. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
@@ -8492,8 +8492,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     return result;
 }
 
-/* The wait for a value that is not reached, or whose wait is to be traced. Kept out of the inline
-   path of gpusync_timeline_wait. */
+/* The slow path of gpusync_timeline_wait, not inlined: the value is not reached, the timeline has
+   failed, or the device is traced. */
 GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
@@ -8651,8 +8651,8 @@ static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
     0, sizeof(gpusync__keeper_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
 };
 
-/* Step 6, before the slots: what has been issued and not published, as an array (+1). NULL: nothing
-   is in flight. */
+/* Step 6 of >>destroy, before the slots become orphans: the events that the submissions in flight
+   still use, in an array (+1). NULL: every ticket has ended. */
 GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 {
     uint64_t ticket = gpusync__ended_to(q), last = gpusync__committed(q);
@@ -8861,9 +8861,8 @@ GPUSYNC__RARE void gpusync__submissions_return(gpusync_device *dev, gpusync__sub
 }
 
 /* Put a submission on the free list of the queue, or of the device, where the queue has enough. How
-   many
-   the queue has is a guess: the first one may have been taken meanwhile. gpusync__submission_new
-   takes the whole list at once. */
+   many the queue has is a guess: the first one may have been taken meanwhile.
+   gpusync__submission_pop takes the whole list at once. */
 static void gpusync__submission_put(gpusync_queue *q, gpusync__submission *s)
 {
     s->next = GPUSYNC__LOAD_SEQ(&q->free_submissions);
@@ -9102,7 +9101,7 @@ static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
-/* Will no work signal the value any more, for its timeline is being destroyed? Under the wait
+/* Is the timeline being destroyed while no other submission is to signal the value? Under the wait
    list's lock. */
 static bool gpusync__is_abandoned(const gpusync__dependency *dep)
 {
@@ -9111,8 +9110,9 @@ static bool gpusync__is_abandoned(const gpusync__dependency *dep)
            dep->node.number > t->kept && !gpusync__is_pending(dep);
 }
 
-/* What gpusync__list_dependency finds: there is something to wait for; or the dependency is over,
-   for its ticket or value was reached, its timeline failed, or no work will signal the value. */
+/* What gpusync__list_dependency finds. OPEN: there is something to wait for. ENDED: the ticket has
+   ended, or the value was reached; for `any_end`: its pending signal is gone. FAILED: the timeline
+   has. ABANDONED: no work will signal the value. */
 typedef enum gpusync__found {
     GPUSYNC__FOUND_OPEN,
     GPUSYNC__FOUND_ENDED,
@@ -9121,8 +9121,9 @@ typedef enum gpusync__found {
 } gpusync__found;
 
 /* List the dependency, and find its stage. One that is over is taken off again. issued: the device
-   has the submission. Then nothing is left to block, and what the timeline reached before it failed
-   is no error: the work may have got the value. */
+   has the submission. Then there is nothing left to hold back, and a value that was reached before
+   the timeline failed is no error: the work may have got it. No lock but the order lock is held;
+   this function takes the wait list's. */
 static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool issued)
 {
     const gpusync_timeline *t = dep->timeline;
@@ -9148,8 +9149,9 @@ static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool is
     return found;
 }
 
-/* The dependency was over when it was listed: doom the submission where it failed. No lock but the
-   order lock is held. */
+/* The dependency was over when it was listed. Doom the submission if the dependency failed, unless
+   any end will do (`any_end`); signal its event where the wait is encoded; count the dependency
+   down. No lock but the order lock is held. */
 GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found found)
 {
     gpusync__submission *s = dep->submission;
@@ -9168,8 +9170,9 @@ GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found 
     GPUSYNC__SUB_SEQ(&s->unresolved, 1); /* never the last: the work counts too */
 }
 
-/* List the dependency, or find that it is over. The queue of a ticket may be gone: a wait that is
-   encoded into a command buffer does not keep it. No lock but the order lock is held. */
+/* List the dependency, or find that it is over. The queue of its ticket may be gone, because a
+   dependency does not keep it. Then the submission is doomed. No lock but the order lock is
+   held. */
 static void gpusync__seek(gpusync__dependency *dep)
 {
     gpusync__submission *s = dep->submission;
@@ -9188,9 +9191,9 @@ static void gpusync__seek(gpusync__dependency *dep)
         gpusync__leave(q); /* the ticket's, or, where that is gone, the device's next one */
 }
 
-/* List all dependencies of the submission, once: the device cannot have them all yet, or it is
-   through with the work. `listed` is swapped, because the end of the work and gpusync__disown may
-   both come here. */
+/* List all dependencies of the submission, once: when it comes in, unless the device has all that
+   it needs; otherwise when its work is over. `listed` is swapped, because the end of the work and
+   gpusync__disown may both come here. */
 static void gpusync__seek_dependencies(gpusync__submission *s)
 {
     uint32_t rank = 0;
@@ -9287,8 +9290,8 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     return true;
 }
 
-/* A part of a submission has ended. The times of the submission go from the
-   first start to the last end. */
+/* Keep the error of a part that has ended, and widen the submission's times to its start and end.
+   The thread that counts `running` down to 0 ends the work. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
                                 gpusync__deferred *deferred)
 {
@@ -9310,13 +9313,13 @@ static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync
         gpusync__work_over(s, deferred); /* last: as in gpusync__announce */
 }
 
-/* Metal 4 retains no event, and a signal may come after the feedback of the work in front of it, or
-   even of the work behind it. So a submission that has ended keeps the events that it signals until
-   the queue's mark shows that they are signalled (gpusync__set_mark): Metal hands the signals of a
-   queue to the kernel in their order (known from Apple's code; what the kernel does is open:
-   README, "Status"). This takes the caller's reference, and gives back those of submissions whose
-   signals have come. The queue may go after that: gpusync__destroy waits for all submissions but
-   those that are kept. */
+/* Keep an ended submission on the queue, and with it the events that it signals: Metal 4 retains no
+   event, and a signal may come after the feedback of the work in front of it, or even of the work
+   behind it. Once the event q->mark stands at s->mark (gpusync__set_mark), the signals have come:
+   Metal hands the signals of a queue to the kernel in their order (known from Apple's code; what
+   the kernel does is open: README, "Status"). This takes the caller's reference, and drops the kept
+   submissions whose signals have come. Once it has added to `kept_count` the queue may go:
+   gpusync__destroy waits for all submissions but those that are kept. */
 GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
 {
     gpusync_device *dev = q->device;
@@ -9341,13 +9344,11 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission
     gpusync__unref_submissions(gone);
 }
 
-/* Under the queue's lock, in one hold: a failure (NULL: none) goes on record, the callback is due
-   (so that none that is registered after the end comes first), the room of command buffers that
-   were not committed comes back, and the ticket ends. No thread finds the submission by its ticket
-   any
-   more, nor the submission its parts: their handlers may come when it serves other work. Returns
-   the
-   slots of parts that were not committed: gpusync__parts_free. */
+/* End the ticket of the submission in one hold: a failure (NULL: none) goes on record, the callback
+   is due (before those that are registered after the end), the room of command buffers that were
+   not committed comes back. No thread finds the submission by its ticket any more, nor the
+   submission its parts: their handlers may come when it serves other work. Returns the slots of
+   parts that were not committed, for gpusync__parts_free. Under the queue's lock. */
 static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_error *error, uint32_t rest,
                                               const gpusync__outcome *outcome, gpusync__catch *caught,
                                               gpusync__deferred *deferred)
@@ -9378,8 +9379,8 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     return parts;
 }
 
-/* The submission's error is that of its ticket, with the labels of the submission where there are
-   no others: a failure that came from elsewhere keeps what it says. */
+/* Write the submission's ticket into its error, and its labels where the error has none: an error
+   that came from a dependency keeps its own labels. */
 GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
 {
     gpusync_error *error = &s->error;
@@ -9390,8 +9391,11 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
 }
 
-/* The submission has ended, and its pending signals with it. After a failure each timeline fails
-   first: else taking the signal back would let higher values be reached. No lock is held. */
+/* End the pending signals of a submission that is over, before its ticket ends. error: how it
+   failed, or NULL. No lock is held.
+   Interleaving 12: the work of a lower pending signal fails, that of a higher one ends well: the
+   timeline fails before the lower signal is taken back, which would let the higher value be
+   reached. */
 static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
 {
     for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along) {
@@ -9408,10 +9412,8 @@ static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *er
     }
 }
 
-/* Nothing is open any more: tell how it went. No lock is held. The pending signals end first: a
-   thread that sees the ticket ended knows the rest.
-   Interleaving 12: the work of a lower pending signal fails, that of a higher one ends well: the
-   timeline fails before the lower. */
+/* Nothing is open any more: tell how the submission ended. The pending signals end first: a thread
+   that sees the ticket ended knows the rest. No lock is held. */
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -9483,9 +9485,8 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
 
    A held submission stands in the line of its queue, or, if it is UNORDERED, in that of the loose
    ones. In the first line only the first submission may go. A thread that changes a held submission
-   lists
-   it as ready, under the submission lock, and sets `wanted`: it may not wait for the order lock.
-   The thread that gets the order lock issues what can go. */
+   lists it as ready, under the submission lock, and sets `wanted`: it must not wait for the order
+   lock. The thread that gets the order lock issues what can go. */
 
 /* Put the submission at the end of its line. A change that came before `lined` is seen here, a
    later one lists the submission as ready (gpusync__mark_ready). */
@@ -9513,8 +9514,8 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__submission *s)
     gpusync__unlock(&q->device->submission_lock);
 }
 
-/* Take the submission out of its line, before it is issued or abandoned. No thread marks it ready
-   any more. */
+/* Take the submission out of its line, before it is issued or abandoned. After this no thread can
+   list it as ready. Under the order lock. */
 static void gpusync__leave_line(gpusync_queue *q, gpusync__submission *s)
 {
     gpusync__line *line = gpusync__is_loose(s) ? &q->loose : &q->line;
@@ -9557,8 +9558,8 @@ static void gpusync__set_mark(gpusync_queue *q, gpusync__submission *s)
 
 /* The device gets the submission now: in one hold its ticket and its parts turn ARMED, and what
    needs the ticket can go to the device, too. delayed: the device waits in it; for forecasts.
-   ticket: where
-   the submission gets its ticket here; NULL: it was held, and has one. Under the order lock. */
+   ticket: where the submission gets its ticket here; NULL: it was held, and has one. Under the
+   order lock. */
 GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t now, bool delayed, gpusync_ticket *ticket,
                                              gpusync__deferred *deferred)
 {
@@ -9582,8 +9583,7 @@ GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t no
 }
 
 /* gpusync__issue_submission for a Metal 4 queue. Waits and signals are operations of the queue,
-   before
-   and behind the commit: all that is committed later waits, too. */
+   before and behind the commit: all that is committed later waits, too. */
 GPUSYNC__RARE void gpusync__issue_submission4(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
                                               gpusync__deferred *deferred)
 {
@@ -9615,8 +9615,8 @@ GPUSYNC__RARE void gpusync__issue_submission4(gpusync__submission *s, uint64_t n
 /* Commit the command buffers of the submission. ticket: see gpusync__arm_submission. The caller has
    a pool, and announces the submission without the lock. A command buffer of our own in front is
    left out where all its waits are over by now. It stays where it is the only one and carries the
-   signals. Handlers
-   may run from the first commit on: all that they read of the submission is written before. */
+   signals. Handlers may run from the first commit on: all that they read of the submission is
+   written before. */
 static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
                                       gpusync__deferred *deferred)
 {
@@ -9927,9 +9927,9 @@ static void gpusync__append_signal(gpusync__submission *s, gpusync__pending_sign
     s->signals_end = &signal->along;
 }
 
-/* May this submission, which has all its dependencies, make this pending signal as its next one?
-   Not if it needs the value, or one above it: that wait would have no end. Nor below an earlier
-   pending signal of its own: the device signals them in this order. Under the order lock. */
+/* NOT_RISING: the submission must not make this its next pending signal. It waits for the value, or
+   for a higher one, which would never end; or an earlier signal of its own is as high, and the
+   device signals them in this order. Its dependencies are complete. Under the order lock. */
 static gpusync_result gpusync__check_signal(const gpusync__submission *s, const gpusync__pending_signal *signal)
 {
     for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
@@ -9941,9 +9941,8 @@ static gpusync_result gpusync__check_signal(const gpusync__submission *s, const 
     return GPUSYNC_OK;
 }
 
-/* Make a pending signal of a point, with a reference to its timeline. It is not on the timeline's
-   list
-   yet: that is gpusync__link_signal. */
+/* Make a pending signal of a point, with a reference to its timeline. gpusync__link_signal lists
+   it. */
 static gpusync_result gpusync__signal_point(gpusync_device *dev, const gpusync_point *point,
                                             gpusync__pending_signal *signal)
 {
@@ -10112,9 +10111,9 @@ static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *
     }
 }
 
-/* What has been encoded into a command buffer becomes the submission's: the lists of the other
-   submission are hung behind its own. gpusync__undo_submission cuts them off again, where
-   `dependencies_end` and `signals_end` of the other still point. */
+/* Join `more`, the submission of an open command buffer, to `s`: its lists are appended to those of
+   `s`. more->dependencies_end and more->signals_end stay as they are: they show gpusync__unjoin
+   where to cut the lists off again. */
 GPUSYNC__RARE void gpusync__join(gpusync__submission *s, gpusync__submission *more)
 {
     gpusync__signals_of(more, s);
@@ -10148,8 +10147,8 @@ GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission
     gpusync__add_part(q, s, slot);
 }
 
-/* So many free slots, and a place for a ticket? No other thread takes a place while this one has
-   the order lock. Under the queue's lock. */
+/* Are `slots` slots free, and a place in the ring for a ticket? No other thread takes the place
+   while this one holds the order lock. Under the queue's lock. */
 GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
 {
     const gpusync__slot *slot = q->free_slots;
@@ -10280,7 +10279,8 @@ static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
 }
 
 /* The parts of a submission that is undone: a command buffer that was open is open again. Returns
-   the others: gpusync__parts_free. Under the order lock and the queue's. */
+   the others, for gpusync__parts_free, except those that a report looks at (gpusync__parts_out).
+   Under the order lock and the queue's. */
 GPUSYNC__RARE gpusync__slot *gpusync__undo_parts(gpusync_queue *q, gpusync__submission *s, gpusync__catch *caught)
 {
     uint32_t rest = 0;
@@ -10300,9 +10300,10 @@ GPUSYNC__RARE gpusync__slot *gpusync__undo_parts(gpusync_queue *q, gpusync__subm
     return gpusync__parts_out(q, s, rest, caught);
 }
 
-/* The submissions of open command buffers have their lists and pending signals to themselves again:
-   the last first, for each cuts its lists off where it was hung. Under the order lock. */
-GPUSYNC__RARE void gpusync__part_joined(gpusync__submission *s)
+/* Undo gpusync__join: the submission of each open command buffer gets its dependencies and pending
+   signals back. The one that was joined last comes first, because each cuts off what hangs behind
+   it. Under the order lock, without the queue's. */
+GPUSYNC__RARE void gpusync__unjoin(gpusync__submission *s)
 {
     while (s->joined) {
         gpusync__submission *more = s->joined;
@@ -10335,7 +10336,7 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
     GPUSYNC__LOCK(q);
     gpusync__slot *parts = gpusync__undo_parts(q, s, &caught);
     GPUSYNC__UNLOCK(q);
-    gpusync__part_joined(s);
+    gpusync__unjoin(s);
     gpusync__order_end(q);
     gpusync__parts_free(q, parts);
     gpusync__tell(q, 0, &caught, &nothing);
@@ -10363,8 +10364,7 @@ static void gpusync__discard_submission(gpusync__submission *s, const gpusync_er
 /* -- entering a submission. Under the order lock, with a pool
 
    OK from here means that the device has the submission, NOT_READY that it is held or given up. An
-   error
-   means that the submission has no ticket: the caller undoes it without the lock. */
+   error means that the submission has no ticket: the caller undoes it without the lock. */
 
 /* Does the device have, for every dependency, the work that signals the value, and all that is to
    be signalled below it? Then no dependency has to be listed. The value is read first, for it may
@@ -10404,11 +10404,10 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stay
     return GPUSYNC_NOT_READY;
 }
 
-/* Put the pending signals on the lists of their timelines; those that are encoded are there
-   already.
-   going: nothing else keeps the submission from the device. NOT_READY: a pending signal does. Only
-   the last pending signal of a submission may be issued with this (gpusync__link_signal): on an
-   error gpusync__undo_submission takes the pending signals back without the order lock. */
+/* List the pending signals with their timelines; those that are encoded are listed already. going:
+   no dependency holds the submission. NOT_READY: a pending signal does. Only the last one may be
+   issued here (gpusync__link_signal), and nothing fails after that. So after an error
+   gpusync__undo_submission can take all of them back without the order lock. */
 GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, bool going, gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK, one;
@@ -10425,9 +10424,9 @@ GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, boo
     return result;
 }
 
-/* The device does not get the submission now: it gets its ticket, and is held, or, if it is doomed,
-   abandoned. The device's listener is to tell of values that others signal, for the device is not
-   asked to wait for them. */
+/* Give the submission its ticket and hold it, or abandon it if it is doomed. The listener is told
+   of the values that others signal and that hold the submission, because the GPU does not wait for
+   them yet. NOT_READY: it has its ticket. An error: it has none. Under the order lock. */
 GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync_ticket *ticket,
                                                  gpusync__deferred *deferred)
 {
@@ -10489,9 +10488,9 @@ static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__submi
 
 /* -- the calls */
 
-/* Make a submission of the submission, and enter it. The caller is inside the queue, and does the
-   deferred work. From the unlock on a submission with a ticket is on its own. An issued one stays
-   until it is announced; a held one may be over. */
+/* Make a submission of the program's description, and enter it. The caller is inside the queue, and
+   does the deferred work. From the unlock on a submission with a ticket is on its own. An issued
+   one stays until it is announced; a held one may be over. */
 static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submission *desc, gpusync_ticket *ticket,
                                           gpusync__deferred *deferred)
 {
@@ -10606,8 +10605,8 @@ GPUSYNC__RARE gpusync_result gpusync__check_submission4(gpusync_queue *q, const 
     return gpusync__check_classes4(q, desc->command_buffers, desc->command_buffer_count);
 }
 
-/* What a submission can be refused for before anything is looked up. The counts have to fit those
-   of gpusync__submission. */
+/* Is the description well formed? Nothing is looked up for this. The counts have to fit those of
+   gpusync__submission. */
 GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc)
 {
     if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
@@ -10655,8 +10654,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 
 /* -- what is encoded into open command buffers */
 
-/* Encode the wait, and hang the dependency behind those of the submission. place: has the
-   memory. */
+/* Encode the wait, and hang the dependency behind those of the submission. place: the submission
+   whose memory it takes, `s` or one that is joined to it. */
 static void gpusync__encode_dependency(gpusync__submission *s, gpusync__submission *place, void *buffer,
                                        const gpusync__dependency *dep)
 {
@@ -10714,8 +10713,8 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__d
     return GPUSYNC_OK;
 }
 
-/* A command buffer that others made becomes an open one. NULL: there is no free slot. Under the
-   order lock. */
+/* Take a slot and room for a command buffer that others made, and retain it. The caller lists the
+   slot as open. NULL: no slot is free. Under the order lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buffer)
 {
     GPUSYNC__LOCK(q);
@@ -10843,16 +10842,16 @@ GPUSYNC__RARE void gpusync__issue_for_others(gpusync_queue *q)
     gpusync__do_deferred(q->device, &deferred);
 }
 
-/* The submission of this dependency does not care any more how its dependencies end. */
+/* Is the node a dependency of a submission that is given up? Then its result does not matter. */
 static bool gpusync__dependency_may_end(const gpusync__node *node)
 {
     return node->told == gpusync__dependency_told &&
            gpusync__is_given_up(((const gpusync__dependency *)(const void *)node)->submission);
 }
 
-/* The device may still use the events of work that is left in flight. Nothing else keeps them once
-   the submission is gone, so the orphan does, until its handler has come: as an array, +1. The
-   caller is counted in the slot. NULL: the part has ended; until then its submission stays. */
+/* The events that a part in flight may still use, in an array (+1). Its slot keeps them as an
+   orphan until the handler has come, because the submission may be gone before. NULL: the part has
+   ended. The caller is counted in slot->looks; the submission stays until the part has ended. */
 GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *slot)
 {
     GPUSYNC__LOCK(q);
@@ -11033,9 +11032,9 @@ typedef struct gpusync__context_block {
    deeper. */
 GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c);
 
-/* One thing more is over. The result does not matter. Two threads may signal in the other order:
-   then the smaller value is no news. A timeline that has failed, or whose device is lost, has ended
-   its waits. */
+/* A pipeline, a job or the device itself is done: signal the next value. Errors are ignored:
+   NOT_RISING means that another thread has signalled a higher value already, and a timeline that
+   has failed, or whose device is lost, has ended its waits. */
 static void gpusync__count_done(gpusync_warmup *w)
 {
     gpusync_result result = gpusync_timeline_signal(w->progress, GPUSYNC__ADD_SEQ(&w->done, 1) + 1);
@@ -11049,11 +11048,14 @@ static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation
 }
 
 /* It is over: `made` or the error is written.
+
      A pipeline counts. `done` is stored before that, so a thread that is woken finds it.
+
      A library has its pipelines compiled; in a warm-up that is disabled, those that are asked for.
-     Partner of gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores
-     `asked`, then reads `done`. So at least one of the two begins. Where both do, `started` lets
-     one through. */
+
+   Partner of gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores `asked`,
+   then reads `done`. So at least one of the two begins. Where both do, `started` lets one
+   through. */
 GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
 {
     gpusync_warmup *w = c->warmup;
@@ -11181,9 +11183,9 @@ GPUSYNC__RARE void gpusync__warm_up(void *warmup)
     GPUSYNC__SUB_SEQ(&w->pending, 1); /* last: destroy frees the warm-up then */
 }
 
-/* Is this one of its jobs, which must not wait for the warm-up? Not inlined: the C library declares
-   pthread_self constant, and a compiler may carry its answer across a hook in which a fiber changed
-   threads. */
+/* Is the calling thread in a job of the warm-up? A job must not wait for the warm-up. Not inlined:
+   the C library declares pthread_self constant, so a compiler may reuse its result after a hook in
+   which the fiber moved to another thread. */
 static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
 {
     return GPUSYNC__LOAD_SEQ(&w->working) && pthread_equal(w->thread, pthread_self());
@@ -11600,7 +11602,7 @@ static double gpusync__ms_since(uint64_t since_ns)
 GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
-    static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, PLAN */
+    static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, SUBMISSION */
     uint8_t kind = slot->kind;
     /* of Metal 4 nothing more is known */
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
@@ -11622,7 +11624,7 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
     const gpusync__pending_signal *cover = gpusync__cover(t, kept ? 0 : value);
     const gpusync__submission *s = cover ? cover->submission : NULL;
     if (kept)
-        gpusync__write(out, "signalled, after value %llu, ", (unsigned long long)cover->node.number);
+        gpusync__write(out, "signalled, but kept back by value %llu, ", (unsigned long long)cover->node.number);
     if (s && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&s->work.ticket))
         gpusync__write(out, "to be signalled by a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)s->work.queue->place.number, s->open_buffer);
@@ -11631,7 +11633,8 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
                        (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
                        (unsigned long long)s->work.queue->place.number, cover->issued ? "" : ", which is held");
     else
-        gpusync__write(out, t->imported || value <= t->expected ? "others signal it\n" : "no work is to signal it\n");
+        gpusync__write(out,
+                       t->imported || value <= t->expected ? "others signal it\n" : "no other work is to signal it\n");
 }
 
 /* What a submission still waits for. The caller has a reference to the submission's slot, so the
@@ -11954,7 +11957,8 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            The report says of a submission that was held for how long the device has had it, not since its call.
            gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
            also where a poll or a wait has found it, and the completed handler has not come yet.
-           What was called a promise is a pending signal: in the report, and in the text of ERROR_NOT_RISING.
+           A promise is called a pending signal now. The report says "to be signalled by" for "promised by", and "no
+           other work is to signal it" for "nobody has promised it".
            Mended: an allocator that waits for a thread in gpusync_commit hung. A limited commit of a command buffer
            that other code made was counted twice for a moment. A thread that was stopped in the middle of telling an
            end let gpusync_is_done say no after a wait had returned.

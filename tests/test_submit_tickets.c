@@ -1005,7 +1005,7 @@ static void test_the_report_says_what_is_held_for_what_and_who_promised_it(void 
     open_foreign(&f, SOFTMETAL_MANUAL); /* timelines 1 'a', 2 'b', ..., 5 imported; queues 1 and 2 */
     (void)SUBMIT(s->q[0], BUFFERS(open_on(s, 0)), WAITS(at(s->a, 7)), SIGNALS(at(s->b, 4)), .label = "shadows");
     assert_true(reports(s->device, "ticket 1 'shadows': held for "));
-    assert_true(reports(s->device, "waits for value 7 of timeline 1 'a': no work is to signal it\n"));
+    assert_true(reports(s->device, "waits for value 7 of timeline 1 'a': no other work is to signal it\n"));
     (void)SUBMIT(s->q[1], NO_WORK(s->q[1]), WAITS(at(s->b, 3), after(s->q[0], 1), at(f.timeline, 2)),
                  .label = "lights");
     assert_true(reports(s->device, "ticket 1 'lights': held for "));
@@ -1018,7 +1018,7 @@ static void test_the_report_says_what_is_held_for_what_and_who_promised_it(void 
     assert_ok(gpusync_timeline_signal(s->a, 7));
     assert_true(reports(s->device, "ticket 1 'shadows': submitted for "));
     assert_true(reports(s->device, "'work': committed for "));
-    assert_false(reports(s->device, "no work is to signal it"));
+    assert_false(reports(s->device, "no other work is to signal it"));
     assert_false(reports(s->device, "which is held"));
     assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': to be signalled by ticket 1 of queue 1\n"));
     finish(s, 0);
@@ -1054,7 +1054,7 @@ static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void
     assert_ok(gpusync_timeline_signal(s.a, 1));
     assert_false(reports(s.device, "waits for ticket"));
     assert_false(reports(s.device, "timeline 1 'a': nobody"));
-    assert_true(reports(s.device, "waits for value 1 of timeline 2 'b': no work is to signal it\n"));
+    assert_true(reports(s.device, "waits for value 1 of timeline 2 'b': no other work is to signal it\n"));
     assert_ok(gpusync_timeline_signal(s.b, 1));
     finish(&s, 1);
     close_stage(&s);
@@ -1067,7 +1067,7 @@ static void test_the_report_takes_no_signal_of_the_work_itself_for_a_promise(voi
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 1);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 5)), SIGNALS(at(s.a, 10)));
-    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': no work is to signal it\n"));
+    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': no other work is to signal it\n"));
     assert_ok(gpusync_timeline_signal(s.a, 5));
     finish(&s, 0);
     assert_int_equal(value_of(s.a), 10);
@@ -1083,7 +1083,7 @@ static void test_the_report_names_the_promise_that_keeps_back_what_was_signalled
     (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 4)));
     assert_ok(gpusync_timeline_signal(s.a, 5));
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 5)));
-    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': signalled, after value 4, to be signalled by ticket 1 of queue 2, "
+    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': signalled, but kept back by value 4, to be signalled by ticket 1 of queue 2, "
                                   "which is held\n"));
     assert_ok(gpusync_timeline_signal(s.b, 1));
     finish(&s, 1);

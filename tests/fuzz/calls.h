@@ -560,7 +560,7 @@ static bool may_wait_for_itself(const lane *l)
 {
     static char text[16384];
     gpusync_report(world.machines[l->device].device, text, sizeof text);
-    return strstr(text, "signalled, after value") != NULL;
+    return strstr(text, "signalled, but kept back by value") != NULL;
 }
 
 static void destroy_queue(lane *l, bool now)
