@@ -5602,7 +5602,6 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     if (result != GPUSYNC_OK)
         how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT_RELAXED(how);
-    gpusync__wait_over(&wait); /* what has ended since then is told, too */
     *which = wait.which;
     if (*which < count)
         result = entries[*which].result; /* and its error */

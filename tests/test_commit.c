@@ -199,6 +199,9 @@ static void test_labels_reach_metal_and_references_stay_unretained_when_asked(vo
     assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 0);
     assert_ok(gpusync_commit(r.queue, buffer, NULL));
     softmetal_finish(buffer);
+    assert_ok(gpusync_command_buffer(r.queue, NULL, &buffer));
+    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 1);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
     rig_close(&r);
 }
 

@@ -113,6 +113,7 @@ static void test_all_of_none_is_reached_and_any_of_none_makes_no_sense(void **st
     memset(&point, 0, sizeof point);
     expect_many(NULL, 0, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, 0);
     expect_many(&point, 0, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 0);
+    expect_many(NULL, 0, GPUSYNC_WAIT_ALL_OR_FAILURE, 0, GPUSYNC_OK, 0);
     expect_many(NULL, 0, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_ERROR_INVALID_ARGUMENT, 0);
     expect_many(&point, 0, GPUSYNC_WAIT_ANY, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 0);
     assert_ok(gpusync_wait_many(NULL, 0, GPUSYNC_WAIT_ALL, 0, NULL, NULL));
@@ -120,11 +121,15 @@ static void test_all_of_none_is_reached_and_any_of_none_makes_no_sense(void **st
 
 static void test_points_that_are_none_are_refused_and_leave_the_others_alone(void **state)
 {
+    gpusync_wait_options options;
     gpusync_point points[3];
     gpusync_timeline *timeline;
+    gpusync_error error;
     rig r, other;
     int how;
     (void)state;
+    memset(&options, 0, sizeof options);
+    options.error = &error;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     timeline = timeline_at(r.device, 1);
     for (how = 0; how < 3; how++) {
@@ -139,6 +144,10 @@ static void test_points_that_are_none_are_refused_and_leave_the_others_alone(voi
         expect_many(points, 3, kind, 0, GPUSYNC_ERROR_INVALID_TICKET, 2);
         points[2] = gpusync_at_value(timeline, GPUSYNC_MAX_VALUE + 1);
         expect_many(points, 3, kind, 0, GPUSYNC_ERROR_NOT_RISING, 2);
+        memset(&error, 0xEE, sizeof error);
+        assert_result(gpusync_wait_many(points, 3, kind, 0, &options, NULL), GPUSYNC_ERROR_NOT_RISING);
+        assert_result(error.result, GPUSYNC_ERROR_NOT_RISING);
+        assert_int_equal(error.ticket, GPUSYNC_NO_TICKET);
     }
     expect_many(NULL, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 2);
     expect_many(points, 2, (gpusync_wait_for)3, 0, GPUSYNC_ERROR_INVALID_ARGUMENT, 2);
