@@ -89,7 +89,8 @@
                completed handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Pending     A signal that encoded, submitted or committed work is to make, until that work has ended or is discarded.
-   Held        Not committed yet: it waits, on the host, for a signal that nobody has committed (wait-before-signal).
+   Held        Not committed yet: it waits, on the host, for a signal that is not committed (wait-before-signal), or
+               behind other held work of its queue: >>api-submissions has every reason.
    External    Committed by other code. gpusync knows such work when it is named: >>api-external.
 
    >>threads ----------------------------------------------------------------------------------------------------------
@@ -373,10 +374,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 /** Wait until everything that is on the device has ended, then destroy the queue.
 
     Held work is given up with ERROR_CANCELLED, also plain commits that are held behind it. So are buffers that were
-    made or tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; one for several points
-    goes on where the point of this queue has ended. Callbacks that are left run here, on this thread: do not hold a
-    lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: where work of another queue
-    waits for a callback, and this queue for that work, this call would not return.
+    made or tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several
+    points goes on where the point of this queue has ended. Callbacks that are left run here, on this thread: do not
+    hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: where work of another
+    queue waits for a callback, and this queue for that work, this call would not return.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread is at it.
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit, in the yield and park hooks: for a GPU that may hang there is
@@ -746,9 +747,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for it.
 
-    Danger: the GPU goes on with what is in flight, and nobody hears of its real end. It does not wait for tickets of
-    other queues any more, so that work may run before its input is there. Objects of gpusync_release_after are released
-    at once, while the GPU may use them.
+    Danger: the GPU goes on with what is in flight, and nobody hears of its real end. The GPU does not wait for tickets
+    of other queues any more, so that work may run before its input is there. Objects of gpusync_release_after are
+    released at once, while the GPU may use them.
     Callbacks, and work of other queues that waits for a ticket, are told at once. What has ended keeps its result. Of
     the rest a commit without waits and signals that was never held: ERROR_DESTROYED; submissions, all other commits,
     what they signal: ERROR_CANCELLED.
@@ -1215,7 +1216,7 @@ typedef struct gpusync_stats {
     uint64_t spins_in_vain;    /**< Waits whose spin, set or not, was over first: they slept then, or timed out. */
     uint64_t spin_ns;          /**< Nanoseconds that waits have spun, what ran in the yield hook included. */
     uint64_t spurious_wakes;   /**< Times that park returned early with nothing to show for it. */
-    uint64_t held;             /**< Commits and submissions that were held for a signal nobody had submitted. */
+    uint64_t held;             /**< Commits and submissions that were held on the host. */
     uint64_t waits_skipped;    /**< Waits of submissions for what was reached already. */
     uint64_t buffers_saved;    /**< Command buffers of gpusync's own that submissions did without. */
     /** Sleeps by the time from the GPU's end of a ticket to its waiter running: place n below 2^n us, last: more. */
@@ -2988,8 +2989,7 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
 }
 
 /* The slot gets the next ticket, for which there is a place. gpusync commits the command buffer
-   after
-   that: `completed` must never be seen to run ahead. A slot whose ticket has ended, and whose
+   after that: `completed` must never be seen to run ahead. A slot whose ticket has ended, and whose
    handler is late, loses its entry to this one. Under the order lock and the queue's. */
 GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
 {
@@ -3624,7 +3624,7 @@ static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline 
 /* Where a wait entry is listed, by what it waits for: a ticket or a value by its number, everything
    by the last ticket, a handler by the ticket of its slot, room behind all of those.
    Under the wait list's lock. Those that wait for room stand behind those that wait for handlers:
-   of them the one that dependencies least comes first. */
+   of them the one that needs least comes first. */
 static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *entry)
 {
     const gpusync__goal *goal = &entry->goal;
@@ -4788,8 +4788,7 @@ GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uin
 }
 
 /* The caller has listed a new reason for sweeps. gpusync__sweep clears `sweep_ns`, and then looks
-   for
-   reasons: it sees this one, or this call sees 0 and starts a timer. A sweep that comes soon is
+   for reasons: it sees this one, or this call sees 0 and starts a timer. A sweep that comes soon is
    enough. No lock is held. */
 static inline void gpusync__arm_sweep(gpusync_device *dev)
 {
@@ -4956,8 +4955,7 @@ static void gpusync__delist_one(gpusync__wait_entry *entry)
 
 /* Of many: keep the results of the goals that are over now, and leave what they were about. Each
    goal is asked once whether it is reached: what breaks the wait must also be what it returns. Of
-   any,
-   one is enough: the others are not left here, and their failures are not told. */
+   any, one is enough: the others are not left here, and their failures are not told. */
 static bool gpusync__many_over(gpusync__wait *wait)
 {
     for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
@@ -8668,10 +8666,10 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
     return array;
 }
 
-/* Step 8, when no thread publishes any more: have that, and what the submissions signal that are
-   kept, kept until the device is past it. Where a part of this cannot be had, or the last mark
-   never comes, they are kept for good. Only for a device that is lost, and has nothing in flight,
-   there is nothing to keep. */
+/* Step 8 of >>destroy, when no thread publishes any more: have that, and what the submissions signal
+   that are kept, kept until the device is past it. Where a part of this cannot be had, or the last
+   mark never comes, they are kept for good. Only for a device that is lost, and has nothing in
+   flight, there is nothing to keep. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
     void *pool = gpusync__pool_push(), *listener = gpusync__listener(q->device);
@@ -9069,9 +9067,9 @@ static void gpusync__submission_free(gpusync__submission *s)
        4. The thread that ends what it is about takes it off its list: it is OVER.
           gpusync__dependencies_over counts it down in the submission.
 
-   A dependency that is not listed when its submission is issued goes from 1 to 2 when the work is
-   over. Under the lock of its wait list `stage`, `blocks`, `heard` and `node` change. The thread
-   that unlinks a dependency, and no other, counts it down. */
+   A dependency that is not listed when its submission is issued is listed when the work is over.
+   Under the lock of its wait list `stage`, `blocks`, `heard` and `node` change. The thread that
+   unlinks a dependency, and no other, counts it down. */
 
 /* Where does the dependency stand? Under the lock of its wait list.
 
@@ -10867,8 +10865,8 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *sl
     return events;
 }
 
-/* Step 7, for a submission whose command buffers were left to themselves: it ends here, unless it
-   is ending already.
+/* Step 7 of >>destroy, for a submission whose command buffers were left to themselves: it ends
+   here, unless it is ending already.
      1. `unresolved` rises by one, so no other thread publishes the submission meanwhile. At 0 one
         does so just now.
      2. The submission gets its error. How its dependencies end does not matter any more.
@@ -10908,8 +10906,8 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
         gpusync__push_ended(s, deferred);
 }
 
-/* Step 7. No thread looks at the command buffers any more that did not end by now. What the
-   submissions' tickets and pending signals have to tell comes first. */
+/* Step 7 of >>destroy. No thread looks at the command buffers any more that did not end by now.
+   What the submissions' tickets and pending signals have to tell comes first. */
 GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
