@@ -7315,6 +7315,11 @@ typedef struct gpusync__listening {
     struct gpusync__listening *next; /* on the timeline's list, or on the free list */
 } gpusync__listening;
 
+/* What a submission waits for, and what it signals. Both macros declare the loop's variable. */
+#define GPUSYNC__EACH_DEPENDENCY(dep, s) for (gpusync__dependency *dep = (s)->dependencies; dep; dep = dep->along)
+#define GPUSYNC__EACH_SIGNAL(signal, s) \
+    for (gpusync__pending_signal *signal = (s)->signals; signal; signal = signal->along)
+
 /* Has the device got it? */
 static bool gpusync__is_issued(const gpusync__submission *s)
 {
@@ -8025,7 +8030,7 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal
         gpusync__pending_signal *below = (gpusync__pending_signal *)(void *)node;
         /* A submission that needs the lower value, or one above it, goes after that pending signal
            anyway. */
-        for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+        GPUSYNC__EACH_DEPENDENCY(dep, s)
             if (dep->timeline == signal->timeline && dep->node.number >= node->number)
                 return 0;
         if (!below->going || below->submission->work.queue == s->work.queue)
@@ -8610,10 +8615,10 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
 /* Add the events that the device may still use of the submission. */
 static void gpusync__add_events(void *array, const gpusync__submission *s)
 {
-    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
         if (dep->event)
             gpusync__send_void_id(array, gpusync__sel.addObject, dep->event);
-    for (const gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+    GPUSYNC__EACH_SIGNAL(signal, s)
         gpusync__send_void_id(array, gpusync__sel.addObject, signal->timeline->event);
 }
 
@@ -9196,7 +9201,7 @@ static void gpusync__seek_dependencies(gpusync__submission *s)
     uint32_t rank = 0;
     if (!gpusync__swap32(&s->listed, 0, 1))
         return;
-    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         dep->submission = s;
         dep->rank = rank++; /* of several dependencies that fail the first one tells why */
         gpusync__seek(dep);
@@ -9221,7 +9226,7 @@ static void gpusync__unlist_dependency(gpusync__dependency *dep)
 GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
-    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (dep->queue)
             gpusync__lock(&dev->lock); /* what is on the list stays meanwhile, also a closing queue */
         const gpusync__node *place = dep->queue ? gpusync__list_from(&dev->queues, dep->queue_number) : NULL;
@@ -9251,7 +9256,7 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred 
     bool failed = s->rank != GPUSYNC__RANK_NONE; /* by itself, or through what it waited for */
     gpusync__unlock(&s->device->submission_lock);
     gpusync__seek_dependencies(s);
-    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (GPUSYNC__LOAD_SEQ(&dep->stage) != GPUSYNC__ABROAD)
             continue;
         gpusync__read_event(dep->timeline, deferred);
@@ -9395,7 +9400,7 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
    reached. */
 static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
 {
-    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along) {
+    GPUSYNC__EACH_SIGNAL(signal, s) {
         gpusync_timeline *t = signal->timeline;
         if (error) {
             gpusync__fail_timeline(t, error, deferred);
@@ -9465,7 +9470,7 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
     gpusync_queue *q = s->work.queue;
     if (s->device->trace)
         s->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, s->work.ticket, s->label, s->work.since_ns);
-    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along) {
+    GPUSYNC__EACH_SIGNAL(signal, s) {
         if (signal->issued)
             continue; /* it was, with its submission */
         GPUSYNC__LOCK_TIMELINE(signal->timeline);
@@ -9587,7 +9592,7 @@ GPUSYNC__RARE void gpusync__issue_submission4(gpusync__submission *s, uint64_t n
     gpusync_queue *q = s->work.queue;
     gpusync__slot *slot = s->parts[0];
     bool delayed = false;
-    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (gpusync__is_over(dep))
             continue;
         gpusync__encode(q->metal, gpusync__sel.waitForEvent, dep->event, dep->raw);
@@ -9602,7 +9607,7 @@ GPUSYNC__RARE void gpusync__issue_submission4(gpusync__submission *s, uint64_t n
         return;
     /* Not noted as encoded: the host writes the event, too, for the signal may come later than the
        feedback. */
-    for (const gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+    GPUSYNC__EACH_SIGNAL(signal, s)
         gpusync__encode(q->metal, gpusync__sel.signalEvent, signal->timeline->event,
                         signal->node.number + signal->timeline->base);
     if (s->signals)
@@ -9624,7 +9629,7 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
         gpusync__issue_submission4(s, now, ticket, deferred);
         return;
     }
-    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (gpusync__is_over(dep))
             continue;
         encoded += dep->encoded;
@@ -9639,7 +9644,7 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
         GPUSYNC__COUNT_RELAXED(&s->work.queue->stats.buffers_saved);
     }
     if (!(s->flags & GPUSYNC_STRICT))
-        for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+        GPUSYNC__EACH_SIGNAL(signal, s)
             if (!signal->encoded)
                 gpusync__encode_signal(signal, end[-1]->buffer);
     gpusync__arm_submission(s, now, waits + encoded != 0, ticket, deferred);
@@ -9702,7 +9707,7 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync
             deferred->busy = true;
             return true;
         }
-        for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+        GPUSYNC__EACH_SIGNAL(signal, s)
             gpusync__stay(signal, deferred);
         before->submission = s; /* all else is as in a new submission, or gpusync__seek sets it */
         before->any_end = true;
@@ -9929,7 +9934,7 @@ static void gpusync__append_signal(gpusync__submission *s, gpusync__pending_sign
    device signals them in this order. Its dependencies are complete. Under the order lock. */
 static gpusync_result gpusync__check_signal(const gpusync__submission *s, const gpusync__pending_signal *signal)
 {
-    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
         if (dep->timeline == signal->timeline && dep->node.number >= signal->node.number)
             return GPUSYNC_ERROR_NOT_RISING;
     for (const gpusync__pending_signal *other = s->signals; other && other != signal; other = other->along)
@@ -10101,7 +10106,7 @@ static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__su
    list is for those who find the pending signal there and ask it for its submission. */
 static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *s)
 {
-    for (gpusync__pending_signal *signal = from->signals; signal; signal = signal->along) {
+    GPUSYNC__EACH_SIGNAL(signal, from) {
         GPUSYNC__LOCK_TIMELINE(signal->timeline);
         signal->submission = s;
         GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
@@ -10269,9 +10274,9 @@ static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
         gpusync__run(s->device, deferred);
         gpusync__linger(s->device, &rounds);
     }
-    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
         gpusync__set_stage(dep, GPUSYNC__AWAITED);
-    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+    GPUSYNC__EACH_SIGNAL(signal, s)
         gpusync__stay(signal, deferred);
 }
 
@@ -10353,7 +10358,7 @@ static void gpusync__discard_submission(gpusync__submission *s, const gpusync_er
 {
     for (gpusync__pending_signal *signal = error ? s->signals : NULL; signal; signal = signal->along)
         gpusync__fail_timeline(signal->timeline, error, deferred);
-    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+    GPUSYNC__EACH_SIGNAL(signal, s)
         gpusync__take_back(signal, deferred);
     gpusync__submission_drop(s);
 }
@@ -10368,7 +10373,7 @@ static void gpusync__discard_submission(gpusync__submission *s, const gpusync_er
    follow meanwhile. */
 static bool gpusync__all_coming(const gpusync__submission *s)
 {
-    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         const gpusync_timeline *t = dep->timeline;
         uint64_t number = dep->node.number;
         if (!t || gpusync__value_of(t) >= number || GPUSYNC__LOAD_SEQ(&t->coming) < number ||
@@ -10441,7 +10446,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
     }
     gpusync__line_up(q, s);
     deferred->held_ns = s->work.since_ns;
-    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         gpusync_timeline *t = dep->timeline;
         if (!t || !gpusync__is_outside(t))
             continue;
@@ -10891,9 +10896,9 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
     gpusync__blame(s, GPUSYNC__RANK_OWN, &error);
     gpusync__set_flag(&s->doomed, GPUSYNC__IS_GIVEN_UP);
     s->disowned = true;
-    for (gpusync__pending_signal *signal = s->signals; signal; signal = signal->along)
+    GPUSYNC__EACH_SIGNAL(signal, s)
         GPUSYNC__STORE_SEQ(&signal->timeline->handed_out, true);
-    for (gpusync__dependency *dep = s->dependencies; dep; dep = dep->along) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (dep->timeline)
             GPUSYNC__STORE_SEQ(&dep->timeline->handed_out, true);
         gpusync__signal_dependency(dep);
@@ -10922,11 +10927,6 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
     gpusync__run(q->device, deferred);
 }
 
-static void gpusync__submission_unkeep(gpusync__submission *s)
-{
-    gpusync__submission_unref(s);
-}
-
 /* Under the order lock. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
 {
@@ -10945,7 +10945,7 @@ static void gpusync__hook_in(gpusync_device *dev)
         gpusync__run,
         gpusync__dependencies_over,
         gpusync__submission_keep,
-        gpusync__submission_unkeep,
+        gpusync__submission_unref,
         gpusync__dependency_may_end,
         gpusync__want,
         gpusync__issue_for_others,
@@ -11623,10 +11623,10 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
     if (kept)
         gpusync__write(out, "signalled, but kept back by value %llu, ", (unsigned long long)cover->node.number);
     if (s && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&s->work.ticket))
-        gpusync__write(out, "to be signalled by a command buffer of queue %llu (%p) that is not committed\n",
+        gpusync__write(out, "pending in a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)s->work.queue->place.number, s->open_buffer);
     else if (s && (kept || s != waits))
-        gpusync__write(out, "to be signalled by ticket %llu of queue %llu%s\n",
+        gpusync__write(out, "pending in ticket %llu of queue %llu%s\n",
                        (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
                        (unsigned long long)s->work.queue->place.number, cover->issued ? "" : ", which is held");
     else
@@ -11678,7 +11678,7 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__write_slot(out, work->queue, part);
         gpusync__look_end(work->queue, part);
     }
-    for (const gpusync__dependency *dep = s->dependencies; dep; dep = dep->along)
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
         gpusync__write_dependency(out, s, dep);
     if (GPUSYNC__LOAD_SEQ(&s->before.timeline))
         gpusync__write_dependency(out, s, &s->before);
@@ -11954,7 +11954,7 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
            The report says of a submission that was held for how long the device has had it, not since its call.
            gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
            also where a poll or a wait has found it, and the completed handler has not come yet.
-           A promise is called a pending signal now. The report says "to be signalled by" for "promised by", and "no
+           A promise is called a pending signal now. The report says "pending in" for "promised by", and "no
            other work is to signal it" for "nobody has promised it".
            Mended: an allocator that waits for a thread in gpusync_commit hung. A limited commit of a command buffer
            that other code made was counted twice for a moment. A thread that was stopped in the middle of telling an

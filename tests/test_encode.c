@@ -1105,7 +1105,7 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
     (void)commit_to(p.q[0], waiting);
     (void)gpusync_report(p.device, text, sizeof text);
     assert_non_null(strstr(text, "ticket 1 'impatient': held for "));
-    snprintf(wanted, sizeof wanted, "to be signalled by a command buffer of queue 2 (%p) that is not committed", buffer);
+    snprintf(wanted, sizeof wanted, "pending in a command buffer of queue 2 (%p) that is not committed", buffer);
     assert_non_null(strstr(text, wanted));
     discard(p.q[1], buffer);
     assert_ok(gpusync_cancel_held(p.q[0]));
@@ -1126,8 +1126,8 @@ static void tell_of_promises(void *unused)
     (void)unused;
     for (; (line = strstr(line, " waits for value 1 of ")) != NULL; line++) {
         const char *by = strchr(line, ':');
-        if (strncmp(by, ": to be signalled by ", 21) == 0) told.promises++;
-        if (strncmp(by, ": to be signalled by a command buffer ", 38) == 0) told.of_a_buffer++;
+        if (strncmp(by, ": pending in ", 13) == 0) told.promises++;
+        if (strncmp(by, ": pending in a command buffer ", 30) == 0) told.of_a_buffer++;
     }
     free(report);
 }

@@ -1009,7 +1009,7 @@ static void test_the_report_says_what_is_held_for_what_and_who_promised_it(void 
     (void)SUBMIT(s->q[1], NO_WORK(s->q[1]), WAITS(at(s->b, 3), after(s->q[0], 1), at(f.timeline, 2)),
                  .label = "lights");
     assert_true(reports(s->device, "ticket 1 'lights': held for "));
-    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': to be signalled by ticket 1 of queue 1, which is held\n"));
+    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': pending in ticket 1 of queue 1, which is held\n"));
     assert_true(reports(s->device, "waits for ticket 1 of queue 1\n"));
     assert_true(reports(s->device, "waits for value 2 of timeline 5 '': others signal it\n"));
     value_job_start(&sleeper, s->b, 4, SECONDS(20));
@@ -1020,7 +1020,7 @@ static void test_the_report_says_what_is_held_for_what_and_who_promised_it(void 
     assert_true(reports(s->device, "'work': committed for "));
     assert_false(reports(s->device, "no other work is to signal it"));
     assert_false(reports(s->device, "which is held"));
-    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': to be signalled by ticket 1 of queue 1\n"));
+    assert_true(reports(s->device, "waits for value 3 of timeline 2 'b': pending in ticket 1 of queue 1\n"));
     finish(s, 0);
     assert_ok(value_job_join(&sleeper));
     assert_false(reports(s->device, "shadows"));
@@ -1083,7 +1083,7 @@ static void test_the_report_names_the_promise_that_keeps_back_what_was_signalled
     (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 4)));
     assert_ok(gpusync_timeline_signal(s.a, 5));
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 5)));
-    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': signalled, but kept back by value 4, to be signalled by ticket 1 of queue 2, "
+    assert_true(reports(s.device, "waits for value 5 of timeline 1 'a': signalled, but kept back by value 4, pending in ticket 1 of queue 2, "
                                   "which is held\n"));
     assert_ok(gpusync_timeline_signal(s.b, 1));
     finish(&s, 1);
