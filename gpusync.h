@@ -89,8 +89,8 @@
                completed handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Pending     A signal that encoded, submitted or committed work is to make, until that work has ended or is discarded.
-   Held        Not committed yet: it waits, on the host, for a signal that is not committed (wait-before-signal), or
-               behind other held work of its queue: >>api-submissions has every reason.
+   Held        Not committed to Metal yet, though it has its ticket: on the host it waits for a signal that is not
+               committed (wait-before-signal), or behind other held work of its queue: >>api-submissions.
    External    Committed by other code. gpusync knows such work when it is named: >>api-external.
 
    >>threads ----------------------------------------------------------------------------------------------------------
@@ -121,14 +121,16 @@
    Descs, arrays and texts are read during the call only. Calls that may get autoreleased objects from Metal have an
    autorelease pool of their own.
    gpusync keeps a command buffer alive: of gpusync_command_buffer from there, of yours from gpusync_encode_wait or
-   gpusync_encode_signal, until gpusync_commit or gpusync_command_buffer_discard. From the commit on it is retained,
-   with what Metal retains for it, until its handler ran. To use it longer retain it yourself.
+   gpusync_encode_signal, until gpusync_commit, gpusync_track or gpusync_command_buffer_discard. From the commit on it
+   is retained, with what Metal retains for it, until its handler ran. To use it longer retain it yourself.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
    * The program's own completed handlers may run after a wait returned, unless gpusync_wait_options.handlers is set.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for
-     them (known from Apple's code). gpusync's callbacks run elsewhere.
+     them (known from Apple's code). gpusync's callbacks run elsewhere. Where a handler has not run 50 to 500 ms
+     after the end, gpusync takes it for lost, though it may be slow, and has room where Metal may not: on a full queue
+     the next call that makes a command buffer may block inside Metal until the handler returns, whatever its limit.
    * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
      done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
    * If Metal never calls a completed handler, or a listener stays silent (never observed), that costs time, not a hang.
@@ -313,14 +315,14 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_WRONG_QUEUE = -7,       /**< The command buffer belongs to another command queue. */
     GPUSYNC_ERROR_ALREADY_COMMITTED = -8, /**< The command buffer is committed already. */
     GPUSYNC_ERROR_NOT_COMMITTED = -9,     /**< The command buffer is not committed yet. */
-    GPUSYNC_ERROR_ALREADY_TRACKED = -10,  /**< The command buffer has a ticket already: tracked or held. */
+    GPUSYNC_ERROR_ALREADY_TRACKED = -10,  /**< It has a ticket already: tracked, held, or (gpusync_track) in flight. */
     GPUSYNC_ERROR_UNKNOWN_BUFFER = -11,   /**< Not a command buffer that gpusync keeps until its commit. */
     GPUSYNC_ERROR_EXECUTION = -12,        /**< The work ended with an error. gpusync_next_error tells which. */
     GPUSYNC_ERROR_RESULT_UNKNOWN = -13,   /**< It ended: later failures pushed the record of how out. */
     GPUSYNC_ERROR_CANCELLED = -14,        /**< It was given up: untrack, cancel_held, destroy. */
     GPUSYNC_ERROR_DEVICE_LOST = -15,      /**< The device is gone or has locked this program out, for good. */
     GPUSYNC_ERROR_DESTROYED = -16,        /**< What the call is about is being destroyed, or was. */
-    GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< Inside a callback, where nothing may wait. */
+    GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< In a callback, log function or warm-up job, where nothing may wait. */
     GPUSYNC_ERROR_IN_USE = -18,           /**< The device still has queues, timelines or warm-ups. */
     GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or pending already, or out of range. */
     GPUSYNC_ERROR_QUEUE_FULL = -20,       /**< The queue allows no more buffers that are held or not committed. */
@@ -371,7 +373,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
                                                                   gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_queue_create");
 
-/** Wait until everything that is on the device has ended, then destroy the queue.
+/** Wait until all work of the queue that Metal has been given has ended, then destroy the queue.
 
     Held work is given up with ERROR_CANCELLED, also plain commits that are held behind it. So are buffers that were
     made or tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several
@@ -386,11 +388,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Owns releases what the queue kept */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
-/** Make a command buffer of this queue, without blocking inside Metal.
+/** Make a command buffer of this queue.
 
-    When the queue is full (max_in_flight or max_command_buffer_count of its desc) the call waits for room. It counts
-    what went through its own calls, uncommitted buffers included. Buffers that were made elsewhere, and not committed
-    or tracked yet, are unknown to it.
+    When the queue is full (max_in_flight or max_command_buffer_count of its desc) the call waits for room, and does not
+    block inside Metal, unless a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue:
+    gpusync counts what went through its own calls, uncommitted buffers included. Buffers that were made elsewhere, and
+    not committed or tracked yet, are unknown to it.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_WOULD_DEADLOCK: in a callback, and there is no room; ERROR_QUEUE_FULL: without a time limit, when for
              a second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
@@ -408,8 +411,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
     command_buffer  One of gpusync_command_buffer, or of yours that gpusync_encode_wait or gpusync_encode_signal kept.
     What it was to signal is pending no more. Work that is held for that stays held until something else signals it, or
     it is cancelled.
-    Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync or discarded already, or never kept here;
-             ERROR_DESTROYED.
+    Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept
+             here; ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
@@ -690,11 +693,12 @@ struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that is made; NULL: none. */
     /** Command buffers that may be uncompleted, gpusync's own included. An eighth, one at the least, is kept free of
-        held ones: so 1 can hold none. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass what it was made
-        with: Metal does not tell. */
+        held ones: with 1 nothing can be held. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass what it
+        was made with: Metal does not tell. */
     uint32_t max_command_buffer_count;
-    /** gpusync_command_buffer waits while this many command buffers are in use: made, committed, held or tracked, and
-        not ended, gpusync's own for submissions included. So does gpusync_commit with a buffer made elsewhere.
+    /** gpusync_command_buffer waits while this many command buffers are in use: made, committed, held or tracked, until
+        the completed handler has run, perhaps a moment after the wait ended; gpusync's own for submissions included.
+        So does gpusync_commit with a buffer made elsewhere.
         gpusync_submit goes by max_command_buffer_count alone. 0 or more than that: same as that. */
     uint32_t max_in_flight;
     /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
@@ -939,9 +943,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_time
 /** Raise the timeline from the host. Wakes who waits for it, on the host and on the device.
 
     value  Up to GPUSYNC_MAX_VALUE. A value whose signal is pending cannot be signalled.
-    While the signal of a lower value is pending, this one is kept back, on the host and on the device. The signal
-    comes once that work has ended well, or was discarded; if the work fails, the timeline fails. Held work that waited
-    for it is committed here.
+    While the signal of a lower value is pending, the timeline rises to just below that, and the rest is kept back, on
+    the host and on the device, until that work has ended well or was discarded. If the work fails, the timeline fails.
+    Held work that waited for the signal is committed here.
     Returns  OK; ERROR_NOT_RISING: the timeline is unchanged: it is there already (another thread may have been first),
              or its signal is pending; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
@@ -959,7 +963,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
 
 /** End the timeline in failure. Every wait for a value of it, also for one that was reached, returns its result.
 
-    reason  Copied: its result, if that is an error, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
+    reason  Copied: its result, if that is one of the errors above, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Waits on the device go on (of an imported event only with fail_writes_event).
     Returns  OK; ERROR_DESTROYED. The result of an earlier failure: the timeline had failed already, with that.
     Threads any   Blocks no   Owns nothing */
