@@ -57,7 +57,10 @@
          >>wait  >>on-done  >>commit      the calls
          >>create  >>destroy  >>ask       the other calls: you can stop reading here
      >>second           the second floor: timelines, submissions, Metal 4, the warm-up, the trace and the report
-         >>timeline  >>metal4  >>submit  >>warmup  >>insight  >>stubs
+         >>timeline  >>metal4                  values, events and their listener; what is different with Metal 4
+         >>submissions  >>dependencies  >>ended   their memory; what they wait for; how they end
+         >>held  >>making  >>submit  >>encode     the line, and the issue; making, entering; open command buffers
+         >>upper  >>warmup  >>insight  >>stubs    how submissions hook in; the rest
      >>history          changes, licence
 
    >>options ----------------------------------------------------------------------------------------------------------
@@ -1662,14 +1665,13 @@ static void gpusync__release_pooled(void *object)
 
 /* ----------------------------------------------------------------------------- >>platform --
    Atomics, clock, the default hooks. The names say the order. SEQ is sequentially consistent: the
-   pairs of >>impl ("who writes, then reads what the other wrote") need it. RELAXED writes what no
-   other thread reads before a later STORE_SEQ or ADD_SEQ of the same thread, or a lock, publishes
-   it, or what is only a guess; it counts statistics, too. */
+   pairs of >>impl ("who writes, then reads what the other wrote") need it. RELAXED counts
+   statistics, and writes what other threads read as a guess, or read only after a later operation
+   of this thread has published it. Each relaxed store says which. */
 
 #define GPUSYNC__LOAD_SEQ(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define GPUSYNC__STORE_SEQ(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
-#define GPUSYNC__STORE_RELAXED(p, value) \
-    __atomic_store_n(p, value, __ATOMIC_RELAXED) /* published by a later STORE_SEQ */
+#define GPUSYNC__STORE_RELAXED(p, value) __atomic_store_n(p, value, __ATOMIC_RELAXED)
 #define GPUSYNC__ADD_SEQ(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
 #define GPUSYNC__SUB_SEQ(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
 #define GPUSYNC__COUNT_RELAXED(p) ((void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED))
@@ -2258,22 +2260,28 @@ struct gpusync_timeline {
     gpusync__backoff backoff; /* of waits for its values. Without the lock */
     char label[64];           /* the program's, or empty */
     /* -- the second floor's */
-    uint32_t refs;                                /* the program, and every submission that names it */
-    void *event;                                  /* the MTLSharedEvent, +1 */
-    uint64_t base;                                /* event value = value + base */
-    bool imported, fail_writes_event, handed_out; /* the event was given; a failure shows on it; others may know it */
-    /* kept: signalled, though a pending signal below it may be open.
-       on_event: signalled, and known to stand on the event.
-       coming: every pending signal up to here is the device's, or was kept. on_event and coming:
-       read without the lock. largest: of all that were ever going to be signalled by the device.
-       expected: others signal up to here. */
+    uint32_t refs;                    /* the program, and every submission that names it */
+    void *event;                      /* the MTLSharedEvent, +1 */
+    uint64_t base;                    /* event value = value + base */
+    bool imported, fail_writes_event; /* the program gave the event; a failure is written to it */
+    /* Other code may know the event, or the GPU still signal it. Set by gpusync_timeline_metal,
+       _expect and gpusync__disown, never cleared. Missing: the event serves another timeline, and
+       gets values that were meant for this one. */
+    bool handed_out;
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
-    uint64_t kept, on_event, coming, largest, expected;
-    gpusync__list signals; /* that are open */
+    uint64_t kept;         /* the highest value that was signalled, though a lower signal may be pending */
+    uint64_t on_event;     /* a value that the event is known to have reached; read without the lock */
+    uint64_t coming;       /* up to here the GPU has every pending signal, in order; read without the lock */
+    uint64_t largest;      /* of the signals that set out; gpusync__stay puts the value before back */
+    uint64_t expected;     /* other code signals up to here */
+    gpusync__list signals; /* the pending ones, by value */
     uint32_t signal_count; /* how many; read without the lock */
-    bool mixed;            /* they are not all of one queue */
-    uint64_t last;         /* reached before it failed */
-    gpusync_error error;   /* how it failed; does not change after */
+    /* Pending signals are of more than one queue. Set and cleared where a signal is listed: cleared
+       only if it is the first. Missing: a signal does not go behind a lower one of another queue,
+       and a wait for the lower value ends early. */
+    bool mixed;
+    uint64_t last;       /* reached before it failed */
+    gpusync_error error; /* how it failed; does not change after */
 };
 
 /* When something is expected to end (0: it is not known); how far off that may be; how late its end
@@ -2391,11 +2399,14 @@ static uint32_t gpusync__outstanding(const gpusync_queue *q)
 /* So many more, or fewer. These two are under the queue's lock. */
 GPUSYNC__INLINE void gpusync__count_room(gpusync_queue *q, uint32_t more)
 {
+    /* A guess without the lock; published by its unlock. */
     GPUSYNC__STORE_RELAXED(&q->outstanding, q->outstanding + more);
 }
 
 GPUSYNC__INLINE void gpusync__count_tracked(gpusync_queue *q, bool more)
 {
+    /* It is published by the unlock. A commit reads it before that lock, but behind the order lock, which
+       gpusync_track held. */
     GPUSYNC__STORE_RELAXED(&q->tracked, more ? q->tracked + 1 : q->tracked - 1);
 }
 
@@ -2656,7 +2667,7 @@ static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
     slot->back = NULL;
     slot->scheduled.ns = slot->late.ended_ns = 0;
     slot->ticket = 0;
-    GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__FREE);
+    GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__FREE); /* published by the unlock */
     slot->next = *list;
     *list = slot;
 }
@@ -2679,7 +2690,7 @@ GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, v
     slot->queue = q;
     slot->kind = kind;
     slot->traits = traits;
-    GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__OPEN);
+    GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__OPEN); /* published by the unlock of what lists it */
 }
 
 /* -- in flight. Under the queue's lock */
@@ -3002,7 +3013,7 @@ GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *sl
     *place = slot;
     slot->back = place;
     slot->since_ns = now;
-    GPUSYNC__STORE_RELAXED(&slot->ticket, ticket);
+    GPUSYNC__STORE_RELAXED(&slot->ticket, ticket);           /* published by the next store */
     __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE); /* of a submission: with all that its issue has written */
     GPUSYNC__STORE_SEQ(&q->head.committed, ticket);
     return ticket;
@@ -5104,7 +5115,7 @@ GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backof
     if (until <= now || first > now + GPUSYNC__SPIN_NS || first > deadline)
         return 0;
     if (skips)
-        GPUSYNC__STORE_RELAXED(&backoff->skips, (uint32_t)skips - 1);
+        GPUSYNC__STORE_RELAXED(&backoff->skips, (uint32_t)skips - 1); /* a guess: see gpusync__back_off */
     return skips ? 0 : until - now;
 }
 
@@ -5117,13 +5128,14 @@ static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
     return goal->queue ? &goal->queue->backoff : &goal->timeline->backoff;
 }
 
-/* After two spins in vain, one after the other, some are left out: more and more. */
+/* After two spins in vain, one after the other, some are left out: more and more. Both fields are a
+   guess: threads that wait at once may write over each other. */
 static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
 {
     uint32_t misses = in_vain ? GPUSYNC__LOAD_SEQ(&backoff->misses) + 1 : 0;
-    GPUSYNC__STORE_RELAXED(&backoff->misses, misses);
+    GPUSYNC__STORE_RELAXED(&backoff->misses, misses); /* a guess */
     if (misses >= 2)
-        GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64);
+        GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64); /* a guess */
 }
 
 /* Look again and again, with a pause or a yield in between. True: over. set: the program's spin.
@@ -7172,11 +7184,23 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
 /* -- the structures of the second floor */
 
-/* Where a dependency stands:
-     AWAITED  the signal was not submitted: what needs it is held on the host
-     COMING   work that signals it is on the device
-     ABROAD   others signal it, which is not seen here
-     OVER     reached, or it never will be */
+/* Where a dependency stands. Under the lock of its wait list, once it is listed.
+     AWAITED  the GPU could not wait for it yet: it keeps its submission on the host
+     COMING   the work that signals it is on the GPU, so that the GPU can wait for it
+     ABROAD   other code signals it: the GPU can wait for it, and gpusync does not see the signal
+     OVER     reached, failed, or the submission does not wait for it any more
+
+                   signal issued   expected   reached   failed   own work over
+        AWAITED    COMING          ABROAD     OVER      OVER     -
+        COMING     COMING          COMING     OVER      OVER     COMING
+        ABROAD     ABROAD          ABROAD     OVER      OVER     OVER
+        OVER       -               -          -         -        -
+
+   A row is the stage before, a column what happens; `-` cannot happen. signal issued: the submission
+   that is to signal the value, or has the ticket, goes to the GPU. expected:
+   gpusync_timeline_expect is called. own work over: the command buffers of the submission that
+   waits have ended; a value of other code that its event does not show by then will not be waited
+   for. A failure also dooms the submission. test_states.c reads this table, and goes through it. */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
 /* A value or a ticket that a submission waits for. Where the submission is `listed`, and until it
@@ -7187,17 +7211,41 @@ struct gpusync__dependency {
     struct gpusync__submission *submission; /* that waits for it */
     gpusync_queue *queue;                   /* of a ticket, else NULL; may be gone once the dependency is over */
     gpusync_timeline *timeline;             /* of a value, else NULL */
-    void *event;                /* what the device waits for: the timeline's, or one that stands for the ticket */
+    void *event;                /* what the GPU waits for: the timeline's, or one that stands for the ticket */
     uint64_t raw, queue_number; /* the value of that event; of a ticket: tells whether the queue is gone */
-    uint32_t stage, rank;       /* GPUSYNC__AWAITED and the others; of several that fail the first counts */
-    /* encoded: in one of the program's command buffers.
-       any_end: the pending signal of that value is to end, however it does: see
-       gpusync__goes_after.
-       far: a ticket whose end may be a long way off, or seen late.
-       blocks: counted in the submission's `missing`. queued: a Metal 4 queue waits for it. */
-    bool encoded, any_end, far, blocks, queued;
+    uint32_t stage;             /* GPUSYNC__AWAITED and the others */
+    uint32_t rank;              /* of several that fail the lowest tells why; GPUSYNC__RANK_NONE: gpusync__is_order */
+    /* encoded: the GPU waits for it, in one of the program's command buffers or as the Metal 4
+       queue. Set by the thread that encodes the wait, never cleared. Missing: a command buffer that
+       waits for a ticket is not let go on (gpusync__found_over), or a wait that the Metal 4 queue
+       cut short is not noticed (gpusync__wait_was_cut).
+       far: the ticket may end late, or be seen to end late: of a tracked or an external buffer. Set
+       by the thread that makes the dependency, never cleared. Missing: the GPU waits for work that
+       is perhaps never committed, until its watchdog kills the waiting work.
+       blocks: it is counted in the submission's `missing`. Set where it is listed, cleared where it
+       turns, both under the wait list's lock; the thread that takes it off the list counts it down.
+       Wrong: the submission is held for good, or goes too early. */
+    bool encoded, far, blocks;
     struct gpusync__dependency *next, *along; /* taken off a wait list with it; the submission's next */
 };
+
+/* Where a pending signal stands. Changed under the wait list's lock; up to ISSUED also under the
+   order lock of its submission's queue.
+     PENDING  its submission is not on its way
+     GOING    its submission is issued next, unless a signal behind it keeps that back
+     ISSUED   the GPU has its submission, or gets it without a wait
+
+                   set out   behind another   announced   stays     ended well   taken back
+        PENDING    GOING     PENDING          -           PENDING   -            over
+        GOING      -         -                ISSUED      PENDING   -            over
+        ISSUED     -         -                -           -         over         over
+
+   The last signal of a submission is ISSUED where it sets out, by the same hold. behind another: it
+   would set out, but a lower signal of another queue is GOING or ISSUED. stays: a later signal of
+   its submission is behind another. over: off its timeline's list. ended well: its value is kept.
+   taken back: its submission failed, with its timeline, or was refused. test_states.c reads this
+   table, and goes through it. */
+enum { GPUSYNC__PENDING, GPUSYNC__GOING, GPUSYNC__ISSUED };
 
 /* A value that a submission will signal. On the list of its timeline until the submission is
    over. */
@@ -7205,13 +7253,10 @@ typedef struct gpusync__pending_signal {
     gpusync__node node;                     /* first; the number is the value */
     struct gpusync__submission *submission; /* whose end decides about it */
     gpusync_timeline *timeline;             /* with a reference */
-    /* going: the submission is issued, or just about to be. issued: the device has the submission,
-       or gets it without a wait. overtaken: the device may signal a higher value first. followed:
-       others go after it.
-       encoded: the device signals it. */
-    bool going, issued, overtaken, followed, encoded;
-    uint64_t largest_before;               /* its timeline's `largest`, before it was going */
-    struct gpusync__pending_signal *along; /* the submission's next */
+    uint64_t largest_before;                /* its timeline's `largest`, before it was GOING */
+    uint8_t stage;                          /* GPUSYNC__PENDING and the others. Under the wait list's lock */
+    bool encoded;                           /* the device signals it. Set at the encoding, and read by its end */
+    struct gpusync__pending_signal *along;  /* the submission's next */
 } gpusync__pending_signal;
 
 #define GPUSYNC__FEW 4
@@ -7220,8 +7265,15 @@ typedef struct gpusync__pending_signal {
 #define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
 #define GPUSYNC__RANK_NONE UINT32_MAX
 
-/* DOOMED: not to be issued any more. GIVEN_UP: nor does it matter how its dependencies end. */
-enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
+/* The fate of a submission, 0 while it may be issued or runs. It only rises, by an atomic OR: each
+   has the bits of those before it.
+     DOOMED    not to be issued. Set with an error by the thread that ends a dependency badly, or
+               gives the queue's held work up. Missing: work goes to the GPU with inputs that failed.
+     GIVEN_UP  nor does it matter how its dependencies end. Set under the order lock before they are
+               forgotten (gpusync__abandon, gpusync__disown). Missing: an error comes after the end.
+     DISOWNED  its command buffers may still run, for its queue goes. Set by gpusync__disown.
+               Missing: an event that the GPU will still signal is used again. */
+enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3, GPUSYNC__DISOWNED = 7 };
 
 /* The life of a submission. Its memory stays as long as the device; a slot's stays for ever.
 
@@ -7248,7 +7300,21 @@ enum { GPUSYNC__IS_DOOMED = 1, GPUSYNC__IS_GIVEN_UP = 2 };
      8. The last reference frees it: gpusync__submission_free.
 
    One that is doomed before its issue is abandoned: out of the line and, without 5. and 6., on to
-   7. A call that fails before there is a ticket undoes all (gpusync__undo_submission). */
+   7. A call that fails before there is a ticket undoes all (gpusync__undo_submission).
+
+                    free to go   kept back   last change   input failed   work over   inputs over   given up   refused
+        entering    issued       held        -             ended          -           -             -          free
+        held        -            -           issued        ended          -           -             ended      -
+        issued      -            -           -             issued         ended       issued        ended      -
+        over        -            -           -             ended          -           ended         ended      -
+        ended       -            -           -             -              -           -             -          -
+
+   over: its command buffers have ended, and a dependency has not. free to go, kept back: what
+   gpusync__enter_submission finds. last change: of what keeps it back. input failed: a dependency
+   did, and no other is open. work over: the last command buffer ends, with no dependency open.
+   inputs over: the last dependency is. given up: gpusync_cancel_held, a lost device, and for issued
+   ones gpusync_queue_destroy_now. refused: the call fails. test_states.c reads this table, and goes
+   through it. */
 struct gpusync__submission {
     gpusync__due due;       /* first; its place among what is due, from its end on */
     gpusync__slot work;     /* where it is found by its ticket */
@@ -7257,19 +7323,19 @@ struct gpusync__submission {
     /* missing: dependencies that keep it from being issued, + 1 while it comes in.
        unresolved: dependencies that are not over, + 1 for its command buffers.
        running: command buffers that have not ended, + 1 until it is announced. From its issue on.
-       doomed: GPUSYNC__IS_DOOMED, GPUSYNC__IS_GIVEN_UP. flags: of the submission. */
-    uint32_t missing, unresolved, running, doomed, flags;
+       fate: GPUSYNC__DOOMED and the others. flags: the program's, as GPUSYNC_STRICT. */
+    uint32_t missing, unresolved, running, fate, flags;
     /* dependency_count, signal_count: in its own memory.
        part_count, first_part: of `parts`; 1 where the first, which is `front`, is left out.
        rank: of the error. Under the device's submission lock, with the error and the outcome.
-       listed: its dependencies are, or were: not while the device has all that they need, before it
-       is through.
+       listed: its dependencies are, or were. Swapped by the thread that lists them: where it comes
+       in, or, if the GPU has all that it waits for, where its work is over. Twice: a dependency
+       stands on its list twice.
        depth: on the queue's free list: how many there are from here on. */
     uint32_t dependency_count, signal_count, part_count, first_part, rank, listed, depth;
-    /* disowned: its command buffers may still run.
-       lined, ready: in the line, and on the queue's list `ready`: it may be issued by now, or must
-       be ended. Under the submission lock. */
-    bool disowned, lined, ready;
+    /* It stands in its queue's line. Changed under the order and the submission lock, read under
+       either. Wrong: a change that comes while it enters is not seen, and it is held for good. */
+    bool lined;
     void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
     void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
     void **buffers;     /* of Metal 4: what it commits, which its one part retains */
@@ -7332,18 +7398,26 @@ static bool gpusync__is_issued(const gpusync__submission *s)
 
 static bool gpusync__is_loose(const gpusync__submission *s)
 {
-    return (s->flags & GPUSYNC_UNORDERED) != 0;
+    return s->flags & GPUSYNC_UNORDERED;
 }
 
-/* Will it not be issued? */
-static bool gpusync__is_doomed(const gpusync__submission *s)
+/* fate: GPUSYNC__DOOMED and the others. */
+static bool gpusync__has_fate(const gpusync__submission *s, uint32_t fate)
 {
-    return GPUSYNC__LOAD_SEQ(&s->doomed) != 0;
+    return GPUSYNC__LOAD_SEQ(&s->fate) >= fate;
 }
 
-static bool gpusync__is_given_up(const gpusync__submission *p)
+/* Is this `before` of its submission? Then it does not matter how the lower signal ends. */
+static bool gpusync__is_order(const gpusync__dependency *dep)
 {
-    return GPUSYNC__LOAD_SEQ(&p->doomed) & GPUSYNC__IS_GIVEN_UP;
+    return dep->rank == GPUSYNC__RANK_NONE;
+}
+
+/* Has the device got the signal, and does it signal no higher value first? Under the wait list's
+   lock. */
+static bool gpusync__comes(const gpusync__pending_signal *signal)
+{
+    return signal->stage == GPUSYNC__ISSUED && signal->largest_before < signal->node.number;
 }
 
 /* What the failure of a timeline says; OK when it has not failed. */
@@ -7360,9 +7434,9 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
 }
 
 /* What stands further down and is called from above it on the second floor. */
-static void gpusync__submission_free(gpusync__submission *s); /* >>submit: its last reference went */
-static bool gpusync__look_submission(gpusync__submission *s); /* >>submit: asks Metal about its parts */
-static void gpusync__hook_in(gpusync_device *dev);            /* >>submit: its first submission comes */
+static void gpusync__submission_free(gpusync__submission *s); /* >>submissions: its last reference went */
+static bool gpusync__look_submission(gpusync__submission *s); /* >>held: asks Metal about its parts */
+static void gpusync__hook_in(gpusync_device *dev);            /* >>upper: its first submission comes */
 
 /* One more reference. The caller has one, or knows of a lock that keeps the submission. */
 static void gpusync__submission_keep(gpusync__submission *s)
@@ -7460,7 +7534,7 @@ static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *
    callback issues it, or that thread does after its unlock (gpusync__order_end). */
 static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST);
+    gpusync__set_flag(&q->wanted, 1);
     if (!gpusync__swap32(&q->is_deferred, 0, 1))
         return;
     if (gpusync__enter(q)) {
@@ -7472,14 +7546,19 @@ static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
     }
 }
 
+/* Under the submission lock. */
+static bool gpusync__is_listed_ready(const gpusync__submission *s)
+{
+    return s->previous_ready || s->work.queue->ready == s;
+}
+
 /* Under the submission lock. gpusync__issue_ready looks at the submissions of this list alone, not
    at all that are held. */
 static void gpusync__list_ready(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
-    if (!s->lined || s->ready)
+    if (!s->lined || gpusync__is_listed_ready(s))
         return;
-    s->ready = true;
     s->next_ready = NULL;
     s->previous_ready = q->last_ready;
     if (q->last_ready)
@@ -7493,9 +7572,8 @@ static void gpusync__list_ready(gpusync__submission *s)
 static void gpusync__unlist_ready(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
-    if (!s->ready)
+    if (!gpusync__is_listed_ready(s))
         return;
-    s->ready = false;
     if (s->next_ready)
         s->next_ready->previous_ready = s->previous_ready;
     else
@@ -7504,6 +7582,7 @@ static void gpusync__unlist_ready(gpusync__submission *s)
         s->previous_ready->next_ready = s->next_ready;
     else
         q->ready = s->next_ready;
+    s->previous_ready = NULL;
 }
 
 /* What keeps the submission on the host has changed; it is not over. One that is still coming in is
@@ -7537,7 +7616,7 @@ static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, g
 {
     gpusync__submission *s = dep->submission;
     gpusync__set_stage(dep, stage);
-    if (!dep->blocks || dep->any_end || s->flags & GPUSYNC_STRICT)
+    if (!dep->blocks || gpusync__is_order(dep) || s->flags & GPUSYNC_STRICT)
         return;
     dep->blocks = false;
     if (GPUSYNC__SUB_SEQ(&s->missing, 1) == 1)
@@ -7560,7 +7639,7 @@ static void gpusync__blame(gpusync__submission *s, uint32_t rank, const gpusync_
 static void gpusync__doom(gpusync__submission *s, uint32_t rank, const gpusync_error *error)
 {
     gpusync__blame(s, rank, error);
-    gpusync__set_flag(&s->doomed, GPUSYNC__IS_DOOMED);
+    gpusync__set_flag(&s->fate, GPUSYNC__DOOMED);
 }
 
 /* The event that stands for a ticket: let the device go on. No lock is held, for this sends a
@@ -7583,7 +7662,7 @@ static void gpusync__dependencies_over(gpusync__dependency *dependencies, const 
 {
     for (gpusync__dependency *dep = dependencies, *next; dep; dep = next) {
         gpusync__submission *s = dep->submission;
-        bool fails = error && !dep->any_end && !gpusync__is_given_up(s);
+        bool fails = error && !gpusync__is_order(dep) && !gpusync__has_fate(s, GPUSYNC__GIVEN_UP);
         next = dep->next;
         gpusync__signal_dependency(dep);
         if (fails)
@@ -7737,10 +7816,11 @@ GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 
 /* -- the listener, and registrations with it: see gpusync__listening for their life */
 
-typedef struct gpusync__listener_block {
-    gpusync__block head;           /* first: what every block begins with */
-    gpusync__listening *listening; /* what Metal's copy has a reference to */
-} gpusync__listener_block;
+/* A block with one pointer, for Metal to copy. */
+typedef struct gpusync__context_block {
+    gpusync__block head; /* first: what every block begins with */
+    void *context;       /* what it is about */
+} gpusync__context_block;
 
 /* The last reference puts it on the global free list. The wait list's lock may be held. */
 static void gpusync__listening_unref(gpusync__listening *listening)
@@ -7756,12 +7836,12 @@ static void gpusync__listening_unref(gpusync__listening *listening)
 static void gpusync__listener_copy(void *to, const void *from)
 {
     (void)to; /* the bytes are there already */
-    GPUSYNC__ADD_SEQ(&((const gpusync__listener_block *)from)->listening->refs, 1);
+    GPUSYNC__ADD_SEQ(&((gpusync__listening *)((const gpusync__context_block *)from)->context)->refs, 1);
 }
 
 static void gpusync__listener_dispose(const void *block)
 {
-    gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
+    gpusync__listening_unref((gpusync__listening *)((const gpusync__context_block *)block)->context);
 }
 
 /* On the listener's thread. The value in the call may be above the one that was asked for: so the
@@ -7770,7 +7850,7 @@ static void gpusync__listener_dispose(const void *block)
    Interleaving 14: a timed-out wait, then the late signal: the listening finds no wait listed. */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
-    gpusync__listening *listening = ((gpusync__listener_block *)block)->listening;
+    gpusync__listening *listening = (gpusync__listening *)((gpusync__context_block *)block)->context;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     (void)event;
     (void)raw;
@@ -7788,10 +7868,25 @@ static const struct gpusync__listener_descriptor {
     void (*dispose)(const void *block);       /* called before a copy is freed */
     const char *signature, *layout;           /* the types of the call; no layout */
 } gpusync__listener_descriptor = {
-    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
+    0, sizeof(gpusync__context_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
 };
 
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
+
+/* Have the listener call `invoke` once the event stands at `raw` or above. Metal copies the block,
+   which is on this stack. Needs a pool. */
+static void gpusync__notify(void *event, void *listener, uint64_t raw, void (*invoke)(void *, void *, uint64_t),
+                            const void *descriptor, void *context)
+{
+    typedef void (*notify)(void *, void *, void *, uint64_t, void *);
+    gpusync__context_block block = {
+        {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
+         (void (*)(void *, void *))(void (*)(void))invoke, (const gpusync__block_descriptor *)descriptor},
+        context,
+    };
+    ((notify)gpusync__send)(event, gpusync__sel.notifyListener, listener, raw, &block);
+}
+
 #define GPUSYNC__SLAB_LISTENINGS 32
 
 /* The device's listener, created at its first use. NULL: Metal has none. The device's lock makes
@@ -7867,15 +7962,9 @@ static void gpusync__listen(const gpusync__goal *goal)
     GPUSYNC__UNLOCK_TIMELINE(t);
     if (!listening)
         return;
-    gpusync__listener_block block = {
-        {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
-         (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke,
-         (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor},
-        listening,
-    };
     void *pool = gpusync__pool_push();
-    ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(
-        t->event, gpusync__sel.notifyListener, t->device->listener, goal->ticket + t->base, &block);
+    gpusync__notify(t->event, t->device->listener, goal->ticket + t->base, gpusync__listener_invoke,
+                    &gpusync__listener_descriptor, listening);
     gpusync__pool_pop(pool);
     gpusync__listening_unref(listening); /* not before: destroy may have given up the list's reference by now */
 }
@@ -7989,7 +8078,7 @@ static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
     for (; node; node = node->beside[1]) {
         const gpusync__pending_signal *signal = (const gpusync__pending_signal *)(const void *)node;
-        if (!signal->issued || signal->overtaken)
+        if (!gpusync__comes(signal))
             return;
         GPUSYNC__STORE_SEQ(&t->coming, node->number);
     }
@@ -8012,12 +8101,14 @@ GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpus
 {
     gpusync_timeline *t = signal->timeline;
     const gpusync__node *below = signal->node.beside[0];
-    signal->issued = true;
-    if (signal->overtaken)
+    signal->stage = GPUSYNC__ISSUED;
+    if (!gpusync__comes(signal)) {
         gpusync__let_come_below(signal);
-    else if (!below || below->number <= t->coming)
+        return;
+    }
+    if (!below || below->number <= t->coming)
         gpusync__let_come(t, &signal->node);
-    if (t->waits.lists[GPUSYNC__BY_NUMBER].root && !signal->overtaken)
+    if (t->waits.lists[GPUSYNC__BY_NUMBER].root)
         gpusync__turn_dependencies(t, GPUSYNC__COMING, signal->node.number, &signal->node, deferred);
 }
 
@@ -8031,16 +8122,14 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal
     if (signal->timeline->value == GPUSYNC__FAILED_VALUE)
         return 0; /* no wait is left */
     for (gpusync__node *node = signal->node.beside[0]; node; node = node->beside[0]) {
-        gpusync__pending_signal *below = (gpusync__pending_signal *)(void *)node;
+        const gpusync__pending_signal *below = (const gpusync__pending_signal *)(const void *)node;
         /* A submission that needs the lower value, or one above it, goes after that pending signal
            anyway. */
         GPUSYNC__EACH_DEPENDENCY(dep, s)
             if (dep->timeline == signal->timeline && dep->node.number >= node->number)
                 return 0;
-        if (!below->going || below->submission->work.queue == s->work.queue)
-            continue;
-        below->followed = true;
-        return node->number;
+        if (below->stage != GPUSYNC__PENDING && below->submission->work.queue != s->work.queue)
+            return node->number;
     }
     return 0;
 }
@@ -8054,12 +8143,10 @@ GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusy
     uint64_t after = t->mixed && signal->node.beside[0] ? gpusync__goes_after(signal) : 0;
     if (after)
         return after;
-    signal->going = true;
-    signal->overtaken = signal->node.number < t->largest;
-    if (!signal->overtaken) {
-        signal->largest_before = t->largest;
+    signal->stage = GPUSYNC__GOING;
+    signal->largest_before = t->largest;
+    if (t->largest < signal->node.number)
         t->largest = signal->node.number;
-    }
     if (!signal->along)
         gpusync__issue_signal(signal, deferred);
     return 0;
@@ -8069,7 +8156,7 @@ GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusy
    the order lock. */
 static uint64_t gpusync__set_out_too(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    if (signal->going)
+    if (signal->stage != GPUSYNC__PENDING)
         return 0; /* changes under the order lock only */
     GPUSYNC__LOCK_TIMELINE(signal->timeline);
     uint64_t after = gpusync__set_out(signal, deferred);
@@ -8096,7 +8183,7 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
         if (going && gpusync__set_out(signal, deferred))
             result = GPUSYNC_NOT_READY;
-        if (!signal->issued)
+        if (signal->stage != GPUSYNC__ISSUED)
             gpusync__let_come_below(signal);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
@@ -8113,7 +8200,7 @@ GPUSYNC__RARE gpusync__dependency *gpusync__take_followers(gpusync__pending_sign
     gpusync__catch_nothing(&caught);
     for (; dep && dep->node.number == signal->node.number; dep = next) {
         next = gpusync__dependency_after(dep);
-        if (dep->any_end)
+        if (gpusync__is_order(dep))
             gpusync__take_told(waits, &dep->node, NULL, &caught, deferred);
     }
     return caught.dependencies;
@@ -8125,10 +8212,10 @@ GPUSYNC__RARE void gpusync__stay(gpusync__pending_signal *signal, gpusync__defer
 {
     gpusync_timeline *t = signal->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
-    gpusync__dependency *followers = signal->followed ? gpusync__take_followers(signal, deferred) : NULL;
-    if (signal->going && t->largest == signal->node.number)
+    gpusync__dependency *followers = t->mixed ? gpusync__take_followers(signal, deferred) : NULL;
+    if (signal->stage != GPUSYNC__PENDING && t->largest == signal->node.number)
         t->largest = signal->largest_before;
-    signal->going = signal->followed = false;
+    signal->stage = GPUSYNC__PENDING;
     GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__dependencies_over(followers, NULL, deferred);
 }
@@ -8167,15 +8254,15 @@ static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpus
     if (signal->node.linked) {
         gpusync__list_remove(&t->signals, &signal->node);
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count - 1);
-        if (signal->followed)
+        if (t->mixed)
             followers = gpusync__take_followers(signal, deferred);
     }
-    if (kept && value > t->kept)
+    if (!kept)
+        gpusync__let_come(t, t->signals.end[0]);
+    else if (value > t->kept)
         t->kept = value;
     if (kept && value > t->on_event && signal->encoded)
         GPUSYNC__STORE_SEQ(&t->on_event, value);
-    if (!kept)
-        gpusync__let_come(t, t->signals.end[0]);
     gpusync__raise_unlock(t, deferred);
     gpusync__dependencies_over(followers, NULL, deferred);
 }
@@ -8286,10 +8373,10 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline
            slips through. */
         lost = GPUSYNC__LOAD_SEQ(&dev->lost) != 0;
-        if (!lost)
+        if (!lost) {
             t->place.number = ++dev->timeline_count;
-        if (!lost)
             gpusync__list_add(&dev->timelines, &t->place);
+        }
         gpusync__unlock(&dev->lock);
     }
     if (t && !lost) {
@@ -8395,7 +8482,7 @@ GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *b
         *base = timeline ? timeline->base : 0;
     if (!timeline)
         return NULL;
-    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
+    GPUSYNC__STORE_SEQ(&timeline->handed_out, true); /* read by gpusync__timeline_unref */
     return timeline->event;
 }
 
@@ -8457,7 +8544,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK)
         return result;
-    __atomic_store_n(&timeline->handed_out, true, __ATOMIC_SEQ_CST); /* read by gpusync__timeline_unref */
+    GPUSYNC__STORE_SEQ(&timeline->handed_out, true); /* read by gpusync__timeline_unref */
     GPUSYNC__LOCK_TIMELINE(timeline);
     if (value > timeline->expected)
         timeline->expected = value;
@@ -8542,7 +8629,40 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    A command buffer of Metal 4 has no status, no handler and no queue, and Metal retains nothing.
    What is committed in one go is one slot, and that is the feedback handler. Metal takes the
    handlers out of the options at the commit (seen in listings of the framework of iOS 26.1; the
-   headers do not say so): so each commit has options of its own. */
+   headers do not say so): so each commit has options of its own.
+
+   What else knows of Metal 4, and why. `make check` compares this list with the code.
+
+     gpusync__orphan_leave      Metal 4 retains nothing: the handler releases the buffer, not the last look
+     gpusync__is_limited        max_in_flight is a limit of its own: Metal 4 has none
+     gpusync__classify          its errors have a domain and codes of their own
+     gpusync__read_label        several command buffers are an array: the first has the label
+     gpusync__completed         the status is read from the feedback
+     gpusync__look_slot         there is no status to look at: only the feedback tells
+     gpusync__block_goal        there is no waitUntilCompleted
+     gpusync_wait_ex            the same, where a wait asks for it
+     gpusync_command_buffer     such buffers come from the device, not from a queue
+     gpusync__check_stranger    gpusync_commit, gpusync_track and others are for other queues
+     gpusync__end_commit        the same, where such a commit would be held
+     gpusync__new_queue4        makes the queue
+     gpusync__has_metal4        does the device have such queues?
+     gpusync__metal_queue       takes or makes the queue
+     gpusync_queue_create       its limit, where the program sets none, is the largest number
+     gpusync__queue_free        releases `mark`
+     gpusync__orphan_slots      keeps no events for an orphan: `gather` keeps those of the queue
+     gpusync__destroy           calls `gather` and `leave`: what the GPU still uses is kept
+     gpusync__submission_clear  nothing is left for its commit, and of its mark
+     gpusync__submission_new    the command buffers are noted in its memory, beside its parts
+     gpusync__submission_free   releases the options of a commit that was never made
+     gpusync__publish           what it signals is kept until the mark has come
+     gpusync__issue_submission  waits and signals are operations of the queue
+     gpusync__own_buffers       none are needed: the options are made instead
+     gpusync__take_parts        calls the next
+     gpusync__take_parts4       all command buffers are one part
+     gpusync__seek_all          held ones cannot be enqueued
+     gpusync_warmup_start       the warm-up commits a buffer of the queue's own kind, which Metal 4 has not
+     gpusync__write_slot        the report knows no status
+     gpusync__write_queue       the report says which kind the queue is */
 
 /* Are the command buffers all there, each one once? With a hash table of them, at most half
    full. */
@@ -8558,12 +8678,12 @@ GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *c
     if (!table)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
-        size_t at = (size_t)(gpusync__hash(buffers[i]) >> 32);
-        while (table[at & (size - 1)] && table[at & (size - 1)] != buffers[i])
-            at++;
-        if (!buffers[i] || table[at & (size - 1)])
+        size_t at = (size_t)(gpusync__hash(buffers[i]) >> 32) & (size - 1);
+        while (table[at] && table[at] != buffers[i])
+            at = (at + 1) & (size - 1);
+        if (!buffers[i] || table[at])
             result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-        table[at & (size - 1)] = buffers[i];
+        table[at] = buffers[i];
     }
     if (table != few)
         gpusync__free(dev, table, size * sizeof *table);
@@ -8582,6 +8702,13 @@ GPUSYNC__INLINE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *c
         GPUSYNC__STORE_SEQ(&q->buffer_class, cls);
     }
     return count ? GPUSYNC_OK : GPUSYNC_ERROR_UNSUPPORTED;
+}
+
+/* Checks what one call is to commit, unless it is one command buffer for another queue. */
+GPUSYNC__INLINE gpusync_result gpusync__check_work(gpusync_queue *q, void *const *buffers, size_t count)
+{
+    gpusync_result result = count > 1 ? gpusync__check_buffers(q->device, buffers, count) : GPUSYNC_OK;
+    return q->metal4 && result == GPUSYNC_OK ? gpusync__check_classes4(q, buffers, count) : result;
 }
 
 /* Is one of them held? Then its recording has still to be committed. Under the order lock. */
@@ -8629,20 +8756,15 @@ static void gpusync__add_events(void *array, const gpusync__submission *s)
 /* With Metal 4 a signal stands behind its commit, and may come after the feedback; nor does
    anything retain the queue. So a last mark goes behind all that the queue has, and a block that
    waits for that keeps the rest. */
-typedef struct gpusync__keeper_block {
-    gpusync__block head; /* first: what every block begins with */
-    void *kept;          /* an NSMutableArray, to which Metal's copy has a reference */
-} gpusync__keeper_block;
-
 static void gpusync__keeper_copy(void *to, const void *from)
 {
     (void)to; /* the bytes are there already */
-    gpusync__retain(((const gpusync__keeper_block *)from)->kept);
+    gpusync__retain(((const gpusync__context_block *)from)->context);
 }
 
 static void gpusync__keeper_dispose(const void *block)
 {
-    gpusync__release_pooled(((const gpusync__keeper_block *)block)->kept);
+    gpusync__release_pooled(((const gpusync__context_block *)block)->context);
 }
 
 /* There is nothing to do: Metal gives the block back after this. */
@@ -8654,7 +8776,7 @@ static void gpusync__keeper_invoke(void *block, void *event, uint64_t raw)
 }
 
 static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
-    0, sizeof(gpusync__keeper_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
+    0, sizeof(gpusync__context_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
 };
 
 /* Step 6 of >>destroy, before the slots become orphans: the events that the submissions in flight
@@ -8691,16 +8813,9 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
     if (GPUSYNC__LOAD_SEQ(&q->device->lost) && !left) {
         gpusync__release(array);
     } else if (q->mark && listener) {
-        gpusync__keeper_block block = {
-            {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
-             (void (*)(void *, void *))(void (*)(void))gpusync__keeper_invoke,
-             (const gpusync__block_descriptor *)(const void *)&gpusync__keeper_descriptor},
-            array,
-        };
         gpusync__send_void_id(array, gpusync__sel.addObject, q->mark);
         gpusync__send_void_id(array, gpusync__sel.addObject, listener);
-        ((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(q->mark, gpusync__sel.notifyListener,
-                                                                            listener, ++q->marks, &block);
+        gpusync__notify(q->mark, listener, ++q->marks, gpusync__keeper_invoke, &gpusync__keeper_descriptor, array);
         gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
         gpusync__release(array);
     }
@@ -8708,7 +8823,13 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
     gpusync__unref_submissions(q->kept);
 }
 
-static const gpusync__metal4 gpusync__fours = {gpusync__feedback_status, gpusync__gather_events, gpusync__leave_behind};
+/* Before the first commit, whose handler reads it. Under the order lock. */
+GPUSYNC__INLINE void gpusync__hook_in4(gpusync_queue *q)
+{
+    static const gpusync__metal4 fours = {gpusync__feedback_status, gpusync__gather_events, gpusync__leave_behind};
+    if (!q->four)
+        q->four = &fours;
+}
 
 /* What a slot is for that commits these command buffers, which the caller retains: the one, or an
    array (+0). One that is in flight may be recorded again, with another allocator, and committed:
@@ -8721,8 +8842,7 @@ GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 /* As gpusync__take_in. Under the order lock. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, bool *admitted, gpusync__slot **slot)
 {
-    if (!q->four)
-        q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
+    gpusync__hook_in4(q);
     return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, admitted, slot);
 }
 
@@ -8752,11 +8872,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     gpusync__commit_extra extra;
     gpusync__slot *slot = NULL;
     extra.admitted = false;
-    gpusync_result result = buffers[0] ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (count > 1)
-        result = gpusync__check_buffers(q->device, buffers, count);
-    if (result == GPUSYNC_OK)
-        result = gpusync__check_classes4(q, buffers, count);
+    gpusync_result result = buffers[0] ? gpusync__check_work(q, buffers, count) : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result == GPUSYNC_OK && q->slow_commit)
         result = gpusync__before_commit4(q, buffers, count, &extra);
     if (result != GPUSYNC_OK)
@@ -8802,7 +8918,136 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
     return result;
 }
 
-/* ------------------------------------------------------------------------------- >>submit --
+/* -- submissions of Metal 4
+   Waits and signals are operations of the queue, before and behind the commit: all that is
+   committed later waits, too. */
+
+/* The Metal 4 queue is to signal for the first time: it gets its mark. Of two threads the first one
+   counts. False: Metal has no event. No lock is held. */
+GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
+{
+    uint64_t raw;
+    void *event = gpusync__event_take(q->device, &raw);
+    if (!event)
+        return false;
+    gpusync__lock(&q->order);
+    bool first = !q->mark;
+    if (first) {
+        q->marks = raw;
+        GPUSYNC__STORE_SEQ(&q->mark, event);
+    }
+    gpusync__order_end(q);
+    if (!first)
+        gpusync__event_keep(q->device, event, true);
+    return true;
+}
+
+/* Make what the commit of the submission needs. No lock is held. */
+GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s,
+                                                    const gpusync_submission *desc)
+{
+    if (desc->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
+        return GPUSYNC_ERROR_METAL_NIL;
+    void *pool = gpusync__pool_push();
+    s->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
+    gpusync__pool_pop(pool);
+    return s->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+}
+
+/* Have the queue wait for the dependencies that are not over. Is there one? Under the order lock,
+   with a pool. */
+GPUSYNC__RARE bool gpusync__encode_waits4(gpusync__submission *s)
+{
+    bool waits = false;
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
+        if (gpusync__is_over(dep))
+            continue;
+        gpusync__encode(s->work.queue->metal, gpusync__sel.waitForEvent, dep->event, dep->raw);
+        dep->encoded = true; /* gpusync__wait_was_cut reads it */
+        waits = true;
+    }
+    return waits;
+}
+
+#define GPUSYNC__MARK_EVERY 4 /* submissions that signal: a mark costs as much as a signal of theirs */
+
+/* The signals of the submission have gone to the Metal 4 queue. Now and then the queue signals its
+   mark behind them. Under the order lock. */
+static void gpusync__set_mark(gpusync_queue *q, gpusync__submission *s)
+{
+    s->mark = ++q->marks;
+    if (q->marks % GPUSYNC__MARK_EVERY == 0)
+        gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
+}
+
+/* Commit the submission, and have the queue make its signals. They are not noted as encoded: the
+   host writes the event, too, for a signal may come later than the feedback. Under the order lock,
+   with a pool. */
+GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
+{
+    gpusync_queue *q = s->work.queue;
+    gpusync__send4(q, s->parts[0], s->options, s->buffers, s->buffer_count);
+    gpusync__release(s->options);
+    s->options = NULL;
+    if (s->flags & GPUSYNC_STRICT)
+        return;
+    GPUSYNC__EACH_SIGNAL(signal, s)
+        gpusync__encode(q->metal, gpusync__sel.signalEvent, signal->timeline->event,
+                        signal->node.number + signal->timeline->base);
+    if (s->signals)
+        gpusync__set_mark(q, s);
+}
+
+/* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later
+   work run, and says nothing (documented). The submission has the events. A value that has come
+   since is not noticed. */
+GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
+{
+    const gpusync__dependency *dep = slot->submission->dependencies;
+    while (dep && (!dep->encoded || GPUSYNC__AS(uint64_t)(dep->event, gpusync__sel.signaledValue) >= dep->raw))
+        dep = dep->along;
+    if (!dep)
+        return false;
+    gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
+    error->failure = GPUSYNC_FAILURE_TIMEOUT;
+    error->ticket = slot->ticket;
+    gpusync__read_label(q, slot, error->label, sizeof error->label);
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
+    return true;
+}
+
+/* Keep an ended submission on the queue, and with it the events that it signals: Metal 4 retains no
+   event, and a signal may come after the feedback of the work in front of it, or even of the work
+   behind it. Once the event q->mark stands at s->mark (gpusync__set_mark), the signals have come:
+   Metal hands the signals of a queue to the kernel in their order (known from Apple's code; what
+   the kernel does is open: README, "Status"). This takes the caller's reference, and drops the kept
+   submissions whose signals have come. Once it has added to `kept_count` the queue may go:
+   gpusync__destroy waits for all submissions but those that are kept. */
+GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
+{
+    gpusync_device *dev = q->device;
+    uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
+    gpusync__submission **link = &q->kept, *gone = NULL;
+    uint32_t more = 1;
+    gpusync__lock(&dev->submission_lock);
+    s->next = q->kept;
+    q->kept = s;
+    while ((s = *link) != NULL) {
+        if (s->mark > made) {
+            link = &s->next;
+            continue;
+        }
+        *link = s->next;
+        s->next = gone;
+        gone = s;
+        more--;
+    }
+    GPUSYNC__ADD_SEQ(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
+    gpusync__unlock(&dev->submission_lock);
+    gpusync__unref_submissions(gone);
+}
+
+/* -------------------------------------------------------------------------- >>submissions --
    What a submission waits for are its dependencies, what it signals are its pending signals. Each
    dependency and each pending signal is on a list of the timeline or queue that it is about.
 
@@ -8839,13 +9084,14 @@ static void gpusync__submission_clear(gpusync__submission *s)
     s->joined = NULL;
     s->dependency_count = s->signal_count = s->part_count = s->first_part = 0;
     s->rank = GPUSYNC__RANK_NONE;
-    s->listed = s->disowned = false;
+    s->listed = 0;
     s->due.fn = NULL;
     s->gpu_start = s->gpu_end = 0;
     s->mark = 0;
     s->label[0] = '\0';
     s->flags = 0;
-    GPUSYNC__STORE_RELAXED(&s->doomed, 0);
+    /* These are published by the swap or the unlock that puts the submission on a free list. */
+    GPUSYNC__STORE_RELAXED(&s->fate, 0);
     GPUSYNC__STORE_RELAXED(&s->work.state, (uint8_t)GPUSYNC__OPEN);
     GPUSYNC__STORE_RELAXED(&s->work.ticket, 0);
     s->work.queue = NULL;
@@ -8889,39 +9135,45 @@ static void gpusync__submission_called(gpusync__due *due)
     gpusync__submission_unref((gpusync__submission *)(void *)due);
 }
 
-/* A few submissions onto the free list of this queue: free ones of the device, or as many new ones.
-   False: no memory. */
+/* New submissions onto the free list of the device, if there is memory. Under the submission lock. */
+GPUSYNC__RARE void gpusync__store_submissions(gpusync_device *dev)
+{
+    gpusync__submission *s =
+        (gpusync__submission *)gpusync__store_new(dev, GPUSYNC__STORE_SUBMISSIONS * sizeof(gpusync__submission));
+    for (uint32_t i = 0; s && i < GPUSYNC__STORE_SUBMISSIONS; i++, s++) {
+        s->device = dev;
+        s->due.done = gpusync__submission_called;
+        s->previous_ready = NULL; /* as in each that is on no list of ready ones */
+        s->work.kind = GPUSYNC__SUBMISSION;
+        s->work.submission = s;
+        gpusync__submission_clear(s);
+        s->next = dev->free_submissions;
+        dev->free_submissions = s;
+    }
+}
+
+/* A few submissions of the device onto the free list of this queue. False: no memory. */
 GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    gpusync__submission *submissions = NULL, *made = NULL;
+    gpusync__submission *s, *taken = NULL;
     gpusync__lock(&dev->submission_lock);
     gpusync__hook_in(dev);
     if (!dev->free_submissions)
-        made = (gpusync__submission *)gpusync__store_new(dev, GPUSYNC__STORE_SUBMISSIONS * sizeof *made);
-    for (uint32_t i = 0; i < GPUSYNC__STORE_SUBMISSIONS && (made || dev->free_submissions); i++) {
-        gpusync__submission *s = made ? &made[i] : dev->free_submissions;
-        if (!made) {
-            dev->free_submissions = s->next;
-        } else {
-            s->device = dev;
-            s->due.done = gpusync__submission_called;
-            s->work.kind = GPUSYNC__SUBMISSION;
-            s->work.submission = s;
-            gpusync__submission_clear(s);
-        }
+        gpusync__store_submissions(dev);
+    for (uint32_t i = 0; i < GPUSYNC__STORE_SUBMISSIONS && (s = dev->free_submissions) != NULL; i++) {
+        dev->free_submissions = s->next;
         s->due.owing = &q->owing;
-        s->next = submissions;
-        submissions = s;
+        s->next = taken;
+        taken = s;
     }
     gpusync__unlock(&dev->submission_lock);
-    if (!submissions)
-        return false;
-    for (gpusync__submission *next; submissions; submissions = next) {
-        next = submissions->next;
-        gpusync__submission_put(q, submissions);
+    bool made = taken != NULL;
+    while ((s = taken) != NULL) {
+        taken = s->next;
+        gpusync__submission_put(q, s);
     }
-    return true;
+    return made;
 }
 
 /* Give the submission memory for so many dependencies, pending signals and parts: one block, which
@@ -8958,6 +9210,7 @@ static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
     if (!s)
         return NULL;
     s->work.queue = q;
+    /* These are published by the unlock of what first leads to the submission: a timeline, or the queue. */
     GPUSYNC__STORE_RELAXED(&s->missing, 1);
     GPUSYNC__STORE_RELAXED(&s->unresolved, 1);
     GPUSYNC__STORE_RELAXED(&s->refs, 2);
@@ -9050,11 +9303,11 @@ static void gpusync__submission_free(gpusync__submission *s)
     while (s->joined) {
         gpusync__submission *joined = s->joined;
         s->joined = joined->next;
-        joined->disowned = s->disowned;
+        GPUSYNC__STORE_SEQ(&joined->fate, s->fate);
         gpusync__submission_drop(joined); /* which others may just count a reference of, and give it back */
     }
     for (uint32_t i = 0; i < s->dependency_count; i++)
-        gpusync__dependency_free(dev, &s->own_dependencies[i], s->disowned);
+        gpusync__dependency_free(dev, &s->own_dependencies[i], gpusync__has_fate(s, GPUSYNC__DISOWNED));
     for (uint32_t i = 0; i < s->signal_count; i++)
         gpusync__timeline_unref(s->own_signals[i].timeline);
     gpusync__free(dev, s->memory, s->memory_size); /* NULL: the few of its own were enough */
@@ -9065,7 +9318,7 @@ static void gpusync__submission_free(gpusync__submission *s)
     GPUSYNC__SUB_SEQ(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
-/* -- dependencies
+/* ------------------------------------------------------------------------- >>dependencies --
 
        1. gpusync__dependency_point makes a dependency: AWAITED, or OVER at once, where nothing is
           left to wait for.
@@ -9098,12 +9351,12 @@ static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
     if (t->value >= number)
         return GPUSYNC__OVER;
     const gpusync__pending_signal *cover = gpusync__cover(t, number);
-    if (dep->any_end)
+    if (gpusync__is_order(dep))
         return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
     if (number <= t->on_event)
         return GPUSYNC__AWAITED; /* a pending signal is open: the device would not wait for it */
     if (cover)
-        return cover->issued && !cover->overtaken ? GPUSYNC__COMING : GPUSYNC__AWAITED;
+        return gpusync__comes(cover) ? GPUSYNC__COMING : GPUSYNC__AWAITED;
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
@@ -9148,7 +9401,7 @@ static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool is
     if (found != GPUSYNC__FOUND_OPEN)
         gpusync__unlink_dependency(dep);
     dep->blocks = found == GPUSYNC__FOUND_OPEN && !issued &&
-                  (dep->stage == GPUSYNC__AWAITED || dep->any_end || s->flags & GPUSYNC_STRICT);
+                  (dep->stage == GPUSYNC__AWAITED || gpusync__is_order(dep) || s->flags & GPUSYNC_STRICT);
     if (dep->blocks)
         GPUSYNC__ADD_SEQ(&s->missing, 1);
     gpusync__unlock(gpusync__dependency_lock(dep));
@@ -9169,7 +9422,7 @@ GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found 
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     else
         failed = dep->queue && gpusync__ticket_result(dep->queue, dep->node.number, &error) != GPUSYNC_OK;
-    if (failed && !dep->any_end)
+    if (failed && !gpusync__is_order(dep))
         gpusync__doom(s, dep->rank, &error);
     if (dep->encoded)
         gpusync__signal_dependency(dep);
@@ -9231,19 +9484,17 @@ GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        if (dep->queue)
-            gpusync__lock(&dev->lock); /* what is on the list stays meanwhile, also a closing queue */
+        gpusync__lock(&dev->lock); /* what is on its list stays meanwhile, also a closing queue */
         const gpusync__node *place = dep->queue ? gpusync__list_from(&dev->queues, dep->queue_number) : NULL;
         if (dep->timeline || (place && place->number == dep->queue_number))
             gpusync__unlist_dependency(dep);
-        if (dep->queue)
-            gpusync__unlock(&dev->lock);
+        gpusync__unlock(&dev->lock);
     }
     if (s->before.timeline)
         gpusync__unlist_dependency(&s->before);
 }
 
-/* -- the end of a submission
+/* -------------------------------------------------------------------------------- >>ended --
    `running`, then `unresolved`: the thread that counts one down to 0 does what comes next, and no
    other does. A thread touches the submission for the last time when it counts down, unless it has
    a reference. */
@@ -9278,24 +9529,6 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred 
             true; /* its dependencies are listed from here on, and the sweep looks at them */
 }
 
-/* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later
-   work run, and says nothing (documented). The submission has the events. A value that has come
-   since is not noticed. */
-GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
-{
-    const gpusync__dependency *dep = slot->submission->dependencies;
-    while (dep && (!dep->queued || GPUSYNC__AS(uint64_t)(dep->event, gpusync__sel.signaledValue) >= dep->raw))
-        dep = dep->along;
-    if (!dep)
-        return false;
-    gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
-    error->failure = GPUSYNC_FAILURE_TIMEOUT;
-    error->ticket = slot->ticket;
-    gpusync__read_label(q, slot, error->label, sizeof error->label);
-    gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
-    return true;
-}
-
 /* Keep the error of a part that has ended, and widen the submission's times to its start and end.
    The thread that counts `running` down to 0 ends the work. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
@@ -9317,37 +9550,6 @@ static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync
     gpusync__unlock(&s->device->submission_lock);
     if (GPUSYNC__SUB_SEQ(&s->running, 1) == 1)
         gpusync__work_over(s, deferred); /* last: as in gpusync__announce */
-}
-
-/* Keep an ended submission on the queue, and with it the events that it signals: Metal 4 retains no
-   event, and a signal may come after the feedback of the work in front of it, or even of the work
-   behind it. Once the event q->mark stands at s->mark (gpusync__set_mark), the signals have come:
-   Metal hands the signals of a queue to the kernel in their order (known from Apple's code; what
-   the kernel does is open: README, "Status"). This takes the caller's reference, and drops the kept
-   submissions whose signals have come. Once it has added to `kept_count` the queue may go:
-   gpusync__destroy waits for all submissions but those that are kept. */
-GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
-{
-    gpusync_device *dev = q->device;
-    uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
-    gpusync__submission **link = &q->kept, *gone = NULL;
-    uint32_t more = 1;
-    gpusync__lock(&dev->submission_lock);
-    s->next = q->kept;
-    q->kept = s;
-    while ((s = *link) != NULL) {
-        if (s->mark > made) {
-            link = &s->next;
-            continue;
-        }
-        *link = s->next;
-        s->next = gone;
-        gone = s;
-        more--;
-    }
-    GPUSYNC__ADD_SEQ(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
-    gpusync__unlock(&dev->submission_lock);
-    gpusync__unref_submissions(gone);
 }
 
 /* End the ticket of the submission in one hold: a failure (NULL: none) goes on record, the callback
@@ -9451,7 +9653,7 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     if (error)
         gpusync__log_failures(q);
     /* Last: with its last submission the queue may go. */
-    if (s->mark && !s->disowned)
+    if (s->mark && !gpusync__has_fate(s, GPUSYNC__DISOWNED))
         gpusync__keep_signaller(q, s);
     else
         gpusync__submission_unref(s);
@@ -9475,7 +9677,7 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
     if (s->device->trace)
         s->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, s->work.ticket, s->label, s->work.since_ns);
     GPUSYNC__EACH_SIGNAL(signal, s) {
-        if (signal->issued)
+        if (signal->stage == GPUSYNC__ISSUED)
             continue; /* it was, with its submission */
         GPUSYNC__LOCK_TIMELINE(signal->timeline);
         if (signal->node.linked)
@@ -9487,7 +9689,8 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
     gpusync__submission_unref(s);
 }
 
-/* -- held submissions, and their issue. Under the order lock
+/* --------------------------------------------------------------------------------- >>held --
+   Held submissions, and their issue. Under the order lock.
 
    A held submission stands in the line of its queue, or, if it is UNORDERED, in that of the loose
    ones. In the first line only the first submission may go. A thread that changes a held submission
@@ -9513,9 +9716,9 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__submission *s)
     GPUSYNC__COUNT_RELAXED(&q->stats.held);
     gpusync__lock(&q->device->submission_lock);
     s->lined = true;
-    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__is_doomed(s)) {
+    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__has_fate(s, GPUSYNC__DOOMED)) {
         gpusync__list_ready(s);
-        __atomic_fetch_or(&q->wanted, 1, __ATOMIC_SEQ_CST); /* gpusync__is_wanted reads it behind the order lock */
+        gpusync__set_flag(&q->wanted, 1); /* gpusync__is_wanted reads it behind the order lock */
     }
     gpusync__unlock(&q->device->submission_lock);
 }
@@ -9551,17 +9754,6 @@ static void gpusync__encode_signal(gpusync__pending_signal *signal, void *buffer
     GPUSYNC__STORE_SEQ(&signal->encoded, true); /* a report reads it */
 }
 
-#define GPUSYNC__MARK_EVERY 4 /* submissions that signal: a mark costs as much as a signal of theirs */
-
-/* The signals of the submission have gone to the Metal 4 queue. Now and then the queue signals its
-   mark behind them. Under the order lock. */
-static void gpusync__set_mark(gpusync_queue *q, gpusync__submission *s)
-{
-    s->mark = ++q->marks;
-    if (q->marks % GPUSYNC__MARK_EVERY == 0)
-        gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
-}
-
 /* The device gets the submission now: in one hold its ticket and its parts turn ARMED, and what
    needs the ticket can go to the device, too. delayed: the device waits in it; for forecasts.
    ticket: where the submission gets its ticket here; NULL: it was held, and has one. Under the
@@ -9575,85 +9767,50 @@ GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t no
     if (ticket) {
         *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__ARMED, now);
     } else {
-        GPUSYNC__STORE_RELAXED(&s->work.since_ns, now);
+        GPUSYNC__STORE_RELAXED(&s->work.since_ns, now); /* published by the next store */
         GPUSYNC__STORE_SEQ(&s->work.state, (uint8_t)GPUSYNC__ARMED);
         gpusync__announce_ticket(q, s->work.ticket, deferred);
     }
     s->work.traits = delayed ? GPUSYNC__IS_DELAYED : 0;
     for (uint32_t i = s->first_part; i < s->part_count; i++) {
         gpusync__slot *slot = s->parts[i];
+        /* These are published by the unlock; Metal hands them to the handler. */
         GPUSYNC__STORE_RELAXED(&slot->ticket, s->work.ticket);
         GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__ARMED);
     }
     GPUSYNC__UNLOCK(q);
 }
 
-/* gpusync__issue_submission for a Metal 4 queue. Waits and signals are operations of the queue,
-   before and behind the commit: all that is committed later waits, too. */
-GPUSYNC__RARE void gpusync__issue_submission4(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
-                                              gpusync__deferred *deferred)
+/* Encode the waits of the submission, where their dependencies are not over by now: those of open
+   command buffers are encoded there. Does the device wait at all? A command buffer of our own in
+   front is left out where it would wait for nothing. It stays where it is the only one and carries
+   the signals. */
+GPUSYNC__INLINE bool gpusync__encode_waits(gpusync__submission *s)
 {
-    gpusync_queue *q = s->work.queue;
-    gpusync__slot *slot = s->parts[0];
-    bool delayed = false;
+    bool delayed = false, fills = false;
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (gpusync__is_over(dep))
             continue;
-        gpusync__encode(q->metal, gpusync__sel.waitForEvent, dep->event, dep->raw);
-        dep->queued = true; /* gpusync__wait_was_cut */
         delayed = true;
-    }
-    gpusync__arm_submission(s, now, delayed, ticket, deferred);
-    gpusync__send4(q, slot, s->options, s->buffers, s->buffer_count);
-    gpusync__release(s->options);
-    s->options = NULL;
-    if (s->flags & GPUSYNC_STRICT)
-        return;
-    /* Not noted as encoded: the host writes the event, too, for the signal may come later than the
-       feedback. */
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        gpusync__encode(q->metal, gpusync__sel.signalEvent, signal->timeline->event,
-                        signal->node.number + signal->timeline->base);
-    if (s->signals)
-        gpusync__set_mark(q, s);
-}
-
-/* Commit the command buffers of the submission. ticket: see gpusync__arm_submission. The caller has
-   a pool, and announces the submission without the lock. A command buffer of our own in front is
-   left out where all its waits are over by now. It stays where it is the only one and carries the
-   signals. Handlers may run from the first commit on: all that they read of the submission is
-   written before. */
-static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
-                                      gpusync__deferred *deferred)
-{
-    gpusync__slot **part = s->parts, **end = part + s->part_count;
-    const gpusync__tracing *trace = s->device->trace;
-    unsigned waits = 0, encoded = 0;
-    if (s->options) {
-        gpusync__issue_submission4(s, now, ticket, deferred);
-        return;
-    }
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        if (gpusync__is_over(dep))
-            continue;
-        encoded += dep->encoded;
         if (dep->encoded || !s->front)
             continue;
         gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, dep->event, dep->raw);
-        waits++;
+        fills = true;
     }
-    if (s->front && !waits && (s->part_count > 1 || !s->signals)) {
+    if (s->front && !fills && (s->part_count > 1 || !s->signals)) {
         s->first_part = 1;
-        part++;
         GPUSYNC__COUNT_RELAXED(&s->work.queue->stats.buffers_saved);
     }
-    if (!(s->flags & GPUSYNC_STRICT))
-        GPUSYNC__EACH_SIGNAL(signal, s)
-            if (!signal->encoded)
-                gpusync__encode_signal(signal, end[-1]->buffer);
-    gpusync__arm_submission(s, now, waits + encoded != 0, ticket, deferred);
-    for (; part != end; part++) {
-        gpusync__slot *slot = *part;
+    return delayed;
+}
+
+/* Give Metal the slots as completed handlers, and commit. Handlers may run from the first commit
+   on: all that they read of the submission is written before. */
+GPUSYNC__INLINE void gpusync__send_parts(gpusync__submission *s)
+{
+    const gpusync__tracing *trace = s->device->trace;
+    for (uint32_t i = s->first_part; i < s->part_count; i++) {
+        gpusync__slot *slot = s->parts[i];
         void *buffer = slot->buffer;
         if (trace)
             trace->schedule(slot);
@@ -9662,13 +9819,33 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
     }
 }
 
+/* Commit the command buffers of the submission. ticket: see gpusync__arm_submission. The caller has
+   a pool, and announces the submission without the lock. */
+static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
+                                      gpusync__deferred *deferred)
+{
+    if (s->options) {
+        bool delayed = gpusync__encode_waits4(s);
+        gpusync__arm_submission(s, now, delayed, ticket, deferred);
+        gpusync__send_parts4(s);
+        return;
+    }
+    bool delayed = gpusync__encode_waits(s);
+    if (!(s->flags & GPUSYNC_STRICT))
+        GPUSYNC__EACH_SIGNAL(signal, s)
+            if (!signal->encoded)
+                gpusync__encode_signal(signal, s->parts[s->part_count - 1]->buffer);
+    gpusync__arm_submission(s, now, delayed, ticket, deferred);
+    gpusync__send_parts(s);
+}
+
 /* The submission will not be issued: its work is over, and it is published as soon as no thread is
    ending one of its dependencies. */
 GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
     if (s->lined)
         gpusync__leave_line(q, s); /* `lined` changes under the order lock only */
-    gpusync__set_flag(&s->doomed, GPUSYNC__IS_GIVEN_UP);
+    gpusync__set_flag(&s->fate, GPUSYNC__GIVEN_UP);
     gpusync__forget_dependencies(s);
     GPUSYNC__STORE_SEQ(&s->running, 0);
     gpusync__submission_unref(s); /* it is not announced. Not the last reference: that goes when it is published */
@@ -9697,7 +9874,7 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
    lower one becomes the dependency `before`. That may be over at once: then this tries again. */
 static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
-    while (!GPUSYNC__LOAD_SEQ(&s->missing) && !gpusync__is_doomed(s)) {
+    while (!GPUSYNC__LOAD_SEQ(&s->missing) && !gpusync__has_fate(s, GPUSYNC__DOOMED)) {
         gpusync__dependency *before = &s->before;
         gpusync__pending_signal *late = s->signals;
         uint64_t after = 0;
@@ -9713,11 +9890,11 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync
         }
         GPUSYNC__EACH_SIGNAL(signal, s)
             gpusync__stay(signal, deferred);
-        before->submission = s; /* all else is as in a new submission, or gpusync__seek sets it */
-        before->any_end = true;
+        before->submission = s;            /* all else is as in a new submission, or gpusync__seek sets it */
+        before->rank = GPUSYNC__RANK_NONE; /* see gpusync__is_order */
         before->node.heard = false;
-        GPUSYNC__STORE_RELAXED(&before->node.number, after);
-        GPUSYNC__STORE_SEQ(&before->timeline, late->timeline); /* after the number: a report reads the timeline first */
+        GPUSYNC__STORE_RELAXED(&before->node.number, after);   /* published by the next store */
+        GPUSYNC__STORE_SEQ(&before->timeline, late->timeline); /* which a report reads first */
         gpusync__seek(before);
     }
     return false;
@@ -9739,7 +9916,7 @@ static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
             if ((s = q->ready) != NULL)
                 gpusync__unlist_ready(s); /* a thread that changes more lists it again */
             gpusync__unlock(&q->device->submission_lock);
-            if (s && gpusync__is_doomed(s))
+            if (s && gpusync__has_fate(s, GPUSYNC__DOOMED))
                 gpusync__abandon(q, s, deferred);
             else if (s && gpusync__is_loose(s))
                 gpusync__try_issue(q, s, deferred);
@@ -9805,14 +9982,14 @@ static bool gpusync__look_submission(gpusync__submission *s)
             gpusync__look_slot(q, slot);
             gpusync__look_end(q, slot);
         }
-    } else if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__is_doomed(s)) {
+    } else if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__has_fate(s, GPUSYNC__DOOMED)) {
         gpusync__mark_ready(s, &deferred);
         gpusync__do_deferred(s->device, &deferred);
     }
     return s->due.fn != NULL;
 }
 
-/* -- making a submission
+/* ------------------------------------------------------------------------------- >>making --
    What may fail comes first: memory, room, command buffers of our own. What others can see comes
    under the order lock, and there the commits are last: after the first commit nothing can fail any
    more. */
@@ -9892,7 +10069,8 @@ static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusy
     dep->queue = NULL;
     dep->event = NULL;
     dep->raw = 0;
-    dep->encoded = dep->any_end = dep->far = dep->blocks = dep->queued = false;
+    dep->rank = 0; /* gpusync__seek_dependencies gives it its own */
+    dep->encoded = dep->far = dep->blocks = false;
     dep->node.linked = dep->node.heard = false;
     if (!t)
         return gpusync__dependency_ticket(dev, point, strict, dep);
@@ -9961,8 +10139,8 @@ static gpusync_result gpusync__signal_point(gpusync_device *dev, const gpusync_p
         return GPUSYNC_ERROR_DESTROYED;
     signal->timeline = t;
     signal->node.number = point->value;
-    signal->going = signal->issued = signal->overtaken = signal->followed = signal->encoded = false;
-    signal->node.linked = false;
+    signal->stage = GPUSYNC__PENDING;
+    signal->encoded = signal->node.linked = false;
     if (gpusync__is_outside(t))
         gpusync__look_timeline(t);
     return GPUSYNC_OK;
@@ -10013,39 +10191,13 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     return GPUSYNC_OK;
 }
 
-/* The Metal 4 queue is to signal for the first time: it gets its mark. Of two threads the first one
-   counts. False: Metal has no event. No lock is held. */
-GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
-{
-    uint64_t raw;
-    void *event = gpusync__event_take(q->device, &raw);
-    if (!event)
-        return false;
-    gpusync__lock(&q->order);
-    bool first = !q->mark;
-    if (first) {
-        q->marks = raw;
-        GPUSYNC__STORE_SEQ(&q->mark, event);
-    }
-    gpusync__order_end(q);
-    if (!first)
-        gpusync__event_keep(q->device, event, true);
-    return true;
-}
-
 /* Make command buffers of our own, with room for them. In the one in front of the work the device
    waits, in the one behind it the device signals. Without work one does both. Metal 4 needs none,
    but the options of its commit. On an error gpusync__undo_submission releases what was made. */
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
-    if (q->metal4) {
-        if (desc->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
-            return GPUSYNC_ERROR_METAL_NIL;
-        void *pool = gpusync__pool_push();
-        s->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
-        gpusync__pool_pop(pool);
-        return s->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-    }
+    if (q->metal4)
+        return gpusync__make_options4(q, s, desc);
     if (desc->flags & GPUSYNC_STRICT)
         return GPUSYNC_OK;
     bool front = s->dependency_count != 0, back = desc->signal_count && (!front || desc->command_buffer_count);
@@ -10172,8 +10324,7 @@ GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__sub
         return GPUSYNC_ERROR_METAL_NIL;
     if (q->lined && gpusync__holds(q, desc->command_buffers, desc->command_buffer_count))
         return GPUSYNC_ERROR_ALREADY_TRACKED;
-    if (!q->four)
-        q->four = &gpusync__fours; /* before the first commit, whose handler reads it */
+    gpusync__hook_in4(q);
     GPUSYNC__LOCK(q);
     bool ready = gpusync__is_ready(q, 1);
     if (ready) {
@@ -10208,7 +10359,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpus
    error, OUT_OF_MEMORY too, leaves all as it was. Needs a pool. */
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
-    size_t needed = (size_t)(s->front != NULL) + (s->back != NULL), first = s->front != NULL;
+    size_t first = s->front != NULL, needed = first + (s->back != NULL);
     gpusync__submission *encoded = NULL, **end = &encoded, *next;
     if (s->options)
         return gpusync__take_parts4(q, s, desc);
@@ -10251,15 +10402,15 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission 
    submission's own behind them. */
 static gpusync_result gpusync__order_signals(gpusync__submission *s)
 {
-    gpusync_result result = GPUSYNC_OK;
-    for (gpusync__pending_signal *signal = s->signals; signal && result == GPUSYNC_OK; signal = signal->along)
-        result = gpusync__check_signal(s, signal);
-    for (uint32_t k = 0; k < s->signal_count && result == GPUSYNC_OK; k++) {
-        result = gpusync__check_signal(s, &s->own_signals[k]);
-        if (result == GPUSYNC_OK)
-            gpusync__append_signal(s, &s->own_signals[k]);
+    GPUSYNC__EACH_SIGNAL(signal, s)
+        if (gpusync__check_signal(s, signal) != GPUSYNC_OK)
+            return GPUSYNC_ERROR_NOT_RISING;
+    for (uint32_t k = 0; k < s->signal_count; k++) {
+        if (gpusync__check_signal(s, &s->own_signals[k]) != GPUSYNC_OK)
+            return GPUSYNC_ERROR_NOT_RISING;
+        gpusync__append_signal(s, &s->own_signals[k]);
     }
-    return result;
+    return GPUSYNC_OK;
 }
 
 /* -- taking a submission back. No lock is held */
@@ -10321,6 +10472,15 @@ GPUSYNC__RARE void gpusync__unjoin(gpusync__submission *s)
     }
 }
 
+/* Release a command buffer of our own, if it was made, and give its room back. */
+GPUSYNC__RARE void gpusync__drop_own(gpusync_queue *q, void *own)
+{
+    if (!own)
+        return;
+    gpusync__release_pooled(own);
+    gpusync__give_room(q, 1, NULL);
+}
+
 /* The submission has failed, and nothing has happened. Its own pending signals are taken back. Open
    command buffers are open again, with submissions of their own. The others are released, and the
    submission ends.
@@ -10330,7 +10490,6 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
 {
     gpusync_queue *q = s->work.queue;
     bool came_in = s->part_count != 0;
-    void *buffers[2] = {came_in ? NULL : s->front, came_in ? NULL : s->back}; /* else their slots have them */
     gpusync__deferred nothing = GPUSYNC__NOTHING;
     gpusync__catch caught;
     for (uint32_t i = s->signal_count; i--;)
@@ -10346,11 +10505,9 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
     gpusync__order_end(q);
     gpusync__parts_free(q, parts);
     gpusync__tell(q, 0, &caught, &nothing);
-    for (int i = 0; i < 2; i++) {
-        if (!buffers[i])
-            continue;
-        gpusync__release_pooled(buffers[i]);
-        gpusync__give_room(q, 1, NULL);
+    if (!came_in) { /* else their slots had them */
+        gpusync__drop_own(q, s->front);
+        gpusync__drop_own(q, s->back);
     }
     gpusync__submission_drop(s);
 }
@@ -10360,14 +10517,16 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
    failure, so its timelines fail. */
 static void gpusync__discard_submission(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
 {
-    for (gpusync__pending_signal *signal = error ? s->signals : NULL; signal; signal = signal->along)
-        gpusync__fail_timeline(signal->timeline, error, deferred);
-    GPUSYNC__EACH_SIGNAL(signal, s)
+    GPUSYNC__EACH_SIGNAL(signal, s) {
+        if (error)
+            gpusync__fail_timeline(signal->timeline, error, deferred);
         gpusync__take_back(signal, deferred);
+    }
     gpusync__submission_drop(s);
 }
 
-/* -- entering a submission. Under the order lock, with a pool
+/* ------------------------------------------------------------------------------- >>submit --
+   A submission enters its queue, under the order lock and with a pool.
 
    OK from here means that the device has the submission, NOT_READY that it is held or given up. An
    error means that the submission has no ticket: the caller undoes it without the lock. */
@@ -10398,7 +10557,7 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stay
     gpusync__seek_dependencies(s);
     bool goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) ==
                               1; /* read first: a thread that fails a dependency dooms, and then counts */
-    if (gpusync__is_doomed(s))
+    if (gpusync__has_fate(s, GPUSYNC__DOOMED))
         return GPUSYNC_NOT_READY;
     if (goes)
         return GPUSYNC_OK;
@@ -10444,7 +10603,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
     *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__OPEN, gpusync_now_ns());
     GPUSYNC__UNLOCK(q);
     GPUSYNC__SUB_SEQ(&s->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
-    if (gpusync__is_doomed(s)) {
+    if (gpusync__has_fate(s, GPUSYNC__DOOMED)) {
         gpusync__abandon(q, s, deferred);
         return GPUSYNC_NOT_READY;
     }
@@ -10548,7 +10707,7 @@ GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__submission *s)
 {
     gpusync__slot *slot = s->parts[0];
     GPUSYNC__STORE_SEQ(&s->missing, 1);
-    GPUSYNC__STORE_SEQ(&s->doomed, 0);
+    GPUSYNC__STORE_SEQ(&s->fate, 0);
     GPUSYNC__STORE_SEQ(&s->listed, 0);
     s->rank = GPUSYNC__RANK_NONE;
     gpusync__lock(&q->order);
@@ -10605,12 +10764,6 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
-/* Not part of gpusync_submit: there each submission would pay for the loop. */
-GPUSYNC__RARE gpusync_result gpusync__check_submission4(gpusync_queue *q, const gpusync_submission *desc)
-{
-    return gpusync__check_classes4(q, desc->command_buffers, desc->command_buffer_count);
-}
-
 /* Is the description well formed? Nothing is looked up for this. The counts have to fit those of
    gpusync__submission. */
 GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc)
@@ -10640,10 +10793,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
         return result;
     if (!gpusync__submission_is_valid(desc))
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (desc->command_buffer_count > 1)
-        result = gpusync__check_buffers(queue->device, desc->command_buffers, desc->command_buffer_count);
-    if (queue->metal4 && result == GPUSYNC_OK)
-        result = gpusync__check_submission4(queue, desc);
+    else
+        result = gpusync__check_work(queue, desc->command_buffers, desc->command_buffer_count);
     if (result == GPUSYNC_OK) {
         uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
         result = gpusync__submit_new(queue, desc, ticket, &deferred);
@@ -10658,7 +10809,9 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     return result;
 }
 
-/* -- what is encoded into open command buffers */
+/* ------------------------------------------------------------------------------- >>encode -- */
+
+/* What is encoded into open command buffers. */
 
 /* Encode the wait, and hang the dependency behind those of the submission. place: the submission
    whose memory it takes, `s` or one that is joined to it. */
@@ -10837,7 +10990,9 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
     return GPUSYNC_OK;
 }
 
-/* -- how submissions hook in: see gpusync__upper */
+/* -------------------------------------------------------------------------------- >>upper -- */
+
+/* How submissions hook in: see gpusync__upper. */
 
 /* The order lock was locked when held work could go: it was left to this thread, which has unlocked
    it. No lock is held: this runs hooks. */
@@ -10852,7 +11007,7 @@ GPUSYNC__RARE void gpusync__issue_for_others(gpusync_queue *q)
 static bool gpusync__dependency_may_end(const gpusync__node *node)
 {
     return node->told == gpusync__dependency_told &&
-           gpusync__is_given_up(((const gpusync__dependency *)(const void *)node)->submission);
+           gpusync__has_fate(((const gpusync__dependency *)(const void *)node)->submission, GPUSYNC__GIVEN_UP);
 }
 
 /* The events that a part in flight may still use, in an array (+1). Its slot keeps them as an
@@ -10898,8 +11053,7 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
     while (!GPUSYNC__SWAP_SEQ(&s->unresolved, &open, open + 1));
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
     gpusync__blame(s, GPUSYNC__RANK_OWN, &error);
-    gpusync__set_flag(&s->doomed, GPUSYNC__IS_GIVEN_UP);
-    s->disowned = true;
+    gpusync__set_flag(&s->fate, GPUSYNC__DISOWNED);
     GPUSYNC__EACH_SIGNAL(signal, s)
         GPUSYNC__STORE_SEQ(&signal->timeline->handed_out, true);
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
@@ -11023,12 +11177,6 @@ struct gpusync_warmup {
     gpusync_result device_result;       /* how that went; read when all is done */
 };
 
-/* A block with one pointer, for Metal to copy. */
-typedef struct gpusync__context_block {
-    gpusync__block head;           /* first: what the runtime knows of a block */
-    gpusync__compilation *context; /* no object, so Metal need not retain it; stays while something is pending */
-} gpusync__context_block;
-
 /* The end of a library begins its pipelines. The end of a pipeline begins nothing, so this goes no
    deeper. */
 GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c);
@@ -11080,7 +11228,8 @@ GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
    that. */
 static void gpusync__came(void *block, void *made, void *ns_error)
 {
-    gpusync__compilation *c = ((gpusync__context_block *)block)->context;
+    gpusync__compilation *c =
+        (gpusync__compilation *)((gpusync__context_block *)block)->context; /* stays while `pending` */
     gpusync_warmup *w = c->warmup;
     void *pool = gpusync__pool_push();
     c->made = gpusync__retain(made);
@@ -11630,9 +11779,9 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
         gpusync__write(out, "pending in a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)s->work.queue->place.number, s->open_buffer);
     else if (s && (kept || s != waits))
-        gpusync__write(out, "pending in ticket %llu of queue %llu%s\n",
-                       (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
-                       (unsigned long long)s->work.queue->place.number, cover->issued ? "" : ", which is held");
+        gpusync__write(
+            out, "pending in ticket %llu of queue %llu%s\n", (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
+            (unsigned long long)s->work.queue->place.number, cover->stage == GPUSYNC__ISSUED ? "" : ", which is held");
     else
         gpusync__write(out,
                        t->imported || value <= t->expected ? "others signal it\n" : "no other work is to signal it\n");

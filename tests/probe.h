@@ -122,6 +122,19 @@ static bool probe_is_listed(gpusync_timeline *timeline);
    nothing runs. */
 static unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references);
 
+/* The state of a submission with this ticket, or of the one that is to signal the lowest value of the timeline; and the
+   stage of the first point that it waits for: by the names of the tables in gpusync.h. A pinned submission stays until it
+   is unpinned, and keeps its queue from being destroyed. */
+typedef struct probe_pin probe_pin;
+static probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket);
+static void probe_unpin(probe_pin *pin);
+static const char *probe_state_of(const probe_pin *pin);
+static const char *probe_stage_of_wait(const probe_pin *pin);
+static const char *probe_state_of_signaller(gpusync_timeline *timeline);
+
+/* The stage of the pending signal of this value: by the names of the table in gpusync.h. */
+static const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value);
+
 /* -- how it is found out: private names from here on ------------------------------------------------------------ */
 
 #ifndef PROBE_BLIND /* for tests/private.sh: a test is compiled without the inside */
@@ -296,6 +309,53 @@ static PROBE unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *re
         }
     gpusync__unlock(&queue->device->submission_lock);
     return count;
+}
+
+static PROBE probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync__slot *slot = gpusync__ticket_begin(queue, ticket);
+    gpusync__submission *s = slot && slot->kind == GPUSYNC__SUBMISSION ? slot->submission : NULL;
+    if (s) gpusync__submission_keep(s);
+    if (slot) gpusync__ticket_end(queue, slot);
+    return (probe_pin *)(void *)s;
+}
+
+static PROBE void probe_unpin(probe_pin *pin) { gpusync__submission_unref((gpusync__submission *)(void *)pin); }
+
+static PROBE const char *probe_state_of(const probe_pin *pin)
+{
+    gpusync__submission *s = (gpusync__submission *)(void *)pin;
+    uint64_t ticket = GPUSYNC__LOAD_SEQ(&s->work.ticket);
+    if (ticket == 0) return "entering";
+    if (gpusync__has_ended(s->work.queue, ticket)) return "ended";
+    if (gpusync__is_issued(s)) return GPUSYNC__LOAD_SEQ(&s->running) ? "issued" : "over";
+    return s->lined ? "held" : "given up";
+}
+
+static PROBE const char *probe_stage_of_wait(const probe_pin *pin)
+{
+    static const char *const names[] = {"AWAITED", "COMING", "ABROAD", "OVER"};
+    return names[GPUSYNC__LOAD_SEQ(&((const gpusync__submission *)(const void *)pin)->dependencies->stage)];
+}
+
+static PROBE const char *probe_state_of_signaller(gpusync_timeline *timeline)
+{
+    const char *state = "none";
+    GPUSYNC__LOCK_TIMELINE(timeline);
+    if (gpusync__cover(timeline, 0)) state = probe_state_of((probe_pin *)(void *)gpusync__cover(timeline, 0)->submission);
+    GPUSYNC__UNLOCK_TIMELINE(timeline);
+    return state;
+}
+
+static PROBE const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value)
+{
+    static const char *const names[] = {"PENDING", "GOING", "ISSUED"};
+    const char *name = "over";
+    GPUSYNC__LOCK_TIMELINE(timeline);
+    const gpusync__pending_signal *signal = gpusync__cover(timeline, value);
+    if (signal && signal->node.number == value) name = names[signal->stage];
+    GPUSYNC__UNLOCK_TIMELINE(timeline);
+    return name;
 }
 
 #undef PROBE

@@ -28,12 +28,12 @@ passed=0 failed=0
 # exchanged, and it has to be there exactly once.
 faults=(
     lost_error fuzz "a submission is not told that a ticket it waited for has failed"
-    '    if (failed && !dep->any_end)'
-    '    if (found != GPUSYNC__FOUND_ENDED && !dep->any_end)'
+    '    if (failed && !gpusync__is_order(dep))'
+    '    if (found != GPUSYNC__FOUND_ENDED && !gpusync__is_order(dep))'
 
     leaked_buffer fuzz "the command buffers of its own that a submission made before it failed are not released"
-    '        gpusync__release_pooled(buffers[i]);'
-    '        (void)buffers[i];'
+    '    gpusync__release_pooled(own);'
+    '    (void)own;'
 
     early_value fuzz "a value is known while a signal below it is pending"
     '    if (t->signal_count && t->signals.end[0]->number <= value)'

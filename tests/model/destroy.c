@@ -259,7 +259,7 @@ static void closed_post(void)
 static gpusync__listening listening;
 static void *block_runs(void *unused)
 {
-    gpusync__listener_block block = {{0}, &listening};
+    gpusync__context_block block = {{0}, &listening};
     gpusync__listener_invoke(&block, &event_value, 1);
     gpusync__listener_dispose(&block);
     return unused;

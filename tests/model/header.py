@@ -24,7 +24,7 @@ EDITS = [
     ("#define GPUSYNC__AS1(result, argument) ((result(*)(void *, void *, argument))gpusync__send)",
      "#define GPUSYNC__AS1(result, argument) MODEL_SEND1(result, argument)"),
     ("((void (*)(void *, void *, void *, uint64_t))gpusync__send)(", "model_encode("),
-    ("((void (*)(void *, void *, void *, uint64_t, void *))gpusync__send)(", "model_notify(", 2),
+    ("((notify)gpusync__send)(", "model_notify("),
     ("((commit4)gpusync__send)(", "model_commit4("),
     ("((pipeline_later)gpusync__send)(", "model_pipeline("),
     ("((library_later)gpusync__send)(", "model_library("),

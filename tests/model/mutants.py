@@ -116,11 +116,11 @@ MUTANTS = {
          "        gpusync__upper_of(q)->issue(q);", "    (void)q;"),
     ],
     "doomed-read-before-missing": [
-        ("    if (gpusync__is_doomed(s))\n"
+        ("    if (gpusync__has_fate(s, GPUSYNC__DOOMED))\n"
          "        return GPUSYNC_NOT_READY;\n"
          "    if (goes)\n"
          "        return GPUSYNC_OK;\n",
-         "    if (gpusync__is_doomed(s)) return GPUSYNC_NOT_READY;\n"
+         "    if (gpusync__has_fate(s, GPUSYNC__DOOMED)) return GPUSYNC_NOT_READY;\n"
          "    goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
     ],
     "counted-before-doomed": [
@@ -133,9 +133,9 @@ MUTANTS = {
          "        if (last ||"),
     ],
     "lined-up-without-a-look": [
-        ("    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__is_doomed(s)) {\n        "
+        ("    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__has_fate(s, GPUSYNC__DOOMED)) {\n        "
          "gpusync__list_ready(s);",
-         "    if (gpusync__is_doomed(s)) {\n        gpusync__list_ready(s);"),
+         "    if (gpusync__has_fate(s, GPUSYNC__DOOMED)) {\n        gpusync__list_ready(s);"),
     ],
     # -- a queue on an deferred
     "deferred-cleared-after-the-issue": [

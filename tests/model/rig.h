@@ -346,7 +346,7 @@ void gpusync__dispatch_retain(void *queue) { (void)queue; }
 void gpusync__dispatch_release(void *queue) { (void)queue; }
 static void model_pipeline(void *device, void *sel, void *function, void *block)
 {
-    compiling = ((gpusync__context_block *)block)->context;
+    compiling = (gpusync__compilation *)((gpusync__context_block *)block)->context;
 }
 static void model_library(void *device, void *sel, void *text, void *options, void *block)
 {

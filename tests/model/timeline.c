@@ -78,7 +78,7 @@ static void sleeper_of_failed(void)
 static gpusync__listening pair[2] = {{0}, {.next = NULL}};
 static void *block_runs(void *unused)
 {
-    gpusync__listener_block block = {{0}, &pair[0]};
+    gpusync__context_block block = {{0}, &pair[0]};
     gpusync__listener_invoke(&block, &event_value, 1);
     gpusync__listener_dispose(&block);
     return unused;

@@ -99,7 +99,7 @@ static void outside(void)
     join(start(expecter, 0));
     if (!lost(0)) return; /* it has still to fall asleep: there is an order in which it has */
     assert(LOAD(&registered) == 1);
-    gpusync__listener_block block = {{0}, &listening};
+    gpusync__context_block block = {{0}, &listening};
     __atomic_store_n(&event_value, 1, __ATOMIC_RELEASE); /* the others signal, and Metal calls the block */
     gpusync__listener_invoke(&block, &event_value, 1);
     assert(!lost(0));
