@@ -288,10 +288,48 @@ def ahead(header):
                 yield f"{line}: declared ahead, and no comment says why: {' '.join(found[0].split())}"
 
 
+# What a function knows of Metal 4 by: the queue's flag and table, a slot's trait, what a queue and a submission have for it
+# alone, and functions of >>metal4.
+METAL4 = re.compile(r"\w*(?:metal4|METAL4)\w*|\bfour\b|->marks?\b|\bkept_count\b|\bs->options\b|\bgpusync__\w+4\b")
+
+
+def of_metal4(header):
+    """The list in >>metal4 has each function that knows of Metal 4 and stands elsewhere, and no other."""
+    listed = re.findall(r"^     (gpusync_\w+)  ", header.sections["metal4"], re.M)
+    lines = without_comments(header.text).split("\n")
+    known = set()
+    for section in header.implementation():
+        if section in ("metal4", "stubs"):
+            continue
+        for function in Part(header, [section]).functions:
+            body = "\n".join(lines[function.line - 1:function.line - 1 + function.lines])
+            if METAL4.search(body):
+                known.add(function.name)
+    for name in sorted(known - set(listed)):
+        yield f"{name} knows of Metal 4, and is not in the list of >>metal4"
+    for name in sorted(set(listed) - known):
+        yield f"{name} is in the list of >>metal4, and does not know of Metal 4"
+    if len(listed) != len(set(listed)):
+        yield "the list of >>metal4 names a function twice"
+
+
+def relaxed(header):
+    """Each relaxed store says what publishes it, or that it is a guess: on its line, or above it and its neighbours."""
+    lines = header.text.split("\n")
+    for at, line in enumerate(lines):
+        if "GPUSYNC__STORE_RELAXED(" not in line or line.startswith("#define"):
+            continue
+        above = at
+        while "GPUSYNC__STORE_RELAXED(" in lines[above]:
+            above -= 1
+        if not re.search(r"published by|a guess", line + lines[above - 1] + lines[above], re.I):
+            yield f"{at + 1}: a relaxed store, and no comment says what publishes it: {line.strip()}"
+
+
 def main(what, path, limits, update):
     header = Header(path)
     if what == "--check":
-        for wrong in (*stale(header), *ahead(header)):
+        for wrong in (*stale(header), *ahead(header), *of_metal4(header), *relaxed(header)):
             print(wrong)
     elif what == "--functions":
         print_functions(header)

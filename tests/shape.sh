@@ -7,7 +7,8 @@
 #   tests/shape.sh --limits [HEADER]      says which limits are broken, or nothing
 #   tests/shape.sh --check [HEADER]       says what else is wrong with the header, or nothing:
 #       a function that a comment names and nobody defines; a function of the implementation that is declared ahead and
-#       not listed in >>objects, nor has a comment that says why
+#       not listed in >>objects, nor has a comment that says why; a function that knows of Metal 4, stands outside of
+#       >>metal4, and is not in the list there; a relaxed store that does not say what publishes it
 #
 # Linux only. shape.py says what is measured. LIMITS: the file; default shape.txt beside this.
 
