@@ -810,7 +810,7 @@ static MAYBE_UNUSED void assert_ended(outcome *o, gpusync_result result)
 
 /* -- work that fails ---------------------------------------------------------------------------------------------- */
 
-/* Work on this queue that will fail in a way of its own, and promises the value. Killed work signals nothing. */
+/* Work on this queue that will fail in a way of its own, and signals the value. Killed work signals nothing. */
 static MAYBE_UNUSED gpusync_ticket submit_failing(stage *s, unsigned i, gpusync_point signal)
 {
     void *buffer = OPEN(s->q[i], .label = "the culprit");
@@ -848,7 +848,7 @@ static MAYBE_UNUSED void *fail_with_code_77(void *timeline)
 
 /* -- work that others do ------------------------------------------------------------------------------------------ */
 
-/* A timeline over an event that others know too. Waits for it go to the device at once: nobody needs to promise. */
+/* A timeline over an event that others know too. Waits for it go to the device at once: no work has to signal. */
 typedef struct foreign_stage {
     stage stage;
     gpusync_timeline *timeline;
@@ -915,7 +915,7 @@ static MAYBE_UNUSED gpusync_ticket ticket_of(stage *s, unsigned i, int kind, boo
 
 /* -- work that is held --------------------------------------------------------------------------------------------- */
 
-/* A submission that waits for a value which nobody has promised, with one command buffer. */
+/* A submission that waits for a value which no work is to signal, with one command buffer. */
 static MAYBE_UNUSED gpusync_ticket hold_on(gpusync_queue *queue, gpusync_timeline *timeline, uint64_t number, outcome *e)
 {
     return SUBMIT(queue, WAITS(at(timeline, number)), BUFFERS(buffer_of(queue)), .on_complete = e ? remember : NULL,
@@ -1162,7 +1162,7 @@ static MAYBE_UNUSED gpusync_ticket submit_between(gpusync_queue *queue, const gp
     return submit_well(queue, &submission);
 }
 
-/* Nobody has promised the value 1: it is held. */
+/* No work is to signal the value 1: it is held. */
 static MAYBE_UNUSED gpusync_ticket submit_held(stage *s, gpusync_queue *queue)
 {
     gpusync_point wait = at(s->t[0], 1);

@@ -62,12 +62,12 @@ typedef struct edge {
     int head; /* the command buffer that has it at its head; -1: none, the submission itself waits */
 } edge;
 
-typedef struct promise {
+typedef struct pending_signal {
     int timeline, previous; /* the step that signals before this one, or -1 */
     uint64_t value, before;
     int at;         /* the command buffer that it is encoded into; as many as there are: the submission has it */
     uint64_t ended; /* set of steps that have ended when the device gets there */
-} promise;
+} pending_signal;
 
 /* What comes between: a cancel or a destroy. */
 typedef enum mishap_kind { CANCEL, END_TIMELINE, END_QUEUE, END_QUEUE_NOW } mishap_kind;
@@ -84,10 +84,10 @@ typedef struct step {
     /* what it is */
     program *program;
     kind kind;
-    int index, queue, edges, buffers, promises;
+    int index, queue, edges, buffers, signals;
     uint32_t flags;
     edge edge[EDGES]; /* in the order in which the first failure counts: the submission's, then by command buffer */
-    promise promise[VALUES]; /* of one timeline in rising order */
+    pending_signal signal[VALUES]; /* of one timeline in rising order */
     bool backwards;  /* the last command buffer gets its signals first */
     int place;       /* in the order of submission; -1: none, it is the host's */
     int make_at;     /* where in that order its command buffers are made */
@@ -159,7 +159,7 @@ static struct coverage {
     uint64_t mishaps;                    /* done */
     uint64_t spread, ahead;              /* steps that signal in several buffers; that a mishap found made */
     uint64_t lost, ended, flying;        /* ... held for certain; ended by what befell their queue; these in flight */
-    uint64_t left, given_up, unpromised; /* ... that waited for what nobody had promised */
+    uint64_t left, given_up, unsignalled; /* ... that waited for what no work was to signal */
     uint64_t steps4, across;             /* steps of Metal 4; waits of one kind of queue for the other that went well */
 } coverage;
 
@@ -211,9 +211,9 @@ static void print_step(const step *s)
         else print_message("; waits for %d:%llu of %d", e->timeline, (unsigned long long)e->value, e->step);
         if (e->head >= 0) print_message(" at head of buffer %d", e->head);
     }
-    for (i = 0; i < s->promises; i++) {
-        print_message("; signals %d:%llu", s->promise[i].timeline, (unsigned long long)s->promise[i].value);
-        if (s->promise[i].at < s->buffers) print_message(" in buffer %d", s->promise[i].at);
+    for (i = 0; i < s->signals; i++) {
+        print_message("; signals %d:%llu", s->signal[i].timeline, (unsigned long long)s->signal[i].value);
+        if (s->signal[i].at < s->buffers) print_message(" in buffer %d", s->signal[i].at);
     }
     if (s->make_at < s->place) print_message("; made at %d", s->make_at);
     if (s->dropped) print_message("; dropped");
@@ -265,19 +265,19 @@ __attribute__((format(printf, 4, 5))) static void wrong(program *p, int at, cons
 
 /* -- drawing a program -------------------------------------------------------------------------------- */
 
-/* The promise that brings this value. */
-static const promise *promise_of(const step *s, int timeline, uint64_t value)
+/* The pending signal that brings this value. */
+static const pending_signal *pending_of(const step *s, int timeline, uint64_t value)
 {
     int i = 0;
-    while (s->promise[i].timeline != timeline || s->promise[i].value < value) i++;
-    return &s->promise[i];
+    while (s->signal[i].timeline != timeline || s->signal[i].value < value) i++;
+    return &s->signal[i];
 }
 
 /* Set of steps that have ended when the wait is over. */
 static uint64_t ended_by(const program *p, const edge *e)
 {
     const step *on = &p->step[e->step];
-    if (e->timeline >= 0) return promise_of(on, e->timeline, e->value)->ended;
+    if (e->timeline >= 0) return pending_of(on, e->timeline, e->value)->ended;
     return on->before | (uint64_t)1 << e->step;
 }
 
@@ -296,18 +296,18 @@ static void add_edge(step *s, int on, int timeline, uint64_t value)
 static void wait_for_step(program *p, step *s, int on)
 {
     const step *other = &p->step[on];
-    if (other->promises && (other->kind == HOST || chance(p, 600))) {
-        const promise *signal = &other->promise[number(p, other->promises)];
+    if (other->signals && (other->kind == HOST || chance(p, 600))) {
+        const pending_signal *signal = &other->signal[number(p, other->signals)];
         add_edge(s, on, signal->timeline, signal->value - below(p, signal->value - signal->before));
     } else if (other->kind != HOST) {
         add_edge(s, on, -1, 0);
     }
 }
 
-static void draw_promise(program *p, step *s, int timeline)
+static void draw_signal(program *p, step *s, int timeline)
 {
     line *l = &p->line[timeline];
-    promise *made = &s->promise[s->promises++];
+    pending_signal *made = &s->signal[s->signals++];
     made->timeline = timeline;
     made->previous = l->signaller;
     made->before = l->last;
@@ -316,39 +316,39 @@ static void draw_promise(program *p, step *s, int timeline)
     if (p->step[made->previous].kind != HOST && chance(p, 200)) {
         add_edge(s, made->previous, -1, 0);
     } else {
-        const promise *other = promise_of(&p->step[made->previous], timeline, made->before);
+        const pending_signal *other = pending_of(&p->step[made->previous], timeline, made->before);
         add_edge(s, made->previous, timeline, made->before - below(p, made->before - other->before));
     }
 }
 
 /* A second signal of one timeline. */
-static void draw_promise_again(program *p, step *s)
+static void draw_signal_again(program *p, step *s)
 {
-    const promise *first = &s->promise[number(p, s->promises)];
-    promise *made = &s->promise[s->promises++];
+    const pending_signal *first = &s->signal[number(p, s->signals)];
+    pending_signal *made = &s->signal[s->signals++];
     *made = *first;
     made->before = first->value;
     made->value = first->value + 1 + below(p, 5);
 }
 
-static void draw_promises(program *p, step *s)
+static void draw_signals(program *p, step *s)
 {
     bool bare = s->kind == COMMIT && is_of_metal4(s);
     int count = bare || chance(p, 300) ? 0 : s->kind == HOST ? 1 : 1 + number(p, 3), first, i;
     if (count > p->timelines) count = p->timelines;
     first = number(p, p->timelines);
-    for (i = 0; i < count; i++) draw_promise(p, s, (first + i) % p->timelines);
-    if (!p->plain && count && s->kind != HOST && chance(p, 150)) draw_promise_again(p, s);
+    for (i = 0; i < count; i++) draw_signal(p, s, (first + i) % p->timelines);
+    if (!p->plain && count && s->kind != HOST && chance(p, 150)) draw_signal_again(p, s);
 }
 
 /* From here on others can wait for it. */
-static void make_promises_known(program *p, const step *s)
+static void make_signals_known(program *p, const step *s)
 {
     int i;
-    for (i = 0; i < s->promises; i++) {
-        line *l = &p->line[s->promise[i].timeline];
+    for (i = 0; i < s->signals; i++) {
+        line *l = &p->line[s->signal[i].timeline];
         l->signaller = s->index;
-        l->last = s->promise[i].value;
+        l->last = s->signal[i].value;
     }
 }
 
@@ -374,15 +374,15 @@ static void draw_heads(program *p, step *s)
 }
 
 /* The first command buffer that may signal this: with what has to come before it at its head, or before its own. */
-static int first_place(const step *s, const promise *made)
+static int first_place(const step *s, const pending_signal *made)
 {
-    const promise *other;
+    const pending_signal *other;
     int i, at = 0;
     for (i = 0; i < s->edges; i++) {
         const edge *e = &s->edge[i];
         if ((e->timeline == made->timeline || e->step == made->previous) && e->head > at) at = e->head;
     }
-    for (other = s->promise; other != made; other++)
+    for (other = s->signal; other != made; other++)
         if (other->timeline == made->timeline && other->at > at) at = other->at;
     return at;
 }
@@ -393,8 +393,8 @@ static void draw_places(program *p, step *s)
     bool inside = s->buffers && !is_of_metal4(s) && (s->kind == COMMIT || s->flags & SIGNALS_INSIDE);
     bool spread = !p->plain && s->buffers && !is_of_metal4(s) && s->kind == SUBMIT && chance(p, 500);
     int last = inside ? s->buffers - 1 : s->buffers, i, k;
-    for (i = 0; i < s->promises; i++) {
-        promise *made = &s->promise[i];
+    for (i = 0; i < s->signals; i++) {
+        pending_signal *made = &s->signal[i];
         int first = spread ? first_place(s, made) : last;
         made->at = first + (spread ? number(p, last - first + 1) : 0);
         made->ended = s->before | (uint64_t)1 << s->index;
@@ -431,8 +431,8 @@ static void draw_step(program *p, int index)
     if (is_of_metal4(s) && s->kind == COMMIT) waits = 0;
     while (index && waits-- > 0) /* mostly for one of the last six */
         wait_for_step(p, s, chance(p, 300) ? number(p, index) : index - 1 - number(p, index < 6 ? index : 6));
-    draw_promises(p, s);
-    make_promises_known(p, s);
+    draw_signals(p, s);
+    make_signals_known(p, s);
     draw_heads(p, s);
     draw_places(p, s);
     if (s->buffers && chance(p, p->fail_per_mille)) s->fails = number(p, s->buffers);
@@ -500,8 +500,8 @@ static bool is_about(const program *p, const mishap *m, const step *s)
         if (timeline ? s->edge[i].timeline == m->which
                      : s->edge[i].timeline < 0 && p->step[s->edge[i].step].queue == m->which)
             return true;
-    for (i = 0; timeline && i < s->promises; i++)
-        if (s->promise[i].timeline == m->which) return true;
+    for (i = 0; timeline && i < s->signals; i++)
+        if (s->signal[i].timeline == m->which) return true;
     return false;
 }
 
@@ -519,7 +519,7 @@ static int draw_mishap_place(program *p, const mishap *m)
     return p->ordered / 2 + number(p, p->ordered - p->ordered / 2 + 1);
 }
 
-/* The timeline of a wait at the head of its command buffers that nobody has promised when it is submitted, or of a
+/* The timeline of a wait at the head of its command buffers that no work is to signal when it is submitted, or of a
    signal in those that are dropped; -1: it has none. */
 static int loose_timeline(const program *p, const step *s)
 {
@@ -529,8 +529,8 @@ static int loose_timeline(const program *p, const step *s)
         const step *other = &p->step[e->step];
         if (e->timeline >= 0 && e->head >= 0 && (other->kind == HOST || other->make_at > s->place)) return e->timeline;
     }
-    for (k = 0; k < s->promises && s->dropped; k++)
-        if (s->promise[k].at < s->buffers) return s->promise[k].timeline;
+    for (k = 0; k < s->signals && s->dropped; k++)
+        if (s->signal[k].at < s->buffers) return s->signal[k].timeline;
     return -1;
 }
 
@@ -649,8 +649,8 @@ static bool names_gone(const step *s)
     if (GET(&p->queue_gone[s->queue])) return true;
     for (i = 0; i < s->edges; i++)
         if (is_gone(p, &s->edge[i]) && !(s->is_made && s->edge[i].head >= 0)) return true;
-    for (i = 0; i < s->promises; i++)
-        if (GET(&p->line[s->promise[i].timeline].gone) && !(s->is_made && s->promise[i].at < s->buffers)) return true;
+    for (i = 0; i < s->signals; i++)
+        if (GET(&p->line[s->signal[i].timeline].gone) && !(s->is_made && s->signal[i].at < s->buffers)) return true;
     return false;
 }
 
@@ -667,16 +667,16 @@ static const step *witness(const program *p, const edge *e, size_t *at)
     }
     *at = STAMP;
     if (s->kind != HOST && e->timeline >= 0) {
-        const promise *made = promise_of(s, e->timeline, e->value);
+        const pending_signal *made = pending_of(s, e->timeline, e->value);
         if (made->at < s->buffers) *at = (size_t)(MARKS + made->at);
     }
     return s;
 }
 
 /* The signal that stands for the step in the timeline's cell. */
-static bool is_first_of_its_timeline(const step *s, const promise *made)
+static bool is_first_of_its_timeline(const step *s, const pending_signal *made)
 {
-    const promise *other = s->promise;
+    const pending_signal *other = s->signal;
     while (other->timeline != made->timeline) other++;
     return other == made;
 }
@@ -686,8 +686,8 @@ static void encode_cells(const step *s, int k, void *blit)
 {
     program *p = s->program;
     int i;
-    for (i = 0; i < s->promises && !p->mute; i++) {
-        const promise *made = &s->promise[i];
+    for (i = 0; i < s->signals && !p->mute; i++) {
+        const pending_signal *made = &s->signal[i];
         void *cell = p->line[made->timeline].cell;
         if (k != (made->at < s->buffers ? made->at : s->buffers - 1) || !is_first_of_its_timeline(s, made)) continue;
         metal_copy(blit, cell, 0, s->memory, (size_t)(CELLS + made->timeline), 1);
@@ -794,11 +794,11 @@ static void on_complete(void *user, gpusync_result result, const gpusync_error *
     s->told = result;
     if (error) s->told_error = *error;
     if (!error != !result) s->seen_in_callback = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    for (i = 0; i < s->promises; i++) {
-        const line *l = &p->line[s->promise[i].timeline];
+    for (i = 0; i < s->signals; i++) {
+        const line *l = &p->line[s->signal[i].timeline];
         gpusync_result seen;
-        if (!begin_timeline(p, BY_CALLBACK, s->promise[i].timeline)) continue;
-        seen = gpusync_timeline_wait(l->timeline, s->promise[i].value, p->patience, NULL);
+        if (!begin_timeline(p, BY_CALLBACK, s->signal[i].timeline)) continue;
+        seen = gpusync_timeline_wait(l->timeline, s->signal[i].value, p->patience, NULL);
         end_use(p, BY_CALLBACK);
         if (seen == GPUSYNC_OK && result) s->seen_in_callback = GPUSYNC_NOT_READY;
         if (seen > 0 || seen == GPUSYNC_ERROR_WOULD_DEADLOCK) s->seen_in_callback = seen;
@@ -818,13 +818,13 @@ static bool has_callback(const step *s)
     return s->state == ISSUED && (s->kind == SUBMIT || !s->program->plain);
 }
 
-static void fail_promises(step *s)
+static void fail_signals(step *s)
 {
     program *p = s->program;
     int i, caller = s->kind == HOST ? BY_HOST : CALLERS;
-    for (i = 0; i < s->promises; i++) {
-        const line *l = &p->line[s->promise[i].timeline];
-        if (caller == BY_HOST ? !begin_timeline(p, caller, s->promise[i].timeline) : GET(&l->gone)) continue;
+    for (i = 0; i < s->signals; i++) {
+        const line *l = &p->line[s->signal[i].timeline];
+        if (caller == BY_HOST ? !begin_timeline(p, caller, s->signal[i].timeline) : GET(&l->gone)) continue;
         (void)gpusync_timeline_fail(l->timeline, &s->error);
         if (caller == BY_HOST) end_use(p, caller);
     }
@@ -838,7 +838,7 @@ static void refuse(step *s, const gpusync_error *error)
     s->result = error->result;
     for (k = 0; k < s->buffers && s->made[k] && !GET(&s->program->queue_gone[s->queue]); k++)
         assert_ok(either_discard(s->program->queue[s->queue], s->made[k]));
-    fail_promises(s);
+    fail_signals(s);
     PUT(&s->state, REFUSED);
 }
 
@@ -861,8 +861,8 @@ static void check_given_up(step *s)
 {
     program *p = s->program;
     int i;
-    for (i = 0; i < s->promises; i++) {
-        const promise *made = &s->promise[i];
+    for (i = 0; i < s->signals; i++) {
+        const pending_signal *made = &s->signal[i];
         if (made->at == s->buffers) continue;
         s->given_up = true;
         if (GET(&p->line[made->timeline].gone)) continue;
@@ -891,16 +891,16 @@ static void explain_refusal(step *s, gpusync_result result)
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);
     options.error = &error;
-    for (i = 0; i < s->promises; i++) {
-        const line *l = &p->line[s->promise[i].timeline];
-        if (GET(&l->gone) || gpusync_timeline_wait(l->timeline, s->promise[i].value, 0, &options) != result) continue;
+    for (i = 0; i < s->signals; i++) {
+        const line *l = &p->line[s->signal[i].timeline];
+        if (GET(&l->gone) || gpusync_timeline_wait(l->timeline, s->signal[i].value, 0, &options) != result) continue;
         refuse(s, &error);
         return;
     }
     wrong(p, __LINE__, "a reason", "step %d is refused with %d (%s)", s->index, result, gpusync_result_string(result));
 }
 
-static gpusync_point signal_of(const program *p, const promise *made)
+static gpusync_point signal_of(const program *p, const pending_signal *made)
 {
     return gpusync_at_value(p->line[made->timeline].timeline, made->value);
 }
@@ -913,9 +913,9 @@ static gpusync_result encode_signals(const step *s)
     int n, i;
     for (n = 0; n < s->buffers; n++) {
         int k = s->backwards ? s->buffers - 1 - n : n;
-        for (i = 0; i < s->promises && result == GPUSYNC_OK; i++) {
-            if (s->promise[i].at != k) continue;
-            do result = gpusync_encode_signal(p->queue[s->queue], s->made[k], signal_of(p, &s->promise[i]));
+        for (i = 0; i < s->signals && result == GPUSYNC_OK; i++) {
+            if (s->signal[i].at != k) continue;
+            do result = gpusync_encode_signal(p->queue[s->queue], s->made[k], signal_of(p, &s->signal[i]));
             while (goes_again(p, result));
         }
     }
@@ -949,8 +949,8 @@ static gpusync_result submit_all(step *s, gpusync_ticket *ticket)
     submission.command_buffers = s->made;
     submission.command_buffer_count = (size_t)s->buffers;
     submission.signals = signals;
-    for (i = 0; i < s->promises; i++)
-        if (s->promise[i].at == s->buffers) signals[submission.signal_count++] = signal_of(p, &s->promise[i]);
+    for (i = 0; i < s->signals; i++)
+        if (s->signal[i].at == s->buffers) signals[submission.signal_count++] = signal_of(p, &s->signal[i]);
     submission.on_complete = on_complete;
     submission.user = s;
     submission.label = label;
@@ -1039,7 +1039,7 @@ static gpusync_result wait_on_host(step *s, const edge *e)
 static void signal_on_host(step *s, int i)
 {
     program *p = s->program;
-    const promise *made = &s->promise[i];
+    const pending_signal *made = &s->signal[i];
     line *l = &p->line[made->timeline];
     unsigned char *memory = (unsigned char *)metal_contents(s->memory);
     unsigned char *cell = (unsigned char *)metal_contents(l->cell);
@@ -1067,11 +1067,11 @@ static void run_on_host(step *s)
             memory[SEEN + i] = ((const unsigned char *)metal_contents(from->memory))[at];
     }
     if (s->result != GPUSYNC_OK) {
-        fail_promises(s);
+        fail_signals(s);
         return;
     }
     memory[STAMP] = stamp_of(s);
-    for (i = 0; i < s->promises; i++) signal_on_host(s, i);
+    for (i = 0; i < s->signals; i++) signal_on_host(s, i);
 }
 
 /* -- mishaps ------------------------------------------------------------------------------------------- */
@@ -1217,8 +1217,8 @@ static void ask_steps(program *p)
 static bool signals(const step *s, int timeline)
 {
     int i;
-    for (i = 0; i < s->promises; i++)
-        if (s->promise[i].timeline == timeline) return true;
+    for (i = 0; i < s->signals; i++)
+        if (s->signal[i].timeline == timeline) return true;
     return false;
 }
 
@@ -1279,8 +1279,8 @@ static bool is_own(const step *s, const gpusync_error *error)
 static uint64_t value_before(const step *s, int timeline)
 {
     int i = 0;
-    while (s->promise[i].timeline != timeline) i++;
-    return s->promise[i].before;
+    while (s->signal[i].timeline != timeline) i++;
+    return s->signal[i].before;
 }
 
 static const unsigned char *step_bytes(const step *s)
@@ -1331,19 +1331,19 @@ static bool may_have_broken(const step *culprit, const line *l, const step *s)
 /* A commit that neither waits nor signals; nothing is encoded for a wait that has been reached. */
 static bool may_be_plain(const step *s)
 {
-    return s->kind == COMMIT && s->promises == 0;
+    return s->kind == COMMIT && s->signals == 0;
 }
 
-/* Has somebody else promised what the wait is for? The smallest promise that is not below it counts: without that no
-   larger one is kept. What the host is about to signal is not promised. */
-static bool is_promised(const program *p, const step *s, const edge *e)
+/* Is other work to signal what the wait is for? The smallest pending signal that is not below it counts: without that no
+   larger one is kept. What the host is about to signal is not pending. */
+static bool is_to_be_signalled(const program *p, const step *s, const edge *e)
 {
     uint64_t least = GPUSYNC_FOREVER;
     int i, k, by = s->index;
     for (i = 0; i < p->steps; i++) {
         const step *one = &p->step[i];
-        for (k = 0; k < one->promises && one->state == ISSUED; k++) {
-            const promise *made = &one->promise[k];
+        for (k = 0; k < one->signals && one->state == ISSUED; k++) {
+            const pending_signal *made = &one->signal[k];
             if (made->timeline != e->timeline || made->value < e->value || made->value >= least) continue;
             least = made->value;
             by = i;
@@ -1368,13 +1368,13 @@ static bool was_ended(const step *s)
     return false;
 }
 
-/* Could the wait itself end with ERROR_DESTROYED? For a value that nobody else has promised; for a ticket that was
+/* Could the wait itself end with ERROR_DESTROYED? For a value that no other work is to signal; for a ticket that was
    asked for when its queue was gone, or for a plain commit that this left in flight. */
 static bool may_be_destroyed(const program *p, const step *s, const edge *e)
 {
     const step *other = &p->step[e->step];
     const mishap *m;
-    if (e->timeline >= 0) return p->line[e->timeline].gone && !is_promised(p, s, e);
+    if (e->timeline >= 0) return p->line[e->timeline].gone && !is_to_be_signalled(p, s, e);
     m = end_of_queue(p, other->queue);
     return m && (s->place >= m->place || (m->kind == END_QUEUE_NOW && may_be_plain(other)));
 }
@@ -1384,7 +1384,7 @@ static bool is_left_out(const program *p, const edge *e)
 {
     const step *other = &p->step[e->step];
     return other->kind == HOST && p->line[e->timeline].gone &&
-           other->signalled[promise_of(other, e->timeline, e->value) - other->promise] != GPUSYNC_OK;
+           other->signalled[pending_of(other, e->timeline, e->value) - other->signal] != GPUSYNC_OK;
 }
 
 /* What the wait must have said. A timeline fails as a whole: values that were reached before can be asked for too
@@ -1460,7 +1460,7 @@ static void count_failed(const program *p, const step *s, bool ended)
     for (i = 0; i < s->edges && !ended; i++)
         if (s->edge[i].timeline >= 0 && s->error.result == GPUSYNC_ERROR_DESTROYED &&
             may_be_destroyed(p, s, &s->edge[i])) {
-            coverage.unpromised++;
+            coverage.unsignalled++;
             break;
         }
 }
@@ -1476,9 +1476,9 @@ static void check_failed(program *p, const step *s)
         if (v == BADLY && !found && !was_cut_short(s))
             expect(p, s->kind != HOST && !has_run(s), "step %d does not tell what its wait %d said", s->index, i);
     }
-    for (i = 0; i < s->promises && s->state == REFUSED; i++) {
-        const line *l = &p->line[s->promise[i].timeline];
-        found = found || (l->gone ? is_broken_by_others(p, s, s->promise[i].timeline)
+    for (i = 0; i < s->signals && s->state == REFUSED; i++) {
+        const line *l = &p->line[s->signal[i].timeline];
+        found = found || (l->gone ? is_broken_by_others(p, s, s->signal[i].timeline)
                                   : l->result && same(&s->error, &l->error));
     }
     expect(p, found || is_own(s, &s->error), "step %d failed with \"%s\"", s->index, s->error.message);
@@ -1511,14 +1511,14 @@ static void check_cells(program *p, const step *s)
 {
     int i;
     if (p->mute || (s->kind != HOST && s->buffers == 0)) return;
-    for (i = 0; i < s->promises; i++) {
-        int timeline = s->promise[i].timeline, previous = s->promise[i].previous;
+    for (i = 0; i < s->signals; i++) {
+        int timeline = s->signal[i].timeline, previous = s->signal[i].previous;
         if (p->line[timeline].result || s->signalled[i]) continue;
         while (previous >= 0 && p->step[previous].kind != HOST && p->step[previous].buffers == 0) {
             const step *other = &p->step[previous];
             int k = 0;
-            while (other->promise[k].timeline != timeline) k++;
-            previous = other->promise[k].previous;
+            while (other->signal[k].timeline != timeline) k++;
+            previous = other->signal[k].previous;
         }
         expect(p, step_bytes(s)[CELLS + timeline] == (previous < 0 ? 0 : stamp_of(&p->step[previous])),
                "step %d saw %u in the cell of timeline %d", s->index, step_bytes(s)[CELLS + timeline], timeline);
@@ -1532,8 +1532,8 @@ static void check_well(program *p, const step *s)
     expect(p, !s->lost, "step %d was held, and given up, and went well", s->index);
     for (i = 0; i < s->edges; i++)
         expect(p, judge(p, s, &s->edge[i]) != BADLY, "step %d went well, its wait %d had failed", s->index, i);
-    for (i = 0; i < s->promises; i++) {
-        const line *l = &p->line[s->promise[i].timeline];
+    for (i = 0; i < s->signals; i++) {
+        const line *l = &p->line[s->signal[i].timeline];
         expect(p, !s->signalled[i] || l->gone || s->signalled[i] == l->result, "step %d signalled and was told %d",
                s->index, s->signalled[i]);
     }
@@ -1613,8 +1613,8 @@ static void check_device(program *p)
 static bool signals_in_several(const step *s)
 {
     int i, first = -1;
-    for (i = 0; i < s->promises; i++) {
-        int at = s->promise[i].at;
+    for (i = 0; i < s->signals; i++) {
+        int at = s->signal[i].at;
         if (at == s->buffers) continue;
         if (first >= 0 && at != first) return true;
         first = at;

@@ -1362,8 +1362,8 @@ static void test_those_of_one_value_are_called_in_the_order_of_their_registratio
     close_idle_stage(&s);
 }
 
-/* The value of a promise is reached when the submission has ended, not when the device has signalled. */
-static void test_a_promised_value_calls_back_when_the_promise_is_kept(void **state)
+/* The value of a pending signal is reached when the submission has ended, not when the device has signalled. */
+static void test_a_pending_value_calls_back_when_its_work_has_ended(void **state)
 {
     outcome kept = {0}, broken = {0};
     gpusync_point signal;
@@ -1583,7 +1583,7 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     gpusync_error reason;
     gpusync_point signal;
     gpusync_timeline *gone;
-    outcome failed = {0}, late_one = {0}, below = {0}, destroyed[2] = {0}, promised = {0};
+    outcome failed = {0}, late_one = {0}, below = {0}, destroyed[2] = {0}, pending = {0};
     stage s;
     (void)state;
     open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
@@ -1608,17 +1608,17 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     submit_between(s.q[0], NULL, buffer_of(s.q[0]), &signal);
     on_value(gone, 7, &destroyed[0]);
     on_value(gone, 7, &destroyed[1]);
-    on_value(gone, 2, &promised);
+    on_value(gone, 2, &pending);
     assert_ok(gpusync_timeline_destroy(gone));
-    assert_int_equal(calls_so_far(&promised), 1); /* by now, wherever it was */
+    assert_int_equal(calls_so_far(&pending), 1); /* by now, wherever it was */
     assert_int_equal(calls_so_far(&destroyed[1]), 1);
     assert_in_order(destroyed, 2);
     assert_result(destroyed[0].result, GPUSYNC_ERROR_DESTROYED);
     assert_result(destroyed[1].result, GPUSYNC_ERROR_DESTROYED);
-    assert_result(promised.result, GPUSYNC_ERROR_DESTROYED);
+    assert_result(pending.result, GPUSYNC_ERROR_DESTROYED);
     settle(&s);
     close_idle_stage(&s);
-    assert_int_equal(calls_of(&promised), 1);
+    assert_int_equal(calls_of(&pending), 1);
 }
 
 /* == by hand ===================================================================================================== */
@@ -2772,7 +2772,7 @@ int main(void)
         cmocka_unit_test(test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told),
         cmocka_unit_test(test_a_host_signal_calls_back_outside_of_the_call),
         cmocka_unit_test(test_those_of_one_value_are_called_in_the_order_of_their_registration),
-        cmocka_unit_test(test_a_promised_value_calls_back_when_the_promise_is_kept),
+        cmocka_unit_test(test_a_pending_value_calls_back_when_its_work_has_ended),
         cmocka_unit_test(test_a_value_that_others_signal_calls_back),
         cmocka_unit_test(test_a_callback_is_listened_for_though_its_value_becomes_expected_while_it_is_registered),
         cmocka_unit_test(test_without_listeners_no_registration_is_forgotten),

@@ -35,7 +35,7 @@ static const gpusync_result expected_answers[] = {
     GPUSYNC_ERROR_WOULD_DEADLOCK, /* queue_wait */
     GPUSYNC_ERROR_WOULD_DEADLOCK, /* device_wait */
     GPUSYNC_ERROR_WOULD_DEADLOCK, /* wait_many */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* a value that nobody has promised */
+    GPUSYNC_ERROR_WOULD_DEADLOCK, /* a value that no work is to signal */
     GPUSYNC_OK,                   /* a wait that is over */
     GPUSYNC_ERROR_WOULD_DEADLOCK, /* throttle below what is in flight */
     GPUSYNC_OK,                   /* ... above it */

@@ -27,9 +27,9 @@ static void discard(gpusync_queue *queue, void *buffer)
     drop(buffer);
 }
 
-/* -- promises of open buffers -------------------------------------------------------------------------- */
+/* -- pending signals of open buffers -------------------------------------------------------------------------- */
 
-static void test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_ended(void **state)
+static void test_a_signal_is_pending_at_once_and_is_reached_when_its_buffer_has_ended(void **state)
 {
     void *first, *second;
     gpusync_ticket ticket;
@@ -52,8 +52,8 @@ static void test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_en
     close_idle_stage(&p);
 }
 
-/* Work of two queues signals 7 before 5. What needs 5 is held until 5 is kept, also when a promise below is taken back. */
-static void test_a_promise_that_is_taken_back_lets_nobody_past_one_that_is_overtaken(void **state)
+/* Work of two queues signals 7 before 5. What needs 5 is held until 5 is kept, also when a pending signal below is taken back. */
+static void test_a_pending_signal_that_is_taken_back_lets_nobody_past_one_that_is_overtaken(void **state)
 {
     void *lowest, *larger, *smaller, *last;
     gpusync_ticket ticket;
@@ -79,7 +79,7 @@ static void test_a_promise_that_is_taken_back_lets_nobody_past_one_that_is_overt
 }
 
 /* The event stands at 7, though 3 is still to come: it would not keep back on the device what needs 5. */
-static void test_what_needs_a_value_that_a_lower_promise_hides_is_held(void **state)
+static void test_what_needs_a_value_that_a_lower_pending_signal_hides_is_held(void **state)
 {
     void *lowest, *first, *second, *last;
     gpusync_ticket ticket;
@@ -158,7 +158,7 @@ static void test_what_needs_a_value_that_is_told_later_is_held(void **state)
 }
 
 /* One queue signals 5 and then 4. The device keeps the order of a queue, so 4 goes there at once. What needs 4 is held:
-   the event stands at 5 before the work of 4 has run. below: another queue has promised 3, and not committed it. */
+   the event stands at 5 before the work of 4 has run. below: another queue is to signal 3, and not committed it. */
 static void check_a_queue_that_signals_more_first(bool below)
 {
     void *smaller, *larger, *lowest = NULL, *last;
@@ -244,7 +244,7 @@ static void test_what_is_refused_encodes_nothing(void **state)
     close_idle_stage(&p);
 }
 
-static void test_a_discard_takes_the_promise_back(void **state)
+static void test_a_discard_takes_the_pending_signal_back(void **state)
 {
     void *given_up, *waiting, *again;
     gpusync_ticket ticket;
@@ -270,7 +270,7 @@ static void test_a_discard_takes_the_promise_back(void **state)
     close_idle_stage(&p);
 }
 
-static void test_a_value_hidden_by_an_open_promise_comes_with_its_discard(void **state)
+static void test_a_value_hidden_by_an_open_signal_comes_with_its_discard(void **state)
 {
     void *buffer;
     stage p;
@@ -402,7 +402,7 @@ static void test_work_that_is_killed_fails_what_it_was_to_signal(void **state)
 }
 
 /* The timeline has failed meanwhile: the work goes, nobody hears of the signal. */
-static void test_a_promise_outlives_the_failure_of_its_timeline(void **state)
+static void test_a_pending_signal_outlives_the_failure_of_its_timeline(void **state)
 {
     void *buffer, *late;
     gpusync_ticket ticket;
@@ -469,7 +469,7 @@ static void test_what_signals_a_failed_timeline_goes_at_once(void **state)
     close_idle_stage(&p);
 }
 
-/* A commit that failed leaves buffer and promises as they were, and another one may do. */
+/* A commit that failed leaves buffer and pending signals as they were, and another one may do. */
 static void test_after_a_commit_that_failed_all_is_as_before(void **state)
 {
     void *buffer, *waiting;
@@ -639,7 +639,7 @@ static void test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neithe
 }
 
 /* What gpusync has put into a buffer needs a commit by gpusync. One that the program has committed all the same is
-   refused by each call, and is still open: its promise stands until the discard. */
+   refused by each call, and is still open: its pending signal stands until the discard. */
 static void test_what_waits_or_signals_is_refused_once_the_program_has_committed_it(void **state)
 {
     gpusync_ticket ticket = 99;
@@ -897,7 +897,7 @@ static void test_a_submission_that_cannot_be_held_leaves_its_buffers_as_they_wer
     assert_result(gpusync_wait_ex(p.q[1], tickets[2], 0, &options), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.code, 42);
     assert_result(gpusync_timeline_wait(p.a, 2, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.code, 42); /* the promise is its own buffer's again */
+    assert_int_equal(error.code, 42); /* the pending signal is its own buffer's again */
     for (i = 0; i < 2; i++) drop(buffers[i]);
     drop(waiting);
     close_idle_stage(&p);
@@ -971,7 +971,7 @@ static void test_destroy_ends_when_all_work_was_killed(void **state)
 
 /* -- what goes ----------------------------------------------------------------------------------------- */
 
-static void open_promise_goes_with_its_queue(gpusync_result (*destroy)(gpusync_queue *))
+static void open_signal_goes_with_its_queue(gpusync_result (*destroy)(gpusync_queue *))
 {
     void *buffer, *waiting;
     gpusync_ticket ticket;
@@ -993,11 +993,11 @@ static void open_promise_goes_with_its_queue(gpusync_result (*destroy)(gpusync_q
     close_idle_stage(&p);
 }
 
-static void test_an_open_promise_goes_with_its_queue(void **state)
+static void test_an_open_signal_goes_with_its_queue(void **state)
 {
     (void)state;
-    open_promise_goes_with_its_queue(gpusync_queue_destroy);
-    open_promise_goes_with_its_queue(gpusync_queue_destroy_now);
+    open_signal_goes_with_its_queue(gpusync_queue_destroy);
+    open_signal_goes_with_its_queue(gpusync_queue_destroy_now);
 }
 
 /* The timeline goes first: the commit comes all the same, and lets go who waits; a discard ends who waits. */
@@ -1036,7 +1036,7 @@ static void test_a_timeline_may_go_while_open_buffers_name_it(void **state)
     timeline_goes_before(false);
 }
 
-/* Work waits for 1 of a timeline and signals 2 of it; with `chained` other work waits for 2. Nobody has promised 1, and
+/* Work waits for 1 of a timeline and signals 2 of it; with `chained` other work waits for 2. No work is to signal 1, and
    nobody can any more. inside: the signal is in the work's own buffer, which is committed after the timeline went. */
 static void timeline_goes_under(bool chained, bool commit_behind, bool inside)
 {
@@ -1113,20 +1113,20 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
 }
 
 /* A submission takes over what was encoded into its command buffers. A report comes when it enters the first or the
-   second timeline for the n-th time, and names the promise of the value all the same: that of the command buffer before
+   second timeline for the n-th time, and names the pending signal of the value all the same: that of the command buffer before
    it was taken over, that of the submission from then on. */
 static struct {
     gpusync_device *device;
-    unsigned promises, of_a_buffer; /* of this report */
+    unsigned signals, of_a_buffer; /* of this report */
 } told;
 
-static void tell_of_promises(void *unused)
+static void tell_of_signals(void *unused)
 {
     char *report = report_of(told.device), *line = report;
     (void)unused;
     for (; (line = strstr(line, " waits for value 1 of ")) != NULL; line++) {
         const char *by = strchr(line, ':');
-        if (strncmp(by, ": pending in ", 13) == 0) told.promises++;
+        if (strncmp(by, ": pending in ", 13) == 0) told.signals++;
         if (strncmp(by, ": pending in a command buffer ", 30) == 0) told.of_a_buffer++;
     }
     free(report);
@@ -1140,14 +1140,14 @@ static bool is_told_at(probe_place place, unsigned timeline, int n)
     stage p;
     open_stage(&p, SOFTMETAL_MANUAL, 2);
     told.device = p.device;
-    told.promises = told.of_a_buffer = 0;
+    told.signals = told.of_a_buffer = 0;
     (void)SUBMIT(p.q[1], WAITS(at(p.a, 1), at(p.b, 1)), BUFFERS(waits = kept_buffer_of(p.q[1])));
     signals = signaller(p.q[0], at(p.a, 1));
     assert_ok(gpusync_encode_signal(p.q[0], signals, at(p.b, 1)));
-    probe_at(place, p.t[timeline], n, tell_of_promises, NULL);
+    probe_at(place, p.t[timeline], n, tell_of_signals, NULL);
     ticket = SUBMIT(p.q[0], BUFFERS(signals));
     acted = probe_has_acted();
-    assert_int_equal(told.promises, acted ? 2 : 0);
+    assert_int_equal(told.signals, acted ? 2 : 0);
     finish_queue(p.q[0]);
     finish_queue(p.q[1]);
     assert_ok(gpusync_wait(p.q[0], ticket, 0));
@@ -1157,7 +1157,7 @@ static bool is_told_at(probe_place place, unsigned timeline, int n)
     return acted;
 }
 
-static void test_a_report_names_the_promise_while_a_submission_takes_it_over(void **state)
+static void test_a_report_names_the_pending_signal_while_a_submission_takes_it_over(void **state)
 {
     unsigned timeline, earlier = 0, later = 0;
     int n;
@@ -1483,20 +1483,20 @@ static void test_threads_encode_wait_and_discard_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_signal_promises_at_once_and_is_reached_when_its_buffer_has_ended),
-        cmocka_unit_test(test_a_promise_that_is_taken_back_lets_nobody_past_one_that_is_overtaken),
-        cmocka_unit_test(test_what_needs_a_value_that_a_lower_promise_hides_is_held),
+        cmocka_unit_test(test_a_signal_is_pending_at_once_and_is_reached_when_its_buffer_has_ended),
+        cmocka_unit_test(test_a_pending_signal_that_is_taken_back_lets_nobody_past_one_that_is_overtaken),
+        cmocka_unit_test(test_what_needs_a_value_that_a_lower_pending_signal_hides_is_held),
         cmocka_unit_test(test_a_wait_counts_after_a_commit_that_was_refused),
         cmocka_unit_test(test_what_needs_a_value_that_is_told_later_is_held),
         cmocka_unit_test(test_a_queue_that_signals_more_first_holds_what_needs_less),
         cmocka_unit_test(test_what_is_refused_encodes_nothing),
-        cmocka_unit_test(test_a_discard_takes_the_promise_back),
-        cmocka_unit_test(test_a_value_hidden_by_an_open_promise_comes_with_its_discard),
+        cmocka_unit_test(test_a_discard_takes_the_pending_signal_back),
+        cmocka_unit_test(test_a_value_hidden_by_an_open_signal_comes_with_its_discard),
         cmocka_unit_test(test_held_work_goes_with_the_commit_of_the_signal),
         cmocka_unit_test(test_as_many_waits_and_signals_as_one_likes),
         cmocka_unit_test(test_a_wait_for_a_ticket_is_let_go_at_its_end),
         cmocka_unit_test(test_work_that_is_killed_fails_what_it_was_to_signal),
-        cmocka_unit_test(test_a_promise_outlives_the_failure_of_its_timeline),
+        cmocka_unit_test(test_a_pending_signal_outlives_the_failure_of_its_timeline),
         cmocka_unit_test(test_a_timeline_that_failed_for_want_of_memory_refuses_a_signal_once),
         cmocka_unit_test(test_what_signals_a_failed_timeline_goes_at_once),
         cmocka_unit_test(test_after_a_commit_that_failed_all_is_as_before),
@@ -1514,13 +1514,13 @@ int main(void)
         cmocka_unit_test(test_a_submission_that_cannot_be_held_leaves_its_buffers_as_they_were),
         cmocka_unit_test(test_the_ticket_of_work_that_was_killed_ends),
         cmocka_unit_test(test_destroy_ends_when_all_work_was_killed),
-        cmocka_unit_test(test_an_open_promise_goes_with_its_queue),
+        cmocka_unit_test(test_an_open_signal_goes_with_its_queue),
         cmocka_unit_test(test_a_timeline_may_go_while_open_buffers_name_it),
         cmocka_unit_test(test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for),
         cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
         cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
-        cmocka_unit_test(test_a_report_names_the_promise_while_a_submission_takes_it_over),
+        cmocka_unit_test(test_a_report_names_the_pending_signal_while_a_submission_takes_it_over),
         cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
         cmocka_unit_test(test_a_refused_signal_gives_back_its_room),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),

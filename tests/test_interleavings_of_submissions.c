@@ -195,12 +195,12 @@ static void permutation_first(permutation *p, unsigned count)
 
 /* -- 12 ----------------------------------------------------------------------------------------- */
 
-/* Rule: a promised value is reached when the work that promised it has ended well, whatever the event stands at, and
-   only after every smaller promise. S2 promises 6, then S1 on another queue promises 5. Steps: S1 completes, its handler; S2
+/* Rule: a pending value is reached when the work that was to signal it has ended well, whatever the event stands at, and
+   only after every smaller pending signal. S2 is to signal 6, then S1 on another queue 5. Steps: S1 completes, its handler; S2
    completes, its handler; then, in the fifth place of the order, somebody asks (5: nobody does). */
 enum { S1_COMPLETES, S1_HANDLER, S2_COMPLETES, S2_HANDLER };
 
-static void check_two_promises(const permutation *p, bool killed, bool ask)
+static void check_two_signals(const permutation *p, bool killed, bool ask)
 {
     gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
     const unsigned s1_ends = metal4_run() ? S1_HANDLER : S1_COMPLETES, s2_ends = metal4_run() ? S2_HANDLER : S2_COMPLETES;
@@ -240,30 +240,30 @@ static void check_two_promises(const permutation *p, bool killed, bool ask)
     close_stage(&s);
 }
 
-static void check_two_promises_in_every_order(bool killed)
+static void check_two_signals_in_every_order(bool killed)
 {
     permutation p;
     permutation_first(&p, 4);
     do {
-        check_two_promises(&p, killed, false);
-        check_two_promises(&p, killed, true);
+        check_two_signals(&p, killed, false);
+        check_two_signals(&p, killed, true);
     } while (permutation_next(&p));
 }
 
-static void test_interleaving_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed(void **state)
+static void test_interleaving_12_a_larger_signal_does_not_hide_that_the_work_was_killed(void **state)
 {
     (void)state;
-    check_two_promises_in_every_order(true);
+    check_two_signals_in_every_order(true);
 }
 
-static void test_interleaving_12_the_value_follows_the_promises_in_their_order(void **state)
+static void test_interleaving_12_the_value_follows_the_pending_signals_in_their_order(void **state)
 {
     (void)state;
-    check_two_promises_in_every_order(false);
+    check_two_signals_in_every_order(false);
 }
 
 /* Nor does a signal of the host's. */
-static void test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it(void **state)
+static void test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_pending_signal_below_it(void **state)
 {
     bool killed = false;
     (void)state;
@@ -710,7 +710,7 @@ static void watching_unpark(void *user, gpusync_waiter *waiter)
     probe_default_hooks().unpark(NULL, waiter);
 }
 
-static bool hidden; /* the value, by the promise of a lower one */
+static bool hidden; /* the value, by the pending signal of a lower one */
 
 static void signal_ten(void *timeline)
 {
@@ -726,8 +726,8 @@ static void *wait_for_seven(void *timeline)
     return NULL;
 }
 
-/* The host signals 10, above the promised 5, the n-th time that the submission comes to the place of the second timeline:
-   the value stays below the promise until that is taken back. Returns whether there was such a time. */
+/* The host signals 10, above the pending 5, the n-th time that the submission comes to the place of the second timeline:
+   the value stays below the pending signal until that is taken back. Returns whether there was such a time. */
 static bool is_raised_at(probe_place place, int n)
 {
     gpusync_hooks hooks = probe_default_hooks();
@@ -754,7 +754,7 @@ static bool is_raised_at(probe_place place, int n)
     await_sleepers(r.device, 1);
     unparks = unparks_under_locks = 0;
     signals[0] = at(first, 5);
-    signals[1] = at(second, 3); /* does not rise: the call fails, after the promise of the first */
+    signals[1] = at(second, 3); /* does not rise: the call fails, after the pending signal of the first */
     submission.signals = signals;
     submission.signal_count = 2;
     buffer = metal4_run() ? buffer_of(r.queue) : NULL; /* where none at all would be the reason */
@@ -1051,8 +1051,8 @@ static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_oth
 }
 
 /* Rule: a refused submission does not wait for a thread that waits for what the refusal ends. Work of a second queue has
-   ended on the device. Others have signalled what it waited for, and a promise of the submission hides that: so the work
-   is over when the promise is taken back. The submission waits for its ticket, too. That queue goes, and is stopped at its
+   ended on the device. Others have signalled what it waited for, and a pending signal of the submission hides that: so the work
+   is over when the pending signal is taken back. The submission waits for its ticket, too. That queue goes, and is stopped at its
    place-th point until the submission waits, or has been refused. encoded: the ticket is named by a command buffer alone.
    Returns whether there was such a point. */
 static struct {
@@ -1087,7 +1087,7 @@ static void stop_the_destroyer(void *unused)
     while (!GET(&crossing.submitter_waits) && !GET(&crossing.refused)) sched_yield();
 }
 
-/* The first of the two promises is listed, and the second is about to be refused. */
+/* The first of the two pending signals is listed, and the second is about to be refused. */
 static void the_other_queue_goes(void *unused)
 {
     (void)unused;
@@ -1126,7 +1126,7 @@ static bool the_queue_of_its_ticket_goes_at(int place, bool encoded)
             .wait_count = !encoded, .command_buffers = &buffer, .command_buffer_count = buffer != NULL,
             SIGNALS(at(s.a, 5), at(s.b, 1)));
     PUT(&crossing.refused, 1);
-    if (!crossing.d.queue) { /* nothing was listed before the second promise was refused */
+    if (!crossing.d.queue) { /* nothing was listed before the second pending signal was refused */
         (void)probe_has_acted();
         the_other_queue_goes(NULL);
     }
@@ -1919,8 +1919,8 @@ static void run_submit(run *r, unsigned i)
     assert_ok(either_discard(j->queue, j->buffer));
 }
 
-/* Does this job promise a value of the timeline up to this one? */
-static bool run_promises(const run *r, unsigned i, unsigned t, uint64_t limit)
+/* Is this job to signal a value of the timeline up to this one? */
+static bool run_signals(const run *r, unsigned i, unsigned t, uint64_t limit)
 {
     return r->submitted[i] && !r->refused[i] && r->sh->signal_value[i] && r->sh->signal_timeline[i] == t &&
            r->sh->signal_value[i] <= limit;
@@ -1936,9 +1936,9 @@ static bool run_is_knowable(const run *r, unsigned i, unsigned depth)
     if (r->sh->wait_value[i] == 0) return true;
     if (believed(r->s->t[t]) == FAILED) return false;
     for (k = 0; k < JOBS; k++) {
-        bool known = k != i && run_promises(r, k, t, ~(uint64_t)0) && run_is_knowable(r, k, depth + 1);
+        bool known = k != i && run_signals(r, k, t, ~(uint64_t)0) && run_is_knowable(r, k, depth + 1);
         covered |= known && r->sh->signal_value[k] >= r->sh->wait_value[i];
-        if (!known && run_promises(r, k, t, r->sh->wait_value[i])) return false;
+        if (!known && run_signals(r, k, t, r->sh->wait_value[i])) return false;
     }
     return covered && believed(r->s->t[t]) != FAILED;
 }
@@ -1950,17 +1950,17 @@ static void run_check_timeline(const run *r, unsigned t)
     bool somebody_failed = false;
     unsigned k;
     for (k = 0; k < JOBS; k++) {
-        if (!run_promises(r, k, t, ~(uint64_t)0) || !is_marked(&r->jobs[k])) continue;
+        if (!run_signals(r, k, t, ~(uint64_t)0) || !is_marked(&r->jobs[k])) continue;
         somebody_failed |= poll_job(&r->jobs[k]) != GPUSYNC_OK;
     }
     if (reached == FAILED) {
-        run_check(r, somebody_failed, t, "failed, and nobody who promised has");
+        run_check(r, somebody_failed, t, "failed, and no work that was to signal it has");
         return;
     }
-    run_check(r, !somebody_failed, t, "has not failed, though one who promised has");
+    run_check(r, !somebody_failed, t, "has not failed, though work that was to signal it has");
     for (k = 0; k < JOBS; k++)
-        if (run_promises(r, k, t, reached))
-            run_check(r, is_marked(&r->jobs[k]), t, "has reached a value before the work that promised it has ended");
+        if (run_signals(r, k, t, reached))
+            run_check(r, is_marked(&r->jobs[k]), t, "has reached a value before the work that was to signal it has ended");
 }
 
 static void run_check_good(const run *r, unsigned i)
@@ -1969,7 +1969,7 @@ static void run_check_good(const run *r, unsigned i)
     run_check(r, r->complete[i] && !r->sh->killed[i], i, "ended well, but its work has not");
     if (r->sh->wait_value[i] == 0) return;
     for (k = 0; k < JOBS; k++)
-        if (run_promises(r, k, t, r->sh->wait_value[i]))
+        if (run_signals(r, k, t, r->sh->wait_value[i]))
             run_check(r, is_marked(&r->jobs[k]) && poll_job(&r->jobs[k]) == GPUSYNC_OK, i,
                       "ended well, though what it waited for has not");
 }
@@ -2066,25 +2066,25 @@ static void run_submit_all(run *r)
     }
 }
 
-/* In flight at the end may be only who waits for a value below which somebody who is held has promised another ... */
+/* In flight at the end may be only who waits for a value below which held work is to signal another ... */
 static bool run_waits_for_held(const run *r, unsigned i, unsigned depth)
 {
     unsigned k;
     for (k = 0; k < JOBS && depth <= JOBS; k++)
-        if (run_promises(r, k, r->sh->wait_timeline[i], r->sh->wait_value[i]) && !is_marked(&r->jobs[k]) &&
+        if (run_signals(r, k, r->sh->wait_timeline[i], r->sh->wait_value[i]) && !is_marked(&r->jobs[k]) &&
             (!r->commit_number[k] || run_waits_for_held(r, k, depth + 1)))
             return true;
     return false;
 }
 
-/* ... or where such a promise waits for somebody who waits for the value above it, or is behind one on its queue: the
+/* ... or where such a pending signal waits for somebody who waits for the value above it, or is behind one on its queue: the
    program's mistake. Does i need k to end? */
 static bool run_needs(const run *r, unsigned i, unsigned k)
 {
     bool in_front = k == (i ^ 1u) && r->commit_number[k] && r->commit_number[k] < r->commit_number[i];
-    bool promised = r->sh->wait_value[i] && run_promises(r, k, r->sh->wait_timeline[i], ~(uint64_t)0);
+    bool pending = r->sh->wait_value[i] && run_signals(r, k, r->sh->wait_timeline[i], ~(uint64_t)0);
     if (k == i || !r->submitted[k] || r->refused[k] || is_marked(&r->jobs[k])) return false;
-    return (in_front && !r->complete[k] && !r->complete[i]) || promised;
+    return (in_front && !r->complete[k] && !r->complete[i]) || pending;
 }
 
 static bool run_waits_in_a_circle(const run *r, unsigned i, unsigned depth)
@@ -2197,9 +2197,9 @@ static void test_many_orders_of_four_submissions_and_who_asks_for_them(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_interleaving_12_a_larger_signal_does_not_hide_that_the_promised_work_was_killed),
-        cmocka_unit_test(test_interleaving_12_the_value_follows_the_promises_in_their_order),
-        cmocka_unit_test(test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_promise_below_it),
+        cmocka_unit_test(test_interleaving_12_a_larger_signal_does_not_hide_that_the_work_was_killed),
+        cmocka_unit_test(test_interleaving_12_the_value_follows_the_pending_signals_in_their_order),
+        cmocka_unit_test(test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_pending_signal_below_it),
         cmocka_unit_test(test_interleaving_13_a_consumer_that_ends_first_is_published_after_its_producer),
         cmocka_unit_test(test_interleaving_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket),
         cmocka_unit_test(test_interleaving_14_a_signal_after_the_wait_has_timed_out),

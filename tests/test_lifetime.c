@@ -537,7 +537,7 @@ static void test_calls_during_a_destroy_say_destroyed(void **state)
         assert_result(gpusync_encode_signal(r.queue, own, at(t, 1)), GPUSYNC_ERROR_DESTROYED);
         assert_result(gpusync_encode_wait(another, made, after(r.queue, ticket)), GPUSYNC_ERROR_DESTROYED);
     }
-    assert_ok(gpusync_timeline_signal(t, 1)); /* which nobody has promised */
+    assert_ok(gpusync_timeline_signal(t, 1)); /* which no work is to signal */
     assert_ok(either_discard(another, made));
     if (!metal4_run()) {
         assert_result(gpusync_command_buffer(r.queue, NULL, &made), GPUSYNC_ERROR_DESTROYED);

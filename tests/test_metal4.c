@@ -294,7 +294,7 @@ static void test_what_has_no_meaning_is_refused(void **state)
     ticket = commit_to(s.q[0], buffer);
     assert_result(gpusync_wait_ex(s.q[0], ticket, 0, &blocking), GPUSYNC_ERROR_UNSUPPORTED);
     assert_result(gpusync_untrack(s.q[0], ticket), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_ok(gpusync_timeline_signal(s.a, 1)); /* nobody has promised it */
+    assert_ok(gpusync_timeline_signal(s.a, 1)); /* No work is to signal it */
     close_stage(&s);
 }
 

@@ -59,22 +59,22 @@ static void on_complete(void *user, gpusync_result result, const gpusync_error *
     __atomic_fetch_add(&s->calls, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Two tickets in flight on the other queue; the second promises the value 1 of the timelines that are waited for. */
+/* Two tickets in flight on the other queue; the second signals the value 1 of the timelines that are waited for. */
 static void produce(cargo *s)
 {
     gpusync_submission submission;
-    gpusync_point promises[3];
+    gpusync_point pending[3];
     gpusync_ticket tickets[2];
     void *buffer;
     int i;
     assert_ok(either_buffer(s->other, NULL, &buffer));
     assert_ok(either_commit(s->other, buffer, &tickets[0]));
     assert_ok(either_buffer(s->other, NULL, &s->producer));
-    for (i = 0; i < 3; i++) promises[i] = at(s->in[i], 1);
+    for (i = 0; i < 3; i++) pending[i] = at(s->in[i], 1);
     memset(&submission, 0, sizeof submission);
     submission.command_buffers = &s->producer;
     submission.command_buffer_count = 1;
-    submission.signals = promises;
+    submission.signals = pending;
     submission.signal_count = 3;
     submission.flags = SIGNALS_INSIDE;
     assert_ok(submit_as_told(s->other, &submission, &tickets[1]));
@@ -355,7 +355,7 @@ static void queue_goes_now(cargo *s)
     s->r.queue = NULL;
 }
 
-/* It waits for a value that nobody has promised. */
+/* It waits for a value that no work is to signal. */
 static void end_held(void (*ending)(cargo *s), gpusync_result expected, uint32_t flags)
 {
     gpusync_submission submission;
@@ -551,7 +551,7 @@ static void spoil_wait(cargo *s, gpusync_submission *submission)
 static void spoil_order(cargo *s, gpusync_submission *submission)
 {
     (void)submission;
-    s->signals[MANY - 1].timeline = s->in[1]; /* which has that value promised */
+    s->signals[MANY - 1].timeline = s->in[1]; /* where that value is pending */
     s->signals[MANY - 1].value = 1;
 }
 

@@ -642,7 +642,7 @@ static void test_a_spin_of_the_call_the_queue_or_the_device_overrides_it(void **
 
 /* -- values, and many points ------------------------------------------------------------------------------------------ */
 
-static void test_a_value_is_expected_when_the_work_that_promises_it_is(void **state)
+static void test_a_value_is_expected_when_the_work_that_signals_it_is(void **state)
 {
     world w;
     int i;
@@ -664,7 +664,7 @@ static void test_a_value_is_expected_when_the_work_that_promises_it_is(void **st
     world_close(&w);
 }
 
-static void test_a_value_that_nobody_has_promised_is_spun_for_as_the_unknown_is(void **state)
+static void test_a_value_that_no_work_is_to_signal_is_spun_for_as_the_unknown_is(void **state)
 {
     world w;
     planned *p;
@@ -725,7 +725,7 @@ static void test_of_many_points_the_last_or_of_any_the_first_counts(void **state
     world_close(&w);
 }
 
-/* A ticket, or a value that says "stop", which nobody has promised. */
+/* A ticket, or a value that says "stop", which no work is to signal. */
 static void test_of_any_what_nobody_knows_counts_alone(void **state)
 {
     world w;
@@ -1256,8 +1256,8 @@ int main(void)
         cmocka_unit_test(test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept),
         cmocka_unit_test(test_the_default_never_calls_sched_yield),
         cmocka_unit_test(test_a_spin_of_the_call_the_queue_or_the_device_overrides_it),
-        cmocka_unit_test(test_a_value_is_expected_when_the_work_that_promises_it_is),
-        cmocka_unit_test(test_a_value_that_nobody_has_promised_is_spun_for_as_the_unknown_is),
+        cmocka_unit_test(test_a_value_is_expected_when_the_work_that_signals_it_is),
+        cmocka_unit_test(test_a_value_that_no_work_is_to_signal_is_spun_for_as_the_unknown_is),
         cmocka_unit_test(test_of_many_points_the_last_or_of_any_the_first_counts),
         cmocka_unit_test(test_of_any_what_is_overdue_does_not_count),
         cmocka_unit_test(test_of_all_one_that_nobody_knows_makes_it_sleep),

@@ -1,6 +1,6 @@
 /* test_submit_failure.c - submissions that fail: who is told, of which failure, and what is never sent to the device
 
-   Proved: the failure of a promise reaches whoever waits for it, on the host, on the device and held; the error is that of
+   Proved: the failure of a pending signal reaches whoever waits for it, on the host, on the device and held; the error is that of
    the first wait that failed, and says which ticket is the origin; what was reached before stays reached.
 
    This also runs on queues of Metal 4. */
@@ -10,7 +10,7 @@
 
 /* == failures ================================================================================================== */
 
-static void test_the_failure_of_a_promise_reaches_who_waits_on_the_host(void **state)
+static void test_the_failure_of_a_pending_signal_reaches_who_waits_on_the_host(void **state)
 {
     gpusync_error error;
     gpusync_ticket ticket;
@@ -34,7 +34,7 @@ static void test_the_failure_of_a_promise_reaches_who_waits_on_the_host(void **s
     close_stage(&s);
 }
 
-static void test_the_failure_of_a_promise_reaches_work_that_waits_on_the_device(void **state)
+static void test_the_failure_of_a_pending_signal_reaches_work_that_waits_on_the_device(void **state)
 {
     gpusync_ticket culprit, ticket;
     gpusync_error error;
@@ -69,7 +69,7 @@ static void test_the_failure_of_a_promise_reaches_work_that_waits_on_the_device(
     close_stage(&s);
 }
 
-static void test_the_failure_of_a_promise_ends_what_is_held_for_it_and_for_that(void **state)
+static void test_the_failure_of_a_pending_signal_ends_what_is_held_for_it_and_for_that(void **state)
 {
     gpusync_ticket tickets[3];
     gpusync_error error;
@@ -95,7 +95,7 @@ static void test_the_failure_of_a_promise_ends_what_is_held_for_it_and_for_that(
         assert_original(&told[i].error, "first", tickets[i]);
         assert_false(ran_here(&told[i]));
     }
-    assert_int_equal(value_of(s.b), 0); /* nobody promised anything there */
+    assert_int_equal(value_of(s.b), 0); /* no work was to signal anything there */
     close_stage(&s);
 }
 
@@ -449,9 +449,9 @@ static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_failure_of_a_promise_reaches_who_waits_on_the_host),
-        cmocka_unit_test(test_the_failure_of_a_promise_reaches_work_that_waits_on_the_device),
-        cmocka_unit_test(test_the_failure_of_a_promise_ends_what_is_held_for_it_and_for_that),
+        cmocka_unit_test(test_the_failure_of_a_pending_signal_reaches_who_waits_on_the_host),
+        cmocka_unit_test(test_the_failure_of_a_pending_signal_reaches_work_that_waits_on_the_device),
+        cmocka_unit_test(test_the_failure_of_a_pending_signal_ends_what_is_held_for_it_and_for_that),
         cmocka_unit_test(test_the_error_is_that_of_the_first_wait_that_failed_and_the_works_own_comes_last),
         cmocka_unit_test(test_a_submission_after_the_failure_ends_at_once),
         cmocka_unit_test(test_a_failure_by_the_host_ends_what_is_held_in_the_call),

@@ -99,10 +99,10 @@ static void tell_coverage(void)
                   (unsigned long long)c->skipped, (unsigned long long)c->saved, (unsigned long long)c->hosts,
                   (unsigned long long)c->failed, (unsigned long long)c->inherited, (unsigned long long)c->refused);
     print_message("%llu mishaps: %llu steps ended by them, %llu of these in flight, %llu were held for certain; "
-                  "%llu left out, %llu given up, %llu unpromised; %llu made ahead of one, %llu with spread signals\n",
+                  "%llu left out, %llu given up, %llu unsignalled; %llu made ahead of one, %llu with spread signals\n",
                   (unsigned long long)c->mishaps, (unsigned long long)c->ended, (unsigned long long)c->flying,
                   (unsigned long long)c->lost, (unsigned long long)c->left, (unsigned long long)c->given_up,
-                  (unsigned long long)c->unpromised, (unsigned long long)c->ahead, (unsigned long long)c->spread);
+                  (unsigned long long)c->unsignalled, (unsigned long long)c->ahead, (unsigned long long)c->spread);
     print_message("%llu steps on queues of Metal 4, %llu waits of one kind of queue for the other\n",
                   (unsigned long long)c->steps4, (unsigned long long)c->across);
 }

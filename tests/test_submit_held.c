@@ -1,6 +1,6 @@
 /* test_submit_held.c - submissions that are held on the host: for what, in which order, what lets them go
 
-   Proved: work whose signal nobody has promised is held, and all behind it but what is UNORDERED; it goes in the order of
+   Proved: work whose signal no work is to signal is held, and all behind it but what is UNORDERED; it goes in the order of
    its queue once each signal is on its way; an eighth of the room stays free of it; asking, waiting and cancelling see
    it as work that is not done.
 
@@ -10,7 +10,7 @@
 
 /* == waits before their signals ================================================================================ */
 
-static void test_a_wait_that_nobody_has_promised_is_held_until_the_host_signals(void **state)
+static void test_a_wait_that_no_work_is_to_signal_is_held_until_the_host_signals(void **state)
 {
     gpusync_ticket ticket;
     void *buffer;
@@ -238,7 +238,7 @@ static void test_cancelling_ends_all_that_is_held_and_nothing_else(void **state)
     close_stage(&s);
 }
 
-static void test_destroying_a_timeline_ends_what_is_held_for_a_value_nobody_has_promised(void **state)
+static void test_destroying_a_timeline_ends_what_is_held_for_a_value_no_work_is_to_signal(void **state)
 {
     gpusync_ticket held, going;
     outcome told;
@@ -570,7 +570,7 @@ static void test_a_signal_on_its_way_lets_held_work_go_to_the_device(void **stat
     work_of_producer = buffer_of(s.q[0]);
     SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), SIGNALS(at(s.t[0], 2)), BUFFERS(work_of_producer));
     by_ticket = SUBMIT(s.q[2], WAITS(after(s.q[0], 1)), BUFFERS(buffer_of(s.q[2])));
-    assert_int_equal(held_on(s.device, s.q[1]), 1); /* promised, but by something that is held itself */
+    assert_int_equal(held_on(s.device, s.q[1]), 1); /* pending, but by something that is held itself */
     assert_int_equal(held_on(s.device, s.q[2]), 1);
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
     assert_int_equal(held_on(s.device, s.q[1]), 0);
@@ -691,7 +691,7 @@ static void test_an_eighth_of_the_queue_is_kept_free_of_what_is_held(void **stat
         assert_int_equal(stats_of(s.q[0]).commits, before.commits);
         assert_int_equal(stats_of(s.q[0]).held, before.held);
         assert_int_equal(held_on(s.device, s.q[0]), k);
-        assert_ok(gpusync_timeline_signal(s.t[1], 4)); /* nobody has promised anything */
+        assert_ok(gpusync_timeline_signal(s.t[1], 4)); /* No work is to signal anything */
         assert_int_equal(value_of(s.t[1]), 4);
         assert_ok(gpusync_timeline_signal(s.t[0], 1));
         /* once the line is gone, the same again does it */
@@ -807,7 +807,7 @@ static void test_an_enqueued_command_buffer_cannot_be_held(void **state)
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     assert_int_equal(held_on(s.device, s.q[0]), 0);
     assert_true(gpusync_is_idle(s.q[0]));
-    /* where it need not be held it goes, and the signal is nobody's promise */
+    /* where it need not be held it goes, and the signal is no pending signal */
     SUBMIT(s.q[0], SIGNALS(at(s.t[1], 5)), BUFFERS(buffer));
     assert_ok(gpusync_timeline_wait(s.t[1], 5, GPUSYNC_FOREVER, NULL));
     /* nor can it line up behind another one */
@@ -939,7 +939,7 @@ static void test_cancel_needs_a_queue(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_wait_that_nobody_has_promised_is_held_until_the_host_signals),
+        cmocka_unit_test(test_a_wait_that_no_work_is_to_signal_is_held_until_the_host_signals),
         cmocka_unit_test(test_a_held_submission_goes_as_soon_as_its_signal_is_on_the_way),
         cmocka_unit_test(test_a_strict_submission_is_held_until_its_signal_has_come),
         cmocka_unit_test(test_a_strict_submission_signals_when_all_of_it_has_ended),
@@ -948,7 +948,7 @@ int main(void)
         cmocka_unit_test(test_an_unordered_submission_is_passed_while_it_is_held),
         cmocka_unit_test(test_held_work_goes_in_the_order_of_the_queue),
         cmocka_unit_test(test_cancelling_ends_all_that_is_held_and_nothing_else),
-        cmocka_unit_test(test_destroying_a_timeline_ends_what_is_held_for_a_value_nobody_has_promised),
+        cmocka_unit_test(test_destroying_a_timeline_ends_what_is_held_for_a_value_no_work_is_to_signal),
         cmocka_unit_test(test_what_comes_behind_a_held_submission_is_committed_after_it_in_the_order_of_tickets),
         cmocka_unit_test(test_only_what_is_behind_the_second_wait_stays_when_the_first_is_over),
         cmocka_unit_test(test_held_work_does_its_work_in_the_order_of_the_queue),

@@ -299,7 +299,7 @@ static void test_held_work_behind_a_value_that_was_reached_goes_before_the_failu
 
 /* -- timelines that go ------------------------------------------------------------------------------------ */
 
-static void test_held_work_ends_with_the_timeline_of_a_value_that_nobody_promised(void **state)
+static void test_held_work_ends_with_the_timeline_of_a_value_that_no_work_is_to_signal(void **state)
 {
     outcome first = {0}, second = {0};
     gpusync_ticket other;
@@ -317,7 +317,7 @@ static void test_held_work_ends_with_the_timeline_of_a_value_that_nobody_promise
     close_idle_stage(&s);
 }
 
-static void test_held_work_outlives_the_timeline_of_a_value_that_is_promised(void **state)
+static void test_held_work_outlives_the_timeline_of_a_value_that_is_pending(void **state)
 {
     outcome consumer = {0}, producer = {0};
     stage s;
@@ -363,9 +363,9 @@ static void test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went(v
     }
 }
 
-/* The larger value is signalled, only a smaller one, promised by work in flight, keeps it from being reached: whoever
+/* The larger value is signalled, only a smaller one, to be signalled by work in flight, keeps it from being reached: whoever
    waits for it has not lost anything with the timeline. */
-static void check_signalled_value_counts_as_promised(bool by_host)
+static void check_signalled_value_counts_as_pending(bool by_host)
 {
     outcome consumer = {0};
     void *slow;
@@ -385,11 +385,11 @@ static void check_signalled_value_counts_as_promised(bool by_host)
     close_idle_stage(&s);
 }
 
-static void test_held_work_for_a_signalled_value_behind_a_promise_outlives_the_timeline(void **state)
+static void test_held_work_for_a_signalled_value_behind_a_pending_signal_outlives_the_timeline(void **state)
 {
     (void)state;
-    check_signalled_value_counts_as_promised(true);
-    check_signalled_value_counts_as_promised(false);
+    check_signalled_value_counts_as_pending(true);
+    check_signalled_value_counts_as_pending(false);
 }
 
 /* -- queues that go --------------------------------------------------------------------------------------- */
@@ -566,10 +566,10 @@ int main(void)
         cmocka_unit_test(test_held_work_gets_the_error_of_the_producer_that_was_killed),
         cmocka_unit_test(test_of_several_failures_the_one_of_the_first_wait_is_told),
         cmocka_unit_test(test_held_work_behind_a_value_that_was_reached_goes_before_the_failure),
-        cmocka_unit_test(test_held_work_ends_with_the_timeline_of_a_value_that_nobody_promised),
-        cmocka_unit_test(test_held_work_outlives_the_timeline_of_a_value_that_is_promised),
+        cmocka_unit_test(test_held_work_ends_with_the_timeline_of_a_value_that_no_work_is_to_signal),
+        cmocka_unit_test(test_held_work_outlives_the_timeline_of_a_value_that_is_pending),
         cmocka_unit_test(test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went),
-        cmocka_unit_test(test_held_work_for_a_signalled_value_behind_a_promise_outlives_the_timeline),
+        cmocka_unit_test(test_held_work_for_a_signalled_value_behind_a_pending_signal_outlives_the_timeline),
         cmocka_unit_test(test_destroy_gives_up_what_is_held_and_who_waits_for_it),
         cmocka_unit_test(test_destroy_now_ends_what_depends_on_work_in_flight),
         cmocka_unit_test(test_destroy_now_of_the_waiting_side_takes_its_waits_back),

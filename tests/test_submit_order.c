@@ -1,7 +1,7 @@
 /* test_submit_order.c - what of a submission goes to the device, in which order, and at what price
 
    Proved: bytes in real buffers tell that work sees what it waited for, whoever overlaps; waits for what is reached cost
-   nothing, and no shape makes more command buffers than it needs; a value counts when every promise below it is kept, so
+   nothing, and no shape makes more command buffers than it needs; a value counts when every signal below it is kept, so
    that what signals more goes after what other queues have on the device.
 
    This also runs on queues of Metal 4, where waits and signals need no command buffers. */
@@ -650,7 +650,7 @@ static void test_strict_submissions_gate_work_that_overlaps(void **state)
     assert_int_equal(consume_early(STRICT, false), 7);
 }
 
-/* == promises of one timeline, and work that goes after other work ================================================= */
+/* == pending signals of one timeline, and work that goes after other work ================================================= */
 
 static void test_a_wait_whose_signal_is_on_the_device_is_listed_when_the_work_is_over(void **state)
 {
@@ -668,8 +668,8 @@ static void test_a_wait_whose_signal_is_on_the_device_is_listed_when_the_work_is
     close_stage(&s);
 }
 
-/* below: the promise that is held comes after the one that is not. */
-static void check_promises_in_and_out_of_order(bool below)
+/* below: the pending signal that is held comes after the one that is not. */
+static void check_signals_in_and_out_of_order(bool below)
 {
     gpusync_ticket ticket, last;
     void *buffer;
@@ -695,11 +695,11 @@ static void check_promises_in_and_out_of_order(bool below)
     close_stage(&s);
 }
 
-static void test_a_promise_that_is_held_holds_who_waits_for_it_whatever_is_promised_above(void **state)
+static void test_a_pending_signal_that_is_held_holds_who_waits_for_it_whatever_is_pending_above(void **state)
 {
     (void)state;
-    check_promises_in_and_out_of_order(false);
-    check_promises_in_and_out_of_order(true);
+    check_signals_in_and_out_of_order(false);
+    check_signals_in_and_out_of_order(true);
 }
 
 /* The event has passed the value already, on behalf of a later one, or soon will: the device would not wait. */
@@ -912,8 +912,8 @@ static bool would_not_wait(void *buffer, gpusync_timeline *timeline, uint64_t va
     return status_of(buffer) != NOT_ENQUEUED && metal_event_value(event) >= value + base;
 }
 
-/* ... also when the promise below goes to the device after that. */
-static void test_a_promise_that_goes_to_the_device_behind_a_later_one_is_waited_for(void **state)
+/* ... also when the pending signal below goes to the device after that. */
+static void test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for(void **state)
 {
     gpusync_ticket ticket;
     void *buffer;
@@ -940,7 +940,7 @@ static void test_a_promise_that_goes_to_the_device_behind_a_later_one_is_waited_
 }
 
 /* 1 lets two queues go: one signals 2, the other 3. The three come in some order, and neither of the two has to wait for
-   the other: 3 may be on the device before 2 is promised. */
+   the other: 3 may be on the device before 2 is pending. */
 static void check_two_queues_that_one_lets_go(const int *order)
 {
     gpusync_ticket tickets[3];
@@ -974,7 +974,7 @@ static void test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come(
     for (i = 0; i < LENGTH(orders); i++) check_two_queues_that_one_lets_go(orders[i]);
 }
 
-/* The first of its promises stays behind that of another queue, and so does the second, which nobody else has. */
+/* The first of its pending signals stays behind that of another queue, and so does the second, which nobody else has. */
 static void test_a_submission_that_stays_lets_none_of_its_values_go(void **state)
 {
     void *ahead, *behind, *last;
@@ -1022,7 +1022,7 @@ int main(void)
         cmocka_unit_test(test_waits_at_the_head_and_open_signals_gate_work_that_overlaps),
         cmocka_unit_test(test_strict_submissions_gate_work_that_overlaps),
         cmocka_unit_test(test_a_wait_whose_signal_is_on_the_device_is_listed_when_the_work_is_over),
-        cmocka_unit_test(test_a_promise_that_is_held_holds_who_waits_for_it_whatever_is_promised_above),
+        cmocka_unit_test(test_a_pending_signal_that_is_held_holds_who_waits_for_it_whatever_is_pending_above),
         cmocka_unit_test(test_work_is_held_for_a_value_that_the_event_passes_too_early),
         cmocka_unit_test(test_what_signals_more_goes_after_what_other_queues_have_on_the_device),
         cmocka_unit_test(test_what_signals_more_goes_after_what_a_destroyed_queue_has_on_the_device),
@@ -1031,7 +1031,7 @@ int main(void)
         cmocka_unit_test(test_nobody_goes_after_work_that_was_refused),
         cmocka_unit_test(test_what_waits_for_the_smaller_value_need_not_go_after_it),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_nobody_else_from_going),
-        cmocka_unit_test(test_a_promise_that_goes_to_the_device_behind_a_later_one_is_waited_for),
+        cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* test_submit_refused.c - submissions that are refused: for what, and that nothing has changed then
 
    Proved: each mistake gets the result that the header names; a refused submission leaves its command buffers the
-   caller's, promises nothing and takes no room; what Metal or memory does not give changes nothing.
+   caller's, has no pending signal and takes no room; what Metal or memory does not give changes nothing.
 
    This also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
@@ -61,7 +61,7 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1), at(strange, 1)));
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], BUFFERS(buffer), WAITS(after(strange_queue, 0)));
     assert_int_equal(value_of(s.a), 0);
-    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 1))); /* none of them has promised it */
+    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 1))); /* none of them is to signal it */
     assert_int_equal(commit_to(s.q[0], buffer), 2); /* nor taken a ticket, nor the buffer */
     finish(&s, 0);
     assert_int_equal(softmetal_outstanding(s.metal[0]), 0);
@@ -122,7 +122,7 @@ static void test_values_that_do_not_rise_are_refused(void **state)
     }
 }
 
-static void test_a_failed_timeline_promises_nothing(void **state)
+static void test_a_failed_timeline_has_no_pending_signal(void **state)
 {
     gpusync_error reason;
     void *buffer;
@@ -310,7 +310,7 @@ static void test_no_room_for_command_buffers_of_our_own(void **state)
 }
 
 /* Four have room, and so many may not be held. A ticket holds nothing back: room may come. For a value that nobody has
-   promised it would have to be held. */
+   to be signalled it would have to be held. */
 static void test_without_room_the_kind_of_wait_tells_whether_room_may_come(void **state)
 {
     uint64_t none = 0;
@@ -563,32 +563,32 @@ static void test_a_refused_signal_is_not_on_its_way(void **state)
 
 enum { MANY_SIGNALS = 100 };
 
-/* The last of many is promised already. What waits for the first was held before, and stays so. */
+/* The last of many is pending already. What waits for the first was held before, and stays so. */
 static void test_of_many_signals_none_is_on_its_way_when_the_last_is_refused(void **state)
 {
     gpusync_timeline *timelines[MANY_SIGNALS];
     gpusync_point signals[MANY_SIGNALS];
     gpusync_ticket ticket;
-    void *promises, *waits;
+    void *signals_it, *waits;
     int i;
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 3);
     for (i = 0; i < MANY_SIGNALS; i++) signals[i] = at(timelines[i] = timeline_new(s.device), 5);
-    promises = metal_retain(open_on(&s, 0));
-    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(promises), SIGNALS(signals[MANY_SIGNALS - 1]));
+    signals_it = metal_retain(open_on(&s, 0));
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(signals_it), SIGNALS(signals[MANY_SIGNALS - 1]));
     waits = metal_retain(open_on(&s, 1));
     ticket = SUBMIT(s.q[1], WAITS(signals[0]), BUFFERS(waits));
     REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[2], NO_WORK(s.q[2]), .signals = signals, .signal_count = MANY_SIGNALS);
     assert_int_equal(status_of(waits), NOT_ENQUEUED);
     assert_int_equal(value_of(timelines[0]), 0);
-    assert_ok(gpusync_timeline_signal(timelines[0], 5)); /* it is promised no more */
+    assert_ok(gpusync_timeline_signal(timelines[0], 5)); /* it is pending no more */
     finish(&s, 1);
     assert_ok(gpusync_wait(s.q[1], ticket, 0));
     assert_ok(gpusync_timeline_signal(s.a, 1));
     finish(&s, 0);
     assert_int_equal(value_of(timelines[MANY_SIGNALS - 1]), 5);
-    metal_release(promises);
+    metal_release(signals_it);
     metal_release(waits);
     for (i = 0; i < MANY_SIGNALS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
     close_stage(&s);
@@ -635,7 +635,7 @@ static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
 }
 
 /* Nobody has looked at the event since. */
-static void test_a_value_that_others_have_signalled_is_no_promise(void **state)
+static void test_a_value_that_others_have_signalled_is_no_pending_signal(void **state)
 {
     gpusync_ticket ticket;
     foreign_stage f;
@@ -657,11 +657,11 @@ static void test_a_value_that_others_have_signalled_is_no_promise(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_value_that_others_have_signalled_is_no_promise),
+        cmocka_unit_test(test_a_value_that_others_have_signalled_is_no_pending_signal),
         cmocka_unit_test(test_arguments_that_make_no_sense_are_refused),
         cmocka_unit_test(test_tickets_that_are_none_are_refused),
         cmocka_unit_test(test_values_that_do_not_rise_are_refused),
-        cmocka_unit_test(test_a_failed_timeline_promises_nothing),
+        cmocka_unit_test(test_a_failed_timeline_has_no_pending_signal),
         cmocka_unit_test(test_strict_work_for_a_value_of_others_needs_a_listener),
         cmocka_unit_test(test_buffers_of_a_refused_submission_are_still_the_callers),
         cmocka_unit_test(test_held_buffers_cannot_be_used_again),

@@ -1,6 +1,6 @@
 /* test_submit_tickets.c - what is waited for, by the host and by submissions, and what can be asked of a ticket
 
-   Proved: promised values, tickets of every kind, waits at the head of a command buffer and events that others signal can
+   Proved: pending values, tickets of every kind, waits at the head of a command buffer and events that others signal can
    all be waited for, alone or with others; the ticket's info, the statistics and the report tell what it waits for.
 
    This also runs on queues of Metal 4. */
@@ -84,7 +84,7 @@ static void test_a_command_buffer_without_times_leaves_those_of_the_others(void 
 
 /* == waits on the host ========================================================================================= */
 
-static void test_a_wait_with_a_limit_for_a_promised_value_ends_there_and_can_be_repeated(void **state)
+static void test_a_wait_with_a_limit_for_a_pending_value_ends_there_and_can_be_repeated(void **state)
 {
     static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER,
                                               GPUSYNC_WAIT_BLOCKING};
@@ -112,8 +112,8 @@ static void test_a_wait_with_a_limit_for_a_promised_value_ends_there_and_can_be_
     close_stage(&s);
 }
 
-/* The event has the value long before the promise is kept. */
-static void test_a_promised_value_is_not_reached_before_its_submission_has_ended(void **state)
+/* The event has the value long before the work has ended. */
+static void test_a_pending_value_is_not_reached_before_its_submission_has_ended(void **state)
 {
     gpusync_ticket ticket;
     void *buffer;
@@ -134,7 +134,7 @@ static void test_a_promised_value_is_not_reached_before_its_submission_has_ended
     close_stage(&s);
 }
 
-static void test_a_value_counts_only_when_every_promise_below_it_is_kept(void **state)
+static void test_a_value_counts_only_when_every_signal_below_it_is_kept(void **state)
 {
     void *low, *high;
     stage s;
@@ -154,7 +154,7 @@ static void test_a_value_counts_only_when_every_promise_below_it_is_kept(void **
     close_stage(&s);
 }
 
-static void test_waits_for_any_and_all_of_promised_values_and_tickets(void **state)
+static void test_waits_for_any_and_all_of_pending_values_and_tickets(void **state)
 {
     gpusync_ticket third, fourth;
     gpusync_point points[4];
@@ -602,7 +602,7 @@ static void test_the_timeline_of_a_wait_at_the_head_may_go_before_the_commit(voi
     assert_ok(gpusync_timeline_destroy(s.a));
     s.a = NULL;
     ticket = commit_to(s.q[0], buffer);
-    assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_ERROR_DESTROYED); /* nobody can promise it any more */
+    assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_ERROR_DESTROYED); /* no work can signal it any more */
     close_stage(&s);
 }
 
@@ -761,7 +761,7 @@ static void test_a_strict_submission_is_told_by_the_event_when_others_signal(voi
     close_foreign(&f);
 }
 
-static void test_promises_and_signals_of_others_on_one_event(void **state)
+static void test_pending_signals_and_signals_of_others_on_one_event(void **state)
 {
     gpusync_ticket ticket;
     foreign_stage f;
@@ -771,7 +771,7 @@ static void test_promises_and_signals_of_others_on_one_event(void **state)
     metal_event_signal(f.event, 2);
     assert_int_equal(value_of(f.timeline), 2);
     signal_abroad(&f, NULL, 0, 8);
-    assert_int_equal(value_of(f.timeline), 2); /* 3 is promised, and not kept */
+    assert_int_equal(value_of(f.timeline), 2); /* 3 is pending */
     finish(&f.stage, 0);
     assert_ok(gpusync_wait(f.stage.q[0], ticket, 0));
     assert_int_equal(value_of(f.timeline), 8);
@@ -779,9 +779,9 @@ static void test_promises_and_signals_of_others_on_one_event(void **state)
     close_foreign(&f);
 }
 
-/* Others have set the event to 4, though 2 is still promised: so the device would not wait for 3. open: by a command
+/* Others have set the event to 4, though 2 is still pending: so the device would not wait for 3. open: by a command
    buffer that is not committed; else by work that is held. */
-static void check_an_event_that_stands_above_a_promise(bool open)
+static void check_an_event_that_stands_above_a_pending_signal(bool open)
 {
     void *signals = NULL, *waits, *event;
     gpusync_timeline *timeline;
@@ -811,15 +811,15 @@ static void check_an_event_that_stands_above_a_promise(bool open)
     close_stage(&s);
 }
 
-static void test_what_waits_above_a_promise_is_held_wherever_the_event_of_others_stands(void **state)
+static void test_what_waits_above_a_pending_signal_is_held_wherever_the_event_of_others_stands(void **state)
 {
     (void)state;
-    check_an_event_that_stands_above_a_promise(false);
-    if (!metal4_run()) check_an_event_that_stands_above_a_promise(true);
+    check_an_event_that_stands_above_a_pending_signal(false);
+    if (!metal4_run()) check_an_event_that_stands_above_a_pending_signal(true);
 }
 
-/* Others signal 5, which lets the work run. A promise of 3 is open, so nobody sees 5: nor that the work has ended. */
-static void test_work_that_others_let_go_ends_with_the_promise_that_hides_its_value(void **state)
+/* Others signal 5, which lets the work run. A pending signal of 3 is open, so nobody sees 5: nor that the work has ended. */
+static void test_work_that_others_let_go_ends_with_the_pending_signal_that_hides_its_value(void **state)
 {
     gpusync_ticket hiding, hidden;
     foreign_stage f;
@@ -993,7 +993,7 @@ static void test_statistics_of_submissions(void **state)
     close_stage(&s);
 }
 
-static void test_the_report_says_what_is_held_for_what_and_who_promised_it(void **state)
+static void test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it(void **state)
 {
     uint64_t base;
     void *event;
@@ -1060,8 +1060,8 @@ static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void
     close_stage(&s);
 }
 
-/* What the work itself is to signal comes after it, and so is no promise of what it waits for. */
-static void test_the_report_takes_no_signal_of_the_work_itself_for_a_promise(void **state)
+/* What the work itself is to signal comes after it, and so is no signal of what it waits for. */
+static void test_the_report_takes_no_signal_of_the_work_itself_for_a_pending_signal(void **state)
 {
     stage s;
     (void)state;
@@ -1074,8 +1074,8 @@ static void test_the_report_takes_no_signal_of_the_work_itself_for_a_promise(voi
     close_stage(&s);
 }
 
-/* What keeps back a value that has been signalled is the lowest promise, and that is what a hang is about. */
-static void test_the_report_names_the_promise_that_keeps_back_what_was_signalled(void **state)
+/* What keeps back a value that has been signalled is the lowest pending signal, and that is what a hang is about. */
+static void test_the_report_names_the_pending_signal_that_keeps_back_what_was_signalled(void **state)
 {
     stage s;
     (void)state;
@@ -1098,10 +1098,10 @@ int main(void)
         cmocka_unit_test(test_the_report_of_a_submission_goes_with_the_time),
         cmocka_unit_test(test_a_command_buffer_without_times_leaves_those_of_the_others),
         cmocka_unit_test(test_a_label_is_that_of_one_submission),
-        cmocka_unit_test(test_a_wait_with_a_limit_for_a_promised_value_ends_there_and_can_be_repeated),
-        cmocka_unit_test(test_a_promised_value_is_not_reached_before_its_submission_has_ended),
-        cmocka_unit_test(test_a_value_counts_only_when_every_promise_below_it_is_kept),
-        cmocka_unit_test(test_waits_for_any_and_all_of_promised_values_and_tickets),
+        cmocka_unit_test(test_a_wait_with_a_limit_for_a_pending_value_ends_there_and_can_be_repeated),
+        cmocka_unit_test(test_a_pending_value_is_not_reached_before_its_submission_has_ended),
+        cmocka_unit_test(test_a_value_counts_only_when_every_signal_below_it_is_kept),
+        cmocka_unit_test(test_waits_for_any_and_all_of_pending_values_and_tickets),
         cmocka_unit_test(test_waits_for_any_and_all_where_some_fail),
         cmocka_unit_test(test_sleeping_waits_for_any_and_all_are_woken_by_the_end_of_submissions),
         cmocka_unit_test(test_it_does_not_matter_who_signals),
@@ -1122,19 +1122,19 @@ int main(void)
         cmocka_unit_test(test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed),
         cmocka_unit_test(test_work_that_waits_for_an_imported_timeline_goes_to_the_device_at_once),
         cmocka_unit_test(test_a_strict_submission_is_told_by_the_event_when_others_signal),
-        cmocka_unit_test(test_promises_and_signals_of_others_on_one_event),
-        cmocka_unit_test(test_what_waits_above_a_promise_is_held_wherever_the_event_of_others_stands),
-        cmocka_unit_test(test_work_that_others_let_go_ends_with_the_promise_that_hides_its_value),
+        cmocka_unit_test(test_pending_signals_and_signals_of_others_on_one_event),
+        cmocka_unit_test(test_what_waits_above_a_pending_signal_is_held_wherever_the_event_of_others_stands),
+        cmocka_unit_test(test_work_that_others_let_go_ends_with_the_pending_signal_that_hides_its_value),
         cmocka_unit_test(test_a_value_signalled_by_others_before_the_call_is_not_waited_for),
         cmocka_unit_test(test_the_value_of_failure_on_an_event_of_others_fails_who_waits_on_the_device),
         cmocka_unit_test(test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed),
         cmocka_unit_test(test_an_expected_value_lets_held_work_go_to_the_device),
         cmocka_unit_test(test_the_info_of_a_submission_spans_its_command_buffers),
         cmocka_unit_test(test_statistics_of_submissions),
-        cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_who_promised_it),
+        cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it),
         cmocka_unit_test(test_the_report_leaves_out_what_work_need_not_wait_for_any_more),
-        cmocka_unit_test(test_the_report_names_the_promise_that_keeps_back_what_was_signalled),
-        cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_promise),
+        cmocka_unit_test(test_the_report_names_the_pending_signal_that_keeps_back_what_was_signalled),
+        cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_pending_signal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2033,7 +2033,7 @@ static void test_with_a_queue_of_its_own(void **state)
     place_close(&p);
 }
 
-/* The queue is behind a submission that waits for a value nobody has promised: what is committed there is held. The
+/* The queue is behind a submission that waits for a value no work is to signal: what is committed there is held. The
    warm-up waits for that; its destroy does not. */
 static void on_a_held_queue(bool signal)
 {

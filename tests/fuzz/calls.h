@@ -46,7 +46,7 @@ typedef struct tide {
     uint64_t value, query;
 } tide;
 
-enum { PROMISES = 6 }; /* of a submission; of each of its two buffers two */
+enum { MOST_PENDING = 6 }; /* of a submission; of each of its two buffers two */
 
 typedef struct opened {
     void *buffer; /* +1 */
@@ -75,7 +75,7 @@ typedef struct work {
     bool tracked;     /* committed by its owner, perhaps never */
     bool done, over;
     gpusync_result told;
-    gpusync_point promises[PROMISES]; /* what it signals, while the timeline lives */
+    gpusync_point pending[MOST_PENDING]; /* what it signals, while the timeline lives */
 } work;
 
 static struct {
@@ -314,8 +314,8 @@ static void check_work(work *w)
     }
 }
 
-/* A value is known when every promise up to it was kept: by work that has ended well. */
-static void check_promises(const tide *t, uint64_t value)
+/* A value is known when every signal up to it was kept: by work that has ended well. */
+static void check_signals(const tide *t, uint64_t value)
 {
     int i, k;
     for (i = 0; i < OPENS; i++)
@@ -324,14 +324,14 @@ static void check_promises(const tide *t, uint64_t value)
                      world.opens[i].signals[k].value > value,
                  "a timeline is at %llu, and what is to signal less is not committed", (unsigned long long)value);
     for (i = 0; i < world.work_count; i++)
-        for (k = 0; k < PROMISES; k++) {
+        for (k = 0; k < MOST_PENDING; k++) {
             const work *w = &world.works[i];
             gpusync_result kept;
-            if (w->lane < 0 || w->promises[k].timeline != t->timeline || w->promises[k].value > value) continue;
+            if (w->lane < 0 || w->pending[k].timeline != t->timeline || w->pending[k].value > value) continue;
             kept = gpusync_poll(world.lanes[w->lane].queue, w->ticket);
             must(kept == GPUSYNC_OK || kept == GPUSYNC_ERROR_RESULT_UNKNOWN,
                  "a timeline is at %llu, and what is to signal %llu says %d", (unsigned long long)value,
-                 (unsigned long long)w->promises[k].value, kept);
+                 (unsigned long long)w->pending[k].value, kept);
         }
 }
 
@@ -344,19 +344,19 @@ static void check_world(void)
         tide *t = &world.tides[i];
         uint64_t value = 0;
         if (!t->timeline) continue;
-        if (gpusync_timeline_query(t->timeline, &value) == GPUSYNC_OK) check_promises(t, value);
+        if (gpusync_timeline_query(t->timeline, &value) == GPUSYNC_OK) check_signals(t, value);
         must(value >= t->query, "a timeline fell to %llu", (unsigned long long)value);
         t->query = value;
         if (value > t->value && value < GPUSYNC_MAX_VALUE - 1000) t->value = value;
     }
 }
 
-static void forget_promises(const gpusync_timeline *timeline)
+static void forget_signals(const gpusync_timeline *timeline)
 {
     int i, k;
     for (i = 0; i < world.work_count; i++)
-        for (k = 0; k < PROMISES; k++)
-            if (world.works[i].promises[k].timeline == timeline) world.works[i].promises[k].timeline = NULL;
+        for (k = 0; k < MOST_PENDING; k++)
+            if (world.works[i].pending[k].timeline == timeline) world.works[i].pending[k].timeline = NULL;
     for (i = 0; i < OPENS; i++)
         for (k = 0; k < 2; k++)
             if (world.opens[i].signals[k].timeline == timeline) world.opens[i].signals[k].timeline = NULL;
@@ -554,7 +554,7 @@ static bool is_warming(const lane *l)
 
 static void finish_all(void);
 
-/* Does work wait for a value, and that for a promise below it? Perhaps of work that waits for the first: the program's
+/* Does work wait for a value, and that for a pending signal below it? Perhaps of work that waits for the first: the program's
    mistake. Only the failing of the timeline ends that, and it may be gone: then destroy would not return. */
 static bool may_wait_for_itself(const lane *l)
 {
@@ -627,7 +627,7 @@ static void make_timeline(void)
 
 /* Work that waits for a value that it is to signal itself, perhaps through other work, or for one above it, is the
    program's mistake, too: it ends when the timeline fails, and who has destroyed that cannot. So may any work that waits
-   for a value above one that is promised; and for that one, where others signal as well: then it need not be held. */
+   for a value above one that is pending; and for that one, where others signal as well: then it need not be held. */
 static bool may_need_a_failure(const tide *t)
 {
     static char text[16384];
@@ -637,9 +637,9 @@ static bool may_need_a_failure(const tide *t)
     bool others;
     int i, k;
     for (i = 0; i < world.work_count; i++)
-        for (k = 0; k < PROMISES && !world.works[i].over; k++) {
-            const gpusync_point *promise = &world.works[i].promises[k];
-            if (promise->timeline == t->timeline && promise->value < lowest) lowest = promise->value;
+        for (k = 0; k < MOST_PENDING && !world.works[i].over; k++) {
+            const gpusync_point *pending = &world.works[i].pending[k];
+            if (pending->timeline == t->timeline && pending->value < lowest) lowest = pending->value;
         }
     if (lowest == UINT64_MAX) return false;
     gpusync_report(world.machines[t->device].device, text, sizeof text);
@@ -674,7 +674,7 @@ static void destroy_timeline(tide *t)
     }
     come_to_rest_now(); /* no callback is in a call of what goes, */
     world.destroying = true; /* ... and none makes one */
-    forget_promises(t->timeline);
+    forget_signals(t->timeline);
     answer(gpusync_timeline_destroy(t->timeline), GPUSYNC_OK);
     come_to_rest_now();
     world.destroying = false;
@@ -814,7 +814,7 @@ static void commit_one(void)
         must(metal_status(o->buffer) == 0 && ticket == 0, "a commit that failed has done something");
         return;
     }
-    memcpy(remember_work(l, ticket, o->buffer, NULL, true, false)->promises, o->signals, sizeof o->signals); /* behind what is
+    memcpy(remember_work(l, ticket, o->buffer, NULL, true, false)->pending, o->signals, sizeof o->signals); /* behind what is
                                                                                 held it may be given up */
     if (metal_status(o->buffer) >= 2)
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
@@ -914,7 +914,7 @@ static void submit_some(void)
 {
     lane *l = some_lane();
     gpusync_submission submission;
-    gpusync_point waits[3], signals[2], promises[PROMISES];
+    gpusync_point waits[3], signals[2], pending[MOST_PENDING];
     opened *from[2] = {NULL, NULL};
     void *buffers[2] = {NULL, NULL};
     uint64_t time = some_time();
@@ -927,7 +927,7 @@ static void submit_some(void)
     if (!l || l->metal4) return;
     memset(&submission, 0, sizeof submission);
     memset(signals, 0, sizeof signals);
-    memset(promises, 0, sizeof promises);
+    memset(pending, 0, sizeof pending);
     for (i = below_of(3); i-- > 0;) {
         opened *o = some_open(index_of(l));
         if (!o || o->tracked || o == from[0]) continue;
@@ -971,9 +971,9 @@ static void submit_some(void)
         return;
     }
     if (over) over->expected = true;
-    memcpy(promises, signals, submission.signal_count * sizeof *signals);
-    for (i = 0; i < submission.command_buffer_count; i++) memcpy(promises + 2 * (i + 1), from[i]->signals, sizeof signals);
-    memcpy(remember_work(l, ticket, buffers[0], buffers[1], true, false)->promises, promises, sizeof promises);
+    memcpy(pending, signals, submission.signal_count * sizeof *signals);
+    for (i = 0; i < submission.command_buffer_count; i++) memcpy(pending + 2 * (i + 1), from[i]->signals, sizeof signals);
+    memcpy(remember_work(l, ticket, buffers[0], buffers[1], true, false)->pending, pending, sizeof pending);
     for (i = 0; i < submission.command_buffer_count; i++) let_go(from[i]);
     for (i = 0; i < submission.signal_count; i++) {
         int k;
@@ -1270,7 +1270,7 @@ static void unstick(unsigned idle)
     for (i = 0; i < DEVICES && idle == 4032; i++)
         if (world.machines[i].device) tell_report(world.machines[i].device); /* it will not get any better */
     if (idle < 512) return;
-    /* what is destroyed waits for what others hold: a promise, say, of a value below the one that it has seen */
+    /* what is destroyed waits for what others hold: a pending signal, say, of a value below the one that it has seen */
     for (i = 0; i < QUEUES && idle == 1024; i++)
         if (world.lanes[i].queue && i != world.leaving) (void)gpusync_cancel_held(world.lanes[i].queue);
     if (idle == 2048) fail_timelines(); /* "a ticket whose command buffer was killed never ends" of known_red.c */
@@ -1396,7 +1396,7 @@ static void check_all_has_ended(void)
     finish_all();
     come_to_rest_now();
     check_world();
-    /* A value that was promised by work that waits for a higher one waits for itself: the program's mistake, which only
+    /* A value that is to be signalled by work that waits for a higher one waits for itself: the program's mistake, which only
        this ends. */
     fail_timelines();
     finish_all();

@@ -177,7 +177,7 @@ static void commit4_some(void)
 static void submit4_some(lane *l)
 {
     gpusync_submission submission;
-    gpusync_point waits[3], signals[PROMISES];
+    gpusync_point waits[3], signals[MOST_PENDING];
     four *fours[PARTS4];
     void *buffers[PARTS4], *run;
     uint64_t time = some_time();
@@ -230,7 +230,7 @@ static void submit4_some(lane *l)
         return;
     }
     if (over) over->expected = true;
-    memcpy(w->promises, signals, sizeof signals);
+    memcpy(w->pending, signals, sizeof signals);
     for (i = 0; i < submission.signal_count; i++) {
         int k;
         for (k = 0; k < TIMELINES; k++)

@@ -81,7 +81,7 @@ static void check_step_now(program *p, const step *s)
         expect(p, step_bytes(s)[STAMP] == stamp_of(s), "step %d is well and did not write its stamp", i);
 }
 
-/* A value is known when every promise up to it was kept, and not before. */
+/* A value is known when every signal up to it was kept, and not before. */
 static void check_line_now(program *p, int t)
 {
     uint64_t value = 0;
@@ -91,11 +91,11 @@ static void check_line_now(program *p, int t)
     seen.value[t] = value;
     for (i = 0; i < p->steps && result == GPUSYNC_OK; i++) {
         const step *s = &p->step[i];
-        for (k = 0; k < s->promises; k++) {
-            if (s->promise[k].timeline != t || s->promise[k].value > value) continue;
+        for (k = 0; k < s->signals; k++) {
+            if (s->signal[k].timeline != t || s->signal[k].value > value) continue;
             expect(p,
                    s->kind == HOST || (s->state == ISSUED && gpusync_poll(p->queue[s->queue], s->ticket) == GPUSYNC_OK),
-                   "timeline %d is at %llu, step %d has not kept its promise", t, (unsigned long long)value, i);
+                   "timeline %d is at %llu, step %d has not kept its signal", t, (unsigned long long)value, i);
             expect(p, s->kind != HOST || i < seen.host, "timeline %d is at %llu, the host's step %d has not come", t,
                    (unsigned long long)value, i);
         }

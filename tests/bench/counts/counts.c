@@ -313,7 +313,7 @@ static void run_commits4(unsigned together, bool events)
 
 /* -- submissions beside the same by hand --------------------------------------------------------------
 
-   The work is one command buffer that waits for one value, promised by a submission of another queue that the device
+   The work is one command buffer that waits for one value, to be signalled by a submission of another queue that the device
    has, and signals one. Where the work is encoded already the wait needs a command buffer in front, and where it is
    closed the signal needs one behind: by hand as with gpusync. */
 

@@ -1053,8 +1053,8 @@ static void make_issued_chain(void)
     ok(gpusync_timeline_signal(timeline, 1));
 }
 
-/* The promises of `second`, issued from the top down, and who waits for them. */
-static void make_promises(void)
+/* The pending signals of `second`, issued from the top down, and the work that waits for them. */
+static void make_pending(void)
 {
     size_t i;
     open_world();
@@ -1261,7 +1261,7 @@ static void check_chain_issued(void)
 
 static void check_issued(void)
 {
-    must(committed_count >= n, "promises were committed"); /* who waits for them waits: larger ones may overtake them */
+    must(committed_count >= n, "signals were committed"); /* what waits for them waits: larger ones may overtake them */
 }
 
 static void check_other_done(void)
@@ -1402,7 +1402,7 @@ static const row rows[] = {
     {"chain_release_far", make_chain, act_signal_one_on_a_small_stack, check_chain_issued, RISING},
     {"chain_fail_far", make_chain, act_fail_on_a_small_stack, check_given_up, RISING},
     {"chain_destroy", make_chain, act_destroy_queue, check_queue_gone, RISING},
-    {"promises_top_down", make_promises, act_signal_each, check_issued, RISING}, /* n issued, n are held for them */
+    {"signals_top_down", make_pending, act_signal_each, check_issued, RISING}, /* n issued, n are held for them */
     IN_EACH_ORDER("submit_after_tickets", make_ticket_waits, act_wait_for_tickets, check_other_done),
     /* objects */
     {"queue_create", open_world, act_create_queues, check_queues_made, RISING},
