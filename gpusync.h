@@ -7525,13 +7525,13 @@ static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *
     return gpusync__dependency_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
 }
 
-/* Held work of the queue can go, or must be ended. The queue is there: the submission that says so
-   is not over. `wanted` comes first: a thread that has the queue among deferred work
-   (`is_deferred`) issues what is held there after that. A thread with the order lock looks at
-   `wanted` at the unlock (gpusync__is_wanted). The swap goes with gpusync__run, which clears
-   `is_deferred` before it issues. A queue that closes ends by itself what it has held.
-   Interleaving 15: a thread has the order lock while a callback finds held work that can go: the
-   callback issues it, or that thread does after its unlock (gpusync__order_end). */
+/* Requests that the queue's held work be issued, or ended if it is doomed. The caller's submission
+   is not over, so the queue exists. The caller sets `wanted` before it looks at `is_deferred`: a
+   thread that has the queue among its deferred work clears `is_deferred` and then reads `wanted`
+   (gpusync__run), and a thread that has the order lock reads `wanted` after the unlock
+   (gpusync__is_wanted). A closing queue ends its held work by itself.
+   Interleaving 15: a thread has the order lock while a callback finds held work that can be issued.
+   The callback issues the work, or that thread does after its unlock (gpusync__order_end). */
 static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
     gpusync__set_flag(&q->wanted, 1);
@@ -7546,14 +7546,14 @@ static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
     }
 }
 
-/* Under the submission lock. */
+/* Returns whether the queue's list of ready submissions has this one. Under the submission lock. */
 static bool gpusync__is_listed_ready(const gpusync__submission *s)
 {
     return s->previous_ready || s->work.queue->ready == s;
 }
 
-/* Under the submission lock. gpusync__issue_ready looks at the submissions of this list alone, not
-   at all that are held. */
+/* Lists the submission as ready, unless it is listed or has left the line. gpusync__issue_ready
+   reads this list alone, not the whole line. Under the submission lock. */
 static void gpusync__list_ready(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
@@ -7568,7 +7568,7 @@ static void gpusync__list_ready(gpusync__submission *s)
     q->last_ready = s;
 }
 
-/* Under the submission lock. */
+/* Takes the submission off the list of ready ones, if it stands there. Under the submission lock. */
 static void gpusync__unlist_ready(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
@@ -7585,9 +7585,9 @@ static void gpusync__unlist_ready(gpusync__submission *s)
     s->previous_ready = NULL;
 }
 
-/* What keeps the submission on the host has changed; it is not over. One that is still coming in is
-   not in the line yet: its own call looks at it then (gpusync__line_up). A wait list's lock may be
-   held. */
+/* Marks a submission as ready: something that kept the submission on the host has changed. The
+   submission is not over. A submission that is still entering does not stand in the line yet, and
+   its own call looks at it there (gpusync__line_up). The caller may hold a wait list's lock. */
 static void gpusync__mark_ready(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync__lock(&s->device->submission_lock);
@@ -7596,8 +7596,8 @@ static void gpusync__mark_ready(gpusync__submission *s, gpusync__deferred *defer
     gpusync__want(s->work.queue, deferred);
 }
 
-/* Nothing of the submission is open any more: gpusync__run publishes it, in the order in which
-   submissions come here. */
+/* Adds a submission with nothing left open to the deferred work. gpusync__run publishes the
+   submissions in the order of these calls. */
 static void gpusync__push_ended(gpusync__submission *s, gpusync__deferred *deferred)
 {
     s->next_ended = NULL;
@@ -7609,9 +7609,9 @@ static void gpusync__push_ended(gpusync__submission *s, gpusync__deferred *defer
     deferred->busy = true;
 }
 
-/* The device can wait for the dependency now: COMING or ABROAD. The dependency stops blocking its
-   submission, unless the host has to wait for the end itself: the submission is STRICT, or goes
-   after a pending signal (`any_end`). Under the wait list's lock. */
+/* Sets the stage of a dependency that the GPU can wait for now: COMING or ABROAD. The dependency
+   stops blocking its submission, unless the host has to wait for the end: for a STRICT submission,
+   and for the order of two signals (gpusync__is_order). Under the wait list's lock. */
 static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, gpusync__deferred *deferred)
 {
     gpusync__submission *s = dep->submission;
@@ -7623,7 +7623,8 @@ static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, g
         gpusync__mark_ready(s, deferred);
 }
 
-/* Keep the error that comes first in the order of the waits; that of the work itself comes last. */
+/* Keeps the error of the lowest rank: the first wait that failed counts, and the submission's own
+   work counts last. */
 static void gpusync__blame(gpusync__submission *s, uint32_t rank, const gpusync_error *error)
 {
     gpusync__lock(&s->device->submission_lock);
@@ -7634,16 +7635,16 @@ static void gpusync__blame(gpusync__submission *s, uint32_t rank, const gpusync_
     gpusync__unlock(&s->device->submission_lock);
 }
 
-/* The submission must not be issued any more. The error comes first: a thread that sees the flag
-   finds it. */
+/* Dooms the submission: no thread issues it after this. The error is written before the flag, for
+   the threads that read the flag. */
 static void gpusync__doom(gpusync__submission *s, uint32_t rank, const gpusync_error *error)
 {
     gpusync__blame(s, rank, error);
     gpusync__set_flag(&s->fate, GPUSYNC__DOOMED);
 }
 
-/* The event that stands for a ticket: let the device go on. No lock is held, for this sends a
-   message. */
+/* Signals the event that stands for a ticket, so that the GPU does not wait for it any longer. No
+   lock is held, because this sends a message. */
 static void gpusync__signal_dependency(gpusync__dependency *dep)
 {
     if (!dep->queue || !dep->event || !dep->submission)
@@ -7653,10 +7654,10 @@ static void gpusync__signal_dependency(gpusync__dependency *dep)
     gpusync__pool_pop(pool);
 }
 
-/* Dependencies of submissions that were taken off a wait list: over with this error, or, where that
-   is NULL, well. dependencies may be NULL. No lock is held. Counting `unresolved` down is the last
-   touch of a dependency, unless it was the last that was open: then the submission is among the
-   deferred work, and stays until that is done. */
+/* Tells submissions that their dependencies, which the caller has taken off a wait list, are over:
+   with the error, or well if that is NULL. dependencies may be NULL. No lock is held. The caller
+   does not touch a dependency after it has counted `unresolved` down, because the submission may be
+   freed then. If the count comes to 0, the submission stays until the deferred work is done. */
 static void gpusync__dependencies_over(gpusync__dependency *dependencies, const gpusync_error *error,
                                        gpusync__deferred *deferred)
 {
@@ -7674,7 +7675,7 @@ static void gpusync__dependencies_over(gpusync__dependency *dependencies, const 
     }
 }
 
-/* Send encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer; or
+/* Sends encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer, or
    waitForEvent:value: or signalEvent:value: to a Metal 4 queue. */
 static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
 {
@@ -7682,27 +7683,27 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
 }
 
 /* ----------------------------------------------------------------------------- >>timeline --
-   A timeline is a shared event of Metal, with a value in front of it that gpusync keeps. The life
-   of a value:
+   A timeline is a shared event of Metal, with a value of gpusync's own in front. The life of a
+   value:
 
-     1. pending    A submission that will signal it lists the pending signal (gpusync__link_signal).
-     2. going      The submission is issued now, and goes after no lower pending signal of another
+     1. PENDING    A submission that will signal the value lists the signal (gpusync__link_signal).
+     2. GOING      The submission is about to be issued, and stays behind no lower signal of another
                    queue (gpusync__set_out).
-     3. issued     The device has the submission: what needs the value can go there too
+     3. ISSUED     The GPU has the submission: work that waits for the value can be committed, too
                    (gpusync__issue_signal).
-     4. kept       The submission has ended well (gpusync__publish). What the host signals begins
-                   here.
-     5. reached    No pending signal is open at or below it: `value` rises, and what needs it is
-                   told (gpusync__raise_unlock).
+     4. kept       The submission has ended well (gpusync__publish). A value that the host signals
+                   begins here.
+     5. reached    No lower signal is pending: `value` rises, and gpusync tells what waits for the
+                   value (gpusync__raise_unlock).
 
-   A submission that fails ends the timelines that it was to signal (gpusync__publish): then
-   `value` is GPUSYNC__FAILED_VALUE for good. The pending signal of a submission that never goes is
-   taken back (gpusync__take_back): the value is free again.
+   A submission that fails also fails the timelines that it was to signal (gpusync__publish): `value`
+   is GPUSYNC__FAILED_VALUE from then on. The signal of a submission that is never issued is taken
+   back (gpusync__take_back), and another submission may signal the value.
 
-   The lock of the wait list is over all of this. `value`, `coming`, `on_event` and `signal_count`
-   are read without it, too: so they are written with GPUSYNC__STORE_SEQ. */
+   The wait list's lock protects all of these fields. `value`, `coming`, `on_event` and
+   `signal_count` are also read without the lock: GPUSYNC__STORE_SEQ writes them. */
 
-/* A message is sent, so there is a pool around it, and no lock is held. */
+/* Raises the event. No lock is held, because this sends a message. */
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
 {
     void *pool = gpusync__pool_push();
@@ -7710,7 +7711,7 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
     gpusync__pool_pop(pool);
 }
 
-/* Unpark the waiters that were caught, and those for which the catch had no place. No lock is
+/* Unparks the waiters that were caught, then those for which the catch had no place. No lock is
    held. */
 static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught,
                                   gpusync__deferred *deferred)
@@ -7722,10 +7723,10 @@ static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__c
     }
 }
 
-/* `kept` has risen, or a pending signal is gone: raise `value` to `kept`, or to just below the
-   lowest pending signal, and tell what waits for it. The host writes the event only then: on the
-   device, too, a value that the host signals does not pass a lower pending signal. The caller holds
-   the wait list's lock. This function unlocks it, because unparking runs a hook. */
+/* Raises `value` to `kept`, or to just below the lowest pending signal, and tells what waits for the
+   value. Callers have raised `kept`, or taken a pending signal off. The host writes the event only
+   here, so that the GPU does not see a value of the host before a lower pending signal either. The
+   caller holds the wait list's lock; this function unlocks it, because unparking runs a hook. */
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     uint64_t value = t->kept;
@@ -7750,8 +7751,8 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferr
     gpusync__dependencies_over(caught.dependencies, NULL, deferred);
 }
 
-/* Keep the first failure, and end with it whatever needs the timeline. False: there was one. No
-   lock is held. */
+/* Fails the timeline, and with it everything that waits for the timeline. Only the first failure is
+   kept: returns false if there was one. No lock is held. */
 static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -7779,8 +7780,8 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
     return true;
 }
 
-/* Where others signal the event, the event knows better than `value`. They may have written what
-   gpusync_timeline_fail would write. No lock is held. */
+/* Reads the event, if other code signals it, and raises `value`. Other code may also have written
+   the value that means failure. No lock is held. */
 static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     if (!gpusync__is_outside(t))
@@ -7805,8 +7806,8 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred
     }
 }
 
-/* For a caller without deferred work: read the event, and do what follows from that. No lock is
-   held. */
+/* Reads the event for a caller that has no deferred work, and does the work that follows. No lock
+   is held. */
 GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -7822,7 +7823,8 @@ typedef struct gpusync__context_block {
     void *context;       /* what it is about */
 } gpusync__context_block;
 
-/* The last reference puts it on the global free list. The wait list's lock may be held. */
+/* Drops a reference. The last one puts the registration on the global free list. The caller may
+   hold the wait list's lock. */
 static void gpusync__listening_unref(gpusync__listening *listening)
 {
     if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1)
@@ -7844,10 +7846,10 @@ static void gpusync__listener_dispose(const void *block)
     gpusync__listening_unref((gpusync__listening *)((const gpusync__context_block *)block)->context);
 }
 
-/* On the listener's thread. The value in the call may be above the one that was asked for: so the
-   event is read again. Until the state is RUNNING nothing but the registration may be touched: the
-   timeline may be gone. While it is RUNNING gpusync_timeline_destroy waits.
-   Interleaving 14: a timed-out wait, then the late signal: the listening finds no wait listed. */
+/* Metal calls this on the listener's thread. The event is read again, because it may have passed
+   `raw`. Before the state is RUNNING the listener touches nothing but the registration: the
+   timeline may be gone. gpusync_timeline_destroy waits while the state is RUNNING.
+   Interleaving 14: a wait times out, and the signal comes late. The listener finds no wait listed. */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
     gpusync__listening *listening = (gpusync__listening *)((gpusync__context_block *)block)->context;
@@ -7861,7 +7863,7 @@ static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
     GPUSYNC__STORE_SEQ(&listening->state, GPUSYNC__FREE);
 }
 
-/* What the Clang Block ABI wants to know of a block with helpers. */
+/* The descriptor of a block with copy and dispose helpers, by the Clang Block ABI. */
 static const struct gpusync__listener_descriptor {
     uintptr_t reserved, size;                 /* 0, and the bytes of the block */
     void (*copy)(void *to, const void *from); /* called when the bytes are copied */
@@ -7889,8 +7891,8 @@ static void gpusync__notify(void *event, void *listener, uint64_t raw, void (*in
 
 #define GPUSYNC__SLAB_LISTENINGS 32
 
-/* The device's listener, created at its first use. NULL: Metal has none. The device's lock makes
-   sure that only one is created; a load without the lock sees NULL or the finished listener. */
+/* Returns the device's listener, which the first call creates, or NULL if Metal has none. Under the
+   device's lock only one is created; a load without the lock sees NULL or a finished listener. */
 static void *gpusync__listener(gpusync_device *dev)
 {
     void *listener = GPUSYNC__LOAD_SEQ(&dev->listener);
@@ -7906,10 +7908,10 @@ static void *gpusync__listener(gpusync_device *dev)
     return listener;
 }
 
-/* List a new registration for the value, with a reference for the caller. NULL: there is one
-   already, or no memory, and then the sweep looks. Registrations come from malloc and are never
-   freed: Metal may keep a block that refers to one for as long as it likes. Under the wait list's
-   lock. */
+/* Lists a new registration for the value, and returns it with a reference for the caller. NULL if
+   the timeline has one for the value, or if there is no memory: then the sweep reads the event.
+   Registrations come from malloc and are never freed, because Metal may keep a block that refers to
+   one for any time. Under the wait list's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
     gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening, *slab = NULL;
@@ -7946,9 +7948,9 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     return listening;
 }
 
-/* If others may signal the timeline, register with its event for the goal. Metal copies the block,
-   which is on this stack. No lock is held.
-   Interleaving 17: a timeline is destroyed while held work registers: this function checks the goal
+/* Registers with the timeline's event for the goal, if other code may signal the timeline. No lock
+   is held.
+   Interleaving 17: a timeline is destroyed while held work registers. This function checks the goal
    again under the wait list's lock. */
 static void gpusync__listen(const gpusync__goal *goal)
 {
@@ -7969,15 +7971,16 @@ static void gpusync__listen(const gpusync__goal *goal)
     gpusync__listening_unref(listening); /* not before: destroy may have given up the list's reference by now */
 }
 
-/* For a callback, or for what is held: no thread sleeps here. */
+/* Registers for a callback or for held work. No thread sleeps for the value. */
 static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
 {
     gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL};
     gpusync__listen(&goal);
 }
 
-/* True: the node is a callback, or a dependency that blocks, and nothing listens for it yet. It is
-   marked as `heard`, and the caller has to listen. Under the wait list's lock. */
+/* Claims the registration for a callback, or for a dependency that blocks, and marks the node as
+   `heard`. True if the caller has to register; false if another thread has, or no registration is
+   needed. Under the wait list's lock. */
 static bool gpusync__claim_listening(gpusync__node *node)
 {
     if (node->heard || (node->told == gpusync__dependency_told && !((gpusync__dependency *)(void *)node)->blocks))
@@ -7988,7 +7991,8 @@ static bool gpusync__claim_listening(gpusync__node *node)
 
 /* -- events */
 
-/* A used event, with what it stands at in *raw, or a new one; +1, or NULL. */
+/* Returns a used event of the pool, or a new one, +1, with its value in *raw. NULL if Metal has
+   none. */
 static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
 {
     void *event = NULL;
@@ -8006,8 +8010,9 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
     return event;
 }
 
-/* Put the event into the device's pool (a new one costs Metal 80 to 180 us: MoltenVK issue 1472),
-   or release it if the pool is full. reusable: nothing else may use it, and it has values left. */
+/* Puts the event into the device's pool, because a new one costs Metal 80 to 180 us (MoltenVK issue
+   1472), or releases it if the pool is full. reusable: nothing else uses the event, and it has
+   values left. */
 static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
 {
     if (reusable) {
@@ -8021,8 +8026,8 @@ static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
         gpusync__release_pooled(event);
 }
 
-/* The last reference gives the timeline back, and its event with it. An event that stands too high,
-   that failed or that others may know is not used again. No lock is held. */
+/* Drops a reference. The last one frees the timeline and gives its event back. An event that stands
+   too high, that failed, or that other code may know is not used again. No lock is held. */
 static void gpusync__timeline_unref(gpusync_timeline *t)
 {
     if (GPUSYNC__SUB_SEQ(&t->refs, 1) != 1)
@@ -8034,22 +8039,22 @@ static void gpusync__timeline_unref(gpusync_timeline *t)
 
 /* -- pending signals */
 
-/* The pending signal that decides about the value: the smallest that is not below it. Under the
-   wait list's lock. */
+/* Returns the pending signal that decides about the value: the lowest one at or above it. NULL if
+   there is none. Under the wait list's lock. */
 static gpusync__pending_signal *gpusync__cover(const gpusync_timeline *t, uint64_t value)
 {
     return (gpusync__pending_signal *)(void *)gpusync__list_from(&t->signals, value);
 }
 
-/* Will another submission than the one that waits for the value signal it? Under the wait list's
-   lock. */
+/* Returns whether a submission is to signal the value, other than the one that waits for it. Under
+   the wait list's lock. */
 static bool gpusync__is_pending(const gpusync__dependency *dep)
 {
     const gpusync__pending_signal *cover = gpusync__cover(dep->timeline, dep->node.number);
     return cover && cover->submission != dep->submission;
 }
 
-/* May a submission be to signal the value, or the host signal it? Under the wait list's lock. */
+/* Returns OK if a submission, or the host, may signal the value. Under the wait list's lock. */
 static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
 {
     const gpusync__pending_signal *cover = gpusync__cover(t, value);
@@ -8058,9 +8063,10 @@ static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t valu
     return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
-/* What needs a value up to this one does not need the host any more: it is turned to the stage.
-   Only dependencies that the pending signal `cover` decides about are turned: those above the
-   pending signal below it. NULL: those above all pending signals. Under the wait list's lock. */
+/* Turns the AWAITED dependencies up to the value to the stage, because the GPU can wait for them
+   now. Only dependencies that the pending signal `cover` decides about are turned, which are those
+   above the next lower pending signal; with NULL those above all pending signals. Under the wait
+   list's lock. */
 GPUSYNC__RARE void gpusync__turn_dependencies(gpusync_timeline *t, uint32_t stage, uint64_t value,
                                               const gpusync__node *cover, gpusync__deferred *deferred)
 {
@@ -8072,8 +8078,8 @@ GPUSYNC__RARE void gpusync__turn_dependencies(gpusync_timeline *t, uint32_t stag
             gpusync__turn_dependency(dep, stage, deferred);
 }
 
-/* Raise `coming` from this pending signal on, as far as the device has them all and keeps their
-   order. Every pending signal below this one is issued. Under the wait list's lock. */
+/* Raises `coming` from this pending signal up, as far as the GPU has the signals and signals them in
+   order. Every pending signal below this one is ISSUED. Under the wait list's lock. */
 static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
     for (; node; node = node->beside[1]) {
@@ -8084,8 +8090,8 @@ static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
     }
 }
 
-/* The device does not have this pending signal, or not in its order: `coming` ends below it. Under
-   the wait list's lock. */
+/* Lowers `coming` below this pending signal: the GPU has not got the signal, or may signal a higher
+   value first. Under the wait list's lock. */
 GPUSYNC__RARE void gpusync__let_come_below(const gpusync__pending_signal *signal)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8094,9 +8100,10 @@ GPUSYNC__RARE void gpusync__let_come_below(const gpusync__pending_signal *signal
         GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
 }
 
-/* The device has the submission, or is about to: what waits for the value can go there too. Where
-   the device may signal a higher value first, it would let go too early: then what waits for this
-   one is held until its work has ended. Under the wait list's lock. */
+/* Turns a pending signal ISSUED: the GPU has its submission, or gets it at once, so that work that
+   waits for the value can be committed, too. If the GPU may signal a higher value first, a wait on
+   the GPU would end too early, and work that waits for this value is held until the signalling work
+   has ended. Under the wait list's lock. */
 GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8112,10 +8119,10 @@ GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpus
         gpusync__turn_dependencies(t, GPUSYNC__COMING, signal->node.number, &signal->node, deferred);
 }
 
-/* The lower pending signal of another queue that this one goes after, or 0. The device signals in
-   the order of a queue (unverified: README, "Status"), and in no order of several. A higher value
-   would let go what waits there for a lower one. A pending signal that is not going is passed: its
-   submission may wait for this one, and is overtaken then. Under the wait list's lock. */
+/* Returns the value of the lower signal of another queue that this one must stay behind, or 0. The
+   GPU signals in the order of one queue (unverified: README, "Status"), and in no order of several
+   queues. A higher value would end a wait on the GPU for a lower one. A signal that is PENDING is
+   passed, because its submission may wait for this one. Under the wait list's lock. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal)
 {
     const gpusync__submission *s = signal->submission;
@@ -8134,9 +8141,9 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal
     return 0;
 }
 
-/* The pending signal's submission is to be issued; with the last one of a submission it is. Returns
-   0, or the value that the pending signal goes after: then it is not going yet. Under the order
-   lock and the wait list's. */
+/* Turns a pending signal GOING, because its submission is to be issued; the last signal of a
+   submission turns ISSUED. Returns 0, or the value of a lower signal that this one must stay
+   behind: then the signal stays PENDING. Under the order lock and the wait list's. */
 GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8152,8 +8159,7 @@ GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusy
     return 0;
 }
 
-/* Set out with a pending signal that is listed already. Returns what gpusync__set_out does. Under
-   the order lock. */
+/* gpusync__set_out for a pending signal that is listed already. Under the order lock. */
 static uint64_t gpusync__set_out_too(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     if (signal->stage != GPUSYNC__PENDING)
@@ -8164,10 +8170,10 @@ static uint64_t gpusync__set_out_too(gpusync__pending_signal *signal, gpusync__d
     return after;
 }
 
-/* List the pending signal. going: nothing keeps its submission on the host but this, which may be
-   its last pending signal. NOT_READY: the pending signal is listed, and goes after another. An
-   error: it is not listed. A pending signal that is not issued ends `coming` below it, whatever is
-   issued above. Under the order lock. */
+/* Lists the pending signal. going: no dependency holds its submission, so the signal sets out at
+   once. NOT_READY if the signal is listed, and must stay behind a lower one; an error if it is not
+   listed. A signal that is not ISSUED keeps `coming` below its value, whatever is ISSUED above.
+   Under the order lock. */
 static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool going, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8190,8 +8196,8 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
     return result;
 }
 
-/* Take off the wait list what goes after this pending signal. Returns the dependencies: they are
-   told when the lock is unlocked. Under the wait list's lock. */
+/* Takes the dependencies of the submissions that stay behind this pending signal off the wait list.
+   The caller tells the submissions after the unlock. Under the wait list's lock. */
 GPUSYNC__RARE gpusync__dependency *gpusync__take_followers(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync__wait_list *waits = &signal->timeline->waits;
@@ -8206,8 +8212,8 @@ GPUSYNC__RARE gpusync__dependency *gpusync__take_followers(gpusync__pending_sign
     return caught.dependencies;
 }
 
-/* The submission does not go after all, or not yet: nothing goes after its pending signal. No wait
-   list's lock is held. */
+/* Turns a pending signal back to PENDING, because its submission is not issued after all, or not
+   yet. Submissions that stayed behind the signal are told. No wait list's lock is held. */
 GPUSYNC__RARE void gpusync__stay(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8222,8 +8228,8 @@ GPUSYNC__RARE void gpusync__stay(gpusync__pending_signal *signal, gpusync__defer
 
 static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
 
-/* The timeline goes, and no call can list a pending signal any more. What is held for a value that
-   no pending signal covers fails, and every callback that is left does. No lock is held. */
+/* Fails the callbacks of a timeline that is being destroyed, and the work that is held for values
+   that no pending signal covers: no call can list another signal. No lock is held. */
 static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -8242,9 +8248,10 @@ static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *def
     gpusync__dependencies_over(caught.dependencies, &error, deferred);
 }
 
-/* End the pending signal. kept: its value is reached once no lower signal is pending. Otherwise
-   `coming` may rise to the pending signals above it. Either way `value` rises to what this one hid.
-   Submissions that go after it are told without the lock. No wait list's lock is held. */
+/* Ends the pending signal. kept: its work has ended well, and the value is reached once no lower
+   signal is pending. If not kept, `coming` may rise to the signals above. In both cases `value`
+   rises to what this signal has hidden. Submissions that stayed behind the signal are told after
+   the unlock. No wait list's lock is held. */
 static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -8267,8 +8274,9 @@ static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpus
     gpusync__dependencies_over(followers, NULL, deferred);
 }
 
-/* The submission will not signal the value. If its timeline is being destroyed, no later submission
-   can: what no other pending signal covers fails. No lock is held. */
+/* Takes a pending signal back: its submission will not signal the value. If the timeline is being
+   destroyed, no later submission can signal it either, and work that waits for values without a
+   pending signal fails. No lock is held. */
 GPUSYNC__RARE void gpusync__take_back(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync__end_signal(signal, false, deferred);
@@ -8276,9 +8284,9 @@ GPUSYNC__RARE void gpusync__take_back(gpusync__pending_signal *signal, gpusync__
         gpusync__end_unsignalled(signal->timeline, deferred);
 }
 
-/* The value follows the pending signals in their order: look at the submission of the lowest one.
-   Where that has ended the submission, another pending signal is the lowest: look at that
-   submission then. The caller is inside the timeline. */
+/* Looks at the submission of the lowest pending signal, because values are reached in order. If
+   that look ends the submission, it looks at that of the next signal, and so on. The caller is
+   inside the timeline. */
 static void gpusync__look_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
@@ -8303,9 +8311,9 @@ static void gpusync__look_value(const gpusync__goal *goal)
     }
 }
 
-/* Forecast the value by the ticket of the submission that is to signal it; zero: there is none. The
-   lock keeps that submission until this thread has a reference. The reference keeps the submission,
-   and the submission its queue, which may be closing. */
+/* Returns the forecast of the ticket of the submission that is to signal the value; zeros if there
+   is none. The lock keeps the submission until this thread has a reference to it. The reference
+   keeps the submission, and the submission keeps its queue, which may be closing. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
@@ -8330,7 +8338,7 @@ static gpusync_result gpusync__value_result(const gpusync__goal *goal, gpusync_e
     return gpusync__timeline_result(goal->timeline, error);
 }
 
-/* Where others signal the timeline, the event may stand higher than is known. */
+/* Reads the event of a timeline that other code signals, before a wait. */
 GPUSYNC__RARE gpusync_result gpusync__value_ready(gpusync_timeline *t)
 {
     if (!gpusync__is_outside(t))
