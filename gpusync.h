@@ -7268,10 +7268,10 @@ typedef struct gpusync__pending_signal {
 /* The fate of a submission, 0 while it may be issued or runs. It only rises, by an atomic OR: each
    has the bits of those before it.
      DOOMED    not to be issued. Set with an error by the thread that ends a dependency badly, or
-               gives the queue's held work up. Missing: work goes to the GPU with inputs that failed.
-     GIVEN_UP  nor does it matter how its dependencies end. Set under the order lock before they are
-               forgotten (gpusync__abandon, gpusync__disown). Missing: an error comes after the end.
-     DISOWNED  its command buffers may still run, for its queue goes. Set by gpusync__disown.
+               gives up held work. Missing: work goes to the GPU with inputs that failed.
+     GIVEN_UP  nor does it matter how its dependencies end. Set before they are forgotten
+               (gpusync__abandon, gpusync__disown). Missing: an error comes after the end.
+     DISOWNED  its command buffers may still run while its queue is destroyed. Set by gpusync__disown.
                Missing: an event that the GPU will still signal is used again. */
 enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3, GPUSYNC__DISOWNED = 7 };
 
@@ -7568,7 +7568,8 @@ static void gpusync__list_ready(gpusync__submission *s)
     q->last_ready = s;
 }
 
-/* Takes the submission off the list of ready ones, if it stands there. Under the submission lock. */
+/* Takes the submission off the list of ready ones, if it stands there. Under the submission lock.
+   */
 static void gpusync__unlist_ready(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
@@ -7696,7 +7697,7 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
      5. reached    No lower signal is pending: `value` rises, and gpusync tells what waits for the
                    value (gpusync__raise_unlock).
 
-   A submission that fails also fails the timelines that it was to signal (gpusync__publish): `value`
+   A submission that fails fails the timelines that it was to signal (gpusync__publish): `value`
    is GPUSYNC__FAILED_VALUE from then on. The signal of a submission that is never issued is taken
    back (gpusync__take_back), and another submission may signal the value.
 
@@ -7723,10 +7724,11 @@ static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__c
     }
 }
 
-/* Raises `value` to `kept`, or to just below the lowest pending signal, and tells what waits for the
-   value. Callers have raised `kept`, or taken a pending signal off. The host writes the event only
-   here, so that the GPU does not see a value of the host before a lower pending signal either. The
-   caller holds the wait list's lock; this function unlocks it, because unparking runs a hook. */
+/* Raises `value` to `kept`, or to just below the lowest pending signal, and tells what waits for
+   the value. Callers have raised `kept`, or taken a pending signal off. The host writes the event
+   only here, so that the GPU does not see a value of the host before a lower pending signal either.
+   The caller holds the wait list's lock; this function unlocks it, because unparking runs a hook.
+   */
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     uint64_t value = t->kept;
@@ -7849,7 +7851,8 @@ static void gpusync__listener_dispose(const void *block)
 /* Metal calls this on the listener's thread. The event is read again, because it may have passed
    `raw`. Before the state is RUNNING the listener touches nothing but the registration: the
    timeline may be gone. gpusync_timeline_destroy waits while the state is RUNNING.
-   Interleaving 14: a wait times out, and the signal comes late. The listener finds no wait listed. */
+   Interleaving 14: a wait times out, and the signal comes late. The listener finds no wait listed.
+   */
 static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
 {
     gpusync__listening *listening = (gpusync__listening *)((gpusync__context_block *)block)->context;
@@ -8078,8 +8081,8 @@ GPUSYNC__RARE void gpusync__turn_dependencies(gpusync_timeline *t, uint32_t stag
             gpusync__turn_dependency(dep, stage, deferred);
 }
 
-/* Raises `coming` from this pending signal up, as far as the GPU has the signals and signals them in
-   order. Every pending signal below this one is ISSUED. Under the wait list's lock. */
+/* Raises `coming` from this pending signal up, as far as the GPU has the signals and signals them
+   in order. Every pending signal below this one is ISSUED. Under the wait list's lock. */
 static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
 {
     for (; node; node = node->beside[1]) {
@@ -8672,8 +8675,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync__write_slot        the report knows no status
      gpusync__write_queue       the report says which kind the queue is */
 
-/* Are the command buffers all there, each one once? With a hash table of them, at most half
-   full. */
+/* Refuses NULL and a command buffer that stands twice, by a hash table that is at most half full.
+   */
 GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
 {
     void *few[32] = {NULL}, **table = few;
@@ -8698,7 +8701,7 @@ GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *c
     return result;
 }
 
-/* Are they of Metal 4, and is there one? It cannot commit none. */
+/* Refuses command buffers that are not of Metal 4, and a commit of none, which Metal 4 lacks. */
 GPUSYNC__INLINE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *const *buffers, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -8719,7 +8722,8 @@ GPUSYNC__INLINE gpusync_result gpusync__check_work(gpusync_queue *q, void *const
     return q->metal4 && result == GPUSYNC_OK ? gpusync__check_classes4(q, buffers, count) : result;
 }
 
-/* Is one of them held? Then its recording has still to be committed. Under the order lock. */
+/* Returns whether held work has one of the command buffers. Its recording has still to be
+   committed. Under the order lock. */
 GPUSYNC__RARE bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t count)
 {
     const gpusync__submission *s = q->line.first ? q->line.first : q->loose.first;
@@ -8741,7 +8745,7 @@ GPUSYNC__RARE void *gpusync__array_of(void *const *buffers, size_t count)
     return ((array_of)gpusync__send)(gpusync__class_named("NSArray"), gpusync__sel.arrayWithObjects, buffers, count);
 }
 
-/* How the feedback says that the commit ended, as a status. */
+/* Returns how the commit ended, by its feedback, as a status of a command buffer. */
 GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
 {
     void *pool = gpusync__pool_push();
@@ -8751,7 +8755,7 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
     return failed ? GPUSYNC__STATUS_ERROR : GPUSYNC__STATUS_COMPLETED;
 }
 
-/* Add the events that the device may still use of the submission. */
+/* Adds the events of the submission that the GPU may still use to the array. */
 static void gpusync__add_events(void *array, const gpusync__submission *s)
 {
     GPUSYNC__EACH_DEPENDENCY(dep, s)
@@ -8761,9 +8765,9 @@ static void gpusync__add_events(void *array, const gpusync__submission *s)
         gpusync__send_void_id(array, gpusync__sel.addObject, signal->timeline->event);
 }
 
-/* With Metal 4 a signal stands behind its commit, and may come after the feedback; nor does
-   anything retain the queue. So a last mark goes behind all that the queue has, and a block that
-   waits for that keeps the rest. */
+/* On a Metal 4 queue a signal stands behind its commit and may come after the feedback, and nothing
+   retains the queue. Therefore the queue signals a last mark behind all its work, and a block that
+   waits for the mark keeps the events and the queue until then. */
 static void gpusync__keeper_copy(void *to, const void *from)
 {
     (void)to; /* the bytes are there already */
@@ -8775,7 +8779,7 @@ static void gpusync__keeper_dispose(const void *block)
     gpusync__release_pooled(((const gpusync__context_block *)block)->context);
 }
 
-/* There is nothing to do: Metal gives the block back after this. */
+/* Metal releases the block after this call, and with it what the block keeps. */
 static void gpusync__keeper_invoke(void *block, void *event, uint64_t raw)
 {
     (void)block;
@@ -8787,8 +8791,8 @@ static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
     0, sizeof(gpusync__context_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
 };
 
-/* Step 6 of >>destroy, before the slots become orphans: the events that the submissions in flight
-   still use, in an array (+1). NULL: every ticket has ended. */
+/* Step 6 of >>destroy, before the slots become orphans. Returns the events that submissions in
+   flight still use, in an array (+1), or NULL if every ticket has ended. */
 GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 {
     uint64_t ticket = gpusync__ended_to(q), last = gpusync__committed(q);
@@ -8805,10 +8809,10 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
     return array;
 }
 
-/* Step 8 of >>destroy, when no thread publishes any more: have that, and what the submissions signal
-   that are kept, kept until the device is past it. Where a part of this cannot be had, or the last
-   mark never comes, they are kept for good. Only for a device that is lost, and has nothing in
-   flight, there is nothing to keep. */
+/* Step 8 of >>destroy, when no thread publishes any more. Keeps the events of `left` and of the
+   kept submissions, and the queue, until the GPU has passed the last mark. They are kept for good
+   if Metal has no event or listener for the mark, or if the mark never comes. A device that is lost
+   and has nothing in flight needs none of them. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
     void *pool = gpusync__pool_push(), *listener = gpusync__listener(q->device);
@@ -8839,22 +8843,23 @@ GPUSYNC__INLINE void gpusync__hook_in4(gpusync_queue *q)
         q->four = &fours;
 }
 
-/* What a slot is for that commits these command buffers, which the caller retains: the one, or an
-   array (+0). One that is in flight may be recorded again, with another allocator, and committed:
-   so that is no error. NULL: no memory. Needs a pool. */
+/* Returns the object of a slot for these command buffers: the one command buffer, or an array (+0),
+   which the caller retains. NULL if there is no memory. A command buffer in flight may be recorded
+   again with another allocator and committed again, so one that is there twice is no error. Needs
+   a pool. */
 GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 {
     return count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
 }
 
-/* As gpusync__take_in. Under the order lock. */
+/* gpusync__take_in for Metal 4. Under the order lock. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, bool *admitted, gpusync__slot **slot)
 {
     gpusync__hook_in4(q);
     return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, admitted, slot);
 }
 
-/* Give Metal the slot as the feedback handler, and commit. Under the order lock. Needs a pool. */
+/* Gives Metal the slot as the feedback handler, and commits. Under the order lock. Needs a pool. */
 GPUSYNC__INLINE void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void *options, void *const *buffers,
                                     size_t count)
 {
@@ -8863,8 +8868,8 @@ GPUSYNC__INLINE void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void 
     ((commit4)gpusync__send)(q->metal, gpusync__sel.commit4, buffers, count, options);
 }
 
-/* gpusync__before_commit for Metal 4. What is held might go while this waits for room: so it is
-   looked for first. */
+/* gpusync__before_commit for Metal 4. Looks for the command buffers among held work first, because
+   held work may be issued while this call waits for room. */
 GPUSYNC__RARE gpusync_result gpusync__before_commit4(gpusync_queue *q, void *const *buffers, size_t count,
                                                      gpusync__commit_extra *extra)
 {
@@ -8874,7 +8879,7 @@ GPUSYNC__RARE gpusync_result gpusync__before_commit4(gpusync_queue *q, void *con
     return held ? GPUSYNC_ERROR_ALREADY_TRACKED : gpusync__before_commit(q, NULL, extra);
 }
 
-/* As gpusync__commit. */
+/* gpusync__commit for Metal 4. */
 static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket)
 {
     gpusync__commit_extra extra;
@@ -8930,8 +8935,8 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
    Waits and signals are operations of the queue, before and behind the commit: all that is
    committed later waits, too. */
 
-/* The Metal 4 queue is to signal for the first time: it gets its mark. Of two threads the first one
-   counts. False: Metal has no event. No lock is held. */
+/* Makes the queue's mark before its first signal. Of two threads that come here at once, the first
+   one's mark counts. False if Metal has no event. No lock is held. */
 GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
 {
     uint64_t raw;
@@ -8950,7 +8955,7 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
     return true;
 }
 
-/* Make what the commit of the submission needs. No lock is held. */
+/* Makes what the commit of the submission needs: the mark and the options. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s,
                                                     const gpusync_submission *desc)
 {
@@ -8962,8 +8967,8 @@ GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__s
     return s->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Have the queue wait for the dependencies that are not over. Is there one? Under the order lock,
-   with a pool. */
+/* Encodes a wait of the queue for each dependency that is not over. Returns whether there is one.
+   Under the order lock, with a pool. */
 GPUSYNC__RARE bool gpusync__encode_waits4(gpusync__submission *s)
 {
     bool waits = false;
@@ -8979,8 +8984,8 @@ GPUSYNC__RARE bool gpusync__encode_waits4(gpusync__submission *s)
 
 #define GPUSYNC__MARK_EVERY 4 /* submissions that signal: a mark costs as much as a signal of theirs */
 
-/* The signals of the submission have gone to the Metal 4 queue. Now and then the queue signals its
-   mark behind them. Under the order lock. */
+/* Numbers the submission's signals, which the queue has got. The queue signals its mark behind
+   every fourth such submission. Under the order lock. */
 static void gpusync__set_mark(gpusync_queue *q, gpusync__submission *s)
 {
     s->mark = ++q->marks;
@@ -8988,9 +8993,9 @@ static void gpusync__set_mark(gpusync_queue *q, gpusync__submission *s)
         gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
 }
 
-/* Commit the submission, and have the queue make its signals. They are not noted as encoded: the
-   host writes the event, too, for a signal may come later than the feedback. Under the order lock,
-   with a pool. */
+/* Commits the submission, and encodes its signals into the queue. The signals are not noted as
+   encoded: the host writes the event, too, because the GPU's signal may come after the feedback.
+   Under the order lock, with a pool. */
 GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
@@ -9006,9 +9011,9 @@ GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
         gpusync__set_mark(q, s);
 }
 
-/* Did a wait of the Metal 4 queue end before its value came? After a timeout the queue lets later
-   work run, and says nothing (documented). The submission has the events. A value that has come
-   since is not noticed. */
+/* Returns whether a wait of the queue ended before its value came, with an error for that. After a
+   timeout the queue runs later work and reports nothing (documented). A value that has come since
+   hides the timeout. The submission keeps the events. */
 GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
     const gpusync__dependency *dep = slot->submission->dependencies;
@@ -9024,13 +9029,13 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     return true;
 }
 
-/* Keep an ended submission on the queue, and with it the events that it signals: Metal 4 retains no
-   event, and a signal may come after the feedback of the work in front of it, or even of the work
-   behind it. Once the event q->mark stands at s->mark (gpusync__set_mark), the signals have come:
-   Metal hands the signals of a queue to the kernel in their order (known from Apple's code; what
-   the kernel does is open: README, "Status"). This takes the caller's reference, and drops the kept
-   submissions whose signals have come. Once it has added to `kept_count` the queue may go:
-   gpusync__destroy waits for all submissions but those that are kept. */
+/* Keeps an ended submission on the queue, with the caller's reference, and with it the events that
+   the submission signals: Metal 4 retains no event, and a signal may come after the feedback of the
+   work in front of it, or even of the work behind it. The signals have come once the event q->mark
+   stands at s->mark (gpusync__set_mark): Metal hands the signals of a queue to the kernel in their
+   order (known from Apple's code; what the kernel does is open: README, "Status"). This call also
+   drops the kept submissions whose signals have come. The queue may be freed once `kept_count` is
+   added to: gpusync__destroy waits for all submissions except the kept ones. */
 GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
 {
     gpusync_device *dev = q->device;
@@ -9056,28 +9061,28 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission
 }
 
 /* -------------------------------------------------------------------------- >>submissions --
-   What a submission waits for are its dependencies, what it signals are its pending signals. Each
-   dependency and each pending signal is on a list of the timeline or queue that it is about.
+   A submission waits for its dependencies and signals its pending signals. Each of them stands on a
+   list of its timeline or queue.
 
-   The life of a submission stands above gpusync__submission. Where the device has all that a
-   submission needs at its issue, the submission lists its dependencies only when the work is over:
-   that keeps the locks of other wait lists out of such an issue. A submission of an open command
-   buffer lists its pending signals at once. It does not list its dependencies: it is not known yet
-   whether the buffer will be committed.
+   The life of a submission stands above gpusync__submission. If the GPU has the work for all
+   dependencies when a submission is issued, the submission lists its dependencies only when its own
+   work is over, so that such an issue takes no lock of another wait list. The submission of an open
+   command buffer lists its pending signals at once, and its dependencies with the commit, because
+   the program may discard the buffer.
 
-   What follows from a change goes among deferred work, and gpusync__run does that without a lock.
-   So no submission ends or issues the next one in a call inside its own. Neither a long chain of
-   submissions nor Metal's small stacks matter. */
+   A change puts the work that follows among the caller's deferred work, and gpusync__run does that
+   work without a lock. No submission ends or issues another one from inside its own end, so a long
+   chain of submissions fits Metal's small stacks. */
 
-/* -- the pool of submissions
-   Submissions live in stores of the device. A free one is on the list of a queue, which needs no
-   lock, or on that of the device, under the submission lock. */
+/* -- the pool of submissions The memory of submissions comes from stores of the device. A free
+   submission stands on the list of a queue, which needs no lock, or on the list of the device,
+   under the submission lock. */
 
 #define GPUSYNC__STORE_SUBMISSIONS 8   /* made at once; also the most that a queue takes from the device at once */
 #define GPUSYNC__QUEUE_SUBMISSIONS 128 /* the most that stay on the free list of a queue */
 
-/* Make the submission as a free one is. Most submissions leave most of it so, which is why this is
-   not done on the way in. */
+/* Sets a submission to what a free one has. Most submissions leave most fields so, and therefore
+   the fields are set when a submission is freed. */
 static void gpusync__submission_clear(gpusync__submission *s)
 {
     s->dependencies = NULL;
@@ -9107,7 +9112,7 @@ static void gpusync__submission_clear(gpusync__submission *s)
     s->work.traits = 0;
 }
 
-/* Put a list of submissions on the free list of the device. */
+/* Puts a list of submissions on the device's free list. */
 GPUSYNC__RARE void gpusync__submissions_return(gpusync_device *dev, gpusync__submission *s)
 {
     gpusync__lock(&dev->submission_lock);
@@ -9120,8 +9125,8 @@ GPUSYNC__RARE void gpusync__submissions_return(gpusync_device *dev, gpusync__sub
     gpusync__unlock(&dev->submission_lock);
 }
 
-/* Put a submission on the free list of the queue, or of the device, where the queue has enough. How
-   many the queue has is a guess: the first one may have been taken meanwhile.
+/* Puts a submission on the queue's free list, or on the device's if the queue has enough. The count
+   is a guess, because another thread may have taken the first one meanwhile.
    gpusync__submission_pop takes the whole list at once. */
 static void gpusync__submission_put(gpusync_queue *q, gpusync__submission *s)
 {
@@ -9137,13 +9142,14 @@ static void gpusync__submission_put(gpusync_queue *q, gpusync__submission *s)
     } while (!GPUSYNC__SWAP_SEQ(&q->free_submissions, &s->next, s));
 }
 
-/* `done` of a submission that is due: its callback has run. */
+/* `done` of a submission's callback, which has run: drops the callback's reference. */
 static void gpusync__submission_called(gpusync__due *due)
 {
     gpusync__submission_unref((gpusync__submission *)(void *)due);
 }
 
-/* New submissions onto the free list of the device, if there is memory. Under the submission lock. */
+/* Makes new submissions and puts them on the device's free list, if there is memory. Under the
+   submission lock. */
 GPUSYNC__RARE void gpusync__store_submissions(gpusync_device *dev)
 {
     gpusync__submission *s =
@@ -9160,7 +9166,8 @@ GPUSYNC__RARE void gpusync__store_submissions(gpusync_device *dev)
     }
 }
 
-/* A few submissions of the device onto the free list of this queue. False: no memory. */
+/* Moves a few submissions from the device's free list to the queue's. False if there is no memory.
+   No lock is held. */
 GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
@@ -9184,8 +9191,9 @@ GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
     return made;
 }
 
-/* Give the submission memory for so many dependencies, pending signals and parts: one block, which
-   gpusync__submission_free frees. False: no memory, or the sum does not fit a size_t. */
+/* Gives the submission one block of memory for its dependencies, pending signals and parts, which
+   gpusync__submission_free frees. False if there is no memory, or if the sum does not fit a size_t.
+   */
 GPUSYNC__RARE bool gpusync__submission_room(gpusync__submission *s, size_t dependencies, size_t signals, size_t parts)
 {
     size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__dependency) + sizeof(gpusync__pending_signal));
@@ -9202,13 +9210,13 @@ GPUSYNC__RARE bool gpusync__submission_room(gpusync__submission *s, size_t depen
     return true;
 }
 
-/* A submission off the free list of this queue. The caller is inside the queue. `missing` and
-   `unresolved` start at 1: the submission is neither issued nor published while it comes in. NULL:
-   there is none; gpusync__submissions_make makes some. */
+/* Takes a submission off the queue's free list. NULL if the list is empty: then the caller calls
+   gpusync__submissions_make. `missing` and `unresolved` start at 1, so that no thread issues or
+   publishes the submission while it enters. The caller is inside the queue. */
 static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
 {
-    /* The list is taken whole: one that another thread takes from and gives back to is not mistaken
-       for it. */
+    /* The list is taken whole, so that a list which another thread has taken from and given back to
+       is not mistaken for the old one. */
     gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST),
                         *rest = NULL;
     if (s && s->next)
@@ -9226,8 +9234,8 @@ static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
     return s;
 }
 
-/* The same, with room for so many dependencies, pending signals and command buffers of the program.
-   NULL: no memory. No lock is held. */
+/* Takes a submission with memory for so many dependencies, pending signals and command buffers of
+   the program. NULL if there is no memory. No lock is held. */
 static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t dependencies, size_t signals,
                                                     size_t buffers)
 {
@@ -9245,9 +9253,9 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t dep
     return s;
 }
 
-/* Take the first `count` parts, which were not committed, out of flight: they are the caller's
-   alone after that, as a list. One that a report looks at stays for that look, which frees it.
-   Their room comes back. Under the queue's lock. */
+/* Takes the first `count` parts, which were not committed, out of flight, gives their room back,
+   and returns them as a list that is the caller's alone. A part that a report looks at is left out:
+   the look frees it. Under the queue's lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__submission *s, uint32_t count,
                                                 gpusync__catch *caught)
 {
@@ -9268,9 +9276,9 @@ GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__submi
     return parts;
 }
 
-/* Then release their command buffers, and free the slots: in this order, for a free slot may serve
-   another buffer at once. The room may be another thread's by now: Metal counts a
-   buffer until its release, which comes at once. No lock is held. */
+/* Releases the command buffers of these parts, and then frees the slots, because a free slot may
+   serve another buffer at once. Another thread may have the room by now: Metal counts a buffer
+   until its release, which comes at once. No lock is held. */
 GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
 {
     gpusync__slot *slot, *next;
@@ -9284,8 +9292,8 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Give back what the dependency refers to. An event of its own stood for a ticket: it can serve
-   again, unless the device may still wait for it (disowned). */
+/* Gives back the timeline of a dependency, or the event that stood for its ticket. The event serves
+   again, unless the GPU may still wait for it (disowned). */
 static void gpusync__dependency_free(gpusync_device *dev, const gpusync__dependency *dep, bool disowned)
 {
     if (dep->timeline)
@@ -9294,16 +9302,16 @@ static void gpusync__dependency_free(gpusync_device *dev, const gpusync__depende
         gpusync__event_keep(dev, dep->event, !disowned);
 }
 
-/* Drop a submission that has no ticket: it is neither published nor announced, so both references
-   go here. */
+/* Drops both references of a submission without a ticket, because no thread publishes or announces
+   such a submission. */
 static void gpusync__submission_drop(gpusync__submission *s)
 {
     gpusync__submission_unref(s);
     gpusync__submission_unref(s);
 }
 
-/* The last reference is gone: free what the submission and those joined to it have, and put them on
-   the free list. No lock is held. */
+/* Frees what the submission and the submissions joined to it have, and puts them on the free list.
+   The last reference is gone. No lock is held. */
 static void gpusync__submission_free(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
@@ -9328,26 +9336,26 @@ static void gpusync__submission_free(gpusync__submission *s)
 
 /* ------------------------------------------------------------------------- >>dependencies --
 
-       1. gpusync__dependency_point makes a dependency: AWAITED, or OVER at once, where nothing is
-          left to wait for.
-       2. gpusync__seek lists it and finds its stage. It counts in `unresolved`; one that blocks
-          counts in `missing`.
-       3. gpusync__turn_dependency makes it COMING or ABROAD once the device can wait for it. It
-          does not block any more.
-       4. The thread that ends what it is about takes it off its list: it is OVER.
-          gpusync__dependencies_over counts it down in the submission.
+       1. gpusync__dependency_point makes a dependency: AWAITED, or OVER if the point is reached.
+       2. gpusync__seek lists the dependency and finds its stage. The dependency counts in the
+          submission's `unresolved`; a dependency that blocks counts in `missing`, too.
+       3. gpusync__turn_dependency turns the dependency COMING or ABROAD once the GPU can wait for
+          the point. The dependency does not block any more.
+       4. The thread that ends the ticket or raises the timeline takes the dependency off the list:
+          OVER. gpusync__dependencies_over counts it down in the submission.
 
    A dependency that is not listed when its submission is issued is listed when the work is over.
-   Under the lock of its wait list `stage`, `blocks`, `heard` and `node` change. The thread that
-   unlinks a dependency, and no other, counts it down. */
+   `stage`, `blocks`, `heard` and `node` change under the wait list's lock. Only the thread that
+   unlinks a dependency counts it down. */
 
-/* Where does the dependency stand? Under the lock of its wait list.
+/* Returns the stage of a dependency. Under the lock of its wait list.
 
-       a ticket    AWAITED while its own submission is held, or its end is far. Else the device can
-                   wait for it.
-       a value     OVER once it is reached. Else the pending signal that covers it decides. With
-                   none, others may signal it (ABROAD), or that was not said yet (AWAITED).
-       an order    AWAITED while just that pending signal is open. How it ends does not matter. */
+       a ticket    AWAITED while the ticket's submission is held, or if the ticket is far; else
+                   COMING.
+       a value     OVER once the value is reached. Else the pending signal that covers the value
+                   decides. Without one, ABROAD if other code is expected to signal the value, else
+                   AWAITED.
+       an order    AWAITED while that one signal is pending, however it ends; else OVER. */
 static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
 {
     const gpusync_timeline *t = dep->timeline;
@@ -9368,8 +9376,8 @@ static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
     return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
-/* Is the timeline being destroyed while no other submission is to signal the value? Under the wait
-   list's lock. */
+/* Returns whether the timeline is being destroyed and no other submission is to signal the value.
+   Under the wait list's lock. */
 static bool gpusync__is_abandoned(const gpusync__dependency *dep)
 {
     const gpusync_timeline *t = dep->timeline;
@@ -9377,9 +9385,9 @@ static bool gpusync__is_abandoned(const gpusync__dependency *dep)
            dep->node.number > t->kept && !gpusync__is_pending(dep);
 }
 
-/* What gpusync__list_dependency finds. OPEN: there is something to wait for. ENDED: the ticket has
-   ended, or the value was reached; for `any_end`: its pending signal is gone. FAILED: the timeline
-   has. ABANDONED: no work will signal the value. */
+/* What gpusync__list_dependency finds. OPEN: the point is not reached. ENDED: the ticket has ended,
+   the value was reached, or the lower signal of an order has ended. FAILED: the timeline has
+   failed. ABANDONED: no work will signal the value. */
 typedef enum gpusync__found {
     GPUSYNC__FOUND_OPEN,
     GPUSYNC__FOUND_ENDED,
@@ -9387,10 +9395,10 @@ typedef enum gpusync__found {
     GPUSYNC__FOUND_ABANDONED
 } gpusync__found;
 
-/* List the dependency, and find its stage. One that is over is taken off again. issued: the device
-   has the submission. Then there is nothing left to hold back, and a value that was reached before
-   the timeline failed is no error: the work may have got it. No lock but the order lock is held;
-   this function takes the wait list's. */
+/* Lists the dependency and finds its stage. A dependency that is over is taken off again. issued:
+   the GPU has the submission, so that the dependency does not block, and a value that was reached
+   before the timeline failed is no error, because the work may have got it. The caller holds no
+   lock except the order lock; this function takes the wait list's. */
 static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool issued)
 {
     const gpusync_timeline *t = dep->timeline;
@@ -9416,9 +9424,9 @@ static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool is
     return found;
 }
 
-/* The dependency was over when it was listed. Doom the submission if the dependency failed, unless
-   any end will do (`any_end`); signal its event where the wait is encoded; count the dependency
-   down. No lock but the order lock is held. */
+/* Ends a dependency that was over when it was listed: dooms the submission if the dependency failed
+   (except that of an order), signals the event of an encoded wait, and counts the dependency down.
+   The caller holds no lock except the order lock. */
 GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found found)
 {
     gpusync__submission *s = dep->submission;
@@ -9437,9 +9445,9 @@ GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found 
     GPUSYNC__SUB_SEQ(&s->unresolved, 1); /* never the last: the work counts too */
 }
 
-/* List the dependency, or find that it is over. The queue of its ticket may be gone, because a
-   dependency does not keep it. Then the submission is doomed. No lock but the order lock is
-   held. */
+/* Lists the dependency, or ends it if it is over. A dependency does not keep the queue of its
+   ticket; if that queue is gone, the submission is doomed. The caller holds no lock except the
+   order lock. */
 static void gpusync__seek(gpusync__dependency *dep)
 {
     gpusync__submission *s = dep->submission;
@@ -9458,9 +9466,9 @@ static void gpusync__seek(gpusync__dependency *dep)
         gpusync__leave(q); /* the ticket's, or, where that is gone, the device's next one */
 }
 
-/* List all dependencies of the submission, once: when it comes in, unless the device has all that
-   it needs; otherwise when its work is over. `listed` is swapped, because the end of the work and
-   gpusync__disown may both come here. */
+/* Lists all dependencies of the submission, once: when the submission enters, or, if the GPU has
+   the work for all of them, when the submission's own work is over. `listed` is swapped, because
+   the end of the work and gpusync__disown may call this at once. */
 static void gpusync__seek_dependencies(gpusync__submission *s)
 {
     uint32_t rank = 0;
@@ -9473,7 +9481,7 @@ static void gpusync__seek_dependencies(gpusync__submission *s)
     }
 }
 
-/* Take the dependency off its list, unless another thread has done that. */
+/* Takes the dependency off its list and counts it down, unless another thread has taken it off. */
 static void gpusync__unlist_dependency(gpusync__dependency *dep)
 {
     gpusync__lock(gpusync__dependency_lock(dep));
@@ -9485,9 +9493,9 @@ static void gpusync__unlist_dependency(gpusync__dependency *dep)
         GPUSYNC__SUB_SEQ(&dep->submission->unresolved, 1); /* never the last: the caller keeps one open */
 }
 
-/* Take the submission's dependencies off their lists: no thread will end them any more. A
-   dependency that a thread is just ending stays counted. So does a dependency of a queue that is
-   gone from the device's list: gpusync__end_listed ends it. */
+/* Takes the submission's dependencies off their lists, so that no thread ends them any more. A
+   dependency that another thread is ending stays counted until that thread counts it down. So does
+   one of a queue that has left the device's list: gpusync__end_listed ends it. */
 GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
@@ -9503,16 +9511,17 @@ GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
 }
 
 /* -------------------------------------------------------------------------------- >>ended --
-   `running`, then `unresolved`: the thread that counts one down to 0 does what comes next, and no
-   other does. A thread touches the submission for the last time when it counts down, unless it has
-   a reference. */
+   First `running` falls to 0, then `unresolved`. The thread that counts to 0 does the next step,
+   and no other thread does. A thread without a reference does not touch the submission after it has
+   counted down. */
 
-/* The command buffers are over, or there are none. The dependencies tell now how they went. An
-   ABROAD dependency let the device pass: the event tells whether it was reached. Where only lower
-   pending signals hide the value, it is kept and COMING. Killed work does not wait for that: what
-   hides the value may wait for this very work.
-   Interleaving 13: a consumer ends before its killed producer's handler: it is not over before its
-   dependencies are. */
+/* Ends the work of a submission: its command buffers have ended, or there are none. From here on
+   the dependencies decide. For an ABROAD dependency the event tells whether the value was reached;
+   if only lower pending signals hide the value, the dependency turns COMING, else it is taken off.
+   Work that failed does not wait for a hidden value, because the work that hides it may wait for
+   this submission.
+   Interleaving 13: a consumer ends before its killed producer's handler. The consumer's submission
+   does not end before its dependencies. */
 GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync__lock(&s->device->submission_lock);
@@ -9537,8 +9546,8 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred 
             true; /* its dependencies are listed from here on, and the sweep looks at them */
 }
 
-/* Keep the error of a part that has ended, and widen the submission's times to its start and end.
-   The thread that counts `running` down to 0 ends the work. */
+/* Ends a part: keeps its error, and extends the submission's times to its start and end. The thread
+   that counts `running` down to 0 ends the work. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
                                 gpusync__deferred *deferred)
 {
@@ -9560,11 +9569,12 @@ static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync
         gpusync__work_over(s, deferred); /* last: as in gpusync__announce */
 }
 
-/* End the ticket of the submission in one hold: a failure (NULL: none) goes on record, the callback
-   is due (before those that are registered after the end), the room of command buffers that were
-   not committed comes back. No thread finds the submission by its ticket any more, nor the
-   submission its parts: their handlers may come when it serves other work. Returns the slots of
-   parts that were not committed, for gpusync__parts_free. Under the queue's lock. */
+/* Ends the submission's ticket in one hold. The error (NULL: none) goes on record, the callback is
+   due before those that are registered after the end, and the room of command buffers that were not
+   committed comes back. After this no thread finds the submission by its ticket, and the submission
+   does not lead to its parts, whose handlers may come when its memory serves other work. Returns
+   the slots of the parts that were not committed, for gpusync__parts_free. Under the queue's lock.
+   */
 static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_error *error, uint32_t rest,
                                               const gpusync__outcome *outcome, gpusync__catch *caught,
                                               gpusync__deferred *deferred)
@@ -9595,8 +9605,8 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     return parts;
 }
 
-/* Write the submission's ticket into its error, and its labels where the error has none: an error
-   that came from a dependency keeps its own labels. */
+/* Writes the submission's ticket into its error, and its labels unless the error has labels: an
+   error that came from a dependency keeps those of the work that failed. */
 GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
 {
     gpusync_error *error = &s->error;
@@ -9607,11 +9617,10 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
 }
 
-/* End the pending signals of a submission that is over, before its ticket ends. error: how it
+/* Ends the pending signals of a submission that is over, before its ticket ends. error: how it
    failed, or NULL. No lock is held.
-   Interleaving 12: the work of a lower pending signal fails, that of a higher one ends well: the
-   timeline fails before the lower signal is taken back, which would let the higher value be
-   reached. */
+   Interleaving 12: the work of a lower signal fails, and that of a higher one ends well. The
+   timeline fails before the lower signal is taken back, so that the higher value is not reached. */
 static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
 {
     GPUSYNC__EACH_SIGNAL(signal, s) {
@@ -9628,8 +9637,8 @@ static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *er
     }
 }
 
-/* Nothing is open any more: tell how the submission ended. The pending signals end first: a thread
-   that sees the ticket ended knows the rest. No lock is held. */
+/* Publishes how a submission ended that has nothing left open. The pending signals end before the
+   ticket, so that a thread which sees the ticket ended sees the values reached. No lock is held. */
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -9667,7 +9676,7 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
         gpusync__submission_unref(s);
 }
 
-/* The ticket is on the device now: dependencies on it that were AWAITED can go there too. Under the
+/* Turns the AWAITED dependencies on the ticket COMING, because the GPU has its work now. Under the
    queue's lock. */
 GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__deferred *deferred)
 {
@@ -9677,8 +9686,9 @@ GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, g
             gpusync__turn_dependency(dep, GPUSYNC__COMING, deferred);
 }
 
-/* The last step of an issue: what needs a pending signal of the submission can go to the device
-   too. No lock is held. `running` counts this step, so the submission is not over meanwhile. */
+/* Announces a submission that was issued: turns its signals ISSUED, so that work that waits for
+   them can be issued, too. `running` counts this step, so that the work is not over before. No lock
+   is held. */
 static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -9700,13 +9710,14 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
 /* --------------------------------------------------------------------------------- >>held --
    Held submissions, and their issue. Under the order lock.
 
-   A held submission stands in the line of its queue, or, if it is UNORDERED, in that of the loose
-   ones. In the first line only the first submission may go. A thread that changes a held submission
-   lists it as ready, under the submission lock, and sets `wanted`: it must not wait for the order
-   lock. The thread that gets the order lock issues what can go. */
+   A held submission stands in its queue's line, or in the line of the loose ones if it is
+   UNORDERED. Of the first line only the first submission may be issued. A thread that changes a
+   held submission must not wait for the order lock: it lists the submission as ready, under the
+   submission lock, and sets `wanted`. The thread that has the order lock, or gets it, issues the
+   work. */
 
-/* Put the submission at the end of its line. A change that came before `lined` is seen here, a
-   later one lists the submission as ready (gpusync__mark_ready). */
+/* Puts the submission at the end of its line. This call sees a change that came before `lined` was
+   set; a later change lists the submission as ready (gpusync__mark_ready). Under the order lock. */
 static void gpusync__line_up(gpusync_queue *q, gpusync__submission *s)
 {
     gpusync__line *line = gpusync__is_loose(s) ? &q->loose : &q->line;
@@ -9731,8 +9742,8 @@ static void gpusync__line_up(gpusync_queue *q, gpusync__submission *s)
     gpusync__unlock(&q->device->submission_lock);
 }
 
-/* Take the submission out of its line, before it is issued or abandoned. After this no thread can
-   list it as ready. Under the order lock. */
+/* Takes the submission out of its line, before it is issued or abandoned. No thread lists it as
+   ready after this. Under the order lock. */
 static void gpusync__leave_line(gpusync_queue *q, gpusync__submission *s)
 {
     gpusync__line *line = gpusync__is_loose(s) ? &q->loose : &q->line;
@@ -9754,7 +9765,7 @@ static void gpusync__leave_line(gpusync_queue *q, gpusync__submission *s)
     gpusync__unlock(&q->device->submission_lock);
 }
 
-/* The device signals the pending signal at this place of the command buffer. */
+/* Encodes the signal at the end of the command buffer. */
 static void gpusync__encode_signal(gpusync__pending_signal *signal, void *buffer)
 {
     gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, signal->timeline->event,
@@ -9762,10 +9773,10 @@ static void gpusync__encode_signal(gpusync__pending_signal *signal, void *buffer
     GPUSYNC__STORE_SEQ(&signal->encoded, true); /* a report reads it */
 }
 
-/* The device gets the submission now: in one hold its ticket and its parts turn ARMED, and what
-   needs the ticket can go to the device, too. delayed: the device waits in it; for forecasts.
-   ticket: where the submission gets its ticket here; NULL: it was held, and has one. Under the
-   order lock. */
+/* Arms a submission that is committed next: in one hold its ticket and its parts turn ARMED, and
+   the dependencies on its ticket turn COMING. delayed: the GPU waits in its command buffers, which
+   forecasts must know. ticket: receives the ticket; NULL for a submission that was held and has
+   one. Under the order lock. */
 GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t now, bool delayed, gpusync_ticket *ticket,
                                              gpusync__deferred *deferred)
 {
@@ -9789,10 +9800,10 @@ GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t no
     GPUSYNC__UNLOCK(q);
 }
 
-/* Encode the waits of the submission, where their dependencies are not over by now: those of open
-   command buffers are encoded there. Does the device wait at all? A command buffer of our own in
-   front is left out where it would wait for nothing. It stays where it is the only one and carries
-   the signals. */
+/* Encodes the waits for dependencies that are not over into the command buffer of our own in front;
+   waits of open command buffers are encoded there already. If the buffer in front would wait for
+   nothing it is left out, unless it is the only one and carries the signals. Returns whether the
+   GPU waits at all. */
 GPUSYNC__INLINE bool gpusync__encode_waits(gpusync__submission *s)
 {
     bool delayed = false, fills = false;
@@ -9812,8 +9823,8 @@ GPUSYNC__INLINE bool gpusync__encode_waits(gpusync__submission *s)
     return delayed;
 }
 
-/* Give Metal the slots as completed handlers, and commit. Handlers may run from the first commit
-   on: all that they read of the submission is written before. */
+/* Gives Metal the slots as completed handlers, and commits. Handlers may run from the first commit
+   on, and all that they read of the submission is written before. */
 GPUSYNC__INLINE void gpusync__send_parts(gpusync__submission *s)
 {
     const gpusync__tracing *trace = s->device->trace;
@@ -9827,8 +9838,8 @@ GPUSYNC__INLINE void gpusync__send_parts(gpusync__submission *s)
     }
 }
 
-/* Commit the command buffers of the submission. ticket: see gpusync__arm_submission. The caller has
-   a pool, and announces the submission without the lock. */
+/* Issues the submission: encodes, arms and commits. ticket: see gpusync__arm_submission. The caller
+   has a pool, and announces the submission after the unlock. Under the order lock. */
 static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
                                       gpusync__deferred *deferred)
 {
@@ -9847,8 +9858,8 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
     gpusync__send_parts(s);
 }
 
-/* The submission will not be issued: its work is over, and it is published as soon as no thread is
-   ending one of its dependencies. */
+/* Abandons a submission that will not be issued: its work is over, and the submission is published
+   once no other thread is ending one of its dependencies. Under the order lock. */
 GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
     if (s->lined)
@@ -9861,7 +9872,7 @@ GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gp
         gpusync__push_ended(s, deferred);
 }
 
-/* Abandon every held submission of the queue, for this reason. */
+/* Dooms and abandons every held submission of the queue, for this reason. Under the order lock. */
 GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why,
                                         gpusync__deferred *deferred)
 {
@@ -9876,10 +9887,11 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
     }
 }
 
-/* Issue the held submission, if nothing keeps it; it is announced from the deferred work. True: it
-   was issued. A pending signal may have to stay behind a lower one of another queue
-   (gpusync__goes_after). Then no pending signal of the submission is going, and the end of that
-   lower one becomes the dependency `before`. That may be over at once: then this tries again. */
+/* Issues the held submission if nothing keeps it back, and leaves the announcement to the deferred
+   work. True if the submission was issued. If one of its signals must stay behind a lower one of
+   another queue (gpusync__goes_after), all its signals turn back to PENDING, and the end of the
+   lower signal becomes the dependency `before`. If that signal has ended meanwhile, this call tries
+   again. Under the order lock. */
 static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
     while (!GPUSYNC__LOAD_SEQ(&s->missing) && !gpusync__has_fate(s, GPUSYNC__DOOMED)) {
@@ -9908,9 +9920,9 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync
     return false;
 }
 
-/* Issue what can go, and abandon what is doomed. This takes the order lock, but never waits for it:
-   the thread that has it looks at `wanted` after the unlock (gpusync__order_end), and comes in
-   here. */
+/* Issues the queue's held submissions that are free to go, and abandons the doomed ones. This call
+   tries the order lock and never waits: the thread that has the lock reads `wanted` after the
+   unlock (gpusync__order_end), and calls this in turn. */
 static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
 {
     while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
@@ -9935,11 +9947,11 @@ static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
     }
 }
 
-/* Do deferred work, but for the callbacks. What ended comes first, then what was issued, then
-   the queues with work to issue: each step may put more among the deferred work. No lock is held.
-   Of the program's code only hooks run.
-   Interleaving 24: a wait on the device is for a ticket whose handler is lost, and no thread
-   sleeps: what is listed arms the sweep. */
+/* Does deferred work, except the callbacks: first submissions that have ended, then issued ones,
+   then queues with work to issue. Each step may add more. No lock is held. Of the program's code
+   only hooks run.
+   Interleaving 24: the GPU waits for a ticket whose handler is lost, and no thread sleeps. The
+   listed dependency arms the sweep. */
 static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 {
     while (deferred->busy) {
@@ -9964,8 +9976,8 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
     }
 }
 
-/* The slot of a part, for a look at its buffer: gpusync__look_end ends that. NULL: its handler has
-   run. No lock is held. */
+/* Begins a look at the buffer of a part, and returns its slot; gpusync__look_end ends the look.
+   NULL if the part's handler has run. No lock is held. */
 static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__submission *s, uint32_t part)
 {
     GPUSYNC__LOCK(q);
@@ -9976,8 +9988,9 @@ static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__submi
     return slot;
 }
 
-/* Do for the submission what a handler or an issue that was lost would have done. The caller has a
-   reference. True: it has a callback, for which the sweep is to come again. */
+/* Looks at a submission: does what a lost handler, or a lost request to issue, would have done. The
+   caller has a reference. True if the submission has a callback, for which the sweep has to come
+   again. */
 static bool gpusync__look_submission(gpusync__submission *s)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -9998,13 +10011,13 @@ static bool gpusync__look_submission(gpusync__submission *s)
 }
 
 /* ------------------------------------------------------------------------------- >>making --
-   What may fail comes first: memory, room, command buffers of our own. What others can see comes
-   under the order lock, and there the commits are last: after the first commit nothing can fail any
-   more. */
+   Steps that may fail come first: memory, room, command buffers of our own. Steps that other
+   threads can see come under the order lock, with the commits last: after the first commit nothing
+   fails. */
 
-/* A reference of a dependency or pending signal to the timeline, which then outlives its destroy.
-   False: that has begun. The reference comes before the look at the flag: gpusync_timeline_destroy
-   sets the flag first, and frees only with the last one. */
+/* Takes a reference to the timeline for a dependency or a pending signal, so that the memory
+   outlives gpusync_timeline_destroy. False if destroy has begun. The reference is taken before the
+   flag is read: destroy sets the flag first, and the last reference frees the memory. */
 static bool gpusync__timeline_ref(gpusync_timeline *t)
 {
     GPUSYNC__ADD_SEQ(&t->refs, 1);
@@ -10014,9 +10027,9 @@ static bool gpusync__timeline_ref(gpusync_timeline *t)
     return false;
 }
 
-/* Make a dependency of a ticket. OVER stays where the ticket has ended well. One that ended badly
-   is a dependency like any other: its submission takes the error over. STRICT needs no event, for
-   the host waits. */
+/* Makes a dependency of a ticket. The stage stays OVER if the ticket has ended well. A ticket that
+   has failed makes a dependency like any other, and the submission takes the error over. A STRICT
+   submission needs no event, because the host waits. */
 GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
                                                         gpusync__dependency *dep)
 {
@@ -10052,9 +10065,8 @@ GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, con
     dep->queue = q;
     dep->queue_number = q->place.number;
     dep->node.number = point->ticket;
-    /* The owner of a tracked buffer has yet to commit it, perhaps behind what waits. No handler
-       tells the end of an external one. Neither is for the device to wait for, with the watchdog at
-       its back. */
+    /* A tracked buffer may be committed later, even behind the work that waits for it. No handler tells
+       the end of an external one. The GPU must not wait for either: its watchdog would end the wait. */
     gpusync__slot *slot = gpusync__ticket_begin(q, point->ticket);
     dep->far = slot && (slot->kind == GPUSYNC__EXTERNAL ||
                         (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED));
@@ -10064,9 +10076,9 @@ GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, con
     return GPUSYNC_OK;
 }
 
-/* Make a dependency of a point, which gpusync__dependency_free takes back. OK, and the dependency
-   is AWAITED; or it is OVER and refers to nothing: the point has been reached. strict: the host is
-   to wait, and the listener of the device has to tell it. */
+/* Makes a dependency of a point; gpusync__dependency_free gives its references back. On OK the
+   dependency is AWAITED, or OVER and without references if the point has been reached. strict: the
+   host waits, so that a timeline of other code needs the device's listener. */
 static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusync_point *point, bool strict,
                                                 gpusync__dependency *dep)
 {
@@ -10101,8 +10113,8 @@ static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusy
     return GPUSYNC_OK;
 }
 
-/* Hang the dependency behind those of the submission. Their order is that of the ranks: the first
-   that fails tells why. */
+/* Appends the dependency to those of the submission. Their order is the order of ranks: of several
+   that fail the first tells why. */
 static void gpusync__append_dependency(gpusync__submission *s, gpusync__dependency *dep)
 {
     dep->along = NULL;
@@ -10110,8 +10122,7 @@ static void gpusync__append_dependency(gpusync__submission *s, gpusync__dependen
     s->dependencies_end = &dep->along;
 }
 
-/* Hang the pending signal behind those of the submission. Their order is that in which the device
-   signals. */
+/* Appends the pending signal to those of the submission. The GPU signals in this order. */
 static void gpusync__append_signal(gpusync__submission *s, gpusync__pending_signal *signal)
 {
     signal->along = NULL;
@@ -10119,9 +10130,9 @@ static void gpusync__append_signal(gpusync__submission *s, gpusync__pending_sign
     s->signals_end = &signal->along;
 }
 
-/* NOT_RISING: the submission must not make this its next pending signal. It waits for the value, or
-   for a higher one, which would never end; or an earlier signal of its own is as high, and the
-   device signals them in this order. Its dependencies are complete. Under the order lock. */
+/* Checks the next signal of a submission whose dependencies are complete. NOT_RISING if the
+   submission waits for the same value or a higher one, which would never end, or if an earlier
+   signal of its own is as high, because the GPU signals in this order. Under the order lock. */
 static gpusync_result gpusync__check_signal(const gpusync__submission *s, const gpusync__pending_signal *signal)
 {
     GPUSYNC__EACH_DEPENDENCY(dep, s)
@@ -10133,8 +10144,8 @@ static gpusync_result gpusync__check_signal(const gpusync__submission *s, const 
     return GPUSYNC_OK;
 }
 
-/* Make a pending signal of a point, with a reference to its timeline. gpusync__link_signal lists
-   it. */
+/* Makes a pending signal of a point, with a reference to its timeline. gpusync__link_signal lists
+   the signal. */
 static gpusync_result gpusync__signal_point(gpusync_device *dev, const gpusync_point *point,
                                             gpusync__pending_signal *signal)
 {
@@ -10154,15 +10165,15 @@ static gpusync_result gpusync__signal_point(gpusync_device *dev, const gpusync_p
     return GPUSYNC_OK;
 }
 
-/* May so many command buffers more be held? An eighth of the limit, one at the least, stays free
-   for the work that they wait for. Under the order lock. */
+/* Returns whether so many more command buffers may be held. An eighth of the limit, at least one,
+   stays free for the work that held work waits for. Under the order lock. */
 static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
 {
     return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
 }
 
-/* Room for so many command buffers of our own, against Metal's limit. False: there is less. No lock
-   is held. */
+/* Takes room for so many command buffers of our own, against Metal's limit. False, and nothing is
+   taken, if there is less. No lock is held. */
 static bool gpusync__take_rooms_now(gpusync_queue *q, uint32_t count)
 {
     GPUSYNC__LOCK(q);
@@ -10171,9 +10182,9 @@ static bool gpusync__take_rooms_now(gpusync_queue *q, uint32_t count)
     return taken;
 }
 
-/* There was no room for command buffers of our own: wait for it. It is taken for all of them or for
-   none, so that no two submissions wait for each other's. QUEUE_FULL, without a wait: as far as its
-   own dependencies tell, the submission would have to be held, and no more may be. */
+/* Waits for room for command buffers of our own, and takes the room for all of them or for none, so
+   that two submissions do not wait for each other's. QUEUE_FULL without a wait if no more work may
+   be held and the submission's own dependencies say that it would be. */
 GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusync__submission *s,
                                                    const gpusync_submission *desc, uint32_t count)
 {
@@ -10199,9 +10210,10 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     return GPUSYNC_OK;
 }
 
-/* Make command buffers of our own, with room for them. In the one in front of the work the device
-   waits, in the one behind it the device signals. Without work one does both. Metal 4 needs none,
-   but the options of its commit. On an error gpusync__undo_submission releases what was made. */
+/* Makes command buffers of our own, and takes room for them. In the one in front of the work the
+   GPU waits, in the one behind the work it signals; without work one buffer does both. Metal 4
+   needs the options of its commit instead. After an error gpusync__undo_submission releases what
+   was made. */
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
     if (q->metal4)
@@ -10231,9 +10243,9 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission
     return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Give the submission what the submission says, and command buffers of our own. No lock is held.
-   dependency_count and signal_count count what has a reference: on an error
-   gpusync__undo_submission frees just that. */
+/* Fills the submission from the program's description, and makes command buffers of our own. No
+   lock is held. dependency_count and signal_count count what has a reference, which is what
+   gpusync__undo_submission frees after an error. */
 static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__submission *s,
                                                    const gpusync_submission *desc)
 {
@@ -10266,8 +10278,8 @@ static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__su
 
 /* -- command buffers, and joined submissions. Under the order lock */
 
-/* The pending signals of one submission belong to another one from here on. The lock of the wait
-   list is for those who find the pending signal there and ask it for its submission. */
+/* Hands the pending signals of `from` to the submission `s`. Threads that find a signal on its
+   timeline read its submission under the wait list's lock. */
 static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *s)
 {
     GPUSYNC__EACH_SIGNAL(signal, from) {
@@ -10277,8 +10289,8 @@ static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *
     }
 }
 
-/* Join `more`, the submission of an open command buffer, to `s`: its lists are appended to those of
-   `s`. more->dependencies_end and more->signals_end stay as they are: they show gpusync__unjoin
+/* Joins `more`, the submission of an open command buffer, to `s`, by appending its lists to those
+   of `s`. more->dependencies_end and more->signals_end stay as they are, and show gpusync__unjoin
    where to cut the lists off again. */
 GPUSYNC__RARE void gpusync__join(gpusync__submission *s, gpusync__submission *more)
 {
@@ -10295,7 +10307,7 @@ GPUSYNC__RARE void gpusync__join(gpusync__submission *s, gpusync__submission *mo
     s->joined = more;
 }
 
-/* The slot is the next part of the submission, and in flight. Under the queue's lock. */
+/* Adds the slot to the submission as its next part, in flight. Under the queue's lock. */
 GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__submission *s, gpusync__slot *slot)
 {
     slot->kind = GPUSYNC__PART;
@@ -10305,7 +10317,7 @@ GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__submission *s,
     gpusync__flight_add(q, slot);
 }
 
-/* The same, for a command buffer that has no slot yet. There is a free one. */
+/* Adds a command buffer without a slot as the next part. The queue has a free slot. */
 GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission *s, void *buffer, uint8_t traits)
 {
     gpusync__slot *slot = gpusync__slot_take(q);
@@ -10313,8 +10325,8 @@ GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission
     gpusync__add_part(q, s, slot);
 }
 
-/* Are `slots` slots free, and a place in the ring for a ticket? No other thread takes the place
-   while this one holds the order lock. Under the queue's lock. */
+/* Returns whether so many slots are free, and a place in the ring for a ticket, which no other
+   thread takes while this one holds the order lock. Under the queue's lock. */
 GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
 {
     const gpusync__slot *slot = q->free_slots;
@@ -10323,7 +10335,7 @@ GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
     return !slots && gpusync__ring_is_ready(q);
 }
 
-/* For Metal 4: the command buffers are one commit, and one part. */
+/* gpusync__take_parts for Metal 4: the command buffers are one commit, and one part. */
 GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__submission *s,
                                                   const gpusync_submission *desc)
 {
@@ -10349,8 +10361,8 @@ GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__sub
     return GPUSYNC_OK;
 }
 
-/* All that the command buffers can be refused for. *needed rises by the slots that strangers
-   need. */
+/* Checks all that the command buffers can be refused for. Adds the slots that strangers need to
+   *needed. */
 GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpusync_submission *desc, size_t *needed)
 {
     gpusync_result result = GPUSYNC_OK;
@@ -10362,9 +10374,9 @@ GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpus
     return result;
 }
 
-/* All command buffers of the submission come in, in the order of their commits. Those of the
-   program bring what was encoded into them. What the buffers can be refused for comes first: an
-   error, OUT_OF_MEMORY too, leaves all as it was. Needs a pool. */
+/* Takes all command buffers of the submission in, in the order of their commits. Those of the
+   program bring the waits and signals that were encoded into them. The checks come first, so that
+   an error, OUT_OF_MEMORY too, leaves everything as it was. Needs a pool. */
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
     size_t first = s->front != NULL, needed = first + (s->back != NULL);
@@ -10406,8 +10418,8 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission 
     return GPUSYNC_OK;
 }
 
-/* Put the pending signals in order. Those that the device signals in the work come first, the
-   submission's own behind them. */
+/* Puts the pending signals in order, and checks each: first those that the GPU signals in the
+   program's command buffers, then the submission's own. */
 static gpusync_result gpusync__order_signals(gpusync__submission *s)
 {
     GPUSYNC__EACH_SIGNAL(signal, s)
@@ -10423,12 +10435,11 @@ static gpusync_result gpusync__order_signals(gpusync__submission *s)
 
 /* -- taking a submission back. No lock is held */
 
-/* Undo gpusync__seek_dependencies and what made pending signals go, for a submission that will not
-   be entered. Another thread may just be ending one of its dependencies. That thread must be
-   through with the dependency before the command buffers, whose waits these may be, are the
-   program's again. The deferred work is done
-   meanwhile: that thread may be destroying the queue of a submission that is on it
-   (gpusync__end_listed), and waits for the submission to be published. */
+/* Undoes gpusync__seek_dependencies and gpusync__set_out for a submission that is not entered. If
+   another thread is ending one of the dependencies, this call waits for that thread, because the
+   dependency may belong to an open command buffer, which is the program's again after this. It does
+   the deferred work meanwhile: the other thread may be destroying the queue of a submission among
+   that work (gpusync__end_listed), and waits for the submission to be published. */
 static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
@@ -10443,9 +10454,9 @@ static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
         gpusync__stay(signal, deferred);
 }
 
-/* The parts of a submission that is undone: a command buffer that was open is open again. Returns
-   the others, for gpusync__parts_free, except those that a report looks at (gpusync__parts_out).
-   Under the order lock and the queue's. */
+/* Undoes gpusync__take_parts: a command buffer that was open is open again. Returns the other
+   parts, for gpusync__parts_free, except those that a report looks at (gpusync__parts_out). Under
+   the order lock and the queue's. */
 GPUSYNC__RARE gpusync__slot *gpusync__undo_parts(gpusync_queue *q, gpusync__submission *s, gpusync__catch *caught)
 {
     uint32_t rest = 0;
@@ -10465,9 +10476,9 @@ GPUSYNC__RARE gpusync__slot *gpusync__undo_parts(gpusync_queue *q, gpusync__subm
     return gpusync__parts_out(q, s, rest, caught);
 }
 
-/* Undo gpusync__join: the submission of each open command buffer gets its dependencies and pending
-   signals back. The one that was joined last comes first, because each cuts off what hangs behind
-   it. Under the order lock, without the queue's. */
+/* Undoes gpusync__join: the submission of each open command buffer gets its dependencies and
+   pending signals back, the last joined one first, because each cuts off the ends of the lists.
+   Under the order lock, without the queue's. */
 GPUSYNC__RARE void gpusync__unjoin(gpusync__submission *s)
 {
     while (s->joined) {
@@ -10480,7 +10491,7 @@ GPUSYNC__RARE void gpusync__unjoin(gpusync__submission *s)
     }
 }
 
-/* Release a command buffer of our own, if it was made, and give its room back. */
+/* Releases a command buffer of our own, if it was made, and gives its room back. */
 GPUSYNC__RARE void gpusync__drop_own(gpusync_queue *q, void *own)
 {
     if (!own)
@@ -10489,11 +10500,11 @@ GPUSYNC__RARE void gpusync__drop_own(gpusync_queue *q, void *own)
     gpusync__give_room(q, 1, NULL);
 }
 
-/* The submission has failed, and nothing has happened. Its own pending signals are taken back. Open
-   command buffers are open again, with submissions of their own. The others are released, and the
-   submission ends.
+/* Undoes a submission that was refused before it got a ticket: takes its signals back, opens the
+   program's open command buffers again, releases the others, and frees the submission. No lock is
+   held.
    Interleaving 16: a submission's second signal is refused while the first one's timeline is
-   raised: pending signals are taken back without the order lock. */
+   raised. Pending signals are taken back without the order lock. */
 GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -10520,9 +10531,9 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
     gpusync__submission_drop(s);
 }
 
-/* The command buffer of the submission will not be committed: take back its pending signals, and
-   end the submission. error: its queue goes. The submission has no ticket that could tell of the
-   failure, so its timelines fail. */
+/* Discards the submission of an open command buffer that will not be committed: takes its pending
+   signals back, and frees the submission. error: not NULL if the queue is being destroyed; then the
+   timelines fail with it, because the submission has no ticket that could tell of the failure. */
 static void gpusync__discard_submission(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
 {
     GPUSYNC__EACH_SIGNAL(signal, s) {
@@ -10536,12 +10547,12 @@ static void gpusync__discard_submission(gpusync__submission *s, const gpusync_er
 /* ------------------------------------------------------------------------------- >>submit --
    A submission enters its queue, under the order lock and with a pool.
 
-   OK from here means that the device has the submission, NOT_READY that it is held or given up. An
-   error means that the submission has no ticket: the caller undoes it without the lock. */
+   In this section OK means that the GPU has the submission, and NOT_READY that it is held or given
+   up. After an error the submission has no ticket, and the caller undoes it without the lock. */
 
-/* Does the device have, for every dependency, the work that signals the value, and all that is to
-   be signalled below it? Then no dependency has to be listed. The value is read first, for it may
-   follow meanwhile. */
+/* Returns whether the GPU has, for every dependency, the work that signals the value and all lower
+   values. Then no dependency has to be listed. The value is read before `coming`, because it may
+   rise meanwhile. */
 static bool gpusync__all_coming(const gpusync__submission *s)
 {
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
@@ -10554,8 +10565,9 @@ static bool gpusync__all_coming(const gpusync__submission *s)
     return true;
 }
 
-/* List the dependencies, and see whether the submission can go. stays: a pending signal keeps it
-   back, whatever the dependencies say. OK: it goes. NOT_READY: it is to be held, or is doomed. */
+/* Lists the dependencies, and decides whether the submission is issued. stays: a pending signal
+   keeps the submission back, whatever its dependencies say. OK: the submission is to be issued.
+   NOT_READY: it is to be held, or is doomed. */
 GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stays, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -10577,10 +10589,10 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stay
     return GPUSYNC_NOT_READY;
 }
 
-/* List the pending signals with their timelines; those that are encoded are listed already. going:
-   no dependency holds the submission. NOT_READY: a pending signal does. Only the last one may be
-   issued here (gpusync__link_signal), and nothing fails after that. So after an error
-   gpusync__undo_submission can take all of them back without the order lock. */
+/* Lists the pending signals with their timelines, except those that are encoded, which are listed
+   already. going: no dependency holds the submission. NOT_READY if a pending signal holds it. Only
+   the last signal may turn ISSUED here (gpusync__link_signal), and nothing fails after that, so
+   that gpusync__undo_submission can take all signals back without the order lock after an error. */
 GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, bool going, gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK, one;
@@ -10597,9 +10609,10 @@ GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, boo
     return result;
 }
 
-/* Give the submission its ticket and hold it, or abandon it if it is doomed. The listener is told
-   of the values that others signal and that hold the submission, because the GPU does not wait for
-   them yet. NOT_READY: it has its ticket. An error: it has none. Under the order lock. */
+/* Gives the submission its ticket and holds it, or abandons it if it is doomed. Registers with the
+   listener for the values of other code that hold the submission, because the GPU does not wait for
+   them yet. NOT_READY: the submission has its ticket. An error: it has none. Under the order lock.
+   */
 GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync_ticket *ticket,
                                                  gpusync__deferred *deferred)
 {
@@ -10632,15 +10645,15 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
     return GPUSYNC_NOT_READY;
 }
 
-/* Enter a submission that has its command buffers, and for whose ticket there is a place, as one
-   step of the queue's order:
+/* Enters a submission that has its command buffers, and a place for its ticket, as one step of the
+   queue's order:
 
-       1. Its dependencies are listed, unless the device has all that it needs. It may be doomed or
-          kept back by that.
-       2. It makes its pending signals. One may have to stay behind that of another queue, which
-          keeps the submission back too.
-       3. It gets its ticket. Up to here an error leaves nothing that the caller could not undo.
-       4. It is issued, or, if anything keeps it back, held. */
+       1. Its dependencies are listed, unless the GPU has the work for all of them. A dependency may
+          doom the submission or keep it back.
+       2. Its signals are listed. A signal that must stay behind that of another queue keeps the
+          submission back, too.
+       3. The submission gets its ticket. Up to here the caller can undo everything after an error.
+       4. The submission is issued, or held if anything keeps it back. */
 static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__submission *s, gpusync_ticket *ticket,
                                                 gpusync__deferred *deferred)
 {
@@ -10661,9 +10674,9 @@ static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__submi
 
 /* -- the calls */
 
-/* Make a submission of the program's description, and enter it. The caller is inside the queue, and
-   does the deferred work. From the unlock on a submission with a ticket is on its own. An issued
-   one stays until it is announced; a held one may be over. */
+/* Makes a submission of the program's description, and enters it. The caller is inside the queue,
+   and does the deferred work. After the unlock this call touches an issued submission, which stays
+   until it is announced, and not a held one, which another thread may end and free. */
 static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submission *desc, gpusync_ticket *ticket,
                                           gpusync__deferred *deferred)
 {
@@ -10696,8 +10709,8 @@ static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submis
     return result;
 }
 
-/* An open command buffer with a submission of its own becomes the one part of that. OUT_OF_MEMORY:
-   there is no place for the ticket. Under the order lock. */
+/* Takes an open command buffer as the one part of its own submission. OUT_OF_MEMORY if the ring has
+   no place for the ticket. Under the order lock. */
 static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__submission *s, gpusync__slot **open)
 {
     GPUSYNC__LOCK(q);
@@ -10709,7 +10722,7 @@ static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__submission *
     return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
-/* Its commit has failed: the command buffer is open again, with its submission as it was before. No
+/* Opens a command buffer again whose commit was refused, with its submission as it was before. No
    lock is held. */
 GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__submission *s)
 {
@@ -10728,9 +10741,9 @@ GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__submission *s)
     gpusync__order_end(q);
 }
 
-/* A commit that is no plain one. Waits or signals were encoded into the command buffer, and it has
-   a submission. Or it has to go behind held submissions, as a submission. *held_ns: when it was
-   held, or 0. */
+/* Commits a command buffer as a submission: because waits or signals were encoded into the buffer,
+   which has a submission of its own then, or because it must stay behind held submissions.
+   *held_ns: when the submission was held, or 0. */
 static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffers, size_t count,
                                             gpusync_ticket *ticket, uint64_t *held_ns)
 {
@@ -10772,8 +10785,8 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
     return result > GPUSYNC_OK ? GPUSYNC_OK : result;
 }
 
-/* Is the description well formed? Nothing is looked up for this. The counts have to fit those of
-   gpusync__submission. */
+/* Returns whether the description is well formed, without a look at its points. The counts have to
+   fit those of gpusync__submission. */
 GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc)
 {
     if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
@@ -10821,8 +10834,8 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 
 /* What is encoded into open command buffers. */
 
-/* Encode the wait, and hang the dependency behind those of the submission. place: the submission
-   whose memory it takes, `s` or one that is joined to it. */
+/* Encodes the wait, and appends the dependency to the submission. place: the submission whose
+   memory the dependency takes, `s` or one that is joined to `s`. */
 static void gpusync__encode_dependency(gpusync__submission *s, gpusync__submission *place, void *buffer,
                                        const gpusync__dependency *dep)
 {
@@ -10833,7 +10846,8 @@ static void gpusync__encode_dependency(gpusync__submission *s, gpusync__submissi
     gpusync__append_dependency(s, to);
 }
 
-/* The same for a signal, which is pending from here on. On an error nothing was encoded. */
+/* Lists the signal as pending, encodes it, and appends it to the submission. After an error nothing
+   was encoded. place: as above. */
 static gpusync_result gpusync__encode_pending(gpusync__submission *s, gpusync__submission *place, void *buffer,
                                               const gpusync__pending_signal *signal)
 {
@@ -10851,11 +10865,10 @@ static gpusync_result gpusync__encode_pending(gpusync__submission *s, gpusync__s
     return GPUSYNC_OK;
 }
 
-/* Put a dependency, or a pending signal (the other one is NULL), into the submission of an open
-   command buffer, and encode it. The first makes the submission; the memory of a full submission is
-   followed by that of another one, which is joined to it. made: such a submission, or NULL: there
-   is memory. Under the order lock, with a pool. On an error the caller frees the dependency or
-   pending signal, and `made`, and nothing was encoded. */
+/* Encodes a dependency, or a pending signal (the other one is NULL), and adds it to the submission
+   of the open command buffer. made: a new submission, which becomes the buffer's own, or is joined
+   to one whose memory is full; NULL if there is memory. Under the order lock, with a pool. After an
+   error nothing was encoded, and the caller frees the dependency or signal, and `made`. */
 static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__dependency *dep,
                                            const gpusync__pending_signal *signal, gpusync__submission *made)
 {
@@ -10880,8 +10893,8 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__d
     return GPUSYNC_OK;
 }
 
-/* Take a slot and room for a command buffer that others made, and retain it. The caller lists the
-   slot as open. NULL: no slot is free. Under the order lock. */
+/* Takes a slot and room for a command buffer that the program made itself, and retains the buffer.
+   The caller lists the slot as open. NULL if no slot is free. Under the order lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buffer)
 {
     GPUSYNC__LOCK(q);
@@ -10896,9 +10909,10 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
     return slot;
 }
 
-/* gpusync__encode_point, under the order lock and with a pool. *ready is false: there is no free
-   slot or submission, or the index is too small. *stranger: the slot of a buffer that others made,
-   which the caller gives back on an error. *full: there are more open buffers than lists. */
+/* gpusync__encode_point, under the order lock and with a pool. *ready: false if there is no free
+   slot or submission, or if the index is too small; then the caller makes memory and repeats the
+   call. *stranger: the slot of a buffer that the program made itself, which the caller gives back
+   after an error. *full: set if there are more open buffers than lists. */
 static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, const gpusync__dependency *dep,
                                               const gpusync__pending_signal *signal, gpusync__slot **stranger,
                                               bool *full, bool *ready)
@@ -10932,8 +10946,8 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, co
     return result;
 }
 
-/* Have the device wait for the point, or signal it, in a command buffer. One that others made
-   becomes an open one with that; on an error it is left as it was. */
+/* Encodes a wait for the point, or its signal, into a command buffer. A buffer that the program
+   made itself becomes an open one; after an error it is as before. */
 static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool waits)
 {
     gpusync__dependency dep;
@@ -11002,8 +11016,8 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 
 /* How submissions hook in: see gpusync__upper. */
 
-/* The order lock was locked when held work could go: it was left to this thread, which has unlocked
-   it. No lock is held: this runs hooks. */
+/* Issues held work for the threads that found the order lock taken and left the work to this one,
+   which has unlocked it. No lock is held, because this runs hooks. */
 GPUSYNC__RARE void gpusync__issue_for_others(gpusync_queue *q)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -11011,16 +11025,18 @@ GPUSYNC__RARE void gpusync__issue_for_others(gpusync_queue *q)
     gpusync__do_deferred(q->device, &deferred);
 }
 
-/* Is the node a dependency of a submission that is given up? Then its result does not matter. */
+/* Returns whether the node is a dependency of a submission that is given up, whose result does not
+   matter. */
 static bool gpusync__dependency_may_end(const gpusync__node *node)
 {
     return node->told == gpusync__dependency_told &&
            gpusync__has_fate(((const gpusync__dependency *)(const void *)node)->submission, GPUSYNC__GIVEN_UP);
 }
 
-/* The events that a part in flight may still use, in an array (+1). Its slot keeps them as an
-   orphan until the handler has come, because the submission may be gone before. NULL: the part has
-   ended. The caller is counted in slot->looks; the submission stays until the part has ended. */
+/* Returns the events that a part in flight may still use, in an array (+1), or NULL if the part has
+   ended. The orphaned slot keeps the array until its handler has come, because the submission may
+   be freed before. The caller is counted in slot->looks; the submission stays until the part has
+   ended. */
 GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *slot)
 {
     GPUSYNC__LOCK(q);
@@ -11077,8 +11093,8 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
         gpusync__push_ended(s, deferred);
 }
 
-/* Step 7 of >>destroy. No thread looks at the command buffers any more that did not end by now.
-   What the submissions' tickets and pending signals have to tell comes first. */
+/* Step 7 of >>destroy: disowns each submission in flight, and publishes those that end by that. No
+   other thread looks at their command buffers any more. */
 GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
@@ -11093,7 +11109,7 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
     gpusync__run(q->device, deferred);
 }
 
-/* Under the order lock. */
+/* Gives the queue's held work up, because the queue is being destroyed. Under the order lock. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
 {
     gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", deferred);
@@ -11104,7 +11120,7 @@ GPUSYNC__RARE void gpusync__close_submissions(gpusync_queue *q)
     gpusync__submissions_return(q->device, q->free_submissions);
 }
 
-/* Under the submission lock. A device that has the table gets the same one again. */
+/* Gives the device the table, the same one each time. Under the submission lock. */
 static void gpusync__hook_in(gpusync_device *dev)
 {
     static const gpusync__upper submissions = {
