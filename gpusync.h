@@ -7173,13 +7173,13 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 }
 
 /* ------------------------------------------------------------------------------- >>second --
-   The ground floor ends here: commits, looks, waits, callbacks, failures, destroy. A program that
-   calls nothing of what follows links nothing of it, and a reader of the ground floor can stop
-   here.
+   The ground floor ends here: commits, looks, waits, callbacks, failures, destroy. A reader of the
+   ground floor can stop here, and a program that calls no function of the second floor links none
+   of it.
 
-   The second floor is timelines, submissions, Metal 4, the warm-up, the trace and the report. It
-   calls down as it likes. It is called from below by gpusync__upper, gpusync__valued,
-   gpusync__metal4, gpusync__tracing, by `told` of a node and by `done` of a due callback, and by
+   The second floor has timelines, submissions, Metal 4, the warm-up, the trace and the report. It
+   calls the ground floor freely. The ground floor calls it through gpusync__upper, gpusync__valued,
+   gpusync__metal4, gpusync__tracing, `told` of a node and `done` of a due callback, and through
    nothing else. */
 
 /* -- the structures of the second floor */
@@ -7203,9 +7203,9 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
    for. A failure also dooms the submission. test_states.c reads this table, and goes through it. */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
-/* A value or a ticket that a submission waits for. Where the submission is `listed`, and until it
-   is over, it is on the list of the timeline or queue, under the lock of its wait list; the thread
-   that takes it off tells the submission. */
+/* A value or a ticket that a submission waits for. Once the submission is `listed`, the dependency
+   stands on the wait list of its timeline or queue until it is over, under that list's lock. The
+   thread that takes the dependency off the list tells the submission. */
 struct gpusync__dependency {
     gpusync__node node;                     /* first; the number is that of the ticket, or the value */
     struct gpusync__submission *submission; /* that waits for it */
@@ -7247,8 +7247,8 @@ struct gpusync__dependency {
    table, and goes through it. */
 enum { GPUSYNC__PENDING, GPUSYNC__GOING, GPUSYNC__ISSUED };
 
-/* A value that a submission will signal. On the list of its timeline until the submission is
-   over. */
+/* A value that a submission will signal. The signal stands on its timeline's list until the
+   submission is over. */
 typedef struct gpusync__pending_signal {
     gpusync__node node;                     /* first; the number is the value */
     struct gpusync__submission *submission; /* whose end decides about it */
@@ -7261,7 +7261,7 @@ typedef struct gpusync__pending_signal {
 
 #define GPUSYNC__FEW 4
 
-/* Whose error a submission has: of the dependency with that number, or */
+/* The rank of a submission's error: the number of the dependency that failed, or one of these. */
 #define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
 #define GPUSYNC__RANK_NONE UINT32_MAX
 
@@ -7271,36 +7271,36 @@ typedef struct gpusync__pending_signal {
                gives up held work. Missing: work goes to the GPU with inputs that failed.
      GIVEN_UP  nor does it matter how its dependencies end. Set before they are forgotten
                (gpusync__abandon, gpusync__disown). Missing: an error comes after the end.
-     DISOWNED  its command buffers may still run while its queue is destroyed. Set by gpusync__disown.
-               Missing: an event that the GPU will still signal is used again. */
+     DISOWNED  its command buffers may still run, and its queue is destroyed. Set by
+               gpusync__disown. Missing: an event that the GPU will still signal is used again. */
 enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3, GPUSYNC__DISOWNED = 7 };
 
 /* The life of a submission. Its memory stays as long as the device; a slot's stays for ever.
 
-     1. gpusync__submission_new takes it off a free list: two references, `missing` 1 and
-        `unresolved` 1.
-     2. Waits become dependencies, signals become pending signals. Or it is the submission of an
-        open command buffer, which gpusync_encode_wait and gpusync_encode_signal make: a commit goes
-        on with 3., gpusync_submit joins it to its own submission. One that is joined only keeps the
-        memory of its dependencies and pending signals.
-     3. It comes in, as one step under the order lock (gpusync__enter_submission): its command
-        buffers become parts, its dependencies are listed, unless the device has all that they need
-        already, then its pending signals. It gets its ticket. Where nothing holds it, it is issued
-        there and then.
-     4. Else it is held, in its queue's line: also where an earlier one is. The thread that ends a
-        dependency, or sees its signal go to the device, counts `missing` down; the last marks the
-        submission ready, and gpusync__issue_ready issues it.
-     5. Issue: `running` is set, the slot is ARMED, the parts are committed. gpusync__announce
-        follows without the lock: what waits for its signals can go to the device, too. It gives
-        back one of the two references.
-     6. Each part that ends counts `running` down. With the last the dependencies are listed, if
-        they were not yet, and `unresolved` goes down by one.
-     7. `unresolved` 0: gpusync__publish ends the pending signals, marks the ticket, and gives back
-        the other reference.
-     8. The last reference frees it: gpusync__submission_free.
+     1. gpusync__submission_new takes it off a free list, with two references, and with `missing`
+        and `unresolved` at 1.
+     2. Its waits become dependencies, its signals become pending signals. For an open command
+        buffer gpusync_encode_wait and gpusync_encode_signal make the submission. A commit continues
+        with step 3; gpusync_submit joins the buffer's submission to its own, and a joined
+        submission keeps no more than the memory of its dependencies and pending signals.
+     3. It enters its queue, as one step under the order lock (gpusync__enter_submission). Its
+        command buffers become parts. Its dependencies are listed, unless the GPU has the work for
+        all of them. Its signals are listed, and it gets its ticket. If nothing keeps it back, it is
+        issued.
+     4. Otherwise it is held, in its queue's line; so is a submission behind a held one. The thread
+        that ends a dependency, or issues the work for it, counts `missing` down. The thread that
+        counts to 0 marks the submission ready, and gpusync__issue_ready issues it.
+     5. The issue sets `running`, arms the slot and commits the parts. gpusync__announce follows
+        without the lock: work that waits for the signals can be issued, too. It drops one of the
+        two references.
+     6. Each part that ends counts `running` down. With the last one the dependencies are listed, if
+        they were not, and `unresolved` is counted down for the work.
+     7. The thread that counts `unresolved` to 0 publishes the submission (gpusync__publish): ends
+        the signals, then the ticket, and drops the other reference.
+     8. The last reference frees it (gpusync__submission_free).
 
-   One that is doomed before its issue is abandoned: out of the line and, without 5. and 6., on to
-   7. A call that fails before there is a ticket undoes all (gpusync__undo_submission).
+   A submission that is doomed before its issue is abandoned: it leaves the line and continues with
+   step 7. A call that fails before there is a ticket undoes everything (gpusync__undo_submission).
 
                     free to go   kept back   last change   input failed   work over   inputs over   given up   refused
         entering    issued       held        -             ended          -           -             -          free
@@ -7320,18 +7320,18 @@ struct gpusync__submission {
     gpusync__slot work;     /* where it is found by its ticket */
     uint32_t refs;          /* of its issue, of its end, and of each thread that looks at it */
     gpusync_device *device; /* for good */
-    /* missing: dependencies that keep it from being issued, + 1 while it comes in.
+    /* missing: dependencies that keep it from being issued, + 1 while it enters.
        unresolved: dependencies that are not over, + 1 for its command buffers.
-       running: command buffers that have not ended, + 1 until it is announced. From its issue on.
+       running: command buffers that have not ended, + 1 until it is announced; from its issue on.
        fate: GPUSYNC__DOOMED and the others. flags: the program's, as GPUSYNC_STRICT. */
     uint32_t missing, unresolved, running, fate, flags;
     /* dependency_count, signal_count: in its own memory.
-       part_count, first_part: of `parts`; 1 where the first, which is `front`, is left out.
+       part_count: of `parts`. first_part: 1 if the first part, `front`, is left out, else 0.
        rank: of the error. Under the device's submission lock, with the error and the outcome.
        listed: its dependencies are, or were. Swapped by the thread that lists them: where it comes
        in, or, if the GPU has all that it waits for, where its work is over. Twice: a dependency
        stands on its list twice.
-       depth: on the queue's free list: how many there are from here on. */
+       depth: how many submissions the queue's free list has from here on. */
     uint32_t dependency_count, signal_count, part_count, first_part, rank, listed, depth;
     /* It stands in its queue's line. Changed under the order and the submission lock, read under
        either. Wrong: a change that comes while it enters is not seen, and it is held for good. */
@@ -7363,18 +7363,18 @@ struct gpusync__submission {
     gpusync_error error;                                /* of all that failed the first, by `rank` */
 };
 
-/* The life of a registration with an event, for one value and all waits for it. It cannot be taken
-   back, and a block whose value never comes lives as long as the event. So what the block refers to
-   is counted.
+/* The life of a registration with an event, for one value and all waits for that value. A
+   registration cannot be taken back, and a block whose value never comes lives as long as the
+   event. Therefore references to it are counted.
 
-     1. ARMED    gpusync__listening_new takes one that is free, and lists it with its timeline: one
+     1. ARMED    gpusync__listening_new takes a free one, and lists it with its timeline: one
                  reference.
-     2. gpusync__listen has another while it hands Metal a block. Metal copies that: each copy has
-        one, too.
-     3. RUNNING  the event gets there, and Metal calls the block. The timeline stays meanwhile:
-                 destroy waits.
+     2. gpusync__listen has another reference while it gives Metal a block. Each copy that Metal
+        makes of the block has one, too.
+     3. RUNNING  the event has reached the value, and Metal calls the block. Destroy of the timeline
+                 waits meanwhile.
      4. FREE     all waits have been told. The next registration takes it off the timeline's list.
-     5. ORPHANED instead of 3., where the timeline goes first: a block that is called after all
+     5. ORPHANED in place of 3, if the timeline is destroyed first: a block that Metal calls later
         touches nothing else.
      6. The last reference, often that of Metal's block, puts it on the list of free ones. */
 typedef struct gpusync__listening {
@@ -7385,12 +7385,13 @@ typedef struct gpusync__listening {
     struct gpusync__listening *next; /* on the timeline's list, or on the free list */
 } gpusync__listening;
 
-/* What a submission waits for, and what it signals. Both macros declare the loop's variable. */
+/* Loops over the dependencies, and over the signals, of a submission. Both macros declare the
+   loop's variable. */
 #define GPUSYNC__EACH_DEPENDENCY(dep, s) for (gpusync__dependency *dep = (s)->dependencies; dep; dep = dep->along)
 #define GPUSYNC__EACH_SIGNAL(signal, s) \
     for (gpusync__pending_signal *signal = (s)->signals; signal; signal = signal->along)
 
-/* Has the device got it? */
+/* Returns whether the submission is issued. */
 static bool gpusync__is_issued(const gpusync__submission *s)
 {
     return GPUSYNC__LOAD_SEQ(&s->work.state) == GPUSYNC__ARMED;
@@ -7401,26 +7402,27 @@ static bool gpusync__is_loose(const gpusync__submission *s)
     return s->flags & GPUSYNC_UNORDERED;
 }
 
-/* fate: GPUSYNC__DOOMED and the others. */
+/* Returns whether the submission's fate is this one, GPUSYNC__DOOMED and the others, or a worse. */
 static bool gpusync__has_fate(const gpusync__submission *s, uint32_t fate)
 {
     return GPUSYNC__LOAD_SEQ(&s->fate) >= fate;
 }
 
-/* Is this `before` of its submission? Then it does not matter how the lower signal ends. */
+/* Returns whether the dependency is `before` of its submission, for which it does not matter how
+   the lower signal ends. */
 static bool gpusync__is_order(const gpusync__dependency *dep)
 {
     return dep->rank == GPUSYNC__RANK_NONE;
 }
 
-/* Has the device got the signal, and does it signal no higher value first? Under the wait list's
-   lock. */
+/* Returns whether the GPU has got the signal, and signals no higher value before it. Under the wait
+   list's lock. */
 static bool gpusync__comes(const gpusync__pending_signal *signal)
 {
     return signal->stage == GPUSYNC__ISSUED && signal->largest_before < signal->node.number;
 }
 
-/* What the failure of a timeline says; OK when it has not failed. */
+/* Returns the failure of a timeline, with its error, or OK if the timeline has not failed. */
 static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
 {
     if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE)
@@ -7433,25 +7435,26 @@ static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_erro
     return result;
 }
 
-/* What stands further down and is called from above it on the second floor. */
+/* Functions of the second floor that are called above their definitions. */
 static void gpusync__submission_free(gpusync__submission *s); /* >>submissions: its last reference went */
 static bool gpusync__look_submission(gpusync__submission *s); /* >>held: asks Metal about its parts */
 static void gpusync__hook_in(gpusync_device *dev);            /* >>upper: its first submission comes */
 
-/* One more reference. The caller has one, or knows of a lock that keeps the submission. */
+/* Takes a reference. The caller has one, or holds a lock that keeps the submission. */
 static void gpusync__submission_keep(gpusync__submission *s)
 {
     GPUSYNC__ADD_SEQ(&s->refs, 1);
 }
 
-/* The last reference frees it; then no lock is held. */
+/* Drops a reference; the last one frees the submission. The caller holds no lock if its reference
+   may be the last. */
 GPUSYNC__INLINE void gpusync__submission_unref(gpusync__submission *s)
 {
     if (GPUSYNC__SUB_SEQ(&s->refs, 1) == 1)
         gpusync__submission_free(s);
 }
 
-/* Each submission of a list, by `next`. No lock is held. */
+/* Drops a reference to each submission of a list. No lock is held. */
 GPUSYNC__RARE void gpusync__unref_submissions(gpusync__submission *s)
 {
     for (gpusync__submission *next; s; s = next) {
@@ -7460,7 +7463,8 @@ GPUSYNC__RARE void gpusync__unref_submissions(gpusync__submission *s)
     }
 }
 
-/* Under the lock of its wait list, or while no other thread finds it. */
+/* Sets the stage. Under the lock of the wait list, or while no other thread finds the dependency.
+   */
 static void gpusync__set_stage(gpusync__dependency *dep, uint32_t stage)
 {
     GPUSYNC__STORE_SEQ(&dep->stage, stage);
@@ -7476,7 +7480,8 @@ static gpusync__mutex *gpusync__dependency_lock(const gpusync__dependency *dep)
     return &gpusync__waits_of(dep->queue, dep->timeline)->lock;
 }
 
-/* `told` of a dependency: its submission is told without the lock (gpusync__dependencies_over). */
+/* `told` of a dependency, under its wait list's lock: the caller tells the submission after the
+   unlock (gpusync__dependencies_over). */
 static void gpusync__dependency_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
                                      gpusync__deferred *deferred)
 {
@@ -7489,7 +7494,8 @@ static void gpusync__dependency_told(gpusync__node *node, const gpusync_error *e
     caught->last_dependency = dep;
 }
 
-/* Under the wait list's lock. The caller looks after it whether the dependency is over. */
+/* Lists a dependency. The caller checks after this whether the dependency is over. Under the wait
+   list's lock. */
 static void gpusync__link_dependency(gpusync__dependency *dep)
 {
     gpusync__wait_list *waits = gpusync__waits_of(dep->queue, dep->timeline);
@@ -7497,8 +7503,8 @@ static void gpusync__link_dependency(gpusync__dependency *dep)
     gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], &dep->node);
 }
 
-/* Under the wait list's lock. For a thread that knows by itself that the dependency is over: its
-   submission is not told. */
+/* Takes a dependency off its wait list without telling the submission: the caller counts it down.
+   Under the wait list's lock. */
 static void gpusync__unlink_dependency(gpusync__dependency *dep)
 {
     gpusync__wait_list *waits = gpusync__waits_of(dep->queue, dep->timeline);
@@ -7506,8 +7512,8 @@ static void gpusync__unlink_dependency(gpusync__dependency *dep)
     gpusync__set_stage(dep, GPUSYNC__OVER);
 }
 
-/* The first dependency from this node on: waits and callbacks are on the same list. Under the wait
-   list's lock. NULL: there is none from here on. */
+/* Returns the first dependency from this node on, or NULL: waits and callbacks stand on the same
+   list. Under the wait list's lock. */
 static gpusync__dependency *gpusync__dependency_from(gpusync__node *node)
 {
     while (node && node->told != gpusync__dependency_told)
