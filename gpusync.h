@@ -4089,21 +4089,21 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 }
 
 /* ---------------------------------------------------------------------------- >>callbacks --
-   Callbacks that are due. One at a time of a device, in the order in which they became due: on its
-   dispatch queue, in gpusync_dispatch, or in the destroy of what they are about.
+   Callbacks that are due. Those of a device run one at a time, in the order in which they became due:
+   on its dispatch queue, in gpusync_dispatch, or in the destroy of their queue or timeline.
 
-     1. gpusync__append_due puts it on the device's list, and sets `calls` for the thread that found
-        its time come.
-     2. At the end of that call gpusync__ask_for_calls has the dispatch queue run gpusync__answer,
-        or tells the program.
-     3. gpusync__pop_due takes the first, and sets `calling`: until that is cleared, no thread gets
-        another one.
-     4. gpusync__run_one_due calls it. Where a thread was turned away meanwhile (`turned_away`),
-        calls are asked for again.
-     5. What it is about is told that nothing is owed any more: destroy waits for that in
-        gpusync__pay. */
+     1. gpusync__append_due puts a callback on the device's list, and sets `calls` among the deferred
+        work of the thread that found the end.
+     2. At the end of its call that thread has the dispatch queue run gpusync__answer, or tells the
+        program (gpusync__ask_for_calls).
+     3. gpusync__pop_due takes the first callback, and sets `calling`: no thread gets another one
+        until `calling` is cleared.
+     4. gpusync__run_one_due calls the program. If a thread was turned away meanwhile (`turned_away`),
+        it asks for calls again.
+     5. It counts `owing` of the queue or timeline down, for which destroy waits in gpusync__pay. */
 
-/* With its last reference a post goes to the free list of the process. No lock is held. */
+/* Drops a reference; the last one puts the post on the free list of the process. No lock is held.
+   */
 static void gpusync__post_unref(gpusync__post *post)
 {
     if (GPUSYNC__SUB_SEQ(&post->refs, 1) != 1)
@@ -4114,23 +4114,24 @@ static void gpusync__post_unref(gpusync__post *post)
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* A dispatch queue has come. NULL: the device goes, or is gone. `inside` rises before the look at
-   the device, with gpusync__close_post: there, or here, the other is seen. */
+/* Enters a device for a call of a dispatch queue. NULL if the device is being destroyed or gone.
+   Partner of gpusync__close_post: this call counts itself into `inside` before it reads the device,
+   and close_post clears the device before it reads `inside`. */
 static gpusync_device *gpusync__post_enter(gpusync__post *post)
 {
     GPUSYNC__ADD_SEQ(&post->inside, 1);
     return GPUSYNC__LOAD_SEQ(&post->device);
 }
 
-/* With the reference of the call. */
+/* Leaves the device, and drops the call's reference to the post. */
 static void gpusync__post_leave(gpusync__post *post)
 {
     GPUSYNC__SUB_SEQ(&post->inside, 1);
     gpusync__post_unref(post);
 }
 
-/* The first that is due, or, with `owing`, the first of that queue or timeline; NULL also while one
-   is called. The caller calls it now. */
+/* Takes the first callback that is due, of any queue or timeline, or of the one that `owing`
+   belongs to; the caller calls it. NULL if there is none, or while another callback runs. */
 static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing)
 {
     gpusync__due *due, *previous = NULL;
@@ -4155,10 +4156,10 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
     return due;
 }
 
-/* Call what gpusync__pop_due gave: the callback of a submission, or one that was registered. One
+/* Calls the callback that gpusync__pop_due gave: of a submission, or a registered one. A callback
    without a function releases its object, whose dealloc is the program's code, as a callback is. No
-   lock is held. The last step counts `owing` down, or gives back the submission's reference: after
-   it destroy may free the queue or the timeline. */
+   lock is held. The last step counts `owing` down, or drops the submission's reference; destroy may
+   free the queue or the timeline after that. */
 static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
     gpusync__callback *callback = (gpusync__callback *)(void *)((char *)due - offsetof(gpusync__callback, due));
@@ -4192,9 +4193,9 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
         GPUSYNC__SUB_SEQ(owing, 1);
 }
 
-/* What is due now. What becomes due meanwhile is asked for again: so a callback that registers the
-   next, and that one the next, leaves the thread to others in between. Returns how many have
-   run. */
+/* Runs the callbacks that are due now, and asks for calls for those that become due meanwhile, so
+   that a callback that registers the next one leaves the thread to others in between. Returns how
+   many have run. */
 static size_t gpusync__run_due(gpusync_device *dev, size_t max)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -4211,9 +4212,9 @@ static size_t gpusync__run_due(gpusync_device *dev, size_t max)
     return n;
 }
 
-/* On the dispatch queue. `asked` falls before the look, with gpusync__ask_for_calls: a thread that
-   asks after the look has another call come. `inside` rises before the look, with
-   gpusync__close_post: there, or here, the other is seen. */
+/* Runs the callbacks that are due, on the dispatch queue. Partner of gpusync__ask_for_calls: this
+   call clears `asked` before it takes callbacks, so that a thread that asks later has another call
+   come. Partner of gpusync__close_post: see gpusync__post_enter. */
 static void gpusync__answer(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
@@ -4224,11 +4225,10 @@ static void gpusync__answer(void *context)
     gpusync__post_leave(post);
 }
 
-/* Where something is due: have it called, by the dispatch queue or the program. One call on its way
-   (`asked`) is enough for all that is due. No lock is held.
-   Interleaving 18: a callback runs for seconds: it runs on a dispatch queue, or in
-   gpusync_dispatch,
-   never in a handler: so the handlers go on. */
+/* Has the dispatch queue, or the program, run the callbacks that are due, if the deferred work
+   found one. One call on its way (`asked`) is enough for all of them. No lock is held.
+   Interleaving 18: a callback runs for seconds. Handlers go on, because callbacks run on a dispatch
+   queue, or in gpusync_dispatch, and never in a handler. */
 static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred)
 {
     if (!deferred->calls)
@@ -4243,9 +4243,9 @@ static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *defer
     }
 }
 
-/* What the device asked for and has not begun finds nothing to do. With gpusync__answer and
-   gpusync__sweep: they look at `device` after they have counted themselves in, this looks at
-   `inside` after it has cleared the device. */
+/* Closes the device's post: calls of dispatch queues that have not begun find no device. Partner of
+   gpusync__answer and gpusync__sweep, which count themselves into `inside` before they read the
+   device; this call reads `inside` after it has cleared the device. */
 GPUSYNC__RARE void gpusync__close_post(gpusync_device *dev)
 {
     unsigned rounds = 0;
@@ -4258,7 +4258,8 @@ GPUSYNC__RARE void gpusync__close_post(gpusync_device *dev)
         gpusync__dispatch_release(dev->callback_queue);
 }
 
-/* False: no memory. A post is not from the program's allocator: it outlives every device. */
+/* Opens the device's post. False if there is no memory. A post does not come from the program's
+   allocator, because it outlives the device. */
 GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -4286,11 +4287,11 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
     return true;
 }
 
-/* Call what is due of something that is to be destroyed, until nothing is owed any more. While
-   another thread calls it lingers: that may be the last. kept: counts the submissions that are not
-   waited for; NULL: there are none.
-   Interleaving 23: a timeline goes while a handler has taken a callback off its list: destroy pays
-   what it owes. */
+/* Runs the callbacks of a queue or timeline that is being destroyed, until it owes none. While
+   another thread runs a callback, which may be the last, this one lingers. kept: counts submissions
+   that are not waited for, or NULL.
+   Interleaving 23: a timeline is destroyed while a handler has taken a callback off its list.
+   Destroy waits until the timeline owes no callback. */
 static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept)
 {
     unsigned rounds = 0;
@@ -4306,7 +4307,7 @@ static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint3
     }
 }
 
-/* Only a MANUAL device has callbacks run here. For any other the call is OK, and runs none. */
+/* Runs callbacks of a MANUAL device only. For any other device the call is OK, and runs none. */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *count)
 {
     if (count)
@@ -4323,7 +4324,7 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
     return GPUSYNC_OK;
 }
 
-/* The deferred work first, for it may find more that is due. */
+/* Does the deferred work before the callbacks, because that work may make more of them due. */
 GPUSYNC__RARE void gpusync__do_deferred_now(gpusync_device *dev, gpusync__deferred *deferred)
 {
     if (deferred->busy)
@@ -4331,7 +4332,7 @@ GPUSYNC__RARE void gpusync__do_deferred_now(gpusync_device *dev, gpusync__deferr
     gpusync__ask_for_calls(dev, deferred);
 }
 
-/* The last step of a call that has deferred work. No lock is held. */
+/* Does the deferred work of a call, as its last step. No lock is held. */
 static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferred)
 {
     if (deferred->busy || deferred->calls)
@@ -4343,26 +4344,25 @@ static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferre
    The first to lock the queue after that ends the ticket; the other finds GPUSYNC__ENDED.
 
      1. The handler begins (ARMED -> RUNNING), or a wait, a poll or a sweep reads a terminal status.
-     2. That thread reads the times, and of failed work the error, without a lock.
-     3. In one hold of the queue's lock: a failure goes on record, the ticket ends, `completed`
-        moves, and what waits for that is taken off the wait list. Of a part of a submission only
-        ENDED is set, and the submission is told without the lock.
-     4. The handler gives back the room, and leaves the slot. Of a plain commit that went well it
-        does all this in one hold, unless the device has a trace.
-     5. Without the lock: waiters are unparked, trace and log are called, the buffer is released.
-        The queue stays meanwhile: a look is inside of it, a handler counts in `leaving`. */
+     2. The thread reads the times, and the error of failed work, without a lock.
+     3. In one hold of the queue's lock it records a failure, ends the ticket, moves `completed`, and
+        takes the waits for the ticket off the wait list. For a part of a submission it only sets
+        ENDED, and tells the submission after the unlock.
+     4. The handler gives back the room, and leaves the slot. For a plain commit that went well one
+        hold does steps 3 and 4, unless the device has a trace.
+     5. After the unlock the thread unparks waiters, calls trace and log, and releases the buffer. The
+        queue stays meanwhile: a look is inside the queue, and a handler counts in `leaving`. */
 
-/* Of a command buffer, or a feedback. */
+/* Reads the GPU's times of a command buffer or a feedback. */
 static void gpusync__read_times(void *report, gpusync__outcome *outcome)
 {
     outcome->gpu_start = GPUSYNC__AS(double)(report, gpusync__sel.gpuStartTime);
     outcome->gpu_end = GPUSYNC__AS(double)(report, gpusync__sel.gpuEndTime);
 }
 
-/* Metal's end is not behind the issue and the last end. Where it is before the issue, or lies
-   ahead,
-   Metal has told none, or by another clock: then the work has ended now. Work that ended out of
-   order took 1 ns. */
+/* gpusync__learn for an end by Metal that is not behind the issue and the last end. If the end is
+   before the issue, or lies ahead, Metal has given none, or one of another clock: then the work has
+   ended now. Work that ended out of order took 1 ns. */
 GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
 {
     uint64_t now = gpusync_now_ns(), begin = q->ended_ns;
@@ -4376,10 +4376,9 @@ GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, u
     q->ended_ns = end;
 }
 
-/* The ticket has ended: remember how long it took, from its issue, or from the end of the work
-   before it, to its own. Where that tells nothing of later tickets, the caller sets it to 0 again:
-   the work failed, waited on the device, or was committed by the program. Under the queue's
-   lock. */
+/* Remembers how long a ticket took: from its issue, or from the end of the work before it, to its
+   own end. If the time says nothing of later tickets, because the work failed, waited on the GPU,
+   or was committed by the program, the caller sets it to 0 again. Under the queue's lock. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds = outcome->gpu_end;
@@ -4393,8 +4392,8 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
     q->ended_ns = end;
 }
 
-/* The ticket has ended, and if badly, that is on record: write how. In the end `completed` moves
-   over every ticket that has ended. Under the queue's lock. */
+/* Writes into the ring how the ticket ended, and moves `completed` over every ticket that has
+   ended. A failure is on record before. Under the queue's lock. */
 static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
     const gpusync__ring *ring = q->ring;
@@ -4410,10 +4409,10 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
 }
 
-/* The same, and take off the wait list what waits for the ticket. Waits and callbacks look at the
-   entry and at `completed`: those are written first. A submission's own callback comes between the
-   two (gpusync__end_submission), and so before those that were registered for its ticket.
-   Interleaving 6: two handlers end neighbours: each ends its ticket in one hold, and `completed`
+/* Ends the ticket, and takes what waits for it off the wait list. The entry and `completed` are
+   written first, because waits and callbacks read them. gpusync__end_submission puts a submission's
+   own callback between the two steps, before those that were registered for its ticket.
+   Interleaving 6: two handlers end neighbours. Each ends its ticket in one hold, and `completed`
    moves over both. */
 static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome,
                                        gpusync__catch *caught, gpusync__deferred *deferred)
@@ -4422,8 +4421,8 @@ static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const 
     gpusync__take_ended(q, ticket, outcome->error, caught, deferred);
 }
 
-/* The handler of the slot has begun, or will not be waited for: its room comes back, and waits for
-   it are told. Under the queue's lock. */
+/* Gives back the room of a slot whose handler has begun, or is not waited for any more, and tells
+   the waits for that handler. Under the queue's lock. */
 static inline void gpusync__handler_begun(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
 {
     bool has_room = slot->traits & GPUSYNC__HAS_ROOM;
@@ -4434,8 +4433,8 @@ static inline void gpusync__handler_begun(gpusync_queue *q, gpusync__slot *slot,
         gpusync__give_rooms(q, 1, caught);
 }
 
-/* Has work failed whose status is not Completed? Then the error is filled. A handler that runs
-   before the status is terminal is against the rules; then Metal's error decides. */
+/* Returns whether work failed whose status is not Completed, with the error. If a handler runs
+   before the status is terminal, which Metal's rules exclude, Metal's error decides. */
 GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
                                        gpusync_error *error)
 {
@@ -4447,14 +4446,15 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
     return failed;
 }
 
-/* The slot's work has ended: its buffer is terminal, or its handler runs, which means the same.
-   report: what has the error and the times, the buffer or the feedback. The caller is the handler,
-   or is counted in the slot, and works off the deferred work. No lock is held.
-   Interleaving 1: a poll sees the end, tickets go on, then the late handler comes: the slot is the
+/* Ends the slot's work: its buffer is terminal, or its handler runs, which means the same. report:
+   the buffer or the feedback, which has the error and the times. The caller is the handler, or is
+   counted in the slot, and does the deferred work. No lock is held.
+   Interleaving 1: a poll sees the end, tickets go on, then the late handler comes. The slot is the
    handler's until it has run, and ENDED tells the handler that the ticket has ended.
-   Interleaving 3: handler and poller both see Error: the first to lock the queue records.
-   Interleaving 21: an entry goes on to a later ticket while the handler of the earlier one is about
-   to end that: ENDED tells it, and wait lists know tickets, not entries. */
+   Interleaving 3: handler and poller both see Error. The first to lock the queue records the
+   failure.
+   Interleaving 21: an entry serves a later ticket while the handler of the earlier one is about to
+   end its ticket. ENDED tells the handler, and wait lists know tickets, not entries. */
 static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
                             gpusync__deferred *deferred)
 {
@@ -4500,12 +4500,12 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     gpusync__log_failures(q);
 }
 
-/* Leave the slot to its handler, which may never come. The caller is counted in it, and ends its
-   look after this. The slot keeps the events (+1, or NULL). False: the handler has begun. Under the
-   queue's lock. The global one is for the handler: it finds ORPHANED, and then a slot that is all
-   its own.
-   Interleaving 5: a handler comes after gpusync_queue_destroy_now: its slot is an orphan, and the
-   only thing that it touches. */
+/* Gives the slot up to its handler, which may never come. The caller is counted in the slot, and
+   ends its look after this. The slot keeps the events (+1, or NULL). False if the handler has
+   begun. Under the queue's lock. The global lock is taken for the handler, which finds ORPHANED,
+   and then a slot that no queue has.
+   Interleaving 5: a handler comes after gpusync_queue_destroy_now. Its slot is an orphan, and the
+   handler touches nothing else. */
 GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void *events, gpusync__catch *caught)
 {
     uint8_t armed = GPUSYNC__ARMED;
@@ -4521,9 +4521,9 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
     return orphan;
 }
 
-/* The tracked buffer will never run: its ticket ends as cancelled. The caller is counted in the
-   slot. The handler runs when the buffer is committed after all, or deallocated: until then the
-   slot is an orphan. False: it has ended otherwise. */
+/* Ends the ticket of a tracked buffer as cancelled, because the buffer will never run. The caller
+   is counted in the slot. The slot is an orphan until the handler runs, when the buffer is
+   committed after all or deallocated. False if the ticket has ended otherwise. */
 static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
 {
     uint64_t ticket = slot->ticket;
@@ -4553,9 +4553,10 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     return first;
 }
 
-/* The last hold of a handler, and what follows it without the lock. outcome: of good work, whose
-   ticket ends in the same hold unless a look has ended it; NULL: that is done. The last touch is of
-   `leaving`: destroy waits until no slot is in flight, and then for that. */
+/* Does the last hold of a handler, and the steps after the unlock. outcome: of work that went well,
+   whose ticket ends in the same hold unless a look has ended it; NULL if the ticket has ended. The
+   handler touches `leaving` last: destroy waits until no slot is in flight, and then for `leaving`.
+   */
 GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
                                          gpusync__deferred *deferred)
 {
@@ -4579,9 +4580,9 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
-/* The handler of all but a plain commit that went well on a device without a trace. Its room comes
-   back after the log hook has run: Metal may count the buffer until the handler returns, and a hook
-   that makes a command buffer would wait for that. */
+/* The handler's work, except for a plain commit that went well on a device without a trace. The
+   room comes back after the log hook has run: Metal may count the buffer until the handler returns,
+   and a hook that makes a command buffer would wait for the handler. */
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
 {
     const gpusync__tracing *trace = q->device->trace;
@@ -4597,12 +4598,13 @@ GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slo
     gpusync__leave_slot(q, slot, NULL, &deferred);
 }
 
-/* Metal's completion thread comes in here. `block` is the slot. Until the state is RUNNING nothing
-   but the slot may be touched: the queue may be gone. `object` is the feedback of a Metal 4 commit,
-   valid during the call. Else it is not looked at: tools that check or capture put objects of their
-   own around Metal's. Metal promises the thread no pool.
-   Interleaving 10: a wait returns by the status, handler and callback come later: the slot is the
-   handler's until it has run, and `owing` counts the callback. */
+/* The completed handler, and the feedback handler: Metal's completion thread calls it. `block` is
+   the slot. Before the state is RUNNING the handler touches nothing but the slot, because the queue
+   may be gone. `object` is the feedback of a Metal 4 commit, valid during the call. Otherwise the
+   handler does not read `object`, because tools that validate or capture wrap Metal's objects.
+   Metal promises the thread no pool.
+   Interleaving 10: a wait returns by the status, and handler and callback come later. The slot is
+   the handler's until it has run, and `owing` counts the callback. */
 static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
@@ -4626,23 +4628,21 @@ static void gpusync__completed(void *block, void *object)
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --
-   A look reads the status of work whose end no handler has told yet. The sweep looks on behalf of
-   threads that sleep: so a handler that is lost, or a listener that stays silent, costs time and is
-   no hang.
+   A look reads the status of work whose end no handler has told yet. The sweep looks for threads that
+   sleep, so that a lost handler, or a listener that stays silent, costs time and does not hang them.
 
-     1. A wait sleeps, a callback or held work is listed, and gpusync__arm_sweep starts a timer.
-     2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and looks at everything in flight
-        after that.
-     3. What it finds to have ended, it ends, as the handler would have.
-     4. While there is a reason it starts the next timer: after 50 ms where it found something, else
+     1. A wait sleeps, or a callback or held work is listed, and gpusync__arm_sweep starts a timer.
+     2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and then looks at everything in flight.
+     3. The sweep ends work that it finds to have ended, as the handler would have.
+     4. While there is a reason, the sweep starts the next timer: 50 ms ahead if it found an end, else
         later each time.
-     5. Where there is no reason the next one to sleep starts with step 1. */
+     5. Without a reason the next wait that sleeps begins with step 1. */
 
-/* Read the status of a command buffer, in whose slot the caller is counted, and end its work where
-   that is terminal. True: it has ended. A Metal 4 commit has no status: its feedback is all that
-   there is.
-   Interleaving 20: a poller that has seen the end is descheduled: until it locks the queue it has
-   changed nothing, and the handler goes on. */
+/* Reads the status of a command buffer, and ends its work if the status is terminal. The caller is
+   counted in the slot. True if the work has ended. A Metal 4 commit has no status: only its
+   feedback tells.
+   Interleaving 20: a poller that has seen the end is descheduled. It has changed nothing before it
+   locks the queue, and the handler goes on. */
 static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -4656,8 +4656,8 @@ static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
     return true;
 }
 
-/* Look whether a ticket has ended, and finish it when it has. True: it has ended. *reason (may be
-   NULL) becomes true where it is one for sweeps to go on. */
+/* Looks at a ticket, and ends it if its work has ended. True if the ticket has ended. Sets *reason,
+   which may be NULL, if the sweep has to come again for the ticket. */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason)
 {
     gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
@@ -4671,8 +4671,9 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason
     return ended;
 }
 
-/* Read the status of what the goal waits for. Of everything, ticket by ticket, up to the first that
-   has not ended; the sweep looks at those behind it. Room comes with the handlers. */
+/* Looks at what the goal waits for. For everything it looks at ticket by ticket, up to the first
+   that has not ended; the sweep looks at those behind. Room comes with the handlers, not by a look.
+   */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -4686,13 +4687,13 @@ static void gpusync__look(const gpusync__goal *goal)
                 return;
 }
 
-/* A handler that has not come this long after the end is taken for lost. */
+/* A handler that has not come this long after the end counts as lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* For a walk over all that is in flight: it takes and ends one look after the other, so a slot may
-   go as soon as the walk is past it. New slots come in behind the last: the walk sees them, too.
-   The next slot in flight that is armed, counted in: the one behind the slot that was given before,
-   or, where that is NULL or was given up, the first. The look at that one ends. No lock is held. */
+/* Returns the next armed slot in flight behind `before`, with the caller counted in, and ends the
+   look at `before`; the first slot if `before` is NULL or was given up. NULL at the end. A walk
+   over all slots has one look at a time, so that a slot may be freed once the walk is past it. New
+   slots come in behind the last, where the walk sees them, too. No lock is held. */
 static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *before)
 {
     GPUSYNC__LOCK(q);
@@ -4708,8 +4709,8 @@ static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *befor
     return slot;
 }
 
-/* Take back the room of buffers whose handlers may never come. The first sweep that sees the end
-   notes the time; one that comes GPUSYNC__LOST_HANDLER_NS after that gives the room back. */
+/* Gives back the room of buffers whose handlers may never come. The first sweep that sees the end
+   notes the time; a sweep GPUSYNC__LOST_HANDLER_NS later gives the room back. */
 static void gpusync__sweep_slots(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
@@ -4730,9 +4731,9 @@ static void gpusync__sweep_slots(gpusync_queue *q)
     }
 }
 
-/* The next of a device's queues that does not close, entered: behind `before`, which is left, or,
-   where that is NULL, the first with at least this number. Until it is left `before` keeps its
-   place, for destroy lets out the calls that are inside before it takes a queue off the list. */
+/* Enters and returns the device's next queue that is not closing: behind `before`, which it leaves,
+   or the first with at least this number if `before` is NULL. `before` keeps its place until it is
+   left, because destroy lets the calls inside out before it takes a queue off the list. */
 static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before, uint64_t number)
 {
     gpusync__lock(&dev->lock);
@@ -4745,7 +4746,7 @@ static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *be
     return q;
 }
 
-/* The next of a device's timelines that does not close, entered; the one before is left. */
+/* Enters and returns the device's next timeline that is not closing, and leaves the one before. */
 static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before)
 {
     gpusync__lock(&dev->lock);
@@ -4758,9 +4759,9 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
     return t;
 }
 
-/* Look at everything in flight. found: something had ended. True: there is a reason to come again,
-   which is something on the wait list, held work, a call that got no room, or a submission with a
-   callback. */
+/* Looks at everything in flight. Sets *found if some work had ended. True if the sweep has a reason
+   to come again: a node on the wait list, held work, a call that got no room, or a submission with
+   a callback. */
 static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 {
     uint64_t last = gpusync__committed(q);
@@ -4786,8 +4787,8 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 #define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
 #define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
 
-/* Start a timer, unless one is on its way that comes no later. pace: the delay from that sweep to
-   the next, also where no timer is started. */
+/* Starts a timer, unless one that comes no later is on its way. pace: the delay from that sweep to
+   the next, which is set in both cases. */
 GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
 {
     gpusync__post *post = dev->post;
@@ -4802,9 +4803,9 @@ GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uin
     gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
 }
 
-/* The caller has listed a new reason for sweeps. gpusync__sweep clears `sweep_ns`, and then looks
-   for reasons: it sees this one, or this call sees 0 and starts a timer. A sweep that comes soon is
-   enough. No lock is held. */
+/* Starts a timer for a reason that the caller has listed, unless a sweep comes soon. Partner of
+   gpusync__sweep, which clears `sweep_ns` and then looks for reasons: the sweep sees the reason, or
+   this call sees 0 and starts a timer. No lock is held. */
 static inline void gpusync__arm_sweep(gpusync_device *dev)
 {
     const gpusync__post *post = dev->post;
@@ -4812,9 +4813,9 @@ static inline void gpusync__arm_sweep(gpusync_device *dev)
         gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
 }
 
-/* On the dispatch queue. Looks at timelines first, for what they have reached may let held work go.
-   Of several timers the last goes on. `inside` rises before the look at the device, with
-   gpusync__close_post: there, or here, the other is seen. */
+/* The sweep, on the dispatch queue. It looks at timelines first, because a value that is reached
+   may let held work be issued. Of several timers the last goes on. Partner of gpusync__close_post:
+   see gpusync__post_enter. */
 static void gpusync__sweep(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
@@ -5671,20 +5672,20 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 /* -------------------------------------------------------------------------------- >>on-done --
    gpusync_on_done and gpusync_release_after. The life of a callback:
 
-     1. new       It is off the device's free list, and counts in `owing`: so its queue or timeline
-                  outlives it.
-     2. listed    It is on the wait list of that, as sleeping waits are. What is over already skips
-                  this.
-     3. taken     The thread that finds the end takes it off the wait list, and tells it how it went
-                  (gpusync__callback_told).
-     4. due       It is on the device's list of what is to be called.
-     5. free      It is called, or its object released, without a lock. Then it is back on the free
-                  list. */
+     1. new       The call takes a callback off the device's free list and counts it in `owing`, so
+                  that the queue or timeline outlives the callback.
+     2. listed    The callback stands on the wait list, as sleeping waits do. A point that has been
+                  reached skips this step.
+     3. taken     The thread that finds the end takes the callback off the wait list, and writes how
+                  the point ended (gpusync__callback_told).
+     4. due       The callback stands on the device's list of callbacks to run.
+     5. free      The callback has run, or its object was released, without a lock. It is back on the
+                  free list. */
 
 #define GPUSYNC__FIRST_CALLBACKS 8 /* made with the device */
 #define GPUSYNC__STORE_CALLBACKS 32
 
-/* So many more on the free list. Without memory it stays as it is. Under the submission lock. */
+/* Adds so many callbacks to the free list, if there is memory. Under the submission lock. */
 static void gpusync__callbacks_new(gpusync_device *dev, size_t count)
 {
     gpusync__callback *callback = (gpusync__callback *)gpusync__store_new(dev, count * sizeof *callback);
@@ -5694,7 +5695,7 @@ static void gpusync__callbacks_new(gpusync_device *dev, size_t count)
     }
 }
 
-/* A callback for the goal, which counts in `owing`. NULL: no memory. */
+/* Returns a callback for the goal, counted in `owing`, or NULL if there is no memory. */
 static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn,
                                                 void *user)
 {
@@ -5720,12 +5721,12 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
     return callback;
 }
 
-/* List the callback, or see that its time has come. True: it has come, and the callback is not
-   listed. All earlier callbacks for the same point are due by then: where a ticket has ended, and
-   some of them are listed still, the thread that takes them off takes this one behind them
-   (gpusync__tell_now). *listens: others signal the timeline, and the caller has to listen. It is
-   asked under the lock: gpusync_timeline_expect, when it comes after that, finds the callback and
-   listens. */
+/* Lists the callback, unless its point has been reached. True if the point has been reached, and
+   the callback is not listed. All earlier callbacks for the same point are due by then: if the
+   ticket has ended and some are still listed, the callback is listed behind them, for the thread
+   that takes them off (gpusync__tell_now). *listens: set if other code signals the timeline, and
+   the caller has to register. It is decided under the lock: a later gpusync_timeline_expect finds
+   the callback and registers itself. */
 static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
 {
     gpusync__node *node = &callback->node;
@@ -5745,9 +5746,8 @@ static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
     return over;
 }
 
-/* List a callback for the point, or have it called at once, with how that ended. fn NULL: `user` is
-   an object to release. A callback is about one ticket or value: of everything there is no end to
-   tell of. */
+/* Lists a callback for the point, or makes it due at once if the point has been reached. fn NULL:
+   `user` is an object to release. GPUSYNC_EVERYTHING is refused, because everything has no end. */
 static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
 {
     gpusync__goal goal;
