@@ -4846,30 +4846,29 @@ static void gpusync__sweep(void *context)
 }
 
 /* --------------------------------------------------------------------------------- >>wait --
-   Waits, in the order in which each of them goes: look at what is known, read the status, spin if
-   that pays, sleep.
+   Each wait looks at what is known, reads the status, spins if a spin pays, and sleeps, in this order.
 
-     1. The caller enters the queue or timeline, and makes a goal of what it was given.
+     1. The caller enters the queue or timeline, and makes a goal of the ticket or value.
      2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status
         (waits_status).
-     3. It spins, looking again and again (waits_spin), for as long as the program has set, or where
-        the end is near by the queue's history (gpusync__worth). Or it lets Metal wait, where the
-        mode is BLOCKING.
+     3. The waiter spins, and looks again and again (waits_spin), for as long as the program has set,
+        or if the end is near by the queue's history (gpusync__worth). In the mode BLOCKING it calls
+        Metal's own wait.
      4. gpusync__sleep lists a wait entry for each goal, arms the sweep and parks (waits_sleep).
-     5. What has ended says how (gpusync__result_of, gpusync__timeline_result). What did not says
-        why.
-     6. The caller leaves. A wait that timed out leaves nothing behind.
+     5. The waiter reads how a goal ended (gpusync__result_of, gpusync__timeline_result), or why it
+        did not.
+     6. The caller leaves the queue or timeline. A wait that timed out leaves nothing behind.
 
-   With `handlers` a goal that is met goes on until no handler of its tickets has still to begin
+   With `handlers` the wait for a goal that is met goes on until every handler of its tickets has begun
    (gpusync__handled).
 
-   A wake-up promises nothing: a waiter that wakes asks gpusync__wait_over, and sleeps again where
-   that says no. So one too many costs time alone. A callback never sleeps: what it would wait for
-   may need the thread that it runs on. */
+   A wake-up promises nothing: a waiter that wakes calls gpusync__wait_over, and sleeps again if its
+   wait is not over, so that a wake-up too many costs only time. A callback never sleeps, because the
+   work that it would wait for may need its thread. */
 
-/* What a wait is for. Everything is what has been committed by now, and `covered` tells whose
-   failures among that earlier waits have told of. ERROR_INVALID_TICKET: no such ticket has been
-   given yet. */
+/* Makes the goal of a wait for a ticket. GPUSYNC_EVERYTHING becomes the tickets committed by now;
+   `covered` tells which of their failures earlier waits have returned. ERROR_INVALID_TICKET if no
+   such ticket has been given yet. */
 static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal)
 {
     uint64_t committed = gpusync__committed(q);
@@ -4882,9 +4881,9 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     return goal->ticket > committed ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
-/* A wait for one goal, or for many (gpusync_wait_many). Of many, each goal has been entered by
-   itself. It is left as soon as it is over: a wait for many must not keep what it does not wait for
-   any more from being destroyed. */
+/* A wait for one goal, or for many (gpusync_wait_many). A wait for many has entered the queue or
+   timeline of each goal, and leaves it as soon as that goal is over, so that the program can
+   destroy what the wait does not wait for any more. */
 typedef struct gpusync__wait {
     gpusync_device *device;       /* of all goals */
     gpusync_stats *stats;         /* where it is counted: of the queue, or of the device */
@@ -4899,9 +4898,9 @@ typedef struct gpusync__wait {
     gpusync_error *error; /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
-/* Have the handlers begun? A wait entry whose goal has ended waits for one after the other: it
-   stands at the first that is late, and the handlers move it on (gpusync__take_handled). A wait
-   entry without a waiter is not listed. */
+/* Returns whether all handlers of the goal's tickets have begun. The wait entry of a goal that has
+   ended stands at the first handler that is late, and the handlers move the entry on
+   (gpusync__take_handled). An entry without a waiter is not listed. */
 GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
 {
     gpusync__goal *goal = &entry->goal;
@@ -4925,13 +4924,14 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
     return handled;
 }
 
-/* Is the goal met, with the handlers where the options asked for those? */
+/* Returns whether the goal is met, with its handlers if the options ask for them. */
 static inline bool gpusync__reached(gpusync__wait_entry *entry)
 {
     return entry->asks ? gpusync__handled(entry) : gpusync__met(&entry->goal);
 }
 
-/* How an ended goal ended. Of a queue's goal this tells of failures: `covered` moves on. */
+/* Returns how a goal that is met ended. For a queue's goal this returns failures to the caller, and
+   `covered` moves on. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
     GPUSYNC_ASSERT(gpusync__met(goal));
@@ -4940,15 +4940,15 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_er
     return gpusync__result_of(goal->queue, goal, true, error);
 }
 
-/* The ticket that the goal is about, or 0. */
+/* Returns the ticket of the goal, or 0. */
 static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
 {
     return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
 }
 
-/* How a goal that is over ended. What ended badly says so also where the wait for its handlers was
-   cut short; what ended well does not say that, then. Unless OK, the error, where there is a place
-   for it, is filled. */
+/* Returns how a goal that is over ended. If the wait for its handlers was cut short, work that
+   failed still returns its failure, and work that went well returns why the wait was cut short.
+   Fills the error, which may be NULL, unless the result is OK. */
 static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
 {
     bool ended = reached || (goal->handlers && gpusync__met(goal)); /* it is listed no more: no handler writes it */
@@ -4958,8 +4958,8 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
-/* The thread that wakes it may have taken it off already. After the lock no other thread refers to
-   it. */
+/* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off.
+   After the unlock no other thread refers to the entry. */
 static void gpusync__delist_one(gpusync__wait_entry *entry)
 {
     gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
@@ -4969,9 +4969,10 @@ static void gpusync__delist_one(gpusync__wait_entry *entry)
     gpusync__unlock(&waits->lock);
 }
 
-/* Of many: keep the results of the goals that are over now, and leave what they were about. Each
-   goal is asked once whether it is reached: what breaks the wait must also be what it returns. Of
-   any, one is enough: the others are not left here, and their failures are not told. */
+/* For a wait for many: keeps the results of the goals that are over now, and leaves their queues
+   and timelines. Each goal is asked only once whether it is reached, so that the goal that ends the
+   wait is also the one that the wait returns. In a wait for any, one goal is enough: the others are
+   not left here, and their failures are not returned. */
 static bool gpusync__many_over(gpusync__wait *wait)
 {
     for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
@@ -4997,8 +4998,8 @@ static bool gpusync__many_over(gpusync__wait *wait)
     return wait->first_open == wait->count || wait->broken;
 }
 
-/* Is the wait over, with its goals met or given up? What is over stays so (`first_open`), though a
-   goal of room may not. */
+/* Returns whether the wait is over, with its goals met or given up. A goal that is over counts as
+   over from then on (`first_open`), although another thread may take the room of a goal of room. */
 static bool gpusync__wait_over(gpusync__wait *wait)
 {
     gpusync__wait_entry *entry = wait->entries;
@@ -5009,8 +5010,7 @@ static bool gpusync__wait_over(gpusync__wait *wait)
     return wait->first_open != 0;
 }
 
-/* Read the status of what is not over yet. The answer is in what gpusync__wait_over finds after
-   it. */
+/* Looks at the goals that are not over. gpusync__wait_over finds the answer. */
 static void gpusync__wait_look(const gpusync__wait *wait)
 {
     for (size_t i = wait->first_open; i < wait->count; i++)
@@ -5025,8 +5025,8 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 #define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
 #define GPUSYNC__LOOK_NS 500     /* at least, from one look to the next */
 
-/* How long a ticket of this queue takes, and how far from that the last ones were. False: nothing
-   is known. Under the queue's lock. */
+/* Returns how long a ticket of this queue usually takes, and the deviation of the last ones. False
+   if nothing is known. Under the queue's lock. */
 GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
 {
     uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0, most = 0;
@@ -5050,8 +5050,8 @@ GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64
     return true;
 }
 
-/* When did the device get the ticket? 0: not yet, or its time says nothing: it waits there, or the
-   program commits it. Under the queue's lock. */
+/* Returns when the GPU got the ticket's work. 0 if it has not got the work, or if the time says
+   nothing, because the work waits on the GPU or the program commits it. Under the queue's lock. */
 static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__slot *slot = gpusync__slot_of(q, ticket);
@@ -5061,8 +5061,8 @@ static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
     return says ? slot->since_ns : 0;
 }
 
-/* Of a ticket: all that have not ended up to there take the usual time each, from the issue of the
-   first, or the last end, on. An end to come is of another clock. */
+/* Forecasts the end of a ticket: each ticket up to it that has not ended takes the usual time, from
+   the issue of the first, or from the last end. A last end in the future is of another clock. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t ticket)
 {
     uint64_t now = gpusync_now_ns(), mean;
@@ -5081,7 +5081,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t 
     return f;
 }
 
-/* Of a goal. A value: by the work that is to signal it. */
+/* Forecasts the end of a goal; of a value by the work that is to signal it. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -5091,10 +5091,10 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
     return q ? gpusync__forecast_of(q, ticket) : goal->timeline->calls->forecast(goal);
 }
 
-/* For how long to spin, where the program has not said; 0: not at all. For any point, until the
-   first end that is not overdue, and unknown ends do not count; for all points, until the last end,
-   and not at all if one is unknown. A spin for a single end that is unknown is short. Nor does it
-   pay to spin until a deadline that comes before the end. */
+/* Returns for how long to spin if the program has set no spin; 0 for not at all. A wait for any
+   point spins until the first end that is not overdue, and ignores unknown ends. A wait for all
+   points spins until the last end, and not at all if one is unknown. For a single unknown end the
+   spin is short. A wait whose deadline comes before the end does not spin. */
 GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
 {
     uint64_t now = gpusync_now_ns(), first = 0, until = wait->any ? GPUSYNC_FOREVER : 0,
@@ -5120,7 +5120,7 @@ GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backof
     return skips ? 0 : until - now;
 }
 
-/* Of what the wait is for. Waits for many points have one, of their device. */
+/* Returns the backoff of the wait's queue or timeline; of its device for a wait for many points. */
 static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
 {
     const gpusync__goal *goal = &wait->entries->goal;
@@ -5129,8 +5129,8 @@ static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
     return goal->queue ? &goal->queue->backoff : &goal->timeline->backoff;
 }
 
-/* After two spins in vain, one after the other, some are left out: more and more. Both fields are a
-   guess: threads that wait at once may write over each other. */
+/* After two spins in vain, one after the other, the next spins are left out, more and more of them.
+   Both fields are a guess: threads that wait at once may write over each other. */
 static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
 {
     uint32_t misses = in_vain ? GPUSYNC__LOAD_SEQ(&backoff->misses) + 1 : 0;
@@ -5139,9 +5139,9 @@ static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
         GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64); /* a guess */
 }
 
-/* Look again and again, with a pause or a yield in between. True: over. set: the program's spin.
-   NULL: the pauses are the CPU's, unless the program has a yield hook: sched_yield may cost a
-   thread its priority. */
+/* Spins: looks again and again, with a pause or a yield in between. True if the wait is over. set:
+   the program's spin. With NULL the spin pauses the CPU, and yields only by the program's hook,
+   because sched_yield may cost a thread its priority. */
 GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
@@ -5179,8 +5179,8 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
     return over;
 }
 
-/* Metal's own wait, for the command buffers of the goal that are committed. Whatever it leaves
-   undone, the caller sleeps for: a value, held work, a submission. */
+/* Calls Metal's own wait for the committed command buffers of the goal. The caller sleeps for the
+   rest: a value, held work, a submission. */
 static void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -5203,11 +5203,11 @@ static void gpusync__block_goal(const gpusync__goal *goal)
     }
 }
 
-/* List every wait entry that is not over. A wait does so again after a hint, and when the room that
-   it was woken for went to another thread. True: one was not there. Room that is there now may be
-   gone before this sleeps: a wait for it is listed whatever it sees. Waits for handlers list
-   themselves (gpusync__handled).
-   Interleaving 11: the last waiter lists itself while the handler looks for waiters: both do so
+/* Lists every wait entry that is not over and not listed. True if there was one. A waiter calls
+   this again after a hint, and when another thread took the room for which it was woken. A wait for
+   room is listed even if there is room now, because the room may be gone before the waiter sleeps.
+   Waits for handlers list themselves (gpusync__handled).
+   Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */
 static bool gpusync__enlist(gpusync__wait *wait)
 {
@@ -5231,10 +5231,10 @@ static bool gpusync__enlist(gpusync__wait *wait)
     return was_off;
 }
 
-/* Sleep until the wait is over, or until the deadline. A sleeper looks at nothing by itself: the
-   sweep does, for all. OK: the wait is over, if only at the deadline. TIMEOUT: it is not.
-   OUT_OF_MEMORY: there is no waiter to sleep with. When this returns no wait entry is listed, and
-   no thread will list one. */
+/* Sleeps until the wait is over, or until the deadline. A sleeping thread does not look at command
+   buffers; the sweep does that for all of them. OK if the wait is over, even only at the deadline,
+   else TIMEOUT. OUT_OF_MEMORY if there is no waiter to sleep with. On return no wait entry is
+   listed, and no thread will list one. */
 static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
@@ -5273,10 +5273,10 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
-/* The order of every wait: look, spin, sleep. OK: it is over. *how gets the counter of how that
-   came about. A callback, or a timeout of 0, is told after the looks: a wait that need not sleep
-   succeeds everywhere. Metal's own wait has no deadline, so it serves only waits without one. set:
-   options that leave nothing open. */
+/* Waits: looks, spins and sleeps, in this order. OK if the wait is over; *how gets the counter of
+   what ended it. A timeout of 0, and a call in a callback, return after the looks, so that a wait
+   that need not sleep succeeds everywhere. Metal's own wait has no deadline, and serves only waits
+   without one. set: options that leave nothing open. */
 static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_wait_options *set,
                                      uint64_t **how)
 {
@@ -5302,8 +5302,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
 
-/* The options of a wait, or none, with the spin and the mode of what it is about where they leave
-   those open. */
+/* Returns the options of a wait, with the spin and the mode of its queue or device where the
+   program leaves them open. options may be NULL. */
 static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *options, const gpusync_spin *spin,
                                                   gpusync_wait_mode mode)
 {
@@ -5319,9 +5319,9 @@ static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *op
     return set;
 }
 
-/* Wait for one goal. OK: it is met. The caller is inside of what it is about, and asks how it
-   ended. options may be NULL; what they leave open is as the queue has it, or, for a value, as the
-   device has it. *how gets the counter of how that came about: the caller counts. */
+/* Waits for one goal. OK if the goal is met; the caller, which is inside the queue or timeline,
+   asks how it ended. options may be NULL; the queue's, or for a value the device's, fill what they
+   leave open. *how gets the counter of what ended the wait, for the caller to count. */
 static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                           const gpusync_wait_options *options, uint64_t **how)
 {
@@ -5345,16 +5345,16 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     return gpusync__reached(&entry) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
 }
 
-/* The entry of a ticket that has ended, with the GPU's times. NULL: it went on to a later ticket.
-   Under the queue's lock. */
+/* Returns the entry of a ticket that has ended, with the GPU's times, or NULL if the entry serves a
+   later ticket. Under the queue's lock. */
 static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__entry *entry = gpusync__entry_of(q, ticket);
     return entry->done >> 1 == ticket ? entry : NULL;
 }
 
-/* How long after the GPU's end does the waiter run? Where Metal has given no time nothing is
-   counted. GPUEndTime is of the clock of gpusync_now_ns (known from Apple's code). */
+/* Counts how long after the GPU's end the waiter runs, if Metal has given a time. GPUEndTime is of
+   the clock of gpusync_now_ns (known from Apple's code). */
 static void gpusync__count_latency(const gpusync__goal *goal)
 {
     double now = (double)gpusync_now_ns() / 1e9, us = -1;
@@ -5375,8 +5375,8 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n < GPUSYNC_LATENCIES ? n : GPUSYNC_LATENCIES - 1]);
 }
 
-/* Wait for the goal of a queue, traced and counted. OK: it is met. *how: the counter of how that
-   came about. */
+/* Waits for the goal of a queue, with trace and counts. OK if the goal is met. *how gets the
+   counter of what ended the wait. */
 static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
                                         const gpusync_wait_options *options, uint64_t **how)
 {
@@ -5395,8 +5395,8 @@ static bool gpusync__mode_is_valid(const gpusync_wait_options *options)
     return !options || (unsigned)options->mode <= GPUSYNC_WAIT_BLOCKING;
 }
 
-/* The trace has an end for each begin: where there was no such ticket, `how` is NULL, and neither
-   is told. */
+/* The trace has an end for each begin: without such a ticket `how` is NULL, and the trace gets
+   neither. */
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                            const gpusync_wait_options *options)
 {
@@ -5426,9 +5426,9 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     return result;
 }
 
-/* Has no failure to tell: nothing is lost or closing, and the last failure is one of an earlier
-   ticket; for everything, one that an earlier wait has told of. The caller has seen the end, and so
-   sees its failure, too (gpusync__record). */
+/* Returns whether there is no failure to return: the queue is neither lost nor closing, and the
+   last failure is of an earlier ticket; for everything, of one that an earlier wait has returned.
+   The caller has seen the end, and therefore sees its failure, too (gpusync__record). */
 static inline bool gpusync__went_well(const gpusync_queue *q, gpusync_ticket ticket)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
@@ -5440,8 +5440,8 @@ static inline bool gpusync__went_well(const gpusync_queue *q, gpusync_ticket tic
     return ticket > last && (ticket != GPUSYNC_EVERYTHING || last <= GPUSYNC__LOAD_SEQ(&q->covered));
 }
 
-/* The answer of most waits, from two loads, or three of everything; one or two more where something
-   failed before. */
+/* Most waits are answered here from two loads, or three for everything; one or two more after a
+   failure. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
     if (!queue || !gpusync_is_done(queue, ticket) || !gpusync__went_well(queue, ticket))
@@ -5455,7 +5455,7 @@ GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t tim
     return gpusync_wait(queue, GPUSYNC_EVERYTHING, timeout_ns);
 }
 
-/* A poll tells no failure of everything that a later wait is to tell: `covered` stays. */
+/* A poll of everything leaves the failures to a later wait: `covered` stays. */
 GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync__goal goal;
@@ -5474,15 +5474,15 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     return result;
 }
 
-/* What gpusync_device_wait waits for on one queue. */
+/* One queue in a gpusync_device_wait, and the ticket to wait for. */
 typedef struct gpusync__target {
     uint64_t number;    /* of the queue, which may be destroyed while it is not waited for */
     gpusync__goal goal; /* everything that it had committed at the time of the call */
 } gpusync__target;
 
-/* First every wait, then every result: work that did not end hides how other work ended, and is
-   told first. The error is that of the first result. A queue that is destroyed meanwhile is no
-   longer a queue of the device. */
+/* Waits for every target, and then reads every result, because a wait that did not end comes before
+   failures of other work. The error is that of the first result. A queue that is destroyed
+   meanwhile does not count any more. */
 GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
                                                    uint64_t deadline, gpusync_wait_options options)
 {
@@ -5513,8 +5513,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gp
     return result;
 }
 
-/* What every queue has committed is noted under the device's lock, before the first wait: later
-   work is not waited for. Few queues need no memory. */
+/* Notes what every queue has committed under the device's lock before the first wait, so that later
+   work is not waited for. A few queues need no memory. */
 GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                   const gpusync_wait_options *options)
 {
@@ -5564,7 +5564,8 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
     return gpusync_device_wait_ex(device, timeout_ns, NULL);
 }
 
-/* The goal of a point, with its queue or timeline entered. Not OK: nothing is entered. */
+/* Makes the goal of a point, and enters its queue or timeline. After an error nothing is entered.
+   */
 static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__goal *goal)
 {
     if (point->timeline) {
@@ -5584,9 +5585,9 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
     return result;
 }
 
-/* gpusync_wait_many, with a wait entry for each point. On an error none is entered, and *which
-   tells the point. More than a few are not spun for: to look at them again and again costs more
-   than it gains. */
+/* gpusync_wait_many, with a wait entry for each point. After an error nothing is entered, and
+   *which tells the point. The wait does not spin for more than a few points, because looking at
+   them again and again costs more than it gains. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for for_what, uint64_t timeout_ns,
                                            const gpusync_wait_options *options, gpusync__wait_entry *entries,
@@ -5630,8 +5631,8 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     return result;
 }
 
-/* All points are of one device, which counts this call in (`inside`), and so outlives it: queues
-   and timelines may go while it still waits for others. */
+/* All points are of one device, which counts this call in `inside` and therefore outlives it. The
+   program may destroy queues and timelines while the call still waits for others. */
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
@@ -6787,26 +6788,27 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
 }
 
 /* ------------------------------------------------------------------------------ >>destroy --
-   A queue goes in this order. Each step needs those before it:
-     1. CLOSING is set: a call that comes now returns ERROR_DESTROYED, a second destroy as well.
-     2. Sleeping waits are woken, and calls that are inside get out. From here on no call of the
-        program's is inside.
-     3. What is not committed is given up: held work, open and tracked command buffers.
-     4. What is in flight is waited for; not by gpusync_queue_destroy_now, nor on a lost device.
-     5. The queue leaves the device's list: the sweep and the report find it no more.
-     6. Slots whose handlers have not come become orphans. Handlers that run are waited for: until
-        no slot is in flight, and then until `leaving` is 0.
-     7. Submissions that are not over end as cancelled. What waits for tickets of the queue is told.
-     8. Callbacks and releases that the queue owes run on this thread. Metal 4 gets what its last
-        signals need.
-     9. The device keeps the counts. The memory goes once no slot is the queue's any more.
+   A queue is destroyed in this order. Each step needs those before it:
+     1. CLOSING is set: a later call returns ERROR_DESTROYED, and so does a second destroy.
+     2. Sleeping waits are woken, and calls that are inside leave. From here on no call of the program
+        is inside.
+     3. Uncommitted work is given up: held work, open and tracked command buffers.
+     4. This thread waits for the work in flight, except in gpusync_queue_destroy_now and on a lost
+        device.
+     5. The queue leaves the device's list: the sweep and the report do not find it any more.
+     6. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
+        until no slot is in flight, and then until `leaving` is 0.
+     7. Submissions that are not over end as cancelled. Whatever waits for tickets of the queue is told.
+     8. Callbacks and releases that the queue owes run on this thread. For Metal 4 the last mark keeps
+        what its signals still need.
+     9. The device keeps the counts. The memory is freed once no slot is the queue's any more.
 
-   A device goes when nothing is left of it but itself: gpusync_device_destroy looks for that first,
-   and changes nothing where it is not so. */
+   A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy checks
+   that first, and otherwise changes nothing. */
 
-/* Wait until every call has left what closes. A wait for many points sleeps on in what is over, for
-   the sake of the rest. A hint makes all waits look, so that they leave it: at once, and then after
-   ever longer times, for a wait that goes to sleep just then may miss one. */
+/* Waits until every call has left a closing queue or timeline. A wait for many points may still
+   sleep for other points. A hint makes such waits look and leave; it is repeated after ever longer
+   times, because a wait that is just going to sleep may miss one. */
 static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 {
     unsigned rounds = 0;
@@ -6823,10 +6825,10 @@ static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
     }
 }
 
-/* Step 3. Held work ends, and what it was to signal fails. Then the open command buffers: their
-   submissions have no ticket that could tell of the failure, so the timelines are told here.
-   Tracked ones signal nothing; their slots become orphans, for the program may still commit them.
-   No lock is held when waits are woken. */
+/* Step 3. Ends held work, whose signals fail, and then discards the open command buffers: their
+   submissions have no ticket that could tell of the failure, so that their timelines fail here. The
+   slots of tracked buffers become orphans, because the program may still commit them. Waits are
+   woken without a lock. */
 static void gpusync__give_up_uncommitted(gpusync_queue *q)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
@@ -6855,10 +6857,11 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
         gpusync__untrack_slot(q, slot);
 }
 
-/* Step 4: waits without a limit, unless the device is lost. Callbacks of this queue run here, for
-   one of them may release what this waits for. The wait sleeps in slices: no other thread may run
-   callbacks, because the program stopped dispatching, or because this is the thread of its callback
-   queue. The sweep does not enter a queue that closes, so this looks by itself. */
+/* Step 4. Waits for the work in flight without a limit, unless the device is lost. Callbacks of
+   this queue run here, because one of them may end what this thread waits for, and because no other
+   thread may run them: the program may have stopped dispatching, or this may be the thread of its
+   callback queue. Therefore the wait sleeps in slices. The sweep does not enter a closing queue, so
+   this thread looks by itself. */
 static void gpusync__drain(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
@@ -6878,11 +6881,11 @@ static void gpusync__drain(gpusync_queue *q)
     }
 }
 
-/* Step 6. A slot that is given up belongs to the handler from here on, and the handler touches
-   nothing else: it may come when the queue is long gone. One that has begun uses the queue, so this
-   waits until it is through.
-   Interleaving 4: a handler ends the last ticket, destroy sees an idle queue: it waits until no
-   slot is in flight, and then until no handler is on its way out. */
+/* Step 6. Gives every slot in flight up to its handler, which touches nothing else then, and may
+   come long after the queue is freed. A handler that has begun uses the queue, and this thread
+   waits for it.
+   Interleaving 4: a handler ends the last ticket, and destroy sees an idle queue. Destroy waits
+   until no slot is in flight, and then until no handler is on its way out. */
 GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
 {
     unsigned rounds = 0;
@@ -6958,7 +6961,7 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
     }
 }
 
-/* Put a list of slots on the free list of all queues. Takes the global lock. */
+/* Puts a list of slots on the free list of all queues. Takes the global lock. */
 static void gpusync__return_slots(gpusync__slot *slot)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -6992,7 +6995,8 @@ GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q
     sum->completions += ended;
 }
 
-/* The steps are those of >>destroy. A callback must not destroy: step 8 would wait for it. */
+/* The steps of >>destroy. A callback must not destroy a queue, because step 8 would wait for that
+   callback. */
 static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 {
     if (!q)
@@ -7045,9 +7049,9 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
     return gpusync__destroy(queue, false);
 }
 
-/* Calls that no queue and no timeline counts get out first. The post is closed before the rest
-   goes: no dispatch queue finds the device after that. The allocator is copied, because it frees
-   the device that has it. */
+/* Calls that no queue and no timeline counts leave first. The post is closed before anything is
+   freed: no dispatch queue finds the device after that. The allocator is copied, because it frees
+   the device that it stands in. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 {
     if (!device)
